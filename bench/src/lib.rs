@@ -1,0 +1,3 @@
+//! Criterion benches and the rules of the house, checked by `tests/house.rs`.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,23 @@
+//! The rules of the house, checked over the sources themselves: which crate may import which, where
+//! unsafe code may live, how long a file may grow, what an error message looks like.
+//!
+//! No network, no build: the checks read files, and each tells every place that breaks it.
+
+#[path = "house/documents.rs"]
+mod documents;
+#[path = "house/imports.rs"]
+mod imports;
+#[path = "house/sources.rs"]
+mod sources;
+#[path = "house/tree.rs"]
+mod tree;
+
+/// Fails with every line of `broken`, so that one run shows all there is to mend.
+fn check(rule: &str, broken: Vec<String>) {
+    assert!(
+        broken.is_empty(),
+        "{rule}; {} place(s):\n  {}",
+        broken.len(),
+        broken.join("\n  ")
+    );
+}

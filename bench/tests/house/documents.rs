@@ -1,0 +1,154 @@
+//! The documents against the tree: links lead somewhere, commands that they tell to type exist.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::check;
+use crate::tree::{Source, files, root};
+
+/// The targets of inline links `[text](target)` outside code blocks, with their lines.
+fn links(file: &Source) -> Vec<(usize, String)> {
+    let mut out = Vec::new();
+    let mut in_code = false;
+    for (number, line) in file.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        for (at, _) in line.match_indices("](") {
+            if let Some((target, _)) = line[at + 2..].split_once(')') {
+                out.push((number, target.to_string()));
+            }
+        }
+    }
+    out
+}
+
+/// A heading's anchor, as the usual renderers make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn anchors(markdown: &str) -> BTreeSet<String> {
+    let headings = markdown.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| anchor(line.trim_start_matches('#')))
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut broken = Vec::new();
+    for file in files(&[".md"]) {
+        let folder = root().join(&file.path);
+        let folder = folder.parent().expect("a file lies in a folder");
+        for (number, target) in links(&file) {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (path, fragment) = target.split_once('#').unwrap_or((&target, ""));
+            let aim = if path.is_empty() {
+                root().join(&file.path)
+            } else {
+                folder.join(path)
+            };
+            if !aim.exists() {
+                broken.push(format!("{}:{number}: {target} is not there", file.path));
+            } else if !fragment.is_empty() {
+                let text = fs::read_to_string(&aim).unwrap_or_default();
+                if !anchors(&text).contains(fragment) {
+                    broken.push(format!(
+                        "{}:{number}: {target} has no such heading",
+                        file.path
+                    ));
+                }
+            }
+        }
+    }
+    check("a link in a document leads somewhere", broken);
+}
+
+/// The targets that the Makefile defines.
+fn make_targets() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("Makefile")).expect("a Makefile");
+    let rules = text
+        .lines()
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()));
+    let heads = rules
+        .filter_map(|line| line.split_once(':'))
+        .map(|(head, _)| head);
+    heads
+        .flat_map(str::split_whitespace)
+        .map(str::to_string)
+        .collect()
+}
+
+#[test]
+fn make_targets_that_documents_name_exist() {
+    let targets = make_targets();
+    assert!(targets.contains("test"), "the Makefile defines {targets:?}");
+    let mut broken = Vec::new();
+    for file in files(&[".md"]) {
+        for (number, line) in file.lines() {
+            // `make x` in backticks, or alone at the start of a line of a code block.
+            let quoted = line
+                .match_indices("`make ")
+                .map(|(at, mark)| &line[at + mark.len()..]);
+            let typed = line.strip_prefix("make ");
+            for rest in quoted.chain(typed) {
+                let target: String = rest
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || "-_.".contains(*c))
+                    .collect();
+                if !targets.contains(&target) {
+                    broken.push(format!(
+                        "{}:{number}: make {target} is no target",
+                        file.path
+                    ));
+                }
+            }
+        }
+    }
+    check("a make target that a document names exists", broken);
+}
+
+#[test]
+fn the_two_commands_stand_in_the_readme_and_ci_runs_the_second() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("a README");
+    for command in ["cargo run --release -- demo", "make test"] {
+        assert!(
+            readme.lines().any(|line| line.trim() == command),
+            "README.md lacks `{command}`"
+        );
+    }
+    let ci = fs::read_to_string(root().join(".ci/run")).expect("a .ci/run");
+    let commands: Vec<_> = ci
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .filter(|line| !line.starts_with("set ") && !line.starts_with("cd "))
+        .collect();
+    assert_eq!(
+        commands,
+        ["exec make test"],
+        ".ci/run runs something else than make test"
+    );
+}
+
+#[test]
+fn the_checks_see_what_they_look_for() {
+    let text = "# One head: ok\n[a](b.md#c) [d](e)\n```\n[not](a-link)\n```\n".to_string();
+    let file = Source {
+        path: "x.md".into(),
+        text,
+    };
+    let found: Vec<_> = links(&file).into_iter().map(|(_, target)| target).collect();
+    assert_eq!(found, ["b.md#c", "e"]);
+    assert!(anchors(&file.text).contains("one-head-ok"));
+}

@@ -1,0 +1,81 @@
+//! The files of the repository, without what builds and runs leave behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose contents are not sources: build output, git's own, data of a broker run in place.
+const NOT_SOURCES: [&str; 5] = ["target", ".git", "kera-data", "corpus", "artifacts"];
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
+    bench.parent().expect("bench has a parent").to_path_buf()
+}
+
+/// One file, read.
+pub(crate) struct Source {
+    /// Relative to the root, with forward slashes.
+    pub(crate) path: String,
+    /// Its text.
+    pub(crate) text: String,
+}
+
+impl Source {
+    /// True for what a generator wrote: it follows the generator's rules, not ours.
+    pub(crate) fn is_generated(&self) -> bool {
+        self.text
+            .lines()
+            .take(3)
+            .any(|line| line.contains("@generated"))
+    }
+
+    /// The file's lines with their numbers, from 1.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| (at + 1, line))
+    }
+}
+
+/// Every text file of the repository whose name ends with one of `endings`, in order of path.
+/// An empty list means every text file.
+pub(crate) fn files(endings: &[&str]) -> Vec<Source> {
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, &mut found);
+    found.sort();
+    let mut out = Vec::new();
+    for path in found {
+        let name = path.strip_prefix(&root).expect("below the root");
+        let name = name.to_string_lossy().replace('\\', "/");
+        if !endings.is_empty() && !endings.iter().any(|end| name.ends_with(end)) {
+            continue;
+        }
+        // What is not UTF-8 is data, not text.
+        if let Ok(text) = fs::read_to_string(&path) {
+            out.push(Source { path: name, text });
+        }
+    }
+    assert!(
+        !out.is_empty(),
+        "no file ends with {endings:?} below {root:?}"
+    );
+    out
+}
+
+fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder).expect("the source tree can be read");
+    for entry in entries {
+        let entry = entry.expect("the source tree can be read");
+        let kind = entry.file_type().expect("the source tree can be read");
+        let name = entry.file_name();
+        if kind.is_dir() {
+            if !NOT_SOURCES.iter().any(|skip| name == *skip) {
+                walk(&entry.path(), found);
+            }
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}

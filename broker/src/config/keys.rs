@@ -1,0 +1,342 @@
+//! The one table of configuration keys.
+//!
+//! Everything else is derived from it: the structs that the broker reads, the keys a file may
+//! hold, the names of environment variables and flags, and `docs/configuration.md`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::kinds::{
+    Address, AddressOrAuto, AddressOrOff, Count, Directory, EngineChoice, EngineKind, Kind, Limits,
+    LogFilter, LogFormat, LogFormatKind, Size, Switch, Time,
+};
+use super::units::{GIB, KIB, MIB, TIB};
+
+/// A configuration key: how it is named, what it means and which values it takes.
+#[derive(Debug)]
+pub struct Key {
+    /// The name as files write it, such as `server.listen`.
+    pub name: &'static str,
+    /// The section the key stands in; empty for keys at the top of the file.
+    pub section: &'static str,
+    /// What the key means, as lines of text.
+    pub doc: &'static [&'static str],
+    /// What to write, for people.
+    pub form: &'static str,
+    /// The default as it would be written.
+    pub default: &'static str,
+    /// The limits of ordered kinds.
+    pub limits: Limits,
+    pub(super) show_limits: fn(&Limits) -> String,
+    pub(super) set: fn(&mut BrokerConfig, &str, &Limits) -> Result<(), String>,
+    pub(super) show: fn(&BrokerConfig) -> String,
+    pub(super) bare: bool,
+}
+
+impl Key {
+    /// The key of a name, if there is one.
+    pub fn find(name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The environment variable that sets the key: `KERA_SERVER_LISTEN` for `server.listen`.
+    pub fn env(&self) -> String {
+        format!("KERA_{}", self.name.replace('.', "_").to_uppercase())
+    }
+
+    /// The flag of `kera serve` that sets the key, without dashes: `server-listen`.
+    pub fn flag(&self) -> String {
+        self.name.replace(['.', '_'], "-")
+    }
+
+    /// The name without its section.
+    pub fn short_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// The limits for people; empty when the kind has none.
+    pub fn limits_text(&self) -> String {
+        (self.show_limits)(&self.limits)
+    }
+
+    /// The whole meaning as one paragraph.
+    pub fn paragraph(&self) -> String {
+        let mut text = String::new();
+        for line in self.doc {
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(line.trim());
+        }
+        text
+    }
+}
+
+macro_rules! limits {
+    () => {
+        Limits::NONE
+    };
+    ($min:expr, $max:expr) => {
+        Limits {
+            min: $min,
+            max: $max,
+        }
+    };
+}
+
+macro_rules! config_keys {
+    (
+        { $( $(#[doc = $tdoc:literal])+ $tkey:ident : $tty:ty, $tkind:ident [$($tlimits:tt)*] = $tdefault:literal; )+ }
+        $(
+            $(#[doc = $sdoc:literal])+
+            $section:ident : $Section:ident {
+                $( $(#[doc = $doc:literal])+ $key:ident : $ty:ty, $kind:ident [$($limits:tt)*] = $default:literal; )+
+            }
+        )+
+    ) => {
+        /// Everything a broker can be told, as plain values after every source was considered.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct BrokerConfig {
+            $( $(#[doc = $tdoc])+ pub $tkey: $tty, )+
+            $( $(#[doc = $sdoc])+ pub $section: $Section, )+
+        }
+
+        $(
+            $(#[doc = $sdoc])+
+            #[derive(Clone, Debug, PartialEq, Eq)]
+            pub struct $Section {
+                $( $(#[doc = $doc])+ pub $key: $ty, )+
+            }
+        )+
+
+        impl Default for BrokerConfig {
+            fn default() -> Self {
+                Self {
+                    $( $tkey: default_of::<$tkind>(stringify!($tkey), $tdefault), )+
+                    $( $section: $Section {
+                        $( $key: default_of::<$kind>(concat!(stringify!($section), ".", stringify!($key)), $default), )+
+                    }, )+
+                }
+            }
+        }
+
+        /// Every key, in the order in which files and documents list them.
+        pub static KEYS: &[Key] = &[
+            $( Key {
+                name: stringify!($tkey),
+                section: "",
+                doc: &[$($tdoc),+],
+                form: <$tkind as Kind>::FORM,
+                default: $tdefault,
+                limits: limits!($($tlimits)*),
+                show_limits: <$tkind as Kind>::show_limits,
+                set: |config, text, limits| {
+                    config.$tkey = <$tkind as Kind>::parse(text, limits)?;
+                    Ok(())
+                },
+                show: |config| <$tkind as Kind>::show(&config.$tkey),
+                bare: <$tkind as Kind>::BARE,
+            }, )+
+            $( $( Key {
+                name: concat!(stringify!($section), ".", stringify!($key)),
+                section: stringify!($section),
+                doc: &[$($doc),+],
+                form: <$kind as Kind>::FORM,
+                default: $default,
+                limits: limits!($($limits)*),
+                show_limits: <$kind as Kind>::show_limits,
+                set: |config, text, limits| {
+                    config.$section.$key = <$kind as Kind>::parse(text, limits)?;
+                    Ok(())
+                },
+                show: |config| <$kind as Kind>::show(&config.$section.$key),
+                bare: <$kind as Kind>::BARE,
+            }, )+ )+
+        ];
+
+        /// Every section with what it is about, in the order of [`KEYS`].
+        pub static SECTIONS: &[(&str, &[&str])] = &[
+            $( (stringify!($section), &[$($sdoc),+]), )+
+        ];
+    };
+}
+
+/// The default of a key. The table is checked by a test, so a default that does not parse never
+/// leaves this repository.
+fn default_of<K: Kind>(name: &str, text: &str) -> K::Value {
+    match K::parse(text, &Limits::NONE) {
+        Ok(value) => value,
+        Err(error) => unreachable!("the default of {name}: {error}"),
+    }
+}
+
+const MILLISECOND: u64 = 1_000;
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+config_keys! {
+    {
+        /// Where streams, metadata and consumer positions are kept. One broker at a time: the
+        /// directory is locked while a broker runs. Must not be on a tmpfs if records are to
+        /// survive a restart of the machine. When the key is not set at all, the directory is
+        /// `$XDG_DATA_HOME/kera`, or `~/.local/share/kera`, or, without a home, `/var/lib/kera`.
+        data_dir: PathBuf, Directory [] = "/var/lib/kera";
+    }
+
+    /// What clients connect to.
+    server: ServerConfig {
+        /// The one native address, for control calls and data.
+        listen: String, Address [] = "127.0.0.1:7600";
+        /// The address that clients are told to use. `auto` is the address listened on; set it
+        /// when clients reach the broker by another name or through a mapped port.
+        advertise: Option<String>, AddressOrAuto [] = "auto";
+        /// Connections at a time. One more is answered TOO_MANY_CONNECTIONS and closed.
+        max_connections: u32, Count [1, 1_000_000] = "4096";
+        /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
+        /// the connection is closed. Bounds the size of a batch.
+        max_frame_bytes: u64, Size [64 * KIB, GIB] = "16MiB";
+        /// Bytes received on one connection and not yet answered. At the limit the broker stops
+        /// reading that socket until appends complete.
+        connection_in_flight_bytes: u64, Size [64 * KIB, 64 * GIB] = "16MiB";
+        /// Bytes received on all connections and not yet answered. At the limit the broker stops
+        /// reading sockets until appends complete.
+        max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
+        /// How long a new connection may take to say which protocol it speaks.
+        hello_timeout: Duration, Time [10 * MILLISECOND, 10 * MINUTE] = "5s";
+        /// A data connection that sends nothing for this long, and waits for nothing, is closed.
+        /// 0 keeps it open for ever.
+        idle_timeout: Duration, Time [0, 30 * DAY] = "10m";
+        /// How long a stopping broker waits for appends and reads in flight before it closes
+        /// their connections.
+        drain_timeout: Duration, Time [0, HOUR] = "10s";
+    }
+
+    /// Metrics and health over HTTP.
+    http: HttpConfig {
+        /// Where `/metrics` and `/health` are served; `off` serves them nowhere.
+        listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
+    }
+
+    /// Memory for segments.
+    memory: MemoryConfig {
+        /// The most memory that segments of all streams may hold together. Appends wait, and are
+        /// then refused with OVERLOADED, when it is in use entirely.
+        pool: u64, Size [16 * MIB, 64 * TIB] = "1GiB";
+        /// Memory that nobody used for this long is given back to the system.
+        idle_release: Duration, Time [100 * MILLISECOND, DAY] = "10s";
+    }
+
+    /// Files.
+    storage: StorageConfig {
+        /// How direct and cold I/O is done. `auto` takes io_uring where the system allows it.
+        engine: EngineChoice, EngineKind [] = "auto";
+        /// How often what streams with ack = written have written is flushed to the disk. Bounds
+        /// what a power loss can take.
+        flush_interval: Duration, Time [10 * MILLISECOND, HOUR] = "1s";
+        /// How often the durable length of each growing group is recorded. Bounds how much has to
+        /// be checked after a crash.
+        durable_mark_interval: Duration, Time [10 * MILLISECOND, HOUR] = "500ms";
+    }
+
+    /// What the broker remembers of idempotent producers.
+    producers: ProducersConfig {
+        /// Producers remembered per lane. The one idle longest is forgotten first; it is refused
+        /// with UNKNOWN_PRODUCER when it comes back in the middle of its sequence.
+        max_per_lane: u32, Count [1, 1_000_000] = "1000";
+        /// A producer that appended nothing to a lane for this long is forgotten there.
+        expiry: Duration, Time [MINUTE, 365 * DAY] = "24h";
+    }
+
+    /// Groups and their files.
+    groups: GroupsConfig {
+        /// Prepare the next segment and group of busy lanes ahead of need, so that a roll costs
+        /// appends nothing. Costs one open file for each busy lane.
+        prepare_ahead: bool, Switch [] = "true";
+    }
+
+    /// Deletion of old records.
+    retention: RetentionConfig {
+        /// How often groups are checked against their stream's retention.
+        check_interval: Duration, Time [100 * MILLISECOND, DAY] = "10s";
+    }
+
+    /// Consumer groups.
+    consumers: ConsumersConfig {
+        /// The shortest session a consumer may ask for.
+        session_min: Duration, Time [100 * MILLISECOND, HOUR] = "1s";
+        /// The longest session a consumer may ask for.
+        session_max: Duration, Time [SECOND, DAY] = "5m";
+        /// The session of consumers that ask for none. A consumer that sent no heartbeat for this
+        /// long loses its leases to others.
+        session_default: Duration, Time [100 * MILLISECOND, DAY] = "10s";
+        /// Streamlets of the internal stream that keeps leases and commits. Used when the data
+        /// directory is created, fixed afterwards.
+        internal_streamlets: u32, Count [1, 1024] = "4";
+    }
+
+    /// The broker's log, on standard error.
+    log: LogConfig {
+        /// Which lines are written.
+        level: String, LogFilter [] = "info";
+        /// How lines are written.
+        format: LogFormat, LogFormatKind [] = "text";
+    }
+
+    /// Threads.
+    runtime: RuntimeConfig {
+        /// Threads that serve connections; 0 takes one for each core.
+        threads: u32, Count [0, 1024] = "0";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_parses_within_its_limits_and_is_shown_as_written() {
+        let mut config = BrokerConfig::default();
+        for key in KEYS {
+            (key.set)(&mut config, key.default, &key.limits)
+                .unwrap_or_else(|error| panic!("{}: {error}", key.name));
+            let shown = (key.show)(&config);
+            (key.set)(&mut config, &shown, &key.limits)
+                .unwrap_or_else(|error| panic!("{} as shown: {error}", key.name));
+            assert_eq!(
+                (key.show)(&config),
+                shown,
+                "{} does not read back",
+                key.name
+            );
+            assert!(!key.paragraph().is_empty());
+        }
+        assert_eq!(config, BrokerConfig::default());
+    }
+
+    #[test]
+    fn names_are_unique_in_every_form() {
+        for form in [|k: &Key| k.env(), |k: &Key| k.flag()] {
+            let mut names: Vec<String> = KEYS.iter().map(form).collect();
+            names.sort();
+            let count = names.len();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
+        assert_eq!(
+            Key::find("server.listen").map(Key::env).as_deref(),
+            Some("KERA_SERVER_LISTEN")
+        );
+        assert_eq!(
+            Key::find("data_dir").map(Key::env).as_deref(),
+            Some("KERA_DATA_DIR")
+        );
+        assert_eq!(
+            Key::find("server.max_in_flight_bytes")
+                .map(Key::flag)
+                .as_deref(),
+            Some("server-max-in-flight-bytes")
+        );
+    }
+}

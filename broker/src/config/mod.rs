@@ -1,0 +1,21 @@
+//! The broker's configuration.
+//!
+//! One table ([`KEYS`]) names every key; a value comes from a flag, an environment variable, one
+//! TOML file or the default, in this order. [`BrokerConfig`] holds plain values once
+//! [`Sources::resolve`] has considered them all; [`Resolved`] also knows where each came from.
+
+mod data_dir;
+mod keys;
+mod kinds;
+mod print;
+mod resolve;
+pub mod units;
+
+pub use data_dir::{default_data_dir, volatile_filesystem};
+pub use keys::{
+    BrokerConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS, Key, LogConfig, MemoryConfig,
+    ProducersConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
+};
+pub use kinds::{EngineChoice, Limits, LogFormat};
+pub use print::reference_markdown;
+pub use resolve::{ConfigError, Origin, Problem, Resolved, Sources};

@@ -1,0 +1,534 @@
+//! One data connection, one task: read what there is, place it, pump it, acknowledge, serve reads,
+//! send, wait.
+//!
+//! Nothing here hands work to another task unless bytes must come from the disk. A connection is
+//! woken by its socket, by a durable head it waits for, or by memory becoming free.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use kera_log_segments::group::Group;
+use kera_protocol::Message;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
+use kera_protocol::v1;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+
+use crate::append::{self, Partial, PendingAppend, Placed};
+use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription};
+use crate::listener::Counted;
+use crate::outbox::Outbox;
+use crate::start::Shared;
+
+/// Read from the socket before what was read is worked on.
+const READ_AHEAD: usize = 256 * 1024;
+/// Reads and pushes wait while more than this is still to be sent.
+const SEND_AHEAD: usize = 1 << 20;
+/// Long polls of one connection.
+const MAX_PARKED_READS: usize = 16_384;
+/// An append that is not durable by then is answered with a timeout; it may still take effect.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a connection looks at its deadlines.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Wakes a connection from anywhere.
+struct Bell(Notify);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// What a thread that may wait has read.
+enum FromDisk {
+    Read(Read, Step<v1::ReadResponse>),
+    Push(Box<Subscription>, Step<v1::PushData>),
+}
+
+/// A data connection.
+pub struct Connection {
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    input: BytesMut,
+    /// Progress of the frame at the front of `input` while memory is short.
+    partial: Partial,
+    out: Outbox,
+    pending: VecDeque<PendingAppend>,
+    pending_bytes: usize,
+    reads: Vec<Read>,
+    subscriptions: HashMap<u32, Subscription>,
+    /// Subscriptions whose credit or data may have changed.
+    touched: Vec<Arc<Group>>,
+    bell: Arc<Bell>,
+    waker: Waker,
+    disk: (mpsc::UnboundedSender<FromDisk>, mpsc::UnboundedReceiver<FromDisk>),
+    /// Reads handed to threads that may wait.
+    disk_reads: usize,
+    /// Memory is short: no more frames are taken until it is not.
+    starved: bool,
+    /// Every subscription and read has been looked at since the last wake-up.
+    quiet: bool,
+    closing: bool,
+    last_input: Instant,
+    _counted: Counted,
+}
+
+impl Connection {
+    /// A connection that has said hello.
+    pub fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, counted: Counted) -> Self {
+        let bell = Arc::new(Bell(Notify::new()));
+        Self {
+            stream,
+            peer,
+            shared,
+            input: BytesMut::new(),
+            partial: Partial::default(),
+            out: Outbox::default(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            reads: Vec::new(),
+            subscriptions: HashMap::new(),
+            touched: Vec::new(),
+            waker: Waker::from(bell.clone()),
+            bell,
+            disk: mpsc::unbounded_channel(),
+            disk_reads: 0,
+            starved: false,
+            quiet: false,
+            closing: false,
+            last_input: Instant::now(),
+            _counted: counted,
+        }
+    }
+
+    /// Serves the connection until it ends.
+    ///
+    /// # Errors
+    /// The socket's, or `TimedOut` for one that was idle for too long.
+    pub async fn run(mut self) -> std::io::Result<()> {
+        let outcome = self.serve().await;
+        self.shared.in_flight.fetch_sub(self.pending_bytes as u64, Ordering::Relaxed);
+        tracing::debug!(peer = %self.peer, ?outcome, "data connection ended");
+        outcome
+    }
+
+    async fn serve(&mut self) -> std::io::Result<()> {
+        let mut stopping = self.shared.stopping.subscribe();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.work();
+            self.out.send(&self.stream)?;
+            if self.closing && self.out.is_empty() && self.pending.is_empty() {
+                return Ok(());
+            }
+            let mut interest = Interest::ERROR;
+            if self.takes_input() {
+                interest |= Interest::READABLE;
+            }
+            if !self.out.is_empty() {
+                interest |= Interest::WRITABLE;
+            }
+            tokio::select! {
+                ready = self.stream.ready(interest) => {
+                    let ready = ready?;
+                    if ready.is_readable() && self.takes_input() {
+                        self.read_input()?;
+                    }
+                    if ready.is_error() || (ready.is_write_closed() && !self.out.is_empty()) {
+                        return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()));
+                    }
+                }
+                () = self.bell.0.notified() => self.quiet = false,
+                Some(read) = self.disk.1.recv() => self.take_from_disk(read),
+                _ = tick.tick() => self.look_at_deadlines()?,
+                _ = stopping.wait_for(|stop| *stop), if !self.closing => self.go_away(),
+            }
+        }
+    }
+
+    /// True while frames may be taken: within the limits on bytes in flight, and with memory.
+    fn takes_input(&self) -> bool {
+        let server = &self.shared.config.server;
+        !self.closing
+            && !self.starved
+            && self.pending_bytes < server.connection_in_flight_bytes as usize
+            && self.out.bytes() < server.connection_in_flight_bytes as usize
+            && (self.pending_bytes == 0 || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
+    }
+
+    fn read_input(&mut self) -> std::io::Result<()> {
+        loop {
+            let room = READ_AHEAD.saturating_sub(self.input.len()).max(self.missing_of_frame());
+            if room == 0 {
+                return Ok(());
+            }
+            self.input.reserve(room.max(READ_AHEAD / 4));
+            match self.stream.try_read_buf(&mut self.input) {
+                Ok(0) => {
+                    if !self.input.is_empty() {
+                        tracing::debug!(peer = %self.peer, bytes = self.input.len(), "connection ended within a frame");
+                    }
+                    return Err(std::io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(_) => self.last_input = Instant::now(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if self.input.len() >= READ_AHEAD && self.missing_of_frame() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes that the frame at the front still lacks.
+    fn missing_of_frame(&self) -> usize {
+        match frame::decode(&self.input, self.max_frame()) {
+            Ok(Decoded::Frame(header)) => header.total_bytes().saturating_sub(self.input.len()),
+            _ => 0,
+        }
+    }
+
+    fn max_frame(&self) -> usize {
+        self.shared.config.server.max_frame_bytes as usize
+    }
+
+    /// One round: frames, pumps, acknowledgements, reads and pushes.
+    fn work(&mut self) {
+        self.starved = false;
+        self.take_frames();
+        append::pump(&self.shared, &mut self.touched);
+        self.acknowledge();
+        if !self.quiet && self.out.bytes() < SEND_AHEAD {
+            self.quiet = true;
+            self.serve_reads();
+            self.serve_subscriptions();
+        }
+        if self.input.is_empty() && self.input.capacity() > READ_AHEAD {
+            // A large frame has passed; an idle connection should not keep its memory.
+            self.input = BytesMut::new();
+        }
+    }
+
+    fn take_frames(&mut self) {
+        let mut taken = 0;
+        // Worked on apart, so that a frame's bytes and the connection can both be borrowed.
+        let mut input = std::mem::take(&mut self.input);
+        while self.takes_input() {
+            match frame::decode(&input[taken..], self.max_frame()) {
+                Ok(Decoded::NeedMore(_)) => break,
+                Ok(Decoded::Frame(header)) if header.total_bytes() > input.len() - taken => break,
+                Ok(Decoded::Frame(header)) => {
+                    let end = taken + header.total_bytes();
+                    match self.take_frame(header, &mut input[taken..end]) {
+                        Ok(true) => taken = end,
+                        Ok(false) => break,
+                        Err(error) => {
+                            self.fail(&error);
+                            break;
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    break;
+                }
+            }
+        }
+        input.advance(taken);
+        self.input = input;
+    }
+
+    /// Acts on one frame. False: memory is short, the frame stays.
+    fn take_frame(&mut self, header: FrameHeader, bytes: &mut [u8]) -> Result<bool, FrameError> {
+        let (head, body) = bytes[frame::PREFIX_BYTES..].split_at_mut(header.header_bytes);
+        let correlation = header.correlation;
+        match header.kind {
+            FrameKind::Append => {
+                let request: v1::AppendRequest = decode(head)?;
+                return Ok(self.take_append(correlation, &request, body));
+            }
+            FrameKind::Read => {
+                let request: v1::ReadRequest = decode(head)?;
+                self.take_read(correlation, &request);
+            }
+            FrameKind::Subscribe => {
+                let request: v1::SubscribeRequest = decode(head)?;
+                self.take_subscribe(correlation, &request);
+            }
+            FrameKind::Credit => {
+                let request: v1::CreditRequest = decode(head)?;
+                self.take_credit(&request);
+            }
+            FrameKind::Ping => self.out.push_raw(|out| frame::encode_empty(out, FrameKind::Pong, correlation)),
+            FrameKind::Pong => {}
+            FrameKind::GoAway => self.closing = true,
+            other => return Err(FrameError::BadMessage(format!("{other:?} is not for a broker"))),
+        }
+        Ok(true)
+    }
+
+    fn take_append(&mut self, correlation: u32, request: &v1::AppendRequest, body: &mut [u8]) -> bool {
+        match append::place(&self.shared, correlation, request, body, &mut self.partial, &mut self.touched) {
+            Placed::Pending(pending) => {
+                self.partial = Partial::default();
+                self.pending_bytes += pending.bytes;
+                self.shared.in_flight.fetch_add(pending.bytes as u64, Ordering::Relaxed);
+                self.pending.push_back(pending);
+            }
+            Placed::Refused(error) => {
+                self.partial = Partial::default();
+                self.out.push(FrameKind::AppendReply, correlation, &append::refusal(&error), Vec::new());
+            }
+            Placed::Later => {
+                // Our own written chunks may be what is missing: pump first, then wait for others.
+                append::pump(&self.shared, &mut self.touched);
+                self.shared.metrics.memory_waits.inc();
+                if self.shared.env.pool.on_free(&self.waker) {
+                    self.starved = true;
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    fn take_read(&mut self, correlation: u32, request: &v1::ReadRequest) {
+        let full = WireError::new(
+            ErrorCode::Overloaded,
+            format!("the connection has {MAX_PARKED_READS} reads waiting; wait for their answers"),
+        );
+        let read = if self.reads.len() >= MAX_PARKED_READS {
+            Err(full)
+        } else {
+            Read::new(&self.shared, correlation, request)
+        };
+        match read {
+            Ok(read) => {
+                self.reads.push(read);
+                self.quiet = false;
+            }
+            Err(error) => self.out.push(FrameKind::ReadReply, correlation, &fetch::read_refusal(&error), Vec::new()),
+        }
+    }
+
+    fn take_subscribe(&mut self, correlation: u32, request: &v1::SubscribeRequest) {
+        let outcome = if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
+            let text = format!("the connection has {MAX_SUBSCRIPTIONS} subscriptions; use another connection");
+            Err(WireError::new(ErrorCode::Overloaded, text))
+        } else if self.subscriptions.contains_key(&request.subscription) {
+            let text = format!("subscription {} exists on this connection; choose another number", request.subscription);
+            Err(WireError::new(ErrorCode::InvalidArgument, text))
+        } else {
+            Subscription::new(&self.shared, request)
+        };
+        let mut reply = v1::SubscribeResponse::default();
+        match outcome {
+            Ok(subscription) => {
+                self.subscriptions.insert(subscription.id, subscription);
+                self.quiet = false;
+            }
+            Err(error) => {
+                reply.error = error.code as u32;
+                reply.message = error.message;
+            }
+        }
+        self.out.push(FrameKind::SubscribeReply, correlation, &reply, Vec::new());
+    }
+
+    fn take_credit(&mut self, request: &v1::CreditRequest) {
+        // Credit for a subscription that has just ended is no error: the two crossed on the way.
+        if request.unsubscribe {
+            self.subscriptions.remove(&request.subscription);
+        } else if let Some(subscription) = self.subscriptions.get_mut(&request.subscription) {
+            subscription.add_credit(request.credit_bytes);
+            self.quiet = false;
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let mut released = 0;
+        let (out, waker, metrics) = (&mut self.out, &self.waker, &self.shared.metrics);
+        self.pending.retain(|pending| {
+            let Some(reply) = pending.poll(waker) else { return true };
+            metrics.append_seconds.observe(pending.received.elapsed().as_secs_f64());
+            out.push(FrameKind::AppendReply, pending.correlation, &reply, Vec::new());
+            released += pending.bytes;
+            false
+        });
+        self.release(released);
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.pending_bytes -= bytes;
+        self.shared.in_flight.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn serve_reads(&mut self) {
+        let now = Instant::now();
+        let mut index = 0;
+        while index < self.reads.len() {
+            if self.out.bytes() >= SEND_AHEAD {
+                self.quiet = false;
+                return;
+            }
+            match self.reads[index].step(&self.waker, now, false) {
+                Step::Wait => index += 1,
+                Step::Reply(reply, body) => {
+                    let read = self.reads.swap_remove(index);
+                    self.reply_read(&read, &reply, body);
+                }
+                Step::Blocking => {
+                    let read = self.reads.swap_remove(index);
+                    let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
+                    self.disk_reads += 1;
+                    tokio::task::spawn_blocking(move || {
+                        let step = read.step(&waker, now, true);
+                        let _ = tell.send(FromDisk::Read(read, step));
+                    });
+                }
+            }
+        }
+    }
+
+    fn reply_read(&mut self, read: &Read, reply: &v1::ReadResponse, body: Vec<Bytes>) {
+        let bytes: usize = body.iter().map(Bytes::len).sum();
+        self.shared.metrics.read_bytes.inc_by(bytes as u64);
+        self.out.push(FrameKind::ReadReply, read.correlation, reply, body);
+    }
+
+    fn serve_subscriptions(&mut self) {
+        let mut ended = Vec::new();
+        let mut disk = Vec::new();
+        for subscription in self.subscriptions.values_mut() {
+            while subscription.has_credit() && !subscription.blocked {
+                if self.out.bytes() >= SEND_AHEAD {
+                    self.quiet = false;
+                    break;
+                }
+                match subscription.step(&self.waker, false) {
+                    Step::Wait => break,
+                    Step::Reply(push, body) => {
+                        if push_out(&mut self.out, &self.shared, &push, body) {
+                            ended.push(subscription.id);
+                            break;
+                        }
+                    }
+                    Step::Blocking => {
+                        subscription.blocked = true;
+                        disk.push(subscription.id);
+                    }
+                }
+            }
+        }
+        for id in ended {
+            self.subscriptions.remove(&id);
+        }
+        for id in disk {
+            let Some(mut subscription) = self.subscriptions.remove(&id) else { continue };
+            let placeholder = subscription.placeholder();
+            self.subscriptions.insert(id, placeholder);
+            let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
+            self.disk_reads += 1;
+            tokio::task::spawn_blocking(move || {
+                let step = subscription.step(&waker, true);
+                let _ = tell.send(FromDisk::Push(Box::new(subscription), step));
+            });
+        }
+    }
+
+    fn take_from_disk(&mut self, read: FromDisk) {
+        self.disk_reads -= 1;
+        self.quiet = false;
+        match read {
+            FromDisk::Read(read, Step::Reply(reply, body)) => self.reply_read(&read, &reply, body),
+            FromDisk::Read(read, _) => self.reads.push(read),
+            FromDisk::Push(mut subscription, step) => {
+                // Unsubscribed meanwhile: nobody wants it.
+                let Some(placeholder) = self.subscriptions.remove(&subscription.id) else { return };
+                subscription.add_credit(placeholder.credit());
+                subscription.blocked = false;
+                if let Step::Reply(push, body) = step
+                    && push_out(&mut self.out, &self.shared, &push, body)
+                {
+                    return;
+                }
+                self.subscriptions.insert(subscription.id, *subscription);
+            }
+        }
+    }
+
+    fn look_at_deadlines(&mut self) -> std::io::Result<()> {
+        let now = Instant::now();
+        if self.reads.iter().any(|read| read.deadline <= now) {
+            self.quiet = false;
+        }
+        let mut released = 0;
+        let out = &mut self.out;
+        self.pending.retain(|pending| {
+            if now.duration_since(pending.received) < APPEND_TIMEOUT {
+                return true;
+            }
+            let seconds = APPEND_TIMEOUT.as_secs();
+            let text = format!("the append was not durable within {seconds} s; it may still take effect");
+            let error = WireError::new(ErrorCode::Timeout, text);
+            out.push(FrameKind::AppendReply, pending.correlation, &append::refusal(&error), Vec::new());
+            released += pending.bytes;
+            false
+        });
+        self.release(released);
+        let idle = self.shared.config.server.idle_timeout;
+        let nothing_open =
+            self.pending.is_empty() && self.reads.is_empty() && self.subscriptions.is_empty() && self.disk_reads == 0;
+        if !idle.is_zero() && nothing_open && now.duration_since(self.last_input) > idle {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// The broker stops: no more frames; what is in flight is still answered.
+    fn go_away(&mut self) {
+        self.closing = true;
+        let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
+        for read in std::mem::take(&mut self.reads) {
+            self.out.push(FrameKind::ReadReply, read.correlation, &fetch::read_refusal(&error), Vec::new());
+        }
+        self.subscriptions.clear();
+        self.out.push_raw(|out| frame::encode_go_away(out, &error));
+    }
+
+    /// The peer broke the protocol: say why, and end.
+    fn fail(&mut self, error: &FrameError) {
+        tracing::debug!(peer = %self.peer, %error, "closing a connection that broke the protocol");
+        self.shared.metrics.protocol_errors.inc();
+        self.closing = true;
+        self.subscriptions.clear();
+        self.reads.clear();
+        self.out.push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
+    }
+}
+
+/// Queues a push; true if it is the subscription's last.
+fn push_out(out: &mut Outbox, shared: &Shared, push: &v1::PushData, body: Vec<Bytes>) -> bool {
+    let bytes: usize = body.iter().map(Bytes::len).sum();
+    shared.metrics.read_bytes.inc_by(bytes as u64);
+    out.push(FrameKind::PushData, frame::PUSH_CORRELATION, push, body);
+    push.error != 0 || push.finished
+}
+
+fn decode<M: Message + Default>(head: &[u8]) -> Result<M, FrameError> {
+    M::decode(head).map_err(|error| FrameError::BadMessage(error.to_string()))
+}

@@ -1,0 +1,332 @@
+//! One coordinator and the lane of the internal stream that makes it durable.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+use kera_coordinator::{Coordinator, Event, Limits, Replay, Reply, Request, Step};
+use kera_protocol::batch::{self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
+use kera_protocol::v1;
+use kera_streamlet::{AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome, Streamlet};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::clock::now_ms;
+use crate::coordination::view::View;
+use crate::start::Shared;
+
+/// The one lane of an internal streamlet.
+const LANE: LaneId = LaneId(0);
+/// Events are written in batches of about this size.
+const BATCH_BYTES: usize = 64 * 1024;
+/// Attempts to find memory for a batch of events before the coordinator is given up.
+const MEMORY_ATTEMPTS: usize = 100;
+
+type Answer = Result<Reply, WireError>;
+
+/// A coordinator with its lane.
+pub struct Host {
+    streamlet: Arc<Streamlet>,
+    limits: Limits,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// `None` while its state must be read (anew).
+    coordinator: Option<Coordinator>,
+    next_ticket: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Replies that wait for durability, in order.
+    held: VecDeque<(Appended, Vec<(oneshot::Sender<Answer>, Answer)>)>,
+    last: Option<Appended>,
+    /// The group that a snapshot was written to.
+    snapshot_in: Option<GroupId>,
+    /// Below this nothing is needed once the snapshot is durable.
+    trim: Option<(Appended, Ordinal)>,
+}
+
+impl Host {
+    /// A coordinator that is not loaded yet.
+    pub fn new(streamlet: Arc<Streamlet>, limits: Limits) -> Self {
+        Self { streamlet, limits, state: Mutex::default() }
+    }
+
+    /// Reads the state from the stream. Blocks. False if it cannot be read.
+    pub fn load(&self, now: u64) -> bool {
+        match self.replay(now) {
+            Ok(coordinator) => {
+                let mut state = self.state.lock();
+                *state = State { next_ticket: state.next_ticket, ..State::default() };
+                state.coordinator = Some(coordinator);
+                true
+            }
+            Err(error) => {
+                tracing::error!(streamlet = self.streamlet.id().0, %error, "the state of consumer groups cannot be read");
+                false
+            }
+        }
+    }
+
+    fn replay(&self, now: u64) -> Result<Coordinator, String> {
+        let mut replay = Replay::new();
+        let log_start = self.streamlet.bounds().first().map_or(0, |(_, start, _)| *start);
+        let mut from = Located { ordinal: log_start, at: None };
+        let mut scratch = Vec::new();
+        loop {
+            let found = self
+                .streamlet
+                .read(LaneReadSpec { lane: LANE, from, end_ordinal: u64::MAX, max_bytes: 1 << 20, cached_only: false })
+                .map_err(|e| e.to_string())?;
+            if found.batches == 0 {
+                break;
+            }
+            let bytes = found.bufs.concat();
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let header = batch::verify(rest).map_err(|e| e.to_string())?;
+                let (one, after) = rest.split_at(header.total_bytes);
+                rest = after;
+                for (record, ordinal) in Records::open(one, 64 << 20, &mut scratch).map_err(|e| e.to_string())?.zip(header.base_ordinal..) {
+                    let record = record.map_err(|e| e.to_string())?;
+                    if ordinal < from.ordinal {
+                        continue;
+                    }
+                    match Event::decode(record.key.unwrap_or_default(), record.value.unwrap_or_default()) {
+                        Ok(event) => replay.apply(&event),
+                        Err(error) => tracing::error!(%error, ordinal, "an event of a consumer group is passed over"),
+                    }
+                }
+            }
+            from = found.next;
+        }
+        let (coordinator, report) = replay.finish(self.limits.clone(), now);
+        tracing::debug!(streamlet = self.streamlet.id().0, ?report, "consumer groups loaded");
+        Ok(coordinator)
+    }
+
+    /// Hands a request to the coordinator. `None` while it is loading.
+    pub fn handle(
+        &self,
+        shared: &Arc<Shared>,
+        request: Request,
+        waker: &Waker,
+    ) -> Option<(u64, oneshot::Receiver<Answer>)> {
+        let (tell, told) = oneshot::channel();
+        let mut state = self.state.lock();
+        state.next_ticket += 1;
+        let ticket = state.next_ticket;
+        let coordinator = state.coordinator.as_mut()?;
+        let step = coordinator.handle(now_ms(), ticket, request, &View(shared));
+        state.waiting.insert(ticket, tell);
+        self.take(&mut state, step);
+        self.settle(&mut state, waker);
+        drop(state);
+        Some((ticket, told))
+    }
+
+    /// The client of a request has gone.
+    pub fn cancel(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        state.waiting.remove(&ticket);
+        if let Some(coordinator) = state.coordinator.as_mut() {
+            coordinator.cancel(ticket);
+        }
+    }
+
+    /// Groups of this coordinator.
+    pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
+        let mut state = self.state.lock();
+        let view = View(shared);
+        state.coordinator.as_mut().map(|c| c.summaries(&view)).unwrap_or_default()
+    }
+
+    /// Moves everything on that can be moved on.
+    pub fn drive(&self, shared: &Arc<Shared>, waker: &Waker, ticked: bool) {
+        let mut state = self.state.lock();
+        if state.coordinator.is_none() {
+            drop(state);
+            if ticked {
+                self.load(now_ms());
+            }
+            return;
+        }
+        let view = View(shared);
+        let now = now_ms();
+        if ticked && let Some(coordinator) = state.coordinator.as_mut() {
+            let step = coordinator.tick(now, &view);
+            self.take(&mut state, step);
+        }
+        if state.coordinator.as_ref().is_some_and(Coordinator::awaits_any_heads) {
+            for stream in shared.catalog.all() {
+                let awaited = |s: &State| s.coordinator.as_ref().is_some_and(|c| c.awaits_heads(stream.id()));
+                if !awaited(&state) {
+                    continue;
+                }
+                if let Some(coordinator) = state.coordinator.as_mut() {
+                    let step = coordinator.heads_moved(now, stream.id(), &view);
+                    self.take(&mut state, step);
+                }
+                if awaited(&state) {
+                    watch_heads(&stream.streamlets, waker);
+                }
+            }
+        }
+        self.settle(&mut state, waker);
+    }
+
+    /// Persists a step's events and holds its replies until they are durable.
+    fn take(&self, state: &mut State, step: Step) {
+        if step.is_empty() {
+            return;
+        }
+        if !step.events.is_empty()
+            && let Err(error) = self.append(state, &step.events)
+        {
+            self.give_up(state, &error.to_string());
+            return;
+        }
+        let mut replies = Vec::with_capacity(step.replies.len());
+        for (ticket, answer) in step.replies {
+            if let Some(tell) = state.waiting.remove(&ticket) {
+                replies.push((tell, answer));
+            }
+        }
+        if replies.is_empty() {
+            return;
+        }
+        match &state.last {
+            Some(last) => state.held.push_back((last.clone(), replies)),
+            // Nothing was ever appended since the state was read: all of it is durable.
+            None => replies.into_iter().for_each(|(tell, answer)| drop(tell.send(answer))),
+        }
+    }
+
+    fn append(&self, state: &mut State, events: &[Event]) -> Result<(), AppendError> {
+        let mut last = None;
+        for appended in self.append_events(events)? {
+            last = Some(appended);
+        }
+        let Some(last) = last else { return Ok(()) };
+        let group = last.group.id();
+        state.last = Some(last);
+        if state.snapshot_in != Some(group) {
+            // A new group begins with the live state, so that all before it can go.
+            state.snapshot_in = Some(group);
+            let Some(coordinator) = state.coordinator.as_mut() else { return Ok(()) };
+            let snapshot = coordinator.snapshot();
+            let written = self.append_events(&snapshot)?;
+            if let (Some(first), Some(end)) = (written.first(), written.last()) {
+                state.snapshot_in = Some(end.group.id());
+                state.last = Some(end.clone());
+                state.trim = Some((end.clone(), first.base_ordinal));
+            }
+        }
+        Ok(())
+    }
+
+    fn append_events(&self, events: &[Event]) -> Result<Vec<Appended>, AppendError> {
+        let now = now_ms();
+        let mut out = Vec::new();
+        let mut builder = BatchBuilder::new();
+        for (index, event) in events.iter().enumerate() {
+            let value = event.value();
+            let record = NewRecord { key: Some(event.key()), value: Some(&value), headers: &[], timestamp: now as i64 };
+            if builder.push(&record).is_err() {
+                tracing::error!(bytes = value.len(), "an event of a consumer group is too large to be kept");
+                continue;
+            }
+            if builder.len() >= BATCH_BYTES || index + 1 == events.len() {
+                out.push(self.append_batch(&mut builder, now)?);
+            }
+        }
+        if !builder.is_empty() {
+            out.push(self.append_batch(&mut builder, now)?);
+        }
+        Ok(out)
+    }
+
+    fn append_batch(&self, builder: &mut BatchBuilder, now: u64) -> Result<Appended, AppendError> {
+        let none = ProducerStamp { producer_id: -1, producer_epoch: -1, base_sequence: -1 };
+        let Ok(bytes) = builder.finish(Compression::None, none) else { return Err(AppendError::NoMemory) };
+        let mut bytes = bytes.to_vec();
+        let Ok(header) = BatchHeader::peek(&bytes) else { return Err(AppendError::NoMemory) };
+        let spec = AppendSpec { lane: LANE.0, lane_generation: None, now_ms: now };
+        for _ in 0..MEMORY_ATTEMPTS {
+            match self.streamlet.append(&mut bytes, &header, spec) {
+                Err(AppendError::NoMemory) => std::thread::yield_now(),
+                Ok(appended) => {
+                    appended.group.write_out();
+                    return Ok(appended);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(AppendError::NoMemory)
+    }
+
+    /// Sends the replies whose events are durable.
+    fn settle(&self, state: &mut State, waker: &Waker) {
+        while let Some((appended, _)) = state.held.front() {
+            match appended.outcome() {
+                Outcome::Durable => {
+                    if let Some((_, replies)) = state.held.pop_front() {
+                        replies.into_iter().for_each(|(tell, answer)| drop(tell.send(answer)));
+                    }
+                }
+                Outcome::Lost => {
+                    self.give_up(state, "writing its events failed");
+                    return;
+                }
+                Outcome::Pending => {
+                    if appended.head.wait(appended.next_ordinal, waker) {
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some((appended, below)) = &state.trim {
+            match appended.outcome() {
+                Outcome::Durable => {
+                    let below = *below;
+                    state.trim = None;
+                    if let Err(error) = self.streamlet.trim(LANE, below) {
+                        tracing::warn!(%error, "old state of consumer groups could not be trimmed");
+                    }
+                }
+                Outcome::Lost => state.trim = None,
+                Outcome::Pending => {}
+            }
+        }
+    }
+
+    /// Drops a coordinator whose memory is ahead of what is durable.
+    fn give_up(&self, state: &mut State, reason: &str) {
+        tracing::warn!(streamlet = self.streamlet.id().0, reason, "consumer groups are read anew");
+        let loading = WireError::new(ErrorCode::CoordinatorLoading, "the coordinator is reading its state; try again");
+        state.coordinator = None;
+        state.last = None;
+        state.trim = None;
+        state.snapshot_in = None;
+        for (_, replies) in state.held.drain(..) {
+            replies.into_iter().for_each(|(tell, _)| drop(tell.send(Err(loading.clone()))));
+        }
+        for (_, tell) in state.waiting.drain() {
+            let _ = tell.send(Err(loading.clone()));
+        }
+    }
+}
+
+/// Has `waker` woken when any lane's head moves.
+fn watch_heads(streamlets: &[Arc<Streamlet>], waker: &Waker) {
+    for streamlet in streamlets {
+        for (lane, _, seen) in streamlet.bounds() {
+            let Some(head) = streamlet.head(lane) else { continue };
+            if !head.wait(seen + 1, waker) {
+                waker.wake_by_ref();
+            }
+        }
+    }
+}

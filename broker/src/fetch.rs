@@ -1,0 +1,327 @@
+//! Read frames and subscriptions: slices of the broker's memory, pulled or pushed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::read::ReadError;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
+use kera_protocol::v1;
+use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Streamlet};
+
+use crate::append::find_streamlet;
+use crate::start::Shared;
+
+/// Most bytes of one reply or push, whatever is asked for.
+const MAX_READ_BYTES: usize = 8 << 20;
+/// Longest wait of a long poll.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Subscriptions of one connection.
+pub const MAX_SUBSCRIPTIONS: usize = 16_384;
+
+/// What a read or a subscription is after.
+#[derive(Clone)]
+pub struct Target {
+    /// The streamlet.
+    pub streamlet: Arc<Streamlet>,
+    /// The lane.
+    pub lane: LaneId,
+    /// Its head, to wait at.
+    pub head: Arc<LaneHead>,
+    /// Where to read on.
+    pub at: Located,
+    end_ordinal: Ordinal,
+    generation: Option<u32>,
+    stream: Arc<crate::catalog::Stream>,
+}
+
+impl Target {
+    fn new(
+        shared: &Shared,
+        stream: &[u8],
+        streamlet: u32,
+        lane: u32,
+        cursor: Option<&v1::Cursor>,
+        end_ordinal: Ordinal,
+        generation: Option<u32>,
+    ) -> Result<Self, WireError> {
+        let streamlet_found = find_streamlet(shared, stream, streamlet)?;
+        let gone = || WireError::new(ErrorCode::UnknownStream, "the stream was deleted");
+        let entry = shared.catalog.get(streamlet_found.stream()).ok_or_else(gone)?;
+        let head = streamlet_found.head(LaneId(lane)).ok_or_else(|| {
+            let lanes = streamlet_found.settings().lanes;
+            WireError::new(ErrorCode::UnknownLane, format!("stream {} has {lanes} lanes, there is no {lane}", entry.name()))
+        })?;
+        let cursor = cursor.cloned().unwrap_or_default();
+        Ok(Self {
+            at: located(&cursor, streamlet_found.settings().segment_size),
+            streamlet: streamlet_found,
+            lane: LaneId(lane),
+            head,
+            end_ordinal: if end_ordinal == 0 { u64::MAX } else { end_ordinal },
+            generation,
+            stream: entry,
+        })
+    }
+
+    /// The exclusive end: what was asked for, or the lane generation's boundary if that is nearer.
+    /// The head must have been read before, so that a boundary cut since is seen.
+    fn end(&self) -> Ordinal {
+        let boundary = self
+            .generation
+            .and_then(|generation| self.stream.generation_end(self.streamlet.id(), self.lane, generation));
+        self.end_ordinal.min(boundary.unwrap_or(u64::MAX))
+    }
+
+    /// True once everything asked for was read.
+    pub fn is_finished(&self) -> bool {
+        let end = self.end();
+        end != u64::MAX && self.at.ordinal >= end
+    }
+
+    /// Reads on. `Err` with [`ReadError::WouldBlock`] inside means: from a thread that may wait.
+    fn read(&self, max_bytes: usize, cached_only: bool) -> Result<Found, LaneReadError> {
+        let _ = self.head.ordinal();
+        self.streamlet.read(LaneReadSpec {
+            lane: self.lane,
+            from: self.at,
+            end_ordinal: self.end(),
+            max_bytes: max_bytes.clamp(1, MAX_READ_BYTES),
+            cached_only,
+        })
+    }
+
+    /// The error as it goes to the client.
+    fn error(&self, error: &LaneReadError) -> WireError {
+        let code = match error {
+            LaneReadError::UnknownLane { .. } => ErrorCode::UnknownLane,
+            LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
+            LaneReadError::Deleted => ErrorCode::UnknownStream,
+            LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
+            LaneReadError::Group(_) => ErrorCode::StorageError,
+        };
+        let name = self.stream.name();
+        if matches!(code, ErrorCode::Damaged | ErrorCode::StorageError) {
+            tracing::error!(stream = name, streamlet = self.streamlet.id().0, lane = self.lane.0, %error, "a read failed");
+        }
+        WireError::new(code, format!("stream {name} streamlet {} lane {}: {error}", self.streamlet.id(), self.lane))
+    }
+}
+
+/// A read request, waiting for data or answered.
+pub struct Read {
+    /// Of its frame.
+    pub correlation: u32,
+    /// What it is after.
+    pub target: Target,
+    /// Answered by then, with nothing if need be.
+    pub deadline: Instant,
+    max_bytes: usize,
+    min_bytes: usize,
+}
+
+/// What to do with a read or a subscription now.
+pub enum Step<T> {
+    /// Answer it with this header and body.
+    Reply(T, Vec<Bytes>),
+    /// Nothing to say yet; the head's waker is set.
+    Wait,
+    /// Bytes are on disk only: call again from a thread that may wait.
+    Blocking,
+}
+
+impl Read {
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub fn new(shared: &Shared, correlation: u32, request: &v1::ReadRequest) -> Result<Self, WireError> {
+        let target = Target::new(
+            shared,
+            &request.stream,
+            request.streamlet,
+            request.lane,
+            request.cursor.as_ref(),
+            request.end_ordinal,
+            request.lane_generation,
+        )?;
+        let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(MAX_WAIT);
+        Ok(Self {
+            correlation,
+            target,
+            deadline: Instant::now() + wait,
+            max_bytes: request.max_bytes as usize,
+            min_bytes: request.min_bytes as usize,
+        })
+    }
+
+    /// Tries to answer.
+    pub fn step(&self, waker: &std::task::Waker, now: Instant, may_block: bool) -> Step<v1::ReadResponse> {
+        loop {
+            let found = match self.target.read(self.max_bytes, !may_block) {
+                Ok(found) => found,
+                Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
+                Err(error) => return Step::Reply(read_refusal(&self.target.error(&error)), Vec::new()),
+            };
+            let mut after = self.target.clone();
+            after.at = found.next;
+            let finished = after.is_finished();
+            let enough = found.bytes >= self.min_bytes.max(1) || finished || now >= self.deadline;
+            // Less than asked for, but a whole segment's rest: waiting would not make it more.
+            if enough || (found.bytes > 0 && found.next.ordinal < found.head) {
+                let reply = v1::ReadResponse {
+                    error: 0,
+                    message: String::new(),
+                    next: Some(cursor(&found.next, self.target.streamlet.settings().segment_size)),
+                    head_ordinal: found.head,
+                    log_start: found.log_start,
+                    groups: found.groups.iter().map(|g| group_info(self.target.lane, g)).collect(),
+                    finished,
+                };
+                return Step::Reply(reply, found.bufs);
+            }
+            if self.target.head.wait(found.head + 1, waker) {
+                return Step::Wait;
+            }
+        }
+    }
+}
+
+/// A subscription: batches are pushed as long as credit lasts.
+pub struct Subscription {
+    /// The client's number for it.
+    pub id: u32,
+    /// What it is after.
+    pub target: Target,
+    credit: u64,
+    max_bytes: usize,
+    /// A read of it runs on a thread that may wait.
+    pub blocked: bool,
+}
+
+impl Subscription {
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub fn new(shared: &Shared, request: &v1::SubscribeRequest) -> Result<Self, WireError> {
+        let target = Target::new(
+            shared,
+            &request.stream,
+            request.streamlet,
+            request.lane,
+            request.cursor.as_ref(),
+            request.end_ordinal,
+            request.lane_generation,
+        )?;
+        let max_bytes = if request.max_bytes == 0 { 256 << 10 } else { request.max_bytes as usize };
+        Ok(Self { id: request.subscription, target, credit: request.credit_bytes, max_bytes, blocked: false })
+    }
+
+    /// Adds credit.
+    pub fn add_credit(&mut self, bytes: u64) {
+        self.credit = self.credit.saturating_add(bytes);
+    }
+
+    /// Credit left, in bytes.
+    pub fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    /// Stands in for the subscription while it is read by a thread that may wait; gathers the
+    /// credit that arrives meanwhile.
+    pub fn placeholder(&self) -> Self {
+        Self { id: self.id, target: self.target.clone(), credit: 0, max_bytes: self.max_bytes, blocked: true }
+    }
+
+    /// True while there is credit left to push with.
+    pub fn has_credit(&self) -> bool {
+        self.credit > 0
+    }
+
+    /// Tries to push. A push with an error or `finished` is its last.
+    pub fn step(&mut self, waker: &std::task::Waker, may_block: bool) -> Step<v1::PushData> {
+        loop {
+            if self.credit == 0 {
+                return Step::Wait;
+            }
+            let max = self.max_bytes.min(usize::try_from(self.credit).unwrap_or(usize::MAX));
+            let found = match self.target.read(max, !may_block) {
+                Ok(found) => found,
+                Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
+                Err(error) => return Step::Reply(self.failed(&self.target.error(&error)), Vec::new()),
+            };
+            self.target.at = found.next;
+            let finished = self.target.is_finished();
+            if found.bytes > 0 || finished {
+                // The last batch may exceed the credit; it is taken from the credit to come.
+                self.credit = self.credit.saturating_sub(found.bytes as u64);
+                let push = v1::PushData {
+                    subscription: self.id,
+                    error: 0,
+                    message: String::new(),
+                    next: Some(cursor(&found.next, self.target.streamlet.settings().segment_size)),
+                    head_ordinal: found.head,
+                    finished,
+                };
+                return Step::Reply(push, found.bufs);
+            }
+            if self.target.head.wait(found.head + 1, waker) {
+                return Step::Wait;
+            }
+        }
+    }
+
+    fn failed(&self, error: &WireError) -> v1::PushData {
+        v1::PushData {
+            subscription: self.id,
+            error: error.code as u32,
+            message: error.message.clone(),
+            ..Default::default()
+        }
+    }
+}
+
+/// The reply that carries an error.
+pub fn read_refusal(error: &WireError) -> v1::ReadResponse {
+    v1::ReadResponse { error: error.code as u32, message: error.message.clone(), ..Default::default() }
+}
+
+/// A place as it travels.
+pub fn cursor(at: &Located, segment_size: u32) -> v1::Cursor {
+    let Some((group, generation, address)) = at.at else {
+        return v1::Cursor { ordinal: at.ordinal, ..Default::default() };
+    };
+    v1::Cursor {
+        ordinal: at.ordinal,
+        group: group.0,
+        generation,
+        segment: (address / u64::from(segment_size)) as u32,
+        position: (address % u64::from(segment_size)) as u32,
+        has_hint: true,
+    }
+}
+
+/// A place from its travels.
+pub fn located(cursor: &v1::Cursor, segment_size: u32) -> Located {
+    let address = u64::from(cursor.segment) * u64::from(segment_size) + u64::from(cursor.position);
+    let at = cursor.has_hint.then_some((GroupId(cursor.group), cursor.generation, address));
+    Located { ordinal: cursor.ordinal, at }
+}
+
+/// A group as discovery shows it.
+pub fn group_info(lane: LaneId, group: &GroupView) -> v1::GroupInfo {
+    v1::GroupInfo {
+        group: group.group.0,
+        generation: group.generation,
+        lane: lane.0,
+        epoch: group.epoch.0,
+        first_ordinal: group.first_ordinal,
+        end_ordinal: group.end_ordinal,
+        bytes: group.bytes,
+        closed: group.closed,
+    }
+}
+

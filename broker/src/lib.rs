@@ -1,0 +1,27 @@
+//! The broker: the only crate that composes the log, streamlets, metadata, coordinator and listeners.
+//!
+//! Data path, in order: [`listener`] accepts and tells data connections from control calls;
+//! [`connection`] reads frames; [`append`] places batches, pumps, waits for the durable head and
+//! acknowledges; [`fetch`] serves reads and pushes.
+#![forbid(unsafe_code)]
+
+pub mod append;
+pub mod catalog;
+pub mod clock;
+pub mod config;
+pub mod connection;
+pub mod control;
+pub mod coordination;
+mod error;
+pub mod fetch;
+pub mod http;
+pub mod listener;
+pub mod maintenance;
+pub mod metrics;
+mod outbox;
+pub mod recorder;
+mod start;
+pub mod store_dir;
+
+pub use error::BrokerError;
+pub use start::{Broker, Shared};

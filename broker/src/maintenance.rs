@@ -1,0 +1,259 @@
+//! Work off the data path: closing and recording groups, flushing, retention, giving back memory,
+//! watching the disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kera_log_segments::sync::Ordering;
+use kera_protocol::ids::{LaneId, Ordinal};
+use kera_streamlet::{Job, Streamlet};
+use parking_lot::{Condvar, Mutex};
+
+use crate::catalog::Stream;
+use crate::clock::now_ms;
+use crate::error::BrokerError;
+use crate::start::Shared;
+
+/// Jobs that could not be done are tried again after this.
+const RETRY: Duration = Duration::from_millis(20);
+/// How often the disk's free space is looked at.
+const SPACE_CHECK: Duration = Duration::from_millis(250);
+/// Appends are refused while less than this is free, so that metadata can still be written.
+const MIN_FREE: u64 = 8 << 20;
+/// And accepted again once this is free.
+const ENOUGH_FREE: u64 = 16 << 20;
+
+/// Jobs that the append path leaves behind.
+#[derive(Default)]
+pub struct Jobs {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    stopping: bool,
+}
+
+impl Jobs {
+    /// Leaves a job. Never blocks.
+    pub fn push(&self, job: Job) {
+        let mut queue = self.queue.lock();
+        if !queue.jobs.contains(&job) {
+            queue.jobs.push(job);
+            self.ready.notify_one();
+        }
+    }
+
+    /// Waits for jobs until `deadline`; `None` once stopping.
+    fn take(&self, deadline: Instant) -> Option<Vec<Job>> {
+        let mut queue = self.queue.lock();
+        while queue.jobs.is_empty() && !queue.stopping {
+            if self.ready.wait_until(&mut queue, deadline).timed_out() {
+                break;
+            }
+        }
+        if queue.stopping { None } else { Some(std::mem::take(&mut queue.jobs)) }
+    }
+}
+
+/// The maintenance threads of a broker: one for jobs, one for intervals, one that pumps.
+pub struct Maintenance {
+    jobs: Arc<Jobs>,
+    shared: Arc<Shared>,
+    clock: Arc<Jobs>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Maintenance {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system's, if it has no thread to give.
+    pub fn start(shared: Arc<Shared>, jobs: Arc<Jobs>) -> Result<Self, BrokerError> {
+        let clock = Arc::new(Jobs::default());
+        let mut threads = Vec::new();
+        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(body)
+                .map_err(|error| BrokerError::System { what: "starting a maintenance thread failed", error })
+        };
+        let (s, j) = (shared.clone(), jobs.clone());
+        threads.push(spawn("kera-jobs", Box::new(move || run_jobs(&s, &j)))?);
+        let (s, c) = (shared.clone(), clock.clone());
+        threads.push(spawn("kera-intervals", Box::new(move || run_intervals(&s, &c)))?);
+        let pump = shared.env.pump.clone();
+        threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
+        Ok(Self { jobs, shared, clock, threads })
+    }
+
+    /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
+    pub fn stop(mut self) {
+        for queue in [&self.jobs, &self.clock] {
+            queue.queue.lock().stopping = true;
+            queue.ready.notify_all();
+        }
+        let pump = self.threads.pop();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a maintenance thread had panicked");
+            }
+        }
+        drop(pump);
+        drop(self.shared);
+    }
+}
+
+fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
+    let mut again: Vec<Job> = Vec::new();
+    loop {
+        let wait = if again.is_empty() { Duration::from_secs(3600) } else { RETRY };
+        let Some(mut work) = jobs.take(Instant::now() + wait) else { return };
+        for job in again.drain(..) {
+            if !work.contains(&job) {
+                work.push(job);
+            }
+        }
+        for job in work {
+            let (stream, streamlet) = job.target();
+            let Some(target) = shared.streamlet(stream, streamlet) else { continue };
+            if !target.do_job(&job, now_ms()) {
+                again.push(job);
+            }
+        }
+    }
+}
+
+fn run_intervals(shared: &Arc<Shared>, clock: &Jobs) {
+    let config = &shared.config;
+    let mut every = [
+        Interval::new(config.storage.flush_interval, flush),
+        Interval::new(config.memory.idle_release, release_idle),
+        Interval::new(config.retention.check_interval, retain),
+        Interval::new(SPACE_CHECK, watch_space),
+    ];
+    loop {
+        let next = every.iter().map(|i| i.due).min().unwrap_or_else(Instant::now);
+        if clock.take(next).is_none() {
+            return;
+        }
+        let now = Instant::now();
+        for interval in &mut every {
+            if interval.due <= now {
+                (interval.work)(shared);
+                interval.due = Instant::now() + interval.period;
+            }
+        }
+    }
+}
+
+struct Interval {
+    period: Duration,
+    due: Instant,
+    work: fn(&Arc<Shared>),
+}
+
+impl Interval {
+    fn new(period: Duration, work: fn(&Arc<Shared>)) -> Self {
+        let period = period.max(Duration::from_millis(10));
+        Self { period, due: Instant::now() + period, work }
+    }
+}
+
+fn each_streamlet(shared: &Shared, mut work: impl FnMut(&Arc<Streamlet>)) {
+    for stream in shared.catalog.all() {
+        stream.streamlets.iter().for_each(&mut work);
+    }
+}
+
+fn flush(shared: &Arc<Shared>) {
+    each_streamlet(shared, |streamlet| streamlet.flush());
+}
+
+fn release_idle(shared: &Arc<Shared>) {
+    let idle_ms = shared.config.memory.idle_release.as_millis() as u64;
+    let now = now_ms();
+    each_streamlet(shared, |streamlet| {
+        streamlet.release_idle(now, idle_ms);
+    });
+    shared.env.pool.give_back_idle();
+}
+
+fn watch_space(shared: &Arc<Shared>) {
+    let Ok((free, _)) = shared.dir.space() else { return };
+    let full = shared.env.disk_full.load(Ordering::Relaxed);
+    if free < MIN_FREE && !full {
+        shared.env.disk_full.store(true, Ordering::Relaxed);
+        tracing::error!(
+            path = %shared.dir.path().display(), free,
+            "the disk is full: appends are refused until {ENOUGH_FREE} bytes are free, reads go on; free space or shorten retention"
+        );
+    } else if free >= ENOUGH_FREE && full {
+        shared.env.disk_full.store(false, Ordering::Relaxed);
+        tracing::info!(free, "the disk has space again: appends are accepted");
+    }
+    if full || free < MIN_FREE {
+        // What is expired may be what fills the disk.
+        retain(shared);
+    }
+}
+
+/// Rolls old groups, then trims what retention no longer keeps.
+fn retain(shared: &Arc<Shared>) {
+    let now = now_ms();
+    for stream in shared.catalog.all() {
+        for streamlet in &stream.streamlets {
+            streamlet.age_out(now);
+        }
+        for (streamlet, lane, ordinal) in doomed(&stream, now) {
+            if let Err(error) = stream.streamlets[streamlet].trim(lane, ordinal) {
+                tracing::warn!(stream = stream.name(), streamlet, lane = lane.0, %error, "retention could not trim");
+            }
+        }
+    }
+}
+
+/// Where retention by time and by size puts each lane's log start.
+fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
+    let config = stream.record.load().config.clone();
+    let mut starts: HashMap<(usize, LaneId), Ordinal> = HashMap::new();
+    if config.retention_ms > 0 {
+        let limit = now.saturating_sub(config.retention_ms) as i64;
+        for (index, streamlet) in stream.streamlets.iter().enumerate() {
+            for (lane, log_start, _) in streamlet.bounds() {
+                if let Some(ordinal) = streamlet.expired_below(lane, limit).filter(|o| *o > log_start) {
+                    starts.insert((index, lane), ordinal);
+                }
+            }
+        }
+    }
+    if config.retention_bytes > 0 {
+        let mut total = 0;
+        let mut closed = Vec::new();
+        for (index, streamlet) in stream.streamlets.iter().enumerate() {
+            for lane in streamlet.describe() {
+                for group in lane.groups {
+                    total += group.bytes;
+                    if group.closed {
+                        closed.push((group.max_timestamp, index, lane.lane, group.end_ordinal, group.bytes));
+                    }
+                }
+            }
+        }
+        // Oldest first, and within a lane in its order.
+        closed.sort_by_key(|(timestamp, index, lane, end, _)| (*timestamp, *index, *lane, *end));
+        for (_, index, lane, end, bytes) in closed {
+            if total <= config.retention_bytes {
+                break;
+            }
+            total -= bytes;
+            let start = starts.entry((index, lane)).or_insert(0);
+            *start = (*start).max(end);
+        }
+    }
+    starts.into_iter().map(|((index, lane), ordinal)| (index, lane, ordinal)).collect()
+}

@@ -1,0 +1,106 @@
+//! Bytes that wait to be sent on a connection.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+use bytes::{Buf, Bytes, BytesMut};
+use kera_protocol::Message;
+use kera_protocol::frame::{self, FrameKind};
+use tokio::net::TcpStream;
+
+/// Slices handed to one system call.
+const SLICES: usize = 64;
+/// Small frames are gathered up to this many bytes before they become a slice of their own.
+const GATHER: usize = 16 * 1024;
+
+/// Frames on their way out: small ones gathered, bodies as slices of the broker's memory.
+#[derive(Default)]
+pub struct Outbox {
+    ready: VecDeque<Bytes>,
+    gathering: BytesMut,
+    bytes: usize,
+}
+
+impl Outbox {
+    /// Bytes waiting.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// True if nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Adds a frame whose body is sent as it is, without a copy.
+    pub fn push<M: Message>(&mut self, kind: FrameKind, correlation: u32, header: &M, body: Vec<Bytes>) {
+        let body_bytes: usize = body.iter().map(Bytes::len).sum();
+        let before = self.gathering.len();
+        if frame::encode_head(&mut self.gathering, kind, correlation, header, body_bytes).is_err() {
+            // Headers are small messages made here; one that does not fit is a defect, not input.
+            tracing::error!(?kind, "a reply's header is too large; the reply is dropped");
+            self.gathering.truncate(before);
+            return;
+        }
+        self.bytes += self.gathering.len() - before + body_bytes;
+        if body_bytes > 0 {
+            self.flush_gathering();
+            self.ready.extend(body);
+        } else if self.gathering.len() >= GATHER {
+            self.flush_gathering();
+        }
+    }
+
+    /// Adds bytes that are encoded already.
+    pub fn push_raw(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+        let before = self.gathering.len();
+        encode(&mut self.gathering);
+        self.bytes += self.gathering.len() - before;
+    }
+
+    fn flush_gathering(&mut self) {
+        if !self.gathering.is_empty() {
+            self.ready.push_back(self.gathering.split().freeze());
+        }
+    }
+
+    /// Sends as much as the socket takes without waiting. Returns the bytes sent.
+    ///
+    /// # Errors
+    /// The socket's; the connection is of no more use.
+    pub fn send(&mut self, stream: &TcpStream) -> io::Result<usize> {
+        self.flush_gathering();
+        let mut sent = 0;
+        while !self.ready.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = 0;
+            for (slot, bytes) in slices.iter_mut().zip(&self.ready) {
+                *slot = IoSlice::new(bytes);
+                count += 1;
+            }
+            match stream.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    sent += written;
+                    self.consume(written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sent)
+    }
+
+    fn consume(&mut self, mut written: usize) {
+        self.bytes -= written;
+        while written > 0 {
+            let Some(front) = self.ready.front_mut() else { break };
+            if front.len() > written {
+                front.advance(written);
+                break;
+            }
+            written -= front.len();
+            self.ready.pop_front();
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Records groups in the metadata store: every change a transaction on the streamlet's epoch and
+//! the record's revision.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kera_log_segments::pump::Incarnation;
+use kera_metadata::{
+    Compare, CopyRecord, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL, MetadataError,
+    MetadataStore, StreamletRecord, Transaction, Write,
+};
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+/// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
+const RESERVED_GROUPS: u64 = 1024;
+
+/// A [`GroupRecorder`] over the metadata store.
+pub struct StoreRecorder {
+    store: Arc<dyn MetadataStore>,
+    copy: CopyRecord,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    groups: HashMap<GroupKey, Known>,
+    streamlets: HashMap<(StreamId, StreamletId), StreamletRecord>,
+}
+
+struct Known {
+    revision: u64,
+    record: Option<Box<GroupRecord>>,
+    /// The last transaction on it failed: read the record back before the next.
+    uncertain: bool,
+}
+
+impl StoreRecorder {
+    /// A recorder that knows what `image` holds and the epochs of `streamlets`.
+    pub fn new(
+        store: Arc<dyn MetadataStore>,
+        broker: u32,
+        incarnation: Incarnation,
+        image: &Image,
+        streamlets: &[StreamletRecord],
+    ) -> Self {
+        let groups = image.groups.iter().map(|g| {
+            // Only groups still to be closed are needed whole.
+            let record = (g.state != GroupState::Closed).then(|| Box::new(g.clone()));
+            (g.key(), Known { revision: g.revision, record, uncertain: false })
+        });
+        let state = State {
+            groups: groups.collect(),
+            streamlets: streamlets.iter().map(|s| ((s.stream, s.streamlet), s.clone())).collect(),
+        };
+        let copy = CopyRecord {
+            broker,
+            store_id: Uuid::from_bytes(incarnation.store_id),
+            boot_id: Uuid::from_bytes(incarnation.boot_id),
+        };
+        Self { store, copy, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Learns of streamlets just created.
+    pub fn add_streamlets(&self, streamlets: &[StreamletRecord]) {
+        let mut state = self.state.lock();
+        state.streamlets.extend(streamlets.iter().map(|s| ((s.stream, s.streamlet), s.clone())));
+    }
+
+    /// Forgets a deleted stream.
+    pub fn forget_stream(&self, stream: StreamId) {
+        let mut state = self.state.lock();
+        state.groups.retain(|key, _| key.stream != stream);
+        state.streamlets.retain(|(id, _), _| *id != stream);
+    }
+
+    /// Reads back records whose last transaction had no certain outcome.
+    fn settle(&self, keys: &[GroupKey]) {
+        for key in keys {
+            let uncertain = self.state.lock().groups.get(key).is_some_and(|k| k.uncertain);
+            if !uncertain {
+                continue;
+            }
+            if let Ok(found) = self.store.group(*key) {
+                let mut state = self.state.lock();
+                match found {
+                    Some(record) => {
+                        let known = Known { revision: record.revision, record: Some(Box::new(record)), uncertain: false };
+                        state.groups.insert(*key, known);
+                    }
+                    None => {
+                        state.groups.remove(key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn transaction(&self, epoch: Epoch, changes: &[GroupChange]) -> (Transaction, Vec<Pending>) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut transaction = Transaction::default();
+        let mut pending = Vec::with_capacity(changes.len());
+        let mut compared = Vec::new();
+        for change in changes {
+            let owner = match change {
+                GroupChange::Open { group, .. } | GroupChange::Delete(group) => (group.stream, group.streamlet),
+                GroupChange::Close(closed) => (closed.group.stream, closed.group.streamlet),
+                GroupChange::LogStart(lane, _) => (lane.stream, lane.streamlet),
+            };
+            if !compared.contains(&owner) {
+                compared.push(owner);
+                transaction.compare.push(Compare::StreamletEpoch { stream: owner.0, streamlet: owner.1, epoch });
+            }
+            match change {
+                GroupChange::Open { group, lane, epoch, first_ordinal } => {
+                    let key = key_of(group);
+                    if let Some(known) = state.groups.get(&key)
+                        && known.record.as_ref().is_some_and(|r| r.state != GroupState::Ahead || first_ordinal.is_none())
+                    {
+                        continue;
+                    }
+                    self.reserve(state, group, &mut transaction);
+                    let record = GroupRecord {
+                        stream: group.stream,
+                        streamlet: group.streamlet,
+                        group: group.group,
+                        generation: 0,
+                        lane: *lane,
+                        epoch: *epoch,
+                        state: if first_ordinal.is_some() { GroupState::Open } else { GroupState::Ahead },
+                        first_ordinal: *first_ordinal,
+                        length: 0,
+                        end_ordinal: 0,
+                        next_ordinal: 0,
+                        max_timestamp_ms: -1,
+                        closed_ms: 0,
+                        live_bytes: 0,
+                        copies: vec![self.copy],
+                        damaged: None,
+                        revision: 0,
+                    };
+                    put(state, key, record, &mut transaction, &mut pending);
+                }
+                GroupChange::Close(closed) => {
+                    let key = key_of(&closed.group);
+                    let record = self.closed(state, closed);
+                    put(state, key, record, &mut transaction, &mut pending);
+                }
+                GroupChange::Delete(group) => {
+                    let key = key_of(group);
+                    let Some(known) = state.groups.get(&key) else { continue };
+                    transaction.compare.push(Compare::GroupRevision { key, revision: known.revision });
+                    transaction.write.push(Write::DeleteGroup(key));
+                    pending.push(Pending { key, record: None });
+                }
+                GroupChange::LogStart(lane, ordinal) => {
+                    transaction.write.push(Write::PutLaneStart { key: *lane, ordinal: *ordinal });
+                }
+            }
+        }
+        (transaction, pending)
+    }
+
+    fn reserve(&self, state: &mut State, group: &GroupName, transaction: &mut Transaction) {
+        let Some(streamlet) = state.streamlets.get_mut(&(group.stream, group.streamlet)) else { return };
+        if group.group < streamlet.next_group {
+            return;
+        }
+        streamlet.next_group = GroupId(group.group.0 + RESERVED_GROUPS);
+        transaction.write.push(Write::PutStreamlet(streamlet.clone()));
+    }
+
+    fn closed(&self, state: &State, closed: &Closed) -> GroupRecord {
+        let key = key_of(&closed.group);
+        let old = state.groups.get(&key).and_then(|k| k.record.as_deref());
+        let mut detail = closed.damage.clone();
+        detail.truncate(detail.floor_char_boundary(MAX_DAMAGE_DETAIL));
+        GroupRecord {
+            stream: closed.group.stream,
+            streamlet: closed.group.streamlet,
+            group: closed.group.group,
+            generation: old.map_or(0, |o| o.generation),
+            lane: closed.lane,
+            epoch: closed.epoch,
+            state: GroupState::Closed,
+            first_ordinal: Some(closed.first_ordinal),
+            length: closed.length,
+            end_ordinal: closed.end_ordinal,
+            next_ordinal: closed.next_ordinal,
+            max_timestamp_ms: closed.max_timestamp.max(-1),
+            closed_ms: closed.closed_ms,
+            live_bytes: closed.length,
+            copies: old.map_or_else(|| vec![self.copy], |o| o.copies.clone()),
+            damaged: (!detail.is_empty()).then_some(Damage { address: closed.length, detail }),
+            revision: 0,
+        }
+    }
+}
+
+struct Pending {
+    key: GroupKey,
+    record: Option<Box<GroupRecord>>,
+}
+
+fn put(
+    state: &State,
+    key: GroupKey,
+    record: GroupRecord,
+    transaction: &mut Transaction,
+    pending: &mut Vec<Pending>,
+) {
+    let revision = state.groups.get(&key).map_or(0, |k| k.revision);
+    transaction.compare.push(Compare::GroupRevision { key, revision });
+    transaction.write.push(Write::PutGroup(record.clone()));
+    pending.push(Pending { key, record: Some(Box::new(record)) });
+}
+
+fn key_of(group: &GroupName) -> GroupKey {
+    GroupKey { stream: group.stream, streamlet: group.streamlet, group: group.group }
+}
+
+fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, MetadataError>) {
+    let mut state = state.lock();
+    for Pending { key, record } in pending {
+        match (outcome, record) {
+            (Ok(_), None) => {
+                state.groups.remove(&key);
+            }
+            (Ok(revision), Some(record)) => {
+                let keep = (record.state != GroupState::Closed).then_some(record);
+                state.groups.insert(key, Known { revision: *revision, record: keep, uncertain: false });
+            }
+            (Err(_), _) => {
+                let known = state.groups.entry(key).or_insert(Known { revision: 0, record: None, uncertain: true });
+                known.uncertain = true;
+            }
+        }
+    }
+}
+
+impl GroupRecorder for StoreRecorder {
+    fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+        let keys: Vec<_> = changes
+            .iter()
+            .filter_map(|change| match change {
+                GroupChange::Open { group, .. } | GroupChange::Delete(group) => Some(key_of(group)),
+                GroupChange::Close(closed) => Some(key_of(&closed.group)),
+                GroupChange::LogStart(..) => None,
+            })
+            .collect();
+        self.settle(&keys);
+        let (transaction, pending) = self.transaction(epoch, &changes);
+        if transaction.write.is_empty() {
+            done(Ok(()));
+            return;
+        }
+        let state = self.state.clone();
+        self.store.submit(
+            transaction,
+            Box::new(move |outcome| {
+                let outcome = outcome.map(|committed| committed.revision);
+                learn(&state, pending, &outcome);
+                done(outcome.map(|_| ()).map_err(|error| RecordError(error.to_string())));
+            }),
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! What a benchmark found, for people and for programs.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::disk::Disk;
+use crate::failure::Failure;
+use crate::output::{Out, count, print_json, rounded_bytes, short_time};
+
+/// The longest latency told apart from longer ones.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A histogram of latencies in nanoseconds, to three digits, up to an hour.
+pub fn histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1_000, LONGEST.as_nanos() as u64, 3) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("constant bounds: {error}"),
+    }
+}
+
+/// Adds `count` records of one latency.
+pub fn record(histogram: &mut Histogram<u64>, latency: Duration, count: u64) {
+    let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+    histogram.saturating_record_n(nanos, count);
+}
+
+/// Percentiles, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// The percentiles of a histogram; `None` if it is empty.
+    pub fn of(histogram: &Histogram<u64>) -> Option<Self> {
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        (!histogram.is_empty()).then(|| Self {
+            mean_us: histogram.mean() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: histogram.max() as f64 / 1e3,
+        })
+    }
+}
+
+/// What one benchmark found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub bench: &'static str,
+    pub stream: String,
+    pub ack: &'static str,
+    pub lanes: u64,
+    pub records: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    pub records_per_second: f64,
+    /// 10^6 bytes of keys and values.
+    pub mb_per_second: f64,
+    pub record_size: Option<u32>,
+    pub batch_size: Option<u32>,
+    pub linger_us: Option<u64>,
+    pub producers: Option<u32>,
+    pub consumers: Option<u32>,
+    pub rate: Option<f64>,
+    /// CPU time of this process, user and system.
+    pub client_cpu_ns_per_record: f64,
+    /// CPU time of the broker; none if it runs elsewhere.
+    pub broker_cpu_ns_per_record: Option<f64>,
+    /// What the latency is of.
+    pub latency_of: Option<&'static str>,
+    pub latency: Option<Latency>,
+    pub disk: Option<Disk>,
+    pub cores: usize,
+    pub broker_version: String,
+}
+
+impl Report {
+    /// Prints the report.
+    pub fn print(&self, json: bool) -> Result<(), Failure> {
+        if json {
+            return print_json(self);
+        }
+        let mut out = Out::stdout();
+        let mut what = format!(
+            "{}: {} records, {}",
+            self.bench,
+            count(self.records),
+            rounded_bytes(self.bytes)
+        );
+        if let Some(size) = self.record_size {
+            what.push_str(&format!(", {size} B each"));
+        }
+        out.line(what)?;
+        let mut setting = format!("ack {}, {}", self.ack, plural(self.lanes, "lane"));
+        if let Some(batch) = self.batch_size {
+            setting.push_str(&format!(", batches of {}", rounded_bytes(u64::from(batch))));
+        }
+        for (number, one) in [(self.producers, "producer"), (self.consumers, "consumer")] {
+            if let Some(number) = number {
+                setting.push_str(&format!(", {}", plural(u64::from(number), one)));
+            }
+        }
+        if let Some(rate) = self.rate {
+            setting.push_str(&format!(", {}/s wanted", count(rate.round() as u64)));
+        }
+        let mut lines = vec![
+            ("setting", setting),
+            (
+                "throughput",
+                format!(
+                    "{} records/s, {:.1} MB/s, in {}",
+                    count(self.records_per_second.round() as u64),
+                    self.mb_per_second,
+                    short_time(Duration::from_secs_f64(self.seconds))
+                ),
+            ),
+            (
+                "CPU",
+                match self.broker_cpu_ns_per_record {
+                    Some(broker) => format!(
+                        "client {:.0} ns/record, broker {broker:.0} ns/record",
+                        self.client_cpu_ns_per_record
+                    ),
+                    None => format!(
+                        "client {:.0} ns/record (the broker is on another machine)",
+                        self.client_cpu_ns_per_record
+                    ),
+                },
+            ),
+        ];
+        if let (Some(latency), Some(of)) = (&self.latency, self.latency_of) {
+            let show = |us: f64| short_time(Duration::from_nanos((us * 1e3) as u64));
+            lines.push((
+                "latency",
+                format!(
+                    "p50 {}, p90 {}, p99 {}, p99.9 {}, max {} ({of})",
+                    show(latency.p50_us),
+                    show(latency.p90_us),
+                    show(latency.p99_us),
+                    show(latency.p999_us),
+                    show(latency.max_us)
+                ),
+            ));
+        }
+        if let Some(disk) = &self.disk {
+            let speed = match disk.write_mb_per_second {
+                Some(speed) => format!("{speed} MB/s sequential writing today"),
+                None => "not measured".into(),
+            };
+            lines.push((
+                "disk",
+                format!("{} on {}, {speed}", disk.filesystem, disk.device),
+            ));
+        }
+        lines.push((
+            "machine",
+            format!(
+                "{}, broker {}",
+                plural(self.cores as u64, "core"),
+                self.broker_version
+            ),
+        ));
+        for (name, value) in lines {
+            out.line(format_args!("  {name:<11} {value}"))?;
+        }
+        out.flush()
+    }
+}
+
+fn plural(number: u64, one: &str) -> String {
+    format!(
+        "{} {one}{}",
+        count(number),
+        if number == 1 { "" } else { "s" }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_come_from_the_histogram() {
+        let mut latencies = histogram();
+        assert_eq!(Latency::of(&latencies), None);
+        record(&mut latencies, Duration::from_micros(100), 98);
+        record(&mut latencies, Duration::from_millis(10), 2);
+        let found = Latency::of(&latencies).unwrap();
+        assert!((found.p50_us - 100.0).abs() < 1.0, "{found:?}");
+        assert!((found.p99_us - 10_000.0).abs() < 20.0, "{found:?}");
+        record(&mut latencies, Duration::MAX, 1);
+        assert!(Latency::of(&latencies).unwrap().max_us >= LONGEST.as_micros() as f64 * 0.99);
+    }
+}

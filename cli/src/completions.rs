@@ -1,0 +1,30 @@
+//! `kera completions`.
+
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::failure::Outcome;
+use crate::output::Out;
+
+/// Arguments of `kera completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera completions bash > ~/.local/share/bash-completion/completions/kera
+  kera completions zsh > ~/.zfunc/_kera
+  kera completions fish > ~/.config/fish/completions/kera.fish")]
+pub struct CompletionsArgs {
+    /// The shell to complete for.
+    pub shell: Shell,
+}
+
+/// Prints the completions.
+pub fn run<C: CommandFactory>(args: &CompletionsArgs) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut C::command(), "kera", &mut script);
+    let mut out = Out::stdout();
+    out.bytes(&script)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,218 @@
+//! `kera config`, and how `kera serve` reads its configuration.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use kera_broker::config::{ConfigError, KEYS, Key, Resolved, Sources, default_data_dir};
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, OutputArgs, print_json};
+
+/// `kera config ...`
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a configuration file without starting anything.
+    Check(CheckArgs),
+    /// Print the configuration a broker would run with, and where each value comes from.
+    Print(PrintArgs),
+}
+
+/// Arguments of `kera config check`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  kera config check kera.toml
+
+Every problem is printed with its line. Exit status: 0 if the file is good, 2 if not.")]
+pub struct CheckArgs {
+    /// The file to check.
+    file: PathBuf,
+}
+
+/// Arguments of `kera config print`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera config print > kera.toml
+  kera config print --config kera.toml --memory-pool 4GiB
+  KERA_SERVER_LISTEN=0.0.0.0:7600 kera config print --json")]
+pub struct PrintArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// The configuration of a broker as given on the command line: a file, and a flag for each key.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigArgs {
+    file: Option<PathBuf>,
+    flags: Vec<(String, String)>,
+}
+
+const HEADING: &str = "Configuration (each flag sets one key; see `kera config print`)";
+
+/// The flags' names; clap wants them to live as long as the program.
+static FLAGS: LazyLock<Vec<String>> = LazyLock::new(|| KEYS.iter().map(Key::flag).collect());
+
+impl Args for ConfigArgs {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .short('c')
+            .value_name("FILE")
+            .env("KERA_CONFIG")
+            .hide_env_values(true)
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Read this TOML file");
+        let mut command = command.arg(file);
+        for (key, flag) in KEYS.iter().zip(FLAGS.iter()) {
+            let doc = key.paragraph();
+            let first = doc.split_inclusive(". ").next().unwrap_or(&doc);
+            let mut help = first.trim_end().trim_end_matches('.').to_owned();
+            if key.name != "data_dir" {
+                help.push_str(&format!(" [default: {}]", key.default));
+            }
+            let mut arg = Arg::new(key.name)
+                .long(flag.as_str())
+                .value_name(placeholder(key))
+                .action(ArgAction::Set)
+                .help(help)
+                .long_help(format!(
+                    "{doc}\n\n{}{} [default: {}] [env: {}]",
+                    key.form,
+                    match key.limits_text().as_str() {
+                        "" => String::new(),
+                        limits => format!(", {limits}"),
+                    },
+                    if key.name == "data_dir" {
+                        "see above"
+                    } else {
+                        key.default
+                    },
+                    key.env(),
+                ))
+                .help_heading(HEADING);
+            if key.name == "server.listen" {
+                arg = arg.visible_alias("listen");
+            }
+            command = command.arg(arg);
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn placeholder(key: &Key) -> &'static str {
+    match key.form.split([',', ';', ' ']).next() {
+        Some("size") => "SIZE",
+        Some("duration") => "DURATION",
+        Some("number") => "N",
+        Some("directory") => "DIR",
+        Some("`host:port`") => "HOST:PORT",
+        Some("`true`") => "BOOL",
+        _ => "VALUE",
+    }
+}
+
+impl FromArgMatches for ConfigArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.file = matches.get_one::<PathBuf>("config").cloned();
+        self.flags = KEYS
+            .iter()
+            .filter_map(|key| {
+                let text = matches.get_one::<String>(key.name)?;
+                Some((key.name.to_owned(), text.clone()))
+            })
+            .collect();
+        Ok(())
+    }
+}
+
+impl ConfigArgs {
+    /// Considers file, environment and flags; a wrong configuration is a usage failure.
+    pub fn resolve(&self) -> Result<Resolved, Failure> {
+        let sources = Sources {
+            file: self.file.clone(),
+            flags: self.flags.clone(),
+            ..Sources::from_environment()
+        };
+        sources.resolve().map_err(usage)
+    }
+}
+
+fn usage(error: ConfigError) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+/// Runs `kera config`.
+pub fn run(command: &ConfigCommand) -> Outcome {
+    match command {
+        ConfigCommand::Check(args) => check(args),
+        ConfigCommand::Print(args) => print(args),
+    }
+}
+
+fn check(args: &CheckArgs) -> Outcome {
+    // Only the file: what happens to be in the environment says nothing about it.
+    let sources = Sources {
+        file: Some(args.file.clone()),
+        ..Sources::default()
+    };
+    sources.resolve().map_err(usage)?;
+    let mut out = Out::stdout();
+    out.line(format_args!("{}: good", args.file.display()))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct Entry {
+    key: &'static str,
+    value: String,
+    from: String,
+    default: String,
+    env: String,
+    flag: String,
+    about: String,
+}
+
+fn print(args: &PrintArgs) -> Outcome {
+    let resolved = args.config.resolve()?;
+    for warning in &resolved.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if args.output.json {
+        let entries: Vec<Entry> = KEYS
+            .iter()
+            .map(|key| Entry {
+                key: key.name,
+                value: resolved.value(key),
+                from: resolved.origin(key).to_string(),
+                default: match key.name {
+                    "data_dir" => default_data_dir().display().to_string(),
+                    _ => key.default.to_owned(),
+                },
+                env: key.env(),
+                flag: format!("--{}", key.flag()),
+                about: key.paragraph(),
+            })
+            .collect();
+        print_json(&entries)?;
+    } else {
+        let mut out = Out::stdout();
+        out.bytes(resolved.to_toml().as_bytes())?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

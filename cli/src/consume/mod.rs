@@ -1,0 +1,140 @@
+//! `kera consume`.
+
+mod alone;
+mod format;
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use kera_protocol::batch::Record;
+
+use crate::connect::ConnectArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::Out;
+use crate::parse::Start;
+
+use format::{Formatter, OutputFormat, Shown};
+
+/// Arguments of `kera consume`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera consume clicks
+  kera consume clicks --from latest --follow
+  kera consume clicks --from 10m --format jsonl
+  kera consume clicks --group billing --follow
+  kera consume clicks --group resize --order none --follow
+  kera consume clicks --max 10 --metadata
+
+Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
+share the stream, and go on where the group was. Without --follow the command ends at what was there when it began.")]
+pub struct ConsumeArgs {
+    /// The stream
+    stream: String,
+    /// The consumer group; its members share the stream
+    #[arg(long, short)]
+    group: Option<String>,
+    /// How a group's members share: whole lanes in order, or ranges in no order
+    #[arg(long, value_enum, default_value_t = OrderArg::Lane, requires = "group")]
+    order: OrderArg,
+    /// Where to start: earliest, latest, ordinal:N, a time (2026-02-03T04:05:06Z) or an age (10m); for a group
+    /// only where it has no progress yet
+    #[arg(long, value_name = "PLACE", default_value = "earliest")]
+    from: Start,
+    /// Wait for more at the end
+    #[arg(long)]
+    follow: bool,
+    /// Stop after so many records
+    #[arg(long, value_name = "N")]
+    max: Option<u64>,
+    /// How records are written
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Lines)]
+    format: OutputFormat,
+    /// With --format lines: put streamlet/lane/ordinal, time and key before each value
+    #[arg(long, visible_alias = "partition")]
+    metadata: bool,
+    /// The text that stands for a null value
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    null_marker: String,
+    /// Only this streamlet's lane; not with --group
+    #[arg(long, requires = "lane", conflicts_with = "group")]
+    streamlet: Option<u32>,
+    /// Only this lane; not with --group
+    #[arg(long, requires = "streamlet", conflicts_with = "group")]
+    lane: Option<u32>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// How a group's members share a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OrderArg {
+    /// One consumer follows a lane.
+    Lane,
+    /// Ranges of a lane go to any consumer.
+    None,
+}
+
+/// Writes records to standard output and counts them.
+struct Sink {
+    formatter: Formatter,
+    out: Out,
+    line: Vec<u8>,
+    written: u64,
+    most: u64,
+}
+
+impl Sink {
+    fn new(args: &ConsumeArgs) -> Self {
+        Self {
+            formatter: Formatter::new(args.format, args.metadata, args.null_marker.clone()),
+            out: Out::stdout(),
+            line: Vec::new(),
+            written: 0,
+            most: args.max.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// True when --max is reached.
+    fn is_full(&self) -> bool {
+        self.written >= self.most
+    }
+
+    /// Writes a record; false when it was the last to be written.
+    fn write(
+        &mut self,
+        (streamlet, lane): (u32, u32),
+        ordinal: u64,
+        record: &Record<'_>,
+    ) -> Result<bool, Failure> {
+        let headers: Vec<_> = record
+            .headers()
+            .map(|header| (header.key, header.value))
+            .collect();
+        self.line.clear();
+        self.formatter.write(
+            &Shown {
+                streamlet,
+                lane,
+                ordinal,
+                timestamp_ms: record.timestamp,
+                key: record.key,
+                value: record.value,
+                headers: &headers,
+            },
+            &mut self.line,
+        )?;
+        self.out.bytes(&self.line)?;
+        self.written += 1;
+        Ok(!self.is_full())
+    }
+}
+
+/// Runs `kera consume`.
+pub async fn run(args: ConsumeArgs) -> Outcome {
+    let mut sink = Sink::new(&args);
+    if !sink.is_full() {
+        alone::consume(&args, &mut sink).await?;
+    }
+    sink.out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,124 @@
+//! How commands end: exit statuses and what is said about failures.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// What every command returns.
+pub type Outcome = Result<ExitCode, Failure>;
+
+/// Exit status of a command that was not understood.
+const NOT_UNDERSTOOD: u8 = 2;
+
+/// Why a command did not succeed.
+pub enum Failure {
+    /// The command line or a configuration is wrong: exit status 2.
+    Usage(String),
+    /// The command failed: exit status 1.
+    Failed(anyhow::Error),
+}
+
+impl Failure {
+    /// A failure with a message for people: lowercase, no full stop, saying what to do.
+    pub fn message(text: impl fmt::Display) -> Self {
+        Failure::Failed(anyhow::anyhow!("{text}"))
+    }
+
+    /// Says what went wrong on standard error.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Failure::Usage(text) => {
+                for line in text.lines() {
+                    eprintln!("error: {line}");
+                }
+                ExitCode::from(NOT_UNDERSTOOD)
+            }
+            // Whoever read our output has had enough, as `head` does. That is no failure.
+            Failure::Failed(error) if error.is::<OutputClosed>() => ExitCode::SUCCESS,
+            Failure::Failed(error) => {
+                eprintln!("error: {}", chain(&error));
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The causes of an error in one line, without those that an outer one repeats.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.contains(&cause) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause);
+    }
+    text
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure::Failed(error.into())
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) => write!(f, "Usage({text})"),
+            Failure::Failed(error) => write!(f, "Failed({error:#})"),
+        }
+    }
+}
+
+/// Standard output was closed by its reader.
+#[derive(Debug)]
+pub struct OutputClosed;
+
+impl fmt::Display for OutputClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard output was closed")
+    }
+}
+
+impl std::error::Error for OutputClosed {}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_not_repeated() {
+        let inner = std::io::Error::other("disk on fire");
+        let error = Err::<(), _>(inner)
+            .context("cannot write a.log: disk on fire")
+            .context("cannot flush")
+            .unwrap_err();
+        assert_eq!(
+            chain(&error),
+            "cannot flush: cannot write a.log: disk on fire"
+        );
+    }
+
+    #[test]
+    fn statuses() {
+        // ExitCode has no equality; its debug form tells them apart.
+        let shown = |code: ExitCode| format!("{code:?}");
+        assert_eq!(
+            shown(Failure::Usage("x".into()).report()),
+            shown(ExitCode::from(2))
+        );
+        assert_eq!(
+            shown(Failure::message("x").report()),
+            shown(ExitCode::from(1))
+        );
+        assert_eq!(
+            shown(Failure::from(OutputClosed).report()),
+            shown(ExitCode::SUCCESS)
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! `kera`: the broker, its clients and its tools in one binary.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod broker;
+mod completions;
+mod config;
+mod connect;
+mod consume;
+mod demo;
+mod failure;
+mod group;
+mod output;
+mod parse;
+mod produce;
+mod reader;
+mod segment;
+mod serve;
+mod stream;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use failure::Outcome;
+
+/// Kera: a stream-ingestion broker, its clients and its tools in one binary.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kera",
+    version,
+    max_term_width = 110,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  kera demo                                   watch a broker at work, killed on the way
+  kera serve                                  start a broker on 127.0.0.1:7600
+  kera stream create clicks --streamlets 2    make a stream
+  echo 'hello' | kera produce clicks          send a record
+  kera consume clicks                         read it back
+
+Exit status: 0 on success, 1 when the command failed, 2 when it was not understood."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a broker.
+    Serve(serve::ServeArgs),
+    /// Create, list, describe, change and delete streams.
+    #[command(subcommand)]
+    Stream(stream::StreamCommand),
+    /// Send records from a file or standard input to a stream.
+    Produce(produce::ProduceArgs),
+    /// Read records of a stream.
+    Consume(consume::ConsumeArgs),
+    /// List, describe, reset and delete consumer groups.
+    #[command(subcommand)]
+    Group(group::GroupCommand),
+    /// Look into a group file's segments, also without a broker.
+    #[command(subcommand)]
+    Segment(segment::SegmentCommand),
+    /// Measure throughput and latency.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Ask a broker about itself.
+    #[command(subcommand)]
+    Broker(broker::BrokerCommand),
+    /// Check and print configurations.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Watch a broker at work: real records, many consumers, a crash on the way, every record checked.
+    Demo(demo::DemoArgs),
+    /// Print completions for a shell.
+    Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    fn run(self) -> Outcome {
+        match self {
+            Command::Serve(args) => serve::run(&args),
+            Command::Stream(command) => runtime(stream::run(command)),
+            Command::Produce(args) => runtime(produce::run(args)),
+            Command::Consume(args) => runtime(consume::run(args)),
+            Command::Group(command) => runtime(group::run(command)),
+            Command::Segment(command) => segment::run(command),
+            Command::Bench(command) => runtime(bench::run(command)),
+            Command::Broker(command) => runtime(broker::run(command)),
+            Command::Config(command) => config::run(&command),
+            Command::Demo(args) => runtime(demo::run(args)),
+            Command::Completions(args) => completions::run::<Cli>(&args),
+        }
+    }
+}
+
+/// Runs a client command on a runtime of its own.
+fn runtime(command: impl Future<Output = Outcome>) -> Outcome {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command.run() {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_with_examples() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(
+                command.get_about().is_some(),
+                "{path} says nothing about itself"
+            );
+            if command.get_subcommands().next().is_none() {
+                let help = command
+                    .get_after_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                assert!(help.contains("Example"), "{path} shows no example");
+                for example in help.lines().filter(|line| line.starts_with("  kera")) {
+                    let family = path.trim().trim_start_matches("kera ");
+                    let _ = family;
+                    assert!(example.contains("kera "), "{path}: {example}");
+                }
+            }
+            for inner in command
+                .get_subcommands()
+                .filter(|inner| inner.get_name() != "help")
+            {
+                walk(inner, &path);
+            }
+        }
+        walk(&Cli::command(), "");
+    }
+
+    #[test]
+    fn examples_in_help_parse() {
+        fn examples(command: &clap::Command, found: &mut Vec<String>) {
+            if let Some(help) = command.get_after_help() {
+                found.extend(
+                    help.to_string()
+                        .lines()
+                        .filter_map(|line| line.strip_prefix("  "))
+                        .map(|line| line.split("  ").next().unwrap_or(line).trim().to_owned()),
+                );
+            }
+            for inner in command.get_subcommands() {
+                examples(inner, found);
+            }
+        }
+        let mut found = Vec::new();
+        examples(&Cli::command(), &mut found);
+        let mut checked = 0;
+        for example in found {
+            // Only the part that runs kera itself: what stands before a pipe or after one is not ours.
+            for part in example.split('|') {
+                let words: Vec<&str> = part
+                    .split_whitespace()
+                    .take_while(|word| !word.starts_with(['>', '<']))
+                    .collect();
+                let words: Vec<&str> = words
+                    .into_iter()
+                    .skip_while(|word| word.contains('=') && !word.starts_with("kera"))
+                    .collect();
+                if words.first() != Some(&"kera") {
+                    continue;
+                }
+                let words = words.iter().map(|word| word.trim_matches('\''));
+                if let Err(error) = Cli::try_parse_from(words) {
+                    panic!("the example `{example}` is not understood: {error}");
+                }
+                checked += 1;
+            }
+        }
+        assert!(checked > 20, "only {checked} examples were found");
+    }
+}

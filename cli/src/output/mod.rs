@@ -1,0 +1,21 @@
+//! What commands print: tables for people, JSON for programs.
+
+mod number;
+mod stdout;
+mod table;
+mod time;
+
+pub use number::{count, per_second, rounded_bytes, short_time};
+pub use stdout::{Out, print_json};
+pub use table::Table;
+pub use time::{now_ms, parse_rfc3339, rfc3339};
+
+use clap::Args;
+
+/// How a list or a description is printed.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct OutputArgs {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,113 @@
+//! `kera segment`: group files, with or without a broker.
+
+mod examine;
+mod show;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, OutputArgs, print_json};
+use examine::examine;
+
+/// `kera segment ...`
+#[derive(Debug, Subcommand)]
+pub enum SegmentCommand {
+    /// Show a group file's segments, marks and batches.
+    Inspect(InspectArgs),
+    /// Check every checksum and every record of group files.
+    Verify(VerifyArgs),
+}
+
+/// Arguments of `kera segment inspect`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera segment inspect DATA_DIR/streams/STREAM_ID/0/1.0.log
+  kera segment inspect 1.0.log --batches --limit 20
+  kera segment inspect 1.0.log --json
+
+The file is only read; a broker may be using it.")]
+pub struct InspectArgs {
+    /// A group's file
+    file: PathBuf,
+    /// List batches
+    #[arg(long)]
+    batches: bool,
+    /// List at most so many batches
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    limit: usize,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera segment verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera segment verify DATA_DIR/streams/STREAM_ID/0/1.0.log
+  kera segment verify DATA_DIR/streams/*/*/*.log
+
+For a file that is not sound the first bad byte and the batch are named. `torn` is what a crash leaves at the end of \
+a file: bytes that were never acknowledged; recovery cuts them off. `damaged` is the loss of bytes known to have been \
+whole. Exit status: 0 if every file is sound, 1 if not.")]
+pub struct VerifyArgs {
+    /// Groups' files
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs `kera segment`.
+pub fn run(command: SegmentCommand) -> Outcome {
+    match command {
+        SegmentCommand::Inspect(args) => inspect(&args),
+        SegmentCommand::Verify(args) => verify(&args),
+    }
+}
+
+fn inspect(args: &InspectArgs) -> Outcome {
+    let limit = if args.batches { args.limit } else { 0 };
+    let found = examine(&args.file, limit)?;
+    if args.output.json {
+        print_json(&found)?;
+    } else {
+        show::print(&found, args.batches)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(args: &VerifyArgs) -> Outcome {
+    let mut all = Vec::new();
+    let mut unsound = 0;
+    let mut out = Out::stdout();
+    for file in &args.files {
+        let found = match examine(file, 0) {
+            Ok(found) => found,
+            Err(Failure::Failed(error)) => {
+                unsound += 1;
+                eprintln!("error: {error:#}");
+                continue;
+            }
+            Err(usage) => return Err(usage),
+        };
+        if !found.is_sound() {
+            unsound += 1;
+        }
+        if args.output.json {
+            all.push(found);
+        } else {
+            out.line(show::verdict(&found))?;
+        }
+    }
+    if args.output.json {
+        print_json(&all)?;
+    }
+    out.flush()?;
+    Ok(if unsound == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,172 @@
+//! A group file for people.
+
+use super::examine::{Examination, Fault, State};
+use crate::failure::Failure;
+use crate::output::{Out, Table, count, rounded_bytes};
+
+/// One line: what `kera segment verify` says about a file.
+pub(super) fn verdict(found: &Examination) -> String {
+    let what = format!(
+        "{} batches, {} records, ordinals {} to {}",
+        count(found.batches),
+        count(found.records),
+        found.first_ordinal,
+        found.end_ordinal
+    );
+    match (&found.state, &found.fault) {
+        (State::Sound, _) | (_, None) => format!("{}: sound, {what}", found.file),
+        (State::Torn, Some(fault)) => {
+            format!("{}: torn, {}; before it {what}", found.file, place(fault))
+        }
+        (State::Damaged, Some(fault)) => {
+            format!(
+                "{}: damaged, {}; before it {what}",
+                found.file,
+                place(fault)
+            )
+        }
+    }
+}
+
+fn place(fault: &Fault) -> String {
+    format!(
+        "first bad byte at {} (segment {}, position {}), batch {} at ordinal {}: {}",
+        fault.offset, fault.segment, fault.position, fault.batch, fault.ordinal, fault.reason
+    )
+}
+
+/// Everything about the file.
+pub(super) fn print(found: &Examination, with_batches: bool) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    out.line(&found.file)?;
+    let mut lines = vec![
+        ("stream", found.stream.clone()),
+        (
+            "place",
+            format!("streamlet {}, lane {}", found.streamlet, found.lane),
+        ),
+        (
+            "group",
+            format!(
+                "{}, generation {}, epoch {}",
+                found.group, found.generation, found.epoch
+            ),
+        ),
+        (
+            "segments",
+            format!(
+                "{} of at most {}, {} each",
+                found.segments.len(),
+                found.segments_at_most,
+                rounded_bytes(u64::from(found.segment_size))
+            ),
+        ),
+        (
+            "lane snapshot",
+            rounded_bytes(u64::from(found.snapshot_bytes)),
+        ),
+        (
+            "data",
+            format!(
+                "{} records in {} batches, ordinals {} to {}, up to byte {}",
+                count(found.records),
+                count(found.batches),
+                found.first_ordinal,
+                found.end_ordinal,
+                found.end_address
+            ),
+        ),
+    ];
+    if let Some(mark) = &found.mark {
+        lines.push((
+            "durable mark",
+            format!(
+                "written {} (ordinal {}{}), synced {} (ordinal {})",
+                mark.written,
+                mark.written_ordinal,
+                if mark.same_boot {
+                    ""
+                } else {
+                    ", before a restart of the machine"
+                },
+                mark.synced,
+                mark.synced_ordinal
+            ),
+        ));
+    }
+    lines.push((
+        "footer",
+        match &found.footer {
+            Some(footer) => format!(
+                "closed at byte {}, ordinal {}, {} index entries",
+                footer.length, footer.end_ordinal, footer.index_entries
+            ),
+            None => "none: the group was not closed in order".into(),
+        },
+    ));
+    lines.push((
+        "state",
+        match (&found.state, &found.fault) {
+            (State::Sound, _) | (_, None) => "sound".into(),
+            (State::Torn, Some(fault)) => format!("torn, {}", place(fault)),
+            (State::Damaged, Some(fault)) => format!("damaged, {}", place(fault)),
+        },
+    ));
+    for (name, value) in lines {
+        out.line(format_args!("  {name:<14} {value}"))?;
+    }
+    out.line("")?;
+    let mut segments = Table::new(&[
+        ">segment", ">offset", ">first", ">batches", ">records", ">used", "created",
+    ]);
+    for segment in &found.segments {
+        segments.row([
+            segment.segment.to_string(),
+            segment.offset.to_string(),
+            segment.first_ordinal.to_string(),
+            count(segment.batches),
+            count(segment.records),
+            rounded_bytes(segment.used),
+            segment.created.clone(),
+        ]);
+    }
+    out.bytes(segments.render().as_bytes())?;
+    if with_batches {
+        let mut batches = Table::new(&[
+            ">offset",
+            ">ordinal",
+            ">records",
+            ">bytes",
+            ">producer",
+            ">epoch",
+            ">sequence",
+            "compression",
+            "newest record",
+            "crc",
+        ]);
+        for batch in &found.listed {
+            batches.row([
+                batch.offset.to_string(),
+                batch.base_ordinal.to_string(),
+                batch.records.to_string(),
+                batch.bytes.to_string(),
+                batch.producer_id.to_string(),
+                batch.producer_epoch.to_string(),
+                batch.base_sequence.to_string(),
+                batch.compression.clone(),
+                batch.max_timestamp.clone(),
+                batch.crc.clone(),
+            ]);
+        }
+        out.line("")?;
+        out.bytes(batches.render().as_bytes())?;
+        let rest = found.batches.saturating_sub(found.listed.len() as u64);
+        if rest > 0 {
+            out.line(format_args!(
+                "and {} more; raise --limit to see them",
+                count(rest)
+            ))?;
+        }
+    }
+    out.flush()
+}

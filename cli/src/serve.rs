@@ -1,0 +1,127 @@
+//! `kera serve`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Args;
+use kera_broker::Broker;
+use kera_broker::config::{LogConfig, LogFormat, volatile_filesystem};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::ConfigArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::Out;
+
+/// Arguments of `kera serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera serve
+  kera serve --data-dir /srv/kera --listen 0.0.0.0:7600 --server-advertise broker1:7600
+  kera serve --config kera.toml --memory-pool 4GiB
+  KERA_LOG_LEVEL=debug kera serve
+
+The address and the data directory are printed once the broker serves. SIGTERM or SIGINT stops it: requests in flight \
+are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
+survive that too.")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Runs a broker until a signal stops it.
+pub fn run(args: &ServeArgs) -> Outcome {
+    let resolved = args.config.resolve()?;
+    let config = resolved.config;
+    set_up_log(&config.log)?;
+    for warning in &resolved.warnings {
+        tracing::warn!("{warning}");
+    }
+    warn_if_volatile(&config.data_dir);
+    raise_open_files();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().thread_name("kera");
+    if config.runtime.threads > 0 {
+        runtime.worker_threads(config.runtime.threads as usize);
+    }
+    let runtime = runtime.build()?;
+    let data_dir = config.data_dir.clone();
+    runtime.block_on(async {
+        // Before anything can be interrupted half-way.
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let broker = Broker::start(config).await?;
+        announce(&broker, &data_dir)?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
+        }
+        tokio::select! {
+            () = broker.shutdown() => {
+                tracing::info!("stopped");
+                Ok(ExitCode::SUCCESS)
+            }
+            _ = terminate.recv() => Err(stopped_hard()),
+            _ = interrupt.recv() => Err(stopped_hard()),
+        }
+    })
+}
+
+fn stopped_hard() -> Failure {
+    Failure::message(
+        "stopped by a second signal before everything was synced; the next start recovers what was written",
+    )
+}
+
+fn announce(broker: &Broker, data_dir: &Path) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    out.line(format_args!("listening on {}", broker.local_addr()))?;
+    out.line(format_args!("data in {}", data_dir.display()))?;
+    if let Some(address) = broker.http_addr() {
+        out.line(format_args!("metrics on http://{address}/metrics"))?;
+    }
+    out.flush()
+}
+
+fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
+    let filter = EnvFilter::from_str(&log.level)
+        .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+    match log.format {
+        LogFormat::Text => builder.init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(())
+}
+
+fn warn_if_volatile(data_dir: &Path) {
+    if let Some(name) = volatile_filesystem(data_dir) {
+        tracing::warn!(
+            "{} is on a {name}: everything is lost when the machine restarts, whatever a stream's ack promises; name a directory on a disk with --data-dir",
+            data_dir.display()
+        );
+    }
+}
+
+/// Each group and each connection holds a file open: takes as many as the system grants.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    let wanted = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::warn!(
+            "cannot raise the limit of open files above {:?}: {error}; raise it before starting with `ulimit -n`",
+            limit.current
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! `kera stream alter`, `delete` and `trim`.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+
+use kera_protocol::v1;
+use serde::Serialize;
+
+use super::view::StreamView;
+use super::{AlterArgs, DeleteArgs, TrimArgs};
+use crate::connect::refused;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, Table, count, print_json, rounded_bytes};
+
+pub(super) async fn alter(args: AlterArgs) -> Outcome {
+    let config = v1::StreamConfig {
+        lanes: args.lanes,
+        ..args.settings.config()
+    };
+    if config == v1::StreamConfig::default() {
+        return Err(Failure::Usage(
+            "nothing to change; name a setting, such as --lanes 8 or --retention-time 7d".into(),
+        ));
+    }
+    let mut control = args.connect.control().await?;
+    let request = v1::AlterStreamRequest {
+        name: args.stream,
+        config: Some(config),
+    };
+    let answer = control
+        .streams
+        .alter_stream(request)
+        .await
+        .map_err(|s| refused(&s))?;
+    let view = StreamView::new(&answer.into_inner());
+    if args.output.json {
+        print_json(&view)?;
+    } else {
+        let mut out = Out::stdout();
+        out.line(format_args!(
+            "changed: {}, kept: {}",
+            view.summary(),
+            view.retention()
+        ))?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn delete(args: DeleteArgs) -> Outcome {
+    confirm(&args.stream, "stream and all its records", args.yes)?;
+    let mut control = args.connect.control().await?;
+    let request = v1::DeleteStreamRequest {
+        name: args.stream.clone(),
+    };
+    control
+        .streams
+        .delete_stream(request)
+        .await
+        .map_err(|s| refused(&s))?;
+    let mut out = Out::stdout();
+    out.line(format_args!("deleted: stream {}", args.stream))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has a person on a terminal type the name of what is about to be deleted; elsewhere `--yes` is
+/// what says so.
+pub(crate) fn confirm(name: &str, what: &str, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!("add --yes to delete the {what}")));
+    }
+    eprint!("This deletes the {what}. Type its name to go on: ");
+    std::io::stderr().flush()?;
+    let mut typed = String::new();
+    std::io::stdin().lock().read_line(&mut typed)?;
+    if typed.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::message(format!(
+        "that is not `{name}`; nothing was deleted"
+    )))
+}
+
+#[derive(Serialize)]
+struct Trimmed {
+    freed_bytes: u64,
+    lanes: Vec<TrimmedLane>,
+}
+
+#[derive(Serialize)]
+struct TrimmedLane {
+    streamlet: u32,
+    lane: u32,
+    log_start: u64,
+}
+
+pub(super) async fn trim(args: TrimArgs) -> Outcome {
+    use v1::trim_stream_request::To;
+    let to = match (args.before, args.ordinal) {
+        (Some(ms), _) => To::TimestampMs(ms),
+        (None, Some(ordinal)) => To::Ordinal(ordinal),
+        (None, None) => To::Everything(true),
+    };
+    let mut control = args.connect.control().await?;
+    let request = v1::TrimStreamRequest {
+        name: args.stream,
+        streamlet: args.streamlet,
+        lane: args.lane,
+        to: Some(to),
+    };
+    let answer = control
+        .streams
+        .trim_stream(request)
+        .await
+        .map_err(|s| refused(&s))?;
+    let answer = answer.into_inner();
+    let trimmed = Trimmed {
+        freed_bytes: answer.freed_bytes,
+        lanes: answer
+            .lanes
+            .iter()
+            .map(|lane| TrimmedLane {
+                streamlet: lane.streamlet,
+                lane: lane.lane,
+                log_start: lane.log_start,
+            })
+            .collect(),
+    };
+    if args.output.json {
+        print_json(&trimmed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&[">streamlet", ">lane", ">start"]);
+    for lane in &trimmed.lanes {
+        table.row([
+            lane.streamlet.to_string(),
+            lane.lane.to_string(),
+            count(lane.log_start),
+        ]);
+    }
+    table.print("no lanes")?;
+    let mut out = Out::stdout();
+    out.line(format_args!("freed {}", rounded_bytes(trimmed.freed_bytes)))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,97 @@
+//! `kera stream create`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kera_protocol::v1;
+use tonic::Code;
+
+use super::view::StreamView;
+use super::{LaneBy, SettingArgs};
+use crate::connect::{ConnectArgs, refused};
+use crate::failure::Outcome;
+use crate::output::{Out, OutputArgs, print_json};
+use crate::parse;
+
+/// Arguments of `kera stream create`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream create clicks
+  kera stream create clicks --streamlets 4 --lanes 2 --retention-time 7d
+  kera stream create sensors --lanes 16 --lane-by producer --ack memory
+  kera stream create payments --ack synced --retention-bytes 10GiB
+
+A stream has M streamlets, fixed for ever, with Q lanes each; lanes can grow later. Records of one key always reach \
+the same lane. Consumers are not bounded by either: `kera consume --order none` shares even one lane among many.")]
+pub struct CreateArgs {
+    /// The stream's name: 1 to 249 of a-z A-Z 0-9 . _ -
+    pub stream: String,
+    /// Streamlets (M), fixed for ever
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub streamlets: u32,
+    /// Lanes of each streamlet (Q); may grow later
+    #[arg(long, value_name = "Q", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub lanes: u32,
+    /// How records find their lane; fixed for ever
+    #[arg(long, value_enum, default_value_t = LaneBy::Key)]
+    pub lane_by: LaneBy,
+    /// Bytes of a segment, 64KiB to 1GiB [default: 8MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse::small_size)]
+    pub segment_size: Option<u32>,
+    /// Segments of a group [default: 16]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub segments_per_group: Option<u32>,
+    #[command(flatten)]
+    pub settings: SettingArgs,
+    /// Succeed if a stream of that name exists already, whatever its settings
+    #[arg(long)]
+    pub if_not_exists: bool,
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+pub(super) async fn create(args: CreateArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let config = v1::StreamConfig {
+        streamlets: Some(args.streamlets),
+        lanes: Some(args.lanes),
+        lane_by: Some(match args.lane_by {
+            LaneBy::Key => v1::LaneBy::Key as i32,
+            LaneBy::Producer => v1::LaneBy::Producer as i32,
+        }),
+        segment_size: args.segment_size,
+        segments_per_group: args.segments_per_group,
+        ..args.settings.config()
+    };
+    let request = v1::CreateStreamRequest {
+        name: args.stream.clone(),
+        config: Some(config),
+    };
+    let (info, existed) = match control.streams.create_stream(request).await {
+        Ok(answer) => (answer.into_inner(), false),
+        Err(status) if args.if_not_exists && status.code() == Code::AlreadyExists => {
+            let request = v1::GetStreamRequest {
+                name: args.stream.clone(),
+            };
+            let answer = control
+                .streams
+                .get_stream(request)
+                .await
+                .map_err(|s| refused(&s))?;
+            (answer.into_inner(), true)
+        }
+        Err(status) => return Err(refused(&status)),
+    };
+    let view = StreamView::new(&info);
+    if args.output.json {
+        print_json(&view)?;
+    } else {
+        let verb = if existed { "exists" } else { "created" };
+        let mut out = Out::stdout();
+        out.line(format_args!("{verb}: {}", view.summary()))?;
+        out.flush()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,181 @@
+//! `kera stream list` and `kera stream describe`.
+
+use std::process::ExitCode;
+
+use kera_protocol::v1;
+
+use super::view::{DescriptionView, GroupLagView, LaneView, StreamView};
+use super::{DescribeArgs, ListArgs};
+use crate::connect::refused;
+use crate::failure::Outcome;
+use crate::output::{Out, Table, count, print_json, rounded_bytes};
+
+pub(super) async fn list(args: ListArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let request = v1::ListStreamsRequest {
+        include_internal: args.internal,
+    };
+    let answer = control
+        .streams
+        .list_streams(request)
+        .await
+        .map_err(|s| refused(&s))?;
+    let views: Vec<StreamView> = answer
+        .into_inner()
+        .streams
+        .iter()
+        .map(StreamView::new)
+        .collect();
+    if args.output.json {
+        print_json(&views)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&[
+        "stream",
+        ">streamlets",
+        ">lanes",
+        "lane by",
+        "ack",
+        "kept",
+        "created",
+    ]);
+    for view in &views {
+        table.row([
+            view.name.clone(),
+            view.streamlets.to_string(),
+            view.lanes.to_string(),
+            view.lane_by.into(),
+            view.ack.into(),
+            view.retention(),
+            view.created.clone(),
+        ]);
+    }
+    table.print("no streams; make one with `kera stream create NAME`")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn describe(args: DescribeArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let request = v1::DescribeStreamRequest {
+        name: args.stream.clone(),
+    };
+    let answer = control
+        .streams
+        .describe_stream(request)
+        .await
+        .map_err(|s| refused(&s))?;
+    let answer = answer.into_inner();
+    // Lag is the coordinator's knowledge; a stream can be described while it is still loading.
+    let groups = match control
+        .consumers
+        .list_groups(v1::ListGroupsRequest {})
+        .await
+    {
+        Ok(answer) => answer.into_inner().groups,
+        Err(_) => Vec::new(),
+    };
+    let view = DescriptionView {
+        stream: StreamView::new(&answer.stream.unwrap_or_default()),
+        lane_descriptions: answer.lanes.iter().map(LaneView::new).collect(),
+        consumer_groups: groups
+            .into_iter()
+            .filter(|group| group.stream == args.stream)
+            .map(|group| GroupLagView {
+                group: group.group,
+                members: group.members,
+                lag: group.lag,
+            })
+            .collect(),
+    };
+    if args.output.json {
+        print_json(&view)?;
+    } else {
+        print(&view, args.groups)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure::Failure> {
+    let mut out = Out::stdout();
+    out.line(&view.stream.name)?;
+    for (name, value) in view.stream.settings() {
+        out.line(format_args!("  {name:<14} {value}"))?;
+    }
+    let records: u64 = view.lane_descriptions.iter().map(|lane| lane.records).sum();
+    let bytes: u64 = view.lane_descriptions.iter().map(|lane| lane.bytes).sum();
+    out.line(format_args!(
+        "  {:<14} {} ({})",
+        "stored",
+        count(records),
+        rounded_bytes(bytes)
+    ))?;
+    out.line("")?;
+    let mut lanes = Table::new(&[
+        ">streamlet",
+        ">lane",
+        ">start",
+        ">head",
+        ">end",
+        ">records",
+        ">size",
+        ">groups",
+        ">producers",
+    ]);
+    for lane in &view.lane_descriptions {
+        lanes.row([
+            lane.streamlet.to_string(),
+            lane.lane.to_string(),
+            lane.log_start.to_string(),
+            lane.head_ordinal.to_string(),
+            lane.end_ordinal.to_string(),
+            count(lane.records),
+            rounded_bytes(lane.bytes),
+            lane.groups.len().to_string(),
+            lane.producers.to_string(),
+        ]);
+    }
+    out.bytes(lanes.render().as_bytes())?;
+    if with_groups {
+        let mut groups = Table::new(&[
+            ">group",
+            ">generation",
+            ">streamlet",
+            ">lane",
+            ">epoch",
+            ">first",
+            ">end",
+            ">size",
+            "state",
+        ]);
+        for lane in &view.lane_descriptions {
+            for group in &lane.groups {
+                groups.row([
+                    group.group.to_string(),
+                    group.generation.to_string(),
+                    lane.streamlet.to_string(),
+                    lane.lane.to_string(),
+                    group.epoch.to_string(),
+                    group.first_ordinal.to_string(),
+                    group.end_ordinal.to_string(),
+                    rounded_bytes(group.bytes),
+                    if group.closed { "closed" } else { "open" }.into(),
+                ]);
+            }
+        }
+        out.line("")?;
+        out.bytes(groups.render().as_bytes())?;
+    }
+    if !view.consumer_groups.is_empty() {
+        let mut table = Table::new(&["consumer group", ">members", ">lag"]);
+        for group in &view.consumer_groups {
+            table.row([
+                group.group.clone(),
+                group.members.to_string(),
+                count(group.lag),
+            ]);
+        }
+        out.line("")?;
+        out.bytes(table.render().as_bytes())?;
+    }
+    out.flush()
+}

@@ -1,0 +1,234 @@
+//! `kera stream`.
+
+mod change;
+mod create;
+mod describe;
+mod view;
+
+use clap::{Args, Subcommand, ValueEnum};
+use kera_protocol::v1;
+
+use crate::connect::ConnectArgs;
+use crate::failure::Outcome;
+use crate::output::OutputArgs;
+use crate::parse;
+
+pub(crate) use change::confirm;
+pub use create::CreateArgs;
+
+/// `kera stream ...`
+#[derive(Debug, Subcommand)]
+pub enum StreamCommand {
+    /// Create a stream.
+    Create(CreateArgs),
+    /// List the streams.
+    List(ListArgs),
+    /// Show a stream's settings, lanes and groups.
+    Describe(DescribeArgs),
+    /// Change a stream while it runs: more lanes, retention, acknowledgements.
+    Alter(AlterArgs),
+    /// Delete a stream and all its records.
+    Delete(DeleteArgs),
+    /// Delete a stream's oldest records.
+    Trim(TrimArgs),
+}
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Ack {
+    /// In the broker's memory: survives nothing, fastest.
+    Memory,
+    /// Handed to the operating system: survives the broker's death, not a power loss.
+    Written,
+    /// On the disk: survives a power loss.
+    Synced,
+}
+
+impl From<Ack> for v1::AckPolicy {
+    fn from(ack: Ack) -> Self {
+        match ack {
+            Ack::Memory => v1::AckPolicy::Memory,
+            Ack::Written => v1::AckPolicy::Written,
+            Ack::Synced => v1::AckPolicy::Synced,
+        }
+    }
+}
+
+/// How records find their lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LaneBy {
+    /// By key: records of one key stay in order.
+    Key,
+    /// By producer: records of one producer stay in order.
+    Producer,
+}
+
+/// Which clock a record's time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timestamps {
+    /// The producer's.
+    Create,
+    /// The broker's.
+    Append,
+}
+
+/// Settings that can be given at creation and changed later.
+#[derive(Debug, Default, Args)]
+pub struct SettingArgs {
+    /// What an acknowledgement promises [default: written]
+    #[arg(long, value_enum)]
+    pub ack: Option<Ack>,
+    /// Delete records older than this, such as 7d; none keeps them
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    pub retention_time: Option<u64>,
+    /// Delete the oldest records above this size of the whole stream, such as 10GiB; none keeps them
+    #[arg(long, value_name = "SIZE", value_parser = parse::size_or_none)]
+    pub retention_bytes: Option<u64>,
+    /// Begin a new group when the active one is older than this, such as 1h; none never does
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    pub group_max_age: Option<u64>,
+    /// The largest batch accepted
+    #[arg(long, value_name = "SIZE", value_parser = parse::small_size)]
+    pub max_batch_bytes: Option<u32>,
+    /// Which clock records' times come from
+    #[arg(long, value_enum)]
+    pub timestamps: Option<Timestamps>,
+}
+
+impl SettingArgs {
+    /// The settings given; all others absent.
+    fn config(&self) -> v1::StreamConfig {
+        v1::StreamConfig {
+            ack: self.ack.map(|ack| v1::AckPolicy::from(ack) as i32),
+            retention_ms: self.retention_time,
+            retention_bytes: self.retention_bytes,
+            group_max_age_ms: self.group_max_age,
+            max_batch_bytes: self.max_batch_bytes,
+            timestamp_type: self.timestamps.map(|clock| match clock {
+                Timestamps::Create => v1::TimestampType::Create as i32,
+                Timestamps::Append => v1::TimestampType::Append as i32,
+            }),
+            ..v1::StreamConfig::default()
+        }
+    }
+}
+
+/// Arguments of `kera stream list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream list
+  kera stream list --internal --json")]
+pub struct ListArgs {
+    /// Include the streams Kera keeps for itself
+    #[arg(long)]
+    internal: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera stream describe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream describe clicks
+  kera stream describe clicks --groups
+  kera stream describe clicks --json")]
+pub struct DescribeArgs {
+    /// The stream
+    stream: String,
+    /// Also list every group
+    #[arg(long)]
+    groups: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera stream alter`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream alter clicks --lanes 8
+  kera stream alter clicks --retention-time 30d --retention-bytes none
+  kera stream alter clicks --ack synced
+
+Producers and consumers may go on while lanes grow. Lanes never shrink; streamlets never change.")]
+pub struct AlterArgs {
+    /// The stream
+    stream: String,
+    /// Lanes of each streamlet; only more than now
+    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    lanes: Option<u32>,
+    #[command(flatten)]
+    settings: SettingArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera stream delete`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream delete clicks
+  kera stream delete clicks --yes
+
+On a terminal the name has to be typed again unless --yes is given. There is no way back.")]
+pub struct DeleteArgs {
+    /// The stream
+    stream: String,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Arguments of `kera stream trim`.
+#[derive(Debug, Args)]
+#[command(
+    group = clap::ArgGroup::new("to").required(true).multiple(false),
+    after_help = "Examples:
+  kera stream trim clicks --before 7d
+  kera stream trim clicks --before 2026-02-03T00:00:00Z
+  kera stream trim clicks --ordinal 1000 --streamlet 0 --lane 0
+  kera stream trim clicks --everything
+
+Whole groups below the new start are deleted from disk; records below it are not served any more."
+)]
+pub struct TrimArgs {
+    /// The stream
+    stream: String,
+    /// Delete records older than this time (2026-02-03T04:05:06Z) or age (7d)
+    #[arg(long, group = "to", value_name = "TIME", value_parser = parse::moment)]
+    before: Option<u64>,
+    /// Delete records below this ordinal of their lane
+    #[arg(long, group = "to", value_name = "N")]
+    ordinal: Option<u64>,
+    /// Delete every record that is durable now
+    #[arg(long, group = "to")]
+    everything: bool,
+    /// Only this streamlet's lane
+    #[arg(long, requires = "lane")]
+    streamlet: Option<u32>,
+    /// Only this lane
+    #[arg(long, requires = "streamlet")]
+    lane: Option<u32>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs `kera stream`.
+pub async fn run(command: StreamCommand) -> Outcome {
+    match command {
+        StreamCommand::Create(args) => create::create(args).await,
+        StreamCommand::List(args) => describe::list(args).await,
+        StreamCommand::Describe(args) => describe::describe(args).await,
+        StreamCommand::Alter(args) => change::alter(args).await,
+        StreamCommand::Delete(args) => change::delete(args).await,
+        StreamCommand::Trim(args) => change::trim(args).await,
+    }
+}

@@ -1,0 +1,216 @@
+//! Streams as commands show them.
+
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+use serde::Serialize;
+
+use crate::output::{rfc3339, short_time};
+use kera_broker::config::units;
+use std::time::Duration;
+
+/// A stream.
+#[derive(Debug, Serialize)]
+pub(super) struct StreamView {
+    pub(super) name: String,
+    pub(super) id: String,
+    pub(super) streamlets: u32,
+    pub(super) lanes: u32,
+    pub(super) lane_by: &'static str,
+    pub(super) ack: &'static str,
+    pub(super) segment_size: u32,
+    pub(super) segments_per_group: u32,
+    /// 0: no limit.
+    pub(super) retention_ms: u64,
+    /// 0: no limit.
+    pub(super) retention_bytes: u64,
+    /// 0: never.
+    pub(super) group_max_age_ms: u64,
+    pub(super) max_batch_bytes: u32,
+    pub(super) timestamps: &'static str,
+    pub(super) lane_generation: u32,
+    pub(super) created: String,
+    pub(super) internal: bool,
+    pub(super) owners: Vec<OwnerView>,
+}
+
+/// Who owns a streamlet.
+#[derive(Debug, Serialize)]
+pub(super) struct OwnerView {
+    pub(super) streamlet: u32,
+    pub(super) owner: String,
+    pub(super) epoch: u32,
+}
+
+impl StreamView {
+    pub(super) fn new(info: &v1::StreamInfo) -> Self {
+        let config = info.config.unwrap_or_default();
+        Self {
+            name: info.name.clone(),
+            id: StreamId::from_slice(&info.id)
+                .map(|id| id.to_string())
+                .unwrap_or_default(),
+            streamlets: config.streamlets.unwrap_or_default(),
+            lanes: config.lanes.unwrap_or_default(),
+            lane_by: match config.lane_by() {
+                v1::LaneBy::Key => "key",
+                v1::LaneBy::Producer => "producer",
+            },
+            ack: match config.ack() {
+                v1::AckPolicy::Memory => "memory",
+                v1::AckPolicy::Written => "written",
+                v1::AckPolicy::Synced => "synced",
+            },
+            segment_size: config.segment_size.unwrap_or_default(),
+            segments_per_group: config.segments_per_group.unwrap_or_default(),
+            retention_ms: config.retention_ms.unwrap_or_default(),
+            retention_bytes: config.retention_bytes.unwrap_or_default(),
+            group_max_age_ms: config.group_max_age_ms.unwrap_or_default(),
+            max_batch_bytes: config.max_batch_bytes.unwrap_or_default(),
+            timestamps: match config.timestamp_type() {
+                v1::TimestampType::Create => "create",
+                v1::TimestampType::Append => "append",
+            },
+            lane_generation: info.lane_generation,
+            created: rfc3339(info.created_ms),
+            internal: info.internal,
+            owners: info
+                .streamlets
+                .iter()
+                .map(|streamlet| OwnerView {
+                    streamlet: streamlet.streamlet,
+                    owner: streamlet.owner.clone(),
+                    epoch: streamlet.epoch,
+                })
+                .collect(),
+        }
+    }
+
+    /// What is kept, for people.
+    pub(super) fn retention(&self) -> String {
+        let time = (self.retention_ms > 0)
+            .then(|| units::show_duration(Duration::from_millis(self.retention_ms)));
+        let size = (self.retention_bytes > 0).then(|| units::show_size(self.retention_bytes));
+        match (time, size) {
+            (None, None) => "all".into(),
+            (Some(one), None) | (None, Some(one)) => one,
+            (Some(time), Some(size)) => format!("{time} or {size}"),
+        }
+    }
+
+    /// One line.
+    pub(super) fn summary(&self) -> String {
+        let plural = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+        format!(
+            "stream {}, {} with {} each, by {}, ack {}",
+            self.name,
+            plural(self.streamlets, "streamlet"),
+            plural(self.lanes, "lane"),
+            self.lane_by,
+            self.ack
+        )
+    }
+
+    /// The settings, a line each.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("id", self.id.clone()),
+            ("created", self.created.clone()),
+            ("streamlets", self.streamlets.to_string()),
+            (
+                "lanes",
+                format!("{} (generation {})", self.lanes, self.lane_generation),
+            ),
+            ("lane by", self.lane_by.into()),
+            ("ack", self.ack.into()),
+            (
+                "groups",
+                format!(
+                    "{} segments of {}, {}",
+                    self.segments_per_group,
+                    units::show_size(u64::from(self.segment_size)),
+                    match self.group_max_age_ms {
+                        0 => "of any age".into(),
+                        ms => format!("at most {} old", short_time(Duration::from_millis(ms))),
+                    }
+                ),
+            ),
+            ("kept", self.retention()),
+            (
+                "largest batch",
+                units::show_size(u64::from(self.max_batch_bytes)),
+            ),
+            ("timestamps", self.timestamps.into()),
+        ]
+    }
+}
+
+/// A stream with its lanes.
+#[derive(Debug, Serialize)]
+pub(super) struct DescriptionView {
+    #[serde(flatten)]
+    pub(super) stream: StreamView,
+    pub(super) lane_descriptions: Vec<LaneView>,
+    pub(super) consumer_groups: Vec<GroupLagView>,
+}
+
+/// How far a consumer group is behind on the stream.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupLagView {
+    pub(super) group: String,
+    pub(super) members: u32,
+    pub(super) lag: u64,
+}
+
+/// A lane.
+#[derive(Debug, Serialize)]
+pub(super) struct LaneView {
+    pub(super) streamlet: u32,
+    pub(super) lane: u32,
+    pub(super) log_start: u64,
+    pub(super) head_ordinal: u64,
+    pub(super) end_ordinal: u64,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+    pub(super) producers: u32,
+    pub(super) groups: Vec<GroupView>,
+}
+
+/// A group.
+#[derive(Debug, Serialize)]
+pub(super) struct GroupView {
+    pub(super) group: u64,
+    pub(super) generation: u32,
+    pub(super) epoch: u32,
+    pub(super) first_ordinal: u64,
+    pub(super) end_ordinal: u64,
+    pub(super) bytes: u64,
+    pub(super) closed: bool,
+}
+
+impl LaneView {
+    pub(super) fn new(lane: &v1::LaneDescription) -> Self {
+        Self {
+            streamlet: lane.streamlet,
+            lane: lane.lane,
+            log_start: lane.log_start,
+            head_ordinal: lane.head_ordinal,
+            end_ordinal: lane.end_ordinal,
+            records: lane.head_ordinal.saturating_sub(lane.log_start),
+            bytes: lane.bytes,
+            producers: lane.producers,
+            groups: lane
+                .groups
+                .iter()
+                .map(|group| GroupView {
+                    group: group.group,
+                    generation: group.generation,
+                    epoch: group.epoch,
+                    first_ordinal: group.first_ordinal,
+                    end_ordinal: group.end_ordinal,
+                    bytes: group.bytes,
+                    closed: group.closed,
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Batches as they were stored, and records borrowed from them.
+
+use bytes::Bytes;
+use kera_protocol::batch::{self, BatchError, BatchHeader, Compression, HEADER_BYTES, Header};
+use kera_protocol::ids::{LaneKey, Ordinal};
+use kera_protocol::v1::Cursor;
+
+/// A batch is not decompressed to more than this: 256 MiB.
+const MAX_DECOMPRESSED_BYTES: usize = 256 << 20;
+
+/// Records of one lane, in order, with its checksum checked. Holds on to the memory it was received
+/// in; cheap to clone and to send to another task.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    lane: LaneKey,
+    lease: Option<u64>,
+    header: BatchHeader,
+    /// What follows the header, decompressed.
+    body: Bytes,
+    wire_bytes: usize,
+    first: Ordinal,
+    next: Cursor,
+    head: Ordinal,
+}
+
+/// Where a consumer stands after a batch: what to store beside one's results, in one transaction,
+/// to count every record exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The lane.
+    pub lane: LaneKey,
+    /// The next record. Its ordinal is authoritative, the rest only makes resuming quick.
+    pub next: Cursor,
+    /// The lease under which the batch was read; grows for ever within a group, so that a later
+    /// holder of the lane can be told from an earlier one. `None` without a group.
+    pub lease: Option<u64>,
+}
+
+impl Batch {
+    /// The lane it was read from.
+    pub fn lane(&self) -> LaneKey {
+        self.lane
+    }
+
+    /// The lease it was read under; `None` without a group.
+    pub fn lease(&self) -> Option<u64> {
+        self.lease
+    }
+
+    /// Ordinal of the first record delivered.
+    pub fn first_ordinal(&self) -> Ordinal {
+        self.first
+    }
+
+    /// Ordinal after the last record delivered.
+    pub fn next_ordinal(&self) -> Ordinal {
+        self.next.ordinal
+    }
+
+    /// Where the consumer stands after it.
+    pub fn position(&self) -> Position {
+        Position {
+            lane: self.lane,
+            next: self.next,
+            lease: self.lease,
+        }
+    }
+
+    /// Records in it, at most: fewer if it was compacted.
+    pub fn len(&self) -> usize {
+        let ordinals = self.next.ordinal.saturating_sub(self.first) as usize;
+        ordinals.min(self.header.record_count as usize)
+    }
+
+    /// True if no record lies within the range that was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the batch as it was sent.
+    pub fn wire_bytes(&self) -> usize {
+        self.wire_bytes
+    }
+
+    /// The batch's header: producer, timestamps, compression.
+    pub fn header(&self) -> &BatchHeader {
+        &self.header
+    }
+
+    /// The lane's durable head when the batch was read; the lag is what lies between.
+    pub fn head_ordinal(&self) -> Ordinal {
+        self.head
+    }
+
+    /// The records, in order, borrowed from the batch.
+    pub fn records(&self) -> Records<'_> {
+        Records {
+            inner: batch::Records::new(&self.header, &self.body),
+            base: self.header.base_ordinal,
+            first: self.first,
+            next: self.next.ordinal,
+        }
+    }
+
+    /// The records with memory of their own share: each keeps the batch's memory alive.
+    ///
+    /// # Errors
+    /// [`BatchError`] for the first record that does not decode.
+    pub fn owned_records(&self) -> Result<Vec<OwnedRecord>, BatchError> {
+        let share = |bytes: Option<&[u8]>| bytes.map(|bytes| self.body.slice_ref(bytes));
+        self.records()
+            .map(|record| {
+                let record = record?;
+                Ok(OwnedRecord {
+                    lane: self.lane,
+                    ordinal: record.ordinal,
+                    timestamp: record.timestamp,
+                    key: share(record.key),
+                    value: share(record.value),
+                    headers: record
+                        .headers()
+                        .map(|header| (header.key.to_owned(), share(header.value)))
+                        .collect(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// A record, borrowed from its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its number within its lane.
+    pub ordinal: Ordinal,
+    /// Milliseconds since 1970: the producer's clock, or the broker's if the stream says so.
+    pub timestamp: i64,
+    /// The key; `None` if it is null.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` if it is null.
+    pub value: Option<&'a [u8]>,
+    inner: batch::Record<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// The record's headers, in the order given.
+    pub fn headers(&self) -> impl ExactSizeIterator<Item = Header<'a>> + use<'a> {
+        self.inner.headers()
+    }
+}
+
+/// A record that shares its batch's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedRecord {
+    /// The lane it was read from.
+    pub lane: LaneKey,
+    /// Its number within its lane.
+    pub ordinal: Ordinal,
+    /// Milliseconds since 1970.
+    pub timestamp: i64,
+    /// The key; `None` if it is null.
+    pub key: Option<Bytes>,
+    /// The value; `None` if it is null.
+    pub value: Option<Bytes>,
+    /// Names and values of the headers, in the order given.
+    pub headers: Vec<(String, Option<Bytes>)>,
+}
+
+/// Iterator over a batch's records. A record that does not decode ends it with an error: its
+/// producer wrote it so, the checksum fits.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    inner: batch::Records<'a>,
+    base: Ordinal,
+    first: Ordinal,
+    next: Ordinal,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, BatchError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let record = match self.inner.next()? {
+                Ok(record) => record,
+                Err(error) => return Some(Err(error)),
+            };
+            let ordinal = self.base + u64::from(record.ordinal_delta);
+            if ordinal < self.first {
+                continue;
+            }
+            if ordinal >= self.next {
+                return None;
+            }
+            return Some(Ok(Record {
+                ordinal,
+                timestamp: record.timestamp,
+                key: record.key,
+                value: record.value,
+                inner: record,
+            }));
+        }
+    }
+}
+
+/// What was received of one lane at a time: a run of whole batches.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) source: u64,
+    /// The owner's name for the source: a lease, or the index of a lane.
+    pub(crate) tag: u64,
+    pub(crate) lane: LaneKey,
+    pub(crate) body: Bytes,
+    /// Nothing below is wanted,
+    pub(crate) from: Ordinal,
+    /// nothing at or above this either.
+    pub(crate) end: Ordinal,
+    /// Where the next chunk goes on.
+    pub(crate) next: Cursor,
+    pub(crate) head: Ordinal,
+    /// Nothing follows it.
+    pub(crate) finished: bool,
+}
+
+/// Takes a chunk apart, checking each batch's checksum as it is delivered: the bytes are then in
+/// the cache when the records are visited.
+#[derive(Debug)]
+pub(crate) struct ChunkReader {
+    pub(crate) chunk: Chunk,
+    at: usize,
+}
+
+impl ChunkReader {
+    pub(crate) fn new(chunk: Chunk) -> Self {
+        Self { chunk, at: 0 }
+    }
+
+    /// First ordinal not delivered.
+    pub(crate) fn position(&self) -> Ordinal {
+        self.chunk.from
+    }
+
+    /// The next batch; `lease` is the one it is read under.
+    pub(crate) fn next_batch(&mut self, lease: Option<u64>) -> Option<Result<Batch, BatchError>> {
+        while self.at < self.chunk.body.len() {
+            let rest = &self.chunk.body[self.at..];
+            let header = match batch::verify(rest) {
+                Ok(header) => header,
+                Err(error) => return Some(Err(error)),
+            };
+            let start = self.at;
+            self.at += header.total_bytes;
+            let (base, after) = (header.base_ordinal, header.next_ordinal());
+            if base >= self.chunk.end {
+                return None;
+            }
+            if after <= self.chunk.from {
+                continue;
+            }
+            let next = after.min(self.chunk.end);
+            let first = base.max(self.chunk.from);
+            if header.is_control() {
+                self.chunk.from = next;
+                continue;
+            }
+            let stored = self.chunk.body.slice(start + HEADER_BYTES..self.at);
+            let body = match decompressed(&header, stored) {
+                Ok(body) => body,
+                Err(error) => return Some(Err(error)),
+            };
+            self.chunk.from = next;
+            // The chunk's cursor carries the hint for whoever resumes behind its last batch.
+            let is_last = self.at == self.chunk.body.len() && next == after;
+            let next = if is_last && self.chunk.next.ordinal == next {
+                self.chunk.next
+            } else {
+                Cursor {
+                    ordinal: next,
+                    ..Cursor::default()
+                }
+            };
+            return Some(Ok(Batch {
+                lane: self.chunk.lane,
+                lease,
+                header,
+                body,
+                wire_bytes: header.total_bytes,
+                first,
+                next,
+                head: self.chunk.head,
+            }));
+        }
+        None
+    }
+}
+
+fn decompressed(header: &BatchHeader, stored: Bytes) -> Result<Bytes, BatchError> {
+    let compression = header.compression()?;
+    if compression == Compression::None {
+        return Ok(stored);
+    }
+    let mut records = Vec::new();
+    batch::decompress(compression, &stored, MAX_DECOMPRESSED_BYTES, &mut records)?;
+    Ok(records.into())
+}

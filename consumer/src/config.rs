@@ -1,0 +1,116 @@
+//! Settings that consumers and readers share.
+
+use std::time::Duration;
+
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::{self, Cursor, find_ordinals_request, start_at};
+
+/// How a group shares a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// One consumer follows a lane: records of a lane are seen in order.
+    #[default]
+    Lane,
+    /// Ranges of a lane go to any consumer: consumers may outnumber lanes.
+    None,
+}
+
+impl From<Order> for v1::Order {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Lane => v1::Order::Lane,
+            Order::None => v1::Order::None,
+        }
+    }
+}
+
+/// Where to start: a group that has committed nothing yet, or a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Start {
+    /// At the first record stored.
+    #[default]
+    Earliest,
+    /// After the last durable record.
+    Latest,
+    /// At the first record at or after this time, milliseconds since 1970.
+    Timestamp(u64),
+    /// At this ordinal of each lane, or the nearest stored.
+    Ordinal(Ordinal),
+}
+
+impl Start {
+    pub(crate) fn start_at(self) -> v1::StartAt {
+        v1::StartAt {
+            at: Some(match self {
+                Self::Earliest => start_at::At::Earliest(true),
+                Self::Latest => start_at::At::Latest(true),
+                Self::Timestamp(time) => start_at::At::TimestampMs(time),
+                Self::Ordinal(ordinal) => start_at::At::Ordinal(ordinal),
+            }),
+        }
+    }
+
+    pub(crate) fn find(self) -> find_ordinals_request::At {
+        match self {
+            Self::Earliest => find_ordinals_request::At::Earliest(true),
+            Self::Latest => find_ordinals_request::At::Latest(true),
+            Self::Timestamp(time) => find_ordinals_request::At::TimestampMs(time),
+            Self::Ordinal(ordinal) => find_ordinals_request::At::Ordinal(ordinal),
+        }
+    }
+}
+
+/// Where a reader goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// Looked up by the broker.
+    To(Start),
+    /// A position stored earlier.
+    Cursor(Cursor),
+}
+
+impl From<Start> for Seek {
+    fn from(start: Start) -> Self {
+        Self::To(start)
+    }
+}
+
+impl From<Cursor> for Seek {
+    fn from(cursor: Cursor) -> Self {
+        Self::Cursor(cursor)
+    }
+}
+
+/// How batches come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Fetch {
+    /// The broker pushes as long as there is credit: lowest latency. Ranges of a lane, which are
+    /// short, are asked for all the same.
+    #[default]
+    Push,
+    /// The client asks, and the broker answers when there is something (long poll).
+    Pull,
+}
+
+/// How much is fetched ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FetchSettings {
+    pub(crate) fetch: Fetch,
+    /// Bytes received and not yet delivered, about.
+    pub(crate) memory_limit: usize,
+    /// Bytes of one answer.
+    pub(crate) fetch_bytes: usize,
+    /// How long a request waits at the broker.
+    pub(crate) poll_wait: Duration,
+}
+
+impl Default for FetchSettings {
+    fn default() -> Self {
+        Self {
+            fetch: Fetch::default(),
+            memory_limit: 32 << 20,
+            fetch_bytes: 512 << 10,
+            poll_wait: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What can go wrong when consuming.
+
+use kera_protocol::batch::BatchError;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneKey, Ordinal};
+use kera_rpc::RpcError;
+
+/// Why there is no batch, or a commit did not take effect.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConsumeError {
+    /// A setting makes no sense.
+    #[error("consumer setting {setting} is not usable: {reason}")]
+    Setting {
+        /// Which one.
+        setting: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A broker was not reached within the deadline, or refused.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    /// A lane cannot be read. Reading goes on elsewhere, and is tried again here if the error may
+    /// pass.
+    #[error("lane {lane} cannot be read at ordinal {ordinal}: {error}")]
+    Lane {
+        /// Which lane.
+        lane: LaneKey,
+        /// Where reading stands.
+        ordinal: Ordinal,
+        /// What the broker says.
+        error: WireError,
+    },
+    /// A batch arrived damaged or does not decode. It is asked for again; call again to go on.
+    #[error("batch of lane {lane} at ordinal {ordinal} is damaged: {error}")]
+    Corrupt {
+        /// Which lane.
+        lane: LaneKey,
+        /// First ordinal not delivered.
+        ordinal: Ordinal,
+        /// What is wrong.
+        error: BatchError,
+    },
+    /// The lease of the batch has ended: nothing was committed, another consumer has its records or
+    /// will get them.
+    #[error("lease {lease} has ended: its records go to another consumer and were not committed")]
+    StaleLease {
+        /// The lease.
+        lease: u64,
+    },
+    /// The batch was not read by this group's consumer.
+    #[error("batch of lane {lane} belongs to no lease: only batches of a group can be committed")]
+    NotLeased {
+        /// Its lane.
+        lane: LaneKey,
+    },
+    /// The stream has no such lane, or this reader does not read it.
+    #[error("lane {streamlet}/{lane} is not read here: choose a lane of the stream")]
+    UnknownLane {
+        /// Streamlet asked for.
+        streamlet: u32,
+        /// Lane asked for.
+        lane: u32,
+    },
+    /// The consumer was closed.
+    #[error("consumer is closed")]
+    Closed,
+}
+
+impl ConsumeError {
+    /// The broker's code, if a broker answered with an error.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Rpc(error) => error.code(),
+            Self::Lane { error, .. } => Some(error.code),
+            Self::StaleLease { .. } => Some(ErrorCode::StaleLease),
+            Self::Corrupt { .. } => Some(ErrorCode::CorruptBatch),
+            _ => None,
+        }
+    }
+
+    /// True if calling again may succeed without any change.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Rpc(error) => error.is_retryable(),
+            Self::Lane { error, .. } => error.code.is_retryable(),
+            Self::Corrupt { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One lane, or part of one, that is being read.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::{self, Cursor};
+use tokio::time::Instant;
+
+use super::{SourceSpec, stream_bytes};
+use crate::config::FetchSettings;
+
+/// Smallest answer asked for, and smallest credit.
+const MIN_FETCH_BYTES: usize = 16 << 10;
+/// An empty answer that comes sooner is followed by a pause: the broker does not wait for us.
+const EMPTY_PAUSE: Duration = Duration::from_millis(5);
+
+/// What a source waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// In the queue of those to be asked for.
+    Idle,
+    /// A pause before it is idle again.
+    Paused,
+    /// A reply.
+    Asked,
+    /// Pushes.
+    Subscribed,
+    /// Nothing: all was read, or reading is hopeless.
+    Ended,
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) spec: SourceSpec,
+    /// Everything below was received.
+    pub(super) next: Cursor,
+    pub(super) phase: Phase,
+    /// Tells replies to earlier requests apart.
+    pub(super) round: u16,
+    pub(super) owner: Option<Arc<str>>,
+    pub(super) link: u64,
+    pub(super) subscription: u32,
+    /// Bytes the broker may still push.
+    pub(super) credit: i64,
+    /// Failures in a row.
+    pub(super) attempt: u32,
+    /// Ask once although it is pushed: only replies tell where the log starts.
+    pub(super) ask_once: bool,
+    pub(super) asked_at: Option<Instant>,
+    pub(super) head: Ordinal,
+}
+
+impl Source {
+    pub(super) fn new(spec: SourceSpec) -> Self {
+        Self {
+            next: spec.from,
+            phase: Phase::Idle,
+            round: 0,
+            owner: None,
+            link: 0,
+            subscription: 0,
+            credit: 0,
+            attempt: 0,
+            ask_once: false,
+            asked_at: None,
+            head: 0,
+            spec,
+        }
+    }
+
+    pub(super) fn is_pushed(&self) -> bool {
+        self.spec.push && !self.ask_once
+    }
+
+    /// Bytes of the window of one of `sources`, so that all together keep to the limit.
+    pub(super) fn window(settings: &FetchSettings, sources: usize) -> usize {
+        (settings.memory_limit / sources.max(1)).max(MIN_FETCH_BYTES)
+    }
+
+    fn end_ordinal(&self) -> Ordinal {
+        if self.spec.end == Ordinal::MAX {
+            0
+        } else {
+            self.spec.end
+        }
+    }
+
+    pub(super) fn read_request(
+        &mut self,
+        settings: &FetchSettings,
+        sources: usize,
+        now: Instant,
+    ) -> v1::ReadRequest {
+        self.asked_at = Some(now);
+        let lane = self.spec.lane;
+        v1::ReadRequest {
+            stream: stream_bytes(lane),
+            streamlet: lane.streamlet.0,
+            lane: lane.lane.0,
+            cursor: Some(self.next),
+            end_ordinal: self.end_ordinal(),
+            max_bytes: settings.fetch_bytes.min(Self::window(settings, sources)) as u32,
+            min_bytes: 1,
+            max_wait_ms: settings.poll_wait.as_millis() as u32,
+            lane_generation: self.spec.lane_generation,
+        }
+    }
+
+    pub(super) fn subscribe_request(
+        &mut self,
+        subscription: u32,
+        settings: &FetchSettings,
+        sources: usize,
+    ) -> v1::SubscribeRequest {
+        let window = Self::window(settings, sources);
+        self.subscription = subscription;
+        self.credit = window as i64;
+        let lane = self.spec.lane;
+        v1::SubscribeRequest {
+            subscription,
+            stream: stream_bytes(lane),
+            streamlet: lane.streamlet.0,
+            lane: lane.lane.0,
+            cursor: Some(self.next),
+            end_ordinal: self.end_ordinal(),
+            credit_bytes: window as u64,
+            max_bytes: settings.fetch_bytes.min(window) as u32,
+            lane_generation: self.spec.lane_generation,
+        }
+    }
+
+    /// How much credit to add after data was taken; 0 until it is worth a frame.
+    pub(super) fn credit_due(
+        &mut self,
+        settings: &FetchSettings,
+        sources: usize,
+        buffered: usize,
+    ) -> u64 {
+        let window = Self::window(settings, sources) as i64;
+        if buffered > settings.memory_limit || self.credit > window / 2 {
+            return 0;
+        }
+        let due = window - self.credit;
+        self.credit = window;
+        due.max(0) as u64
+    }
+
+    /// A pause if the broker answered "nothing" although it was asked to wait.
+    pub(super) fn pause_after_empty(&self, now: Instant) -> Option<Duration> {
+        let waited = now.duration_since(self.asked_at?);
+        (waited < EMPTY_PAUSE).then_some(EMPTY_PAUSE)
+    }
+}

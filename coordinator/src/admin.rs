@@ -1,0 +1,289 @@
+//! Looking at groups, moving them, deleting them.
+
+use std::collections::BTreeMap;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::{
+    DeleteGroupResponse, DescribeGroupResponse, GroupSummary, HeldLease, LaneProgress,
+    MemberDescription, ResetGroupRequest, ResetGroupResponse, StartAt, start_at,
+};
+
+use crate::coordinator::{Coordinator, Step};
+use crate::event::LaneRecord;
+use crate::group::{EVENT_ENTRIES, Group, lanes_set};
+use crate::lane::{self, OPEN_END};
+use crate::members::invalid;
+use crate::view::{LaneView, StreamShape};
+
+impl Coordinator {
+    /// Every group with its lag, sorted by name; also what metrics show.
+    pub fn summaries(&self, view: &dyn LaneView) -> Vec<GroupSummary> {
+        self.state
+            .groups
+            .iter()
+            .map(|(name, group)| summary(name, group, view))
+            .collect()
+    }
+
+    pub(crate) fn describe(
+        &self,
+        now_ms: u64,
+        name: &str,
+        view: &dyn LaneView,
+    ) -> Result<DescribeGroupResponse, WireError> {
+        let group = self.group(name)?;
+        let live = self.live.get(name);
+        let members = group
+            .members
+            .iter()
+            .map(|(id, member)| MemberDescription {
+                member: id.clone(),
+                client: member.client.clone(),
+                leases: member.leases.len() as u32,
+                last_heartbeat_ms_ago: live
+                    .and_then(|live| live.sessions.get(id))
+                    .map_or(0, |session| now_ms.saturating_sub(session.seen_ms)),
+            })
+            .collect();
+        Ok(DescribeGroupResponse {
+            summary: Some(summary(name, group, view)),
+            members,
+            lanes: progress(group, view, |_| true),
+        })
+    }
+
+    pub(crate) fn reset(
+        &mut self,
+        now_ms: u64,
+        request: ResetGroupRequest,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<ResetGroupResponse, WireError> {
+        let name = request.group.as_str();
+        let shape = self.shape_of(name, view, step)?;
+        self.expire_sessions(now_ms, name, step);
+        self.check_empty(name, "reset")?;
+        let Some(StartAt { at: Some(at) }) = request.to else {
+            return Err(invalid(format!(
+                "reset of group {name:?} says not where to: give earliest, latest, a time or an ordinal"
+            )));
+        };
+        if let Some(streamlet) = request.streamlet
+            && streamlet >= shape.streamlets
+        {
+            return Err(WireError::new(
+                ErrorCode::UnknownStreamlet,
+                format!(
+                    "stream {:?} has no streamlet {streamlet}: it has {}",
+                    shape.name, shape.streamlets
+                ),
+            ));
+        }
+        if let Some(lane) = request.lane
+            && lane >= shape.lanes()
+        {
+            return Err(WireError::new(
+                ErrorCode::UnknownLane,
+                format!(
+                    "stream {:?} has no lane {lane}: its streamlets have {}",
+                    shape.name,
+                    shape.lanes()
+                ),
+            ));
+        }
+        self.place(
+            name,
+            &shape,
+            at,
+            request.streamlet,
+            request.lane,
+            true,
+            view,
+            step,
+        );
+        let chosen = |lane: (u32, u32)| {
+            request
+                .streamlet
+                .is_none_or(|streamlet| streamlet == lane.0)
+                && request.lane.is_none_or(|wanted| wanted == lane.1)
+        };
+        Ok(ResetGroupResponse {
+            lanes: progress(&self.state.groups[name], view, chosen),
+        })
+    }
+
+    pub(crate) fn delete(
+        &mut self,
+        now_ms: u64,
+        name: &str,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<DeleteGroupResponse, WireError> {
+        self.shape_of(name, view, step)?;
+        self.expire_sessions(now_ms, name, step);
+        self.check_empty(name, "deleted")?;
+        let reason = WireError::new(
+            ErrorCode::UnknownConsumerGroup,
+            format!("consumer group {name:?} was deleted"),
+        );
+        self.end_group(name, &reason, step);
+        Ok(DeleteGroupResponse {})
+    }
+
+    fn check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
+        let members = self.group(name)?.members.len();
+        if members == 0 {
+            return Ok(());
+        }
+        Err(WireError::new(
+            ErrorCode::GroupNotEmpty,
+            format!("consumer group {name:?} cannot be {what}: stop its {members} members first"),
+        ))
+    }
+
+    /// Sets where the group stands in the chosen lanes. Lanes at ordinal 0 need no mention when the
+    /// group is new (`all` is false).
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn place(
+        &mut self,
+        name: &str,
+        shape: &StreamShape,
+        at: start_at::At,
+        streamlet: Option<u32>,
+        lane: Option<u32>,
+        all: bool,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) {
+        let streamlets = streamlet.map_or(0..shape.streamlets, |one| one..one + 1);
+        let lanes = lane.map_or(0..shape.lanes(), |one| one..one + 1);
+        let mut records = Vec::new();
+        for (streamlet, lane) in
+            streamlets.flat_map(|streamlet| lanes.clone().map(move |lane| (streamlet, lane)))
+        {
+            let low = self.ordinal_at((streamlet, lane), name, &at, view);
+            if low == 0 && !all {
+                continue;
+            }
+            records.push(LaneRecord {
+                streamlet,
+                lane,
+                low,
+                hint: None,
+                finished: Vec::new(),
+            });
+            if records.len() == EVENT_ENTRIES {
+                self.emit(step, name, lanes_set(std::mem::take(&mut records)));
+            }
+        }
+        if !records.is_empty() {
+            self.emit(step, name, lanes_set(records));
+        }
+    }
+
+    fn ordinal_at(
+        &self,
+        lane: (u32, u32),
+        name: &str,
+        at: &start_at::At,
+        view: &dyn LaneView,
+    ) -> Ordinal {
+        let Some(group) = self.state.groups.get(name) else {
+            return 0;
+        };
+        let key = group.lane_key(lane);
+        let Some(status) = view.lane(key) else {
+            return 0;
+        };
+        match *at {
+            start_at::At::Earliest(_) => status.log_start,
+            start_at::At::Latest(_) => status.head,
+            start_at::At::TimestampMs(time) => view
+                .at_time(key, time)
+                .clamp(status.log_start, status.head.max(status.log_start)),
+            start_at::At::Ordinal(ordinal) => {
+                ordinal.clamp(status.log_start, status.head.max(status.log_start))
+            }
+        }
+    }
+}
+
+/// Lanes to show: those of the stream as it is, or those the group touched if that is unknown.
+fn lanes_of(group: &Group, view: &dyn LaneView) -> Vec<(u32, u32)> {
+    match view.stream_by_id(group.stream) {
+        Some(shape) => (0..shape.streamlets)
+            .flat_map(|streamlet| (0..shape.lanes()).map(move |lane| (streamlet, lane)))
+            .collect(),
+        None => group.lanes.keys().copied().collect(),
+    }
+}
+
+fn progress(
+    group: &Group,
+    view: &dyn LaneView,
+    chosen: impl Fn((u32, u32)) -> bool,
+) -> Vec<LaneProgress> {
+    let mut held: BTreeMap<(u32, u32), Vec<HeldLease>> = BTreeMap::new();
+    for (id, lease) in &group.leases {
+        held.entry(lease.lane).or_default().push(HeldLease {
+            lease: *id,
+            member: lease.member.clone(),
+            start_ordinal: lease.start,
+            end_ordinal: if lease.end == OPEN_END { 0 } else { lease.end },
+        });
+    }
+    lanes_of(group, view)
+        .into_iter()
+        .filter(|lane| chosen(*lane))
+        .map(|lane| {
+            let (committed, finished_above, head_ordinal, lag) = lane_figures(group, lane, view);
+            LaneProgress {
+                streamlet: lane.0,
+                lane: lane.1,
+                committed,
+                finished_above,
+                head_ordinal,
+                lag,
+                leases: held.remove(&lane).unwrap_or_default(),
+            }
+        })
+        .collect()
+}
+
+/// Committed, finished above it, head, and records not yet consumed.
+fn lane_figures(
+    group: &Group,
+    lane: (u32, u32),
+    view: &dyn LaneView,
+) -> (Ordinal, u64, Ordinal, u64) {
+    let committed = group.low(lane);
+    let finished_above = group
+        .lanes
+        .get(&lane)
+        .map_or(0, lane::LaneProgress::finished_above);
+    let key = group.lane_key(lane);
+    let Some(status) = view.lane(key) else {
+        return (committed, finished_above, 0, 0);
+    };
+    let from = view.skip_gap(key, committed.max(status.log_start));
+    let lag = status
+        .head
+        .saturating_sub(from)
+        .saturating_sub(finished_above);
+    (committed, finished_above, status.head, lag)
+}
+
+fn summary(name: &str, group: &Group, view: &dyn LaneView) -> GroupSummary {
+    GroupSummary {
+        group: name.to_owned(),
+        stream: group.stream_name.clone(),
+        order: group.order as i32,
+        members: group.members.len() as u32,
+        leases: group.leases.len() as u32,
+        lag: lanes_of(group, view)
+            .into_iter()
+            .map(|lane| lane_figures(group, lane, view).3)
+            .fold(0, u64::saturating_add),
+    }
+}

@@ -1,0 +1,364 @@
+//! The state machine's outside: requests in, replies and events out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+
+use crate::event::{Body, Event, GroupDeleted, SnapshotBegun, SnapshotEnded};
+use crate::group::Group;
+use crate::limits::Limits;
+use crate::replay::State;
+use crate::view::{LaneView, StreamShape};
+
+/// Names a request until it is answered; chosen by the caller, unique among unanswered ones.
+pub type Ticket = u64;
+
+/// A client's request, as it came.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Request {
+    Join(v1::JoinRequest),
+    Heartbeat(v1::HeartbeatRequest),
+    Acquire(v1::AcquireRequest),
+    Commit(v1::CommitRequest),
+    Leave(v1::LeaveRequest),
+    ListGroups(v1::ListGroupsRequest),
+    DescribeGroup(v1::DescribeGroupRequest),
+    ResetGroup(v1::ResetGroupRequest),
+    DeleteGroup(v1::DeleteGroupRequest),
+}
+
+/// The answer to the [`Request`] of the same name.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Reply {
+    Join(v1::JoinResponse),
+    Heartbeat(v1::HeartbeatResponse),
+    Acquire(v1::AcquireResponse),
+    Commit(v1::CommitResponse),
+    Leave(v1::LeaveResponse),
+    ListGroups(v1::ListGroupsResponse),
+    DescribeGroup(v1::DescribeGroupResponse),
+    ResetGroup(v1::ResetGroupResponse),
+    DeleteGroup(v1::DeleteGroupResponse),
+}
+
+/// What one call brought about.
+///
+/// The coordinator's memory already holds the result. So, whoever hosts it
+/// 1. appends `events`, in order, after those of all earlier steps;
+/// 2. sends `replies` only when these events **and those of all earlier steps** are durable, even if
+///    this step has no events: a reply may tell what an earlier step decided;
+/// 3. if an append fails, drops the coordinator and its unsent replies, and replays the stream.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Step {
+    /// To be made durable.
+    pub events: Vec<Event>,
+    /// To be sent then. Requests not answered here wait, and are answered by a later step.
+    pub replies: Vec<(Ticket, Result<Reply, WireError>)>,
+}
+
+impl Step {
+    /// True if there is nothing to persist and nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.replies.is_empty()
+    }
+}
+
+/// The consumer groups of one streamlet of the internal stream. See the crate's documentation.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub(crate) limits: Limits,
+    pub(crate) state: State,
+    pub(crate) live: BTreeMap<String, Live>,
+    /// Groups without order in which requests wait for records, by stream.
+    awaiting: BTreeMap<StreamId, BTreeSet<String>>,
+    last_snapshot: u64,
+}
+
+/// What a group knows but does not persist.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(crate) sessions: BTreeMap<String, Session>,
+    /// Requests for leases, first come, first served; at most one per member.
+    pub(crate) waiters: VecDeque<Waiter>,
+    /// Where the next look for a lane with data begins, so that all get their turn.
+    pub(crate) next_scan: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) seen_ms: u64,
+    /// Leases it would hold if it could, as its last request for leases said,
+    pub(crate) wish: usize,
+    /// and until when that is believed.
+    pub(crate) wish_until_ms: u64,
+    /// When each lease was granted, if that is not long ago.
+    pub(crate) granted_ms: BTreeMap<u64, u64>,
+    /// Leases it was told to give back, and when first.
+    pub(crate) told_ms: BTreeMap<u64, u64>,
+}
+
+impl Session {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            seen_ms: now_ms,
+            wish: 0,
+            wish_until_ms: 0,
+            granted_ms: BTreeMap::new(),
+            told_ms: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) ticket: Ticket,
+    pub(crate) member: String,
+    pub(crate) max_leases: usize,
+    pub(crate) max_bytes: u32,
+    pub(crate) deadline_ms: u64,
+}
+
+impl Coordinator {
+    /// A coordinator without groups, for an empty streamlet.
+    pub fn new(limits: Limits) -> Self {
+        Self::from_state(limits, State::default(), 0, 0)
+    }
+
+    pub(crate) fn from_state(
+        limits: Limits,
+        state: State,
+        last_snapshot: u64,
+        now_ms: u64,
+    ) -> Self {
+        let mut live: BTreeMap<String, Live> = BTreeMap::new();
+        for (name, group) in &state.groups {
+            let group_live = live.entry(name.clone()).or_default();
+            for (id, member) in &group.members {
+                let mut session = Session::new(now_ms);
+                session.wish = member.leases.len();
+                session.granted_ms = member.leases.iter().map(|id| (*id, now_ms)).collect();
+                group_live.sessions.insert(id.clone(), session);
+            }
+        }
+        Self {
+            limits,
+            state,
+            live,
+            awaiting: BTreeMap::new(),
+            last_snapshot,
+        }
+    }
+
+    /// Handles one request. `now_ms` must never go back; any clock will do, as long as all calls
+    /// use the same.
+    ///
+    /// The reply is in the step, unless the request is for leases and there is nothing to lease:
+    /// then it waits, and a later step answers it.
+    pub fn handle(
+        &mut self,
+        now_ms: u64,
+        ticket: Ticket,
+        request: Request,
+        view: &dyn LaneView,
+    ) -> Step {
+        let mut step = Step::default();
+        let s = &mut step;
+        let answer = match request {
+            Request::Join(request) => self.join(now_ms, request, view, s).map(Reply::Join),
+            Request::Heartbeat(request) => self
+                .heartbeat(now_ms, request, view, s)
+                .map(Reply::Heartbeat),
+            Request::Acquire(request) => {
+                if let Err(error) = self.acquire(now_ms, ticket, request, view, s) {
+                    s.replies.push((ticket, Err(error)));
+                }
+                return step;
+            }
+            Request::Commit(request) => self.commit(now_ms, request, view, s).map(Reply::Commit),
+            Request::Leave(request) => self.leave(now_ms, request, view, s).map(Reply::Leave),
+            Request::ListGroups(_) => Ok(Reply::ListGroups(v1::ListGroupsResponse {
+                groups: self.summaries(view),
+            })),
+            Request::DescribeGroup(request) => self
+                .describe(now_ms, &request.group, view)
+                .map(Reply::DescribeGroup),
+            Request::ResetGroup(request) => {
+                self.reset(now_ms, request, view, s).map(Reply::ResetGroup)
+            }
+            Request::DeleteGroup(request) => self
+                .delete(now_ms, &request.group, view, s)
+                .map(Reply::DeleteGroup),
+        };
+        step.replies.push((ticket, answer));
+        step
+    }
+
+    /// Ends sessions and waits whose time is over, takes back leases that members were told to
+    /// give back long ago, ends groups whose stream is gone, notices lanes that were added, and
+    /// wakes requests that wait for leases. Call it a few times per second.
+    pub fn tick(&mut self, now_ms: u64, view: &dyn LaneView) -> Step {
+        let mut step = Step::default();
+        let names: Vec<String> = self.state.groups.keys().cloned().collect();
+        for name in names {
+            if self.shape_of(&name, view, &mut step).is_err() {
+                continue;
+            }
+            self.expire_sessions(now_ms, &name, &mut step);
+            self.revoke_overdue(now_ms, &name, &mut step);
+            self.expire_waiters(now_ms, &name, &mut step);
+            self.serve(now_ms, &name, view, &mut step);
+        }
+        step
+    }
+
+    /// Durable heads of this stream moved: wakes requests that wait for records. Costs a look at
+    /// each of its lanes when [`awaits_heads`](Self::awaits_heads) says yes and nothing otherwise;
+    /// gather moves of a millisecond or more into one call.
+    pub fn heads_moved(&mut self, now_ms: u64, stream: StreamId, view: &dyn LaneView) -> Step {
+        let mut step = Step::default();
+        let names: Vec<String> = match self.awaiting.get(&stream) {
+            Some(names) => names.iter().cloned().collect(),
+            None => return step,
+        };
+        for name in names {
+            self.serve(now_ms, &name, view, &mut step);
+        }
+        step
+    }
+
+    /// True if requests wait for new records of this stream.
+    pub fn awaits_heads(&self, stream: StreamId) -> bool {
+        self.awaiting.contains_key(&stream)
+    }
+
+    /// True if any request waits for new records of any stream.
+    pub fn awaits_any_heads(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// The client of a waiting request is gone; it is not answered any more. What an answered but
+    /// undelivered request had leased comes back with the member's next heartbeats.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        let mut changed = None;
+        for (name, live) in &mut self.live {
+            if let Some(at) = live.waiters.iter().position(|w| w.ticket == ticket) {
+                live.waiters.remove(at);
+                changed = Some(name.clone());
+                break;
+            }
+        }
+        if let Some(name) = changed {
+            self.note_waiting(&name);
+        }
+    }
+
+    /// The whole state as events, to be appended one after the other with no other event in
+    /// between. Once they are durable, everything before them can be trimmed.
+    pub fn snapshot(&mut self) -> Vec<Event> {
+        self.last_snapshot += 1;
+        let mark = |body| Event {
+            group: String::new(),
+            snapshot: self.last_snapshot,
+            body,
+        };
+        let mut events = vec![mark(Body::SnapshotBegun(SnapshotBegun {}))];
+        for (name, group) in &self.state.groups {
+            events.extend(group.snapshot().into_iter().map(|body| Event {
+                group: name.clone(),
+                snapshot: self.last_snapshot,
+                body,
+            }));
+        }
+        let count = events.len() as u64 - 1;
+        events.push(mark(Body::SnapshotEnded(SnapshotEnded { events: count })));
+        events
+    }
+
+    /// True if both hold the same durable state: what replaying their events would give. Sessions'
+    /// clocks and waiting requests are no part of it.
+    pub fn same_durable_state(&self, other: &Self) -> bool {
+        self.state == other.state
+    }
+
+    /// Applies an event and adds it to the step: the one way in which state changes.
+    pub(crate) fn emit(&mut self, step: &mut Step, group: &str, body: Body) {
+        let fits = self.state.apply(group, &body);
+        debug_assert!(fits, "an event of {group} does not fit: {body:?}");
+        step.events.push(Event {
+            group: group.to_owned(),
+            snapshot: 0,
+            body,
+        });
+    }
+
+    /// The group, or the error that names it.
+    pub(crate) fn group(&self, name: &str) -> Result<&Group, WireError> {
+        self.state.groups.get(name).ok_or_else(|| {
+            WireError::new(
+                ErrorCode::UnknownConsumerGroup,
+                format!("consumer group {name:?} does not exist: join it or check the name"),
+            )
+        })
+    }
+
+    /// The stream of a group. If it was deleted, so is the group.
+    pub(crate) fn shape_of(
+        &mut self,
+        name: &str,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<StreamShape, WireError> {
+        let group = self.group(name)?;
+        if let Some(shape) = view.stream_by_id(group.stream) {
+            return Ok(shape);
+        }
+        let error = WireError::new(
+            ErrorCode::UnknownStream,
+            format!(
+                "stream {:?} was deleted, and consumer group {name:?} with it",
+                group.stream_name
+            ),
+        );
+        self.end_group(name, &error, step);
+        Err(error)
+    }
+
+    /// Deletes a group and answers what waits in it.
+    pub(crate) fn end_group(&mut self, name: &str, reason: &WireError, step: &mut Step) {
+        self.emit(step, name, Body::GroupDeleted(GroupDeleted {}));
+        if let Some(live) = self.live.remove(name) {
+            for waiter in live.waiters {
+                step.replies.push((waiter.ticket, Err(reason.clone())));
+            }
+        }
+        self.note_waiting(name);
+    }
+
+    /// Keeps the index of groups that wait for records up to date.
+    pub(crate) fn note_waiting(&mut self, name: &str) {
+        let stream = self.state.groups.get(name).and_then(|group| {
+            let waits = self
+                .live
+                .get(name)
+                .is_some_and(|live| !live.waiters.is_empty());
+            (waits && group.order == v1::Order::None).then_some(group.stream)
+        });
+        match stream {
+            Some(stream) => {
+                let names = self.awaiting.entry(stream).or_default();
+                if !names.contains(name) {
+                    names.insert(name.to_owned());
+                }
+            }
+            None => self.awaiting.retain(|_, names| {
+                names.remove(name);
+                !names.is_empty()
+            }),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! What happened, as it stands in the internal stream: key = group name, value = one
+//! prost-encoded [`EventRecord`].
+//!
+//! Tags are never reused. A change that an older build would misread takes a new version.
+
+use kera_protocol::v1::Cursor;
+use prost::Message;
+
+/// Version of the events this build writes; it reads this and all lower ones.
+pub const EVENT_VERSION: u32 = 1;
+
+/// Why a record of the internal stream is not an event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// Not a protobuf message, or one without the fields that make an event.
+    #[error("coordinator event of group {group:?} cannot be decoded: {reason}")]
+    Malformed {
+        /// The record's key.
+        group: String,
+        /// What is wrong with the value.
+        reason: String,
+    },
+    /// Written by a newer build.
+    #[error(
+        "coordinator event of group {group:?} has version {found}, this build reads up to {EVENT_VERSION}: start a newer broker"
+    )]
+    NewerVersion {
+        /// The record's key.
+        group: String,
+        /// Version found.
+        found: u32,
+    },
+}
+
+/// One change of one consumer group. Opaque: persist it with [`key`](Self::key) and
+/// [`value`](Self::value), read it back with [`decode`](Self::decode).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub(crate) group: String,
+    /// Non-zero if the event is part of that snapshot.
+    pub(crate) snapshot: u64,
+    pub(crate) body: Body,
+}
+
+impl Event {
+    /// The record's key: the group's name; empty for the marks around a snapshot.
+    pub fn key(&self) -> &[u8] {
+        self.group.as_bytes()
+    }
+
+    /// The record's value.
+    pub fn value(&self) -> Vec<u8> {
+        EventRecord {
+            version: EVENT_VERSION,
+            snapshot: self.snapshot,
+            body: Some(self.body.clone()),
+        }
+        .encode_to_vec()
+    }
+
+    /// Reads a record of the internal stream.
+    ///
+    /// # Errors
+    /// [`EventError`] if the record is not an event this build knows; a coordinator must then not
+    /// start, because it would lose what the event says.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, EventError> {
+        let malformed = |reason: String| EventError::Malformed {
+            group: String::from_utf8_lossy(key).into_owned(),
+            reason,
+        };
+        let group = std::str::from_utf8(key).map_err(|error| malformed(error.to_string()))?;
+        let record = EventRecord::decode(value).map_err(|error| malformed(error.to_string()))?;
+        if record.version > EVENT_VERSION {
+            return Err(EventError::NewerVersion {
+                group: group.to_owned(),
+                found: record.version,
+            });
+        }
+        let body = record
+            .body
+            .ok_or_else(|| malformed("it has no body".to_owned()))?;
+        Ok(Self {
+            group: group.to_owned(),
+            snapshot: record.snapshot,
+            body,
+        })
+    }
+
+    /// True for the events of a snapshot and the marks around it.
+    pub fn is_snapshot(&self) -> bool {
+        self.snapshot != 0
+    }
+}
+
+/// The value of a record.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct EventRecord {
+    #[prost(uint32, tag = "1")]
+    pub(crate) version: u32,
+    #[prost(uint64, tag = "2")]
+    pub(crate) snapshot: u64,
+    #[prost(oneof = "Body", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    pub(crate) body: Option<Body>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Body {
+    #[prost(message, tag = "3")]
+    GroupCreated(GroupCreated),
+    #[prost(message, tag = "4")]
+    GroupDeleted(GroupDeleted),
+    #[prost(message, tag = "5")]
+    MemberJoined(MemberJoined),
+    #[prost(message, tag = "6")]
+    MemberLeft(MemberLeft),
+    #[prost(message, tag = "7")]
+    LanesSet(LanesSet),
+    #[prost(message, tag = "8")]
+    LeasesGranted(LeasesGranted),
+    #[prost(message, tag = "9")]
+    Committed(Committed),
+    #[prost(message, tag = "10")]
+    LeasesEnded(LeasesEnded),
+    #[prost(message, tag = "11")]
+    LowMoved(LowMoved),
+    #[prost(message, tag = "12")]
+    GapSkipped(GapSkipped),
+    #[prost(message, tag = "13")]
+    SnapshotBegun(SnapshotBegun),
+    #[prost(message, tag = "14")]
+    SnapshotEnded(SnapshotEnded),
+}
+
+/// What kind of group it is. Another kind with the same name is a conflict.
+pub(crate) const KIND_NATIVE: u32 = 0;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GroupCreated {
+    /// 0: native. Other kinds have members' metadata of their own.
+    #[prost(uint32, tag = "1")]
+    pub(crate) kind: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) stream: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub(crate) stream_name: String,
+    /// `kera.v1.Order`.
+    #[prost(int32, tag = "4")]
+    pub(crate) order: i32,
+    #[prost(uint64, tag = "5")]
+    pub(crate) created_ms: u64,
+    /// Only in snapshots: the next lease's id.
+    #[prost(uint64, tag = "6")]
+    pub(crate) next_lease: u64,
+    /// Only in snapshots: the next member's number.
+    #[prost(uint64, tag = "7")]
+    pub(crate) next_member: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct GroupDeleted {}
+
+/// A member joined, or rejoined with other settings.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberJoined {
+    #[prost(string, tag = "1")]
+    pub(crate) member: String,
+    #[prost(string, tag = "2")]
+    pub(crate) client: String,
+    #[prost(uint32, tag = "3")]
+    pub(crate) session_ms: u32,
+    /// Its number within the group.
+    #[prost(uint64, tag = "4")]
+    pub(crate) number: u64,
+    /// Only in snapshots: leases it ended lately.
+    #[prost(message, repeated, tag = "5")]
+    pub(crate) ended: Vec<EndedLease>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct EndedLease {
+    #[prost(uint64, tag = "1")]
+    pub(crate) lease: u64,
+    #[prost(uint64, tag = "2")]
+    pub(crate) next: u64,
+}
+
+/// A member left or its session expired; its leases end with it.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MemberLeft {
+    #[prost(string, tag = "1")]
+    pub(crate) member: String,
+    #[prost(bool, tag = "2")]
+    pub(crate) expired: bool,
+}
+
+/// Sets the progress of lanes: where a group starts, a reset, or a snapshot.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LanesSet {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) lanes: Vec<LaneRecord>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LaneRecord {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    /// Everything below is consumed.
+    #[prost(uint64, tag = "3")]
+    pub(crate) low: u64,
+    /// A cursor at `low`.
+    #[prost(message, optional, tag = "4")]
+    pub(crate) hint: Option<Cursor>,
+    /// Finished ranges above `low`: start, end, start, end.
+    #[prost(uint64, repeated, tag = "5")]
+    pub(crate) finished: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeasesGranted {
+    #[prost(string, tag = "1")]
+    pub(crate) member: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) leases: Vec<LeaseRecord>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct LeaseRecord {
+    #[prost(uint64, tag = "1")]
+    pub(crate) lease: u64,
+    #[prost(uint32, tag = "2")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "4")]
+    pub(crate) start: u64,
+    /// Exclusive; 0: no end.
+    #[prost(uint64, tag = "5")]
+    pub(crate) end: u64,
+    /// Only in snapshots, and if above `start`: what is committed.
+    #[prost(uint64, tag = "6")]
+    pub(crate) next: u64,
+    /// The lane generation it was granted in.
+    #[prost(uint32, tag = "7")]
+    pub(crate) generation: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Committed {
+    #[prost(string, tag = "1")]
+    pub(crate) member: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) commits: Vec<CommitRecord>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct CommitRecord {
+    #[prost(uint64, tag = "1")]
+    pub(crate) lease: u64,
+    /// Everything of the lease below its ordinal is consumed. Absent: no progress.
+    #[prost(message, optional, tag = "2")]
+    pub(crate) next: Option<Cursor>,
+    #[prost(bool, tag = "3")]
+    pub(crate) release: bool,
+}
+
+/// Leases that ended without their member's doing.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LeasesEnded {
+    #[prost(uint64, repeated, tag = "1")]
+    pub(crate) leases: Vec<u64>,
+}
+
+/// What lies below a lane's log start counts as finished.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct LowMoved {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) low: u64,
+}
+
+/// A range in which no records are stored counts as finished.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct GapSkipped {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) start: u64,
+    #[prost(uint64, tag = "4")]
+    pub(crate) end: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct SnapshotBegun {}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct SnapshotEnded {
+    /// Events between the marks.
+    #[prost(uint64, tag = "1")]
+    pub(crate) events: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        Event {
+            group: "g".into(),
+            snapshot: 0,
+            body: Body::MemberLeft(MemberLeft {
+                member: "m".into(),
+                expired: true,
+            }),
+        }
+    }
+
+    #[test]
+    fn an_event_survives_its_encoding() {
+        let event = event();
+        assert_eq!(Event::decode(event.key(), &event.value()), Ok(event));
+    }
+
+    #[test]
+    fn newer_and_broken_events_are_refused() {
+        let mut record = EventRecord::decode(event().value().as_slice()).unwrap();
+        record.version = EVENT_VERSION + 1;
+        assert!(matches!(
+            Event::decode(b"g", &record.encode_to_vec()),
+            Err(EventError::NewerVersion { found, .. }) if found == EVENT_VERSION + 1
+        ));
+        for value in [&b"\xff\xff"[..], b""] {
+            assert!(matches!(
+                Event::decode(b"g", value),
+                Err(EventError::Malformed { .. })
+            ));
+        }
+        assert!(Event::decode(b"\xff", &event().value()).is_err());
+    }
+}

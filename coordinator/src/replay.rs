@@ -1,0 +1,117 @@
+//! From the internal stream's records back to a coordinator.
+
+use std::collections::BTreeMap;
+
+use crate::coordinator::Coordinator;
+use crate::event::{Body, Event};
+use crate::group::Group;
+use crate::limits::Limits;
+
+/// Durable state of all groups.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct State {
+    pub(crate) groups: BTreeMap<String, Group>,
+}
+
+impl State {
+    /// Applies one event; false if it does not fit.
+    pub(crate) fn apply(&mut self, group: &str, body: &Body) -> bool {
+        match body {
+            Body::GroupCreated(created) => match Group::new(created) {
+                Some(new) => {
+                    self.groups.insert(group.to_owned(), new);
+                    true
+                }
+                None => false,
+            },
+            Body::GroupDeleted(_) => self.groups.remove(group).is_some(),
+            body => self
+                .groups
+                .get_mut(group)
+                .is_some_and(|group| group.apply(body)),
+        }
+    }
+}
+
+/// What a replay saw, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Events read.
+    pub events: u64,
+    /// Whole snapshots among them.
+    pub snapshots: u64,
+    /// Events that did not fit the state: normal before the first whole snapshot of a trimmed
+    /// stream, a sign of damage after it.
+    pub ignored: u64,
+    /// Consumer groups at the end.
+    pub groups: usize,
+}
+
+/// Builds a [`Coordinator`] from the events of its streamlet, in their order.
+///
+/// A whole snapshot replaces what was read before it. One that a crash cut short is ignored.
+#[derive(Debug, Default)]
+pub struct Replay {
+    state: State,
+    partial: Option<Partial>,
+    last_snapshot: u64,
+    report: ReplayReport,
+}
+
+#[derive(Debug)]
+struct Partial {
+    id: u64,
+    events: u64,
+    state: State,
+}
+
+impl Replay {
+    /// Nothing read yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next event.
+    pub fn apply(&mut self, event: &Event) {
+        self.report.events += 1;
+        if !event.is_snapshot() {
+            self.partial = None;
+            let fits = self.state.apply(&event.group, &event.body);
+            self.report.ignored += u64::from(!fits);
+            return;
+        }
+        self.last_snapshot = self.last_snapshot.max(event.snapshot);
+        match &event.body {
+            Body::SnapshotBegun(_) => {
+                self.partial = Some(Partial {
+                    id: event.snapshot,
+                    events: 0,
+                    state: State::default(),
+                });
+            }
+            Body::SnapshotEnded(ended) => {
+                if let Some(partial) = self.partial.take()
+                    && partial.id == event.snapshot
+                    && partial.events == ended.events
+                {
+                    self.state = partial.state;
+                    self.report.snapshots += 1;
+                }
+            }
+            body => match &mut self.partial {
+                Some(partial) if partial.id == event.snapshot => {
+                    partial.events += 1;
+                    partial.state.apply(&event.group, body);
+                }
+                _ => self.report.ignored += 1,
+            },
+        }
+    }
+
+    /// The coordinator as of the last event. Every session gets its full time from `now_ms` on.
+    pub fn finish(mut self, limits: Limits, now_ms: u64) -> (Coordinator, ReplayReport) {
+        self.report.groups = self.state.groups.len();
+        let coordinator = Coordinator::from_state(limits, self.state, self.last_snapshot, now_ms);
+        (coordinator, self.report)
+    }
+}

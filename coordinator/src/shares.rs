@@ -1,0 +1,223 @@
+//! Order by lane: which lanes may be leased now, and how many each member should hold.
+
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::LaneBy;
+
+use crate::coordinator::Live;
+use crate::group::Group;
+use crate::lane::OPEN_END;
+use crate::view::{LaneView, StreamShape};
+
+/// A lane that may be leased, leased already or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenLane {
+    pub(crate) lane: (u32, u32),
+    pub(crate) end: Ordinal,
+    pub(crate) generation: u32,
+}
+
+/// True if lane generations must be read one after the other.
+fn has_barriers(shape: &StreamShape) -> bool {
+    shape.lane_by == LaneBy::Key && shape.generations.len() > 1
+}
+
+/// Every lane that may be leased now, in order.
+pub(crate) fn open_lanes(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> Vec<OpenLane> {
+    let mut lanes = Vec::new();
+    for streamlet in 0..shape.streamlets {
+        open_lanes_of(group, shape, view, streamlet, &mut lanes);
+    }
+    lanes
+}
+
+fn open_lanes_of(
+    group: &Group,
+    shape: &StreamShape,
+    view: &dyn LaneView,
+    streamlet: u32,
+    lanes: &mut Vec<OpenLane>,
+) {
+    let newest = shape.generations.len().saturating_sub(1);
+    let first = if has_barriers(shape) { 0 } else { newest };
+    for (generation, count) in shape.generations.iter().enumerate().skip(first) {
+        let generation = generation as u32;
+        let before = lanes.len();
+        let mut ended = has_barriers(shape) && (generation as usize) < newest;
+        for lane in (0..*count).map(|lane| (streamlet, lane)) {
+            let boundary = match ended {
+                true => view.boundary(group.lane_key(lane), generation),
+                false => None,
+            };
+            let Some(boundary) = boundary else {
+                // The streamlet has not begun a later generation.
+                ended = false;
+                lanes.push(OpenLane {
+                    lane,
+                    end: OPEN_END,
+                    generation,
+                });
+                continue;
+            };
+            if consumed_to(group, view, lane) < boundary {
+                lanes.push(OpenLane {
+                    lane,
+                    end: boundary,
+                    generation,
+                });
+            }
+        }
+        if !ended || lanes.len() > before {
+            return;
+        }
+    }
+}
+
+/// Everything in the lane below this ordinal is consumed, trimmed, or was never stored.
+fn consumed_to(group: &Group, view: &dyn LaneView, lane: (u32, u32)) -> Ordinal {
+    let key = group.lane_key(lane);
+    let start = view.lane(key).map_or(0, |status| status.log_start);
+    view.skip_gap(key, group.low(lane).max(start))
+}
+
+/// Leases of a member without an end whose lane generation has ended meanwhile and is consumed.
+pub(crate) fn finished_generations(
+    group: &Group,
+    member: &str,
+    shape: &StreamShape,
+    view: &dyn LaneView,
+) -> Vec<u64> {
+    if !has_barriers(shape) {
+        return Vec::new();
+    }
+    let leases = &group.members[member].leases;
+    leases
+        .iter()
+        .filter(|id| {
+            group.leases.get(id).is_some_and(|lease| {
+                lease.end == OPEN_END
+                    && view
+                        .boundary(group.lane_key(lease.lane), lease.generation)
+                        .is_some_and(|boundary| consumed_to(group, view, lease.lane) >= boundary)
+            })
+        })
+        .copied()
+        .collect()
+}
+
+/// How many lanes a member holds, and would hold if it could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) held: usize,
+    pub(crate) wish: usize,
+}
+
+/// Every member's demand, in the order of their ids.
+pub(crate) fn demands(group: &Group, live: Option<&Live>, now_ms: u64) -> Vec<Demand> {
+    group
+        .members
+        .iter()
+        .map(|(id, member)| {
+            let held = member.leases.len();
+            let wish = live
+                .and_then(|live| live.sessions.get(id))
+                .filter(|session| session.wish_until_ms > now_ms)
+                .map_or(held, |session| session.wish.max(held));
+            Demand { held, wish }
+        })
+        .collect()
+}
+
+/// Shares `lanes` evenly: nobody gets more than it wishes, shares below their wish differ by at most
+/// one, and whoever holds more already keeps the one more, so that as little as possible moves.
+pub(crate) fn targets(lanes: usize, demands: &[Demand]) -> Vec<usize> {
+    let total_at = |level: usize| -> usize {
+        demands
+            .iter()
+            .map(|demand| demand.wish.min(level))
+            .fold(0, usize::saturating_add)
+    };
+    let (mut level, mut above) = (0, lanes + 1);
+    while above - level > 1 {
+        let middle = level + (above - level) / 2;
+        if total_at(middle) <= lanes {
+            level = middle;
+        } else {
+            above = middle;
+        }
+    }
+    let mut targets: Vec<usize> = demands
+        .iter()
+        .map(|demand| demand.wish.min(level))
+        .collect();
+    let mut left = lanes.saturating_sub(total_at(level));
+    let mut order: Vec<usize> = (0..demands.len())
+        .filter(|index| demands[*index].wish > level)
+        .collect();
+    order.sort_by_key(|index| std::cmp::Reverse(demands[*index].held));
+    for index in order {
+        if left == 0 {
+            break;
+        }
+        targets[index] += 1;
+        left -= 1;
+    }
+    targets
+}
+
+/// Lanes to share: those that may be leased and those that are.
+pub(crate) fn lanes_to_share(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> usize {
+    if !has_barriers(shape) {
+        return shape.streamlets as usize * shape.lanes() as usize;
+    }
+    let open = open_lanes(group, shape, view);
+    let leased: std::collections::BTreeSet<_> =
+        group.leases.values().map(|lease| lease.lane).collect();
+    let free = open.iter().filter(|open| !leased.contains(&open.lane));
+    leased.len() + free.count()
+}
+
+/// How many lanes one member should hold.
+pub(crate) fn target_of(
+    group: &Group,
+    live: Option<&Live>,
+    member: &str,
+    shape: &StreamShape,
+    view: &dyn LaneView,
+    now_ms: u64,
+) -> usize {
+    let lanes = lanes_to_share(group, shape, view);
+    let targets = targets(lanes, &demands(group, live, now_ms));
+    group
+        .members
+        .keys()
+        .position(|id| id == member)
+        .and_then(|index| targets.get(index).copied())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demand(held: usize, wish: usize) -> Demand {
+        Demand { held, wish }
+    }
+
+    #[test]
+    fn shares_are_even_and_move_as_little_as_possible() {
+        let all = |held| demand(held, 100);
+        assert_eq!(targets(4, &[all(2), all(2), all(0)]), [2, 1, 1]);
+        assert_eq!(targets(4, &[all(0), all(2), all(2)]), [1, 2, 1]);
+        assert_eq!(targets(1, &[all(0), all(1)]), [0, 1]);
+        assert_eq!(targets(10, &[all(10), all(0)]), [5, 5]);
+        assert_eq!(targets(0, &[all(0)]), [0]);
+        assert_eq!(targets(7, &[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn what_one_does_not_wish_goes_to_others() {
+        let demands = [demand(0, 1), demand(0, 100), demand(3, 3)];
+        assert_eq!(targets(10, &demands), [1, 6, 3]);
+        assert_eq!(targets(200, &demands), [1, 100, 3]);
+    }
+}

@@ -1,0 +1,280 @@
+//! What readers got.
+
+use super::Checker;
+use super::state::LateDelivery;
+use crate::anomaly::{Anomaly, HeadBreach, OrderBreach, PhantomReason};
+use crate::event::{LeaseRef, Reader, Record};
+use crate::expectations::{Order, Redelivery};
+use crate::records::{FAILED, READ, SENT};
+use crate::slots::{Holds, Slot};
+
+impl Checker {
+    /// A reader saw the ordinal: what that says of the lane and of the record.
+    pub(super) fn seen(
+        &mut self,
+        at: u64,
+        lane: u32,
+        ordinal: u64,
+        record: Option<Record>,
+        head: Option<u64>,
+    ) {
+        if let Some(head) = head {
+            if ordinal >= head {
+                let place = self.place(lane, ordinal);
+                self.add(Anomaly::AboveHead {
+                    how: HeadBreach::Read,
+                    place,
+                    head,
+                });
+            }
+            let state = &mut self.lanes[lane as usize];
+            state.head = state.head.max(head);
+        }
+        self.lanes[lane as usize].shown(at, ordinal, HeadBreach::Read);
+        match record {
+            None => self.foreign(lane, ordinal, PhantomReason::Altered, None),
+            Some(unsent) if !self.records.has(unsent, SENT) => {
+                self.foreign(lane, ordinal, PhantomReason::NeverSent, record);
+            }
+            Some(record) => self.seen_record(lane, ordinal, record),
+        }
+    }
+
+    fn seen_record(&mut self, lane: u32, ordinal: u64, record: Record) {
+        if self.records.has(record, FAILED) && !self.records.has(record, READ) {
+            let place = self.place(lane, ordinal);
+            self.add(Anomaly::Phantom {
+                reason: PhantomReason::FailedDefinitely,
+                place,
+                record: Some(record),
+            });
+        }
+        match self.records.place(record) {
+            None => self.arrived(record, lane, ordinal),
+            Some(place) if place == (lane, ordinal) => {}
+            Some(_) => {
+                let places = self.splits.entry(record).or_default();
+                if !places.contains(&(lane, ordinal)) {
+                    places.push((lane, ordinal));
+                }
+            }
+        }
+        self.records.mark(record, READ);
+        self.claim(record, lane, ordinal, true);
+    }
+
+    fn foreign(&mut self, lane: u32, ordinal: u64, reason: PhantomReason, record: Option<Record>) {
+        let slots = &mut self.lanes[lane as usize].slots;
+        let known = slots.get(ordinal);
+        if known.is_some_and(|slot| slot.holds == Holds::Foreign) {
+            return;
+        }
+        slots.set(
+            ordinal,
+            Slot {
+                holds: Holds::Foreign,
+                read: true,
+                acked: known.is_some_and(|slot| slot.acked),
+            },
+        );
+        let place = self.place(lane, ordinal);
+        self.add(Anomaly::Phantom {
+            reason,
+            place,
+            record,
+        });
+    }
+
+    /// A consumer without a group got the ordinal.
+    pub(super) fn delivered(&mut self, at: u64, consumer: u32, lane: u32, ordinal: u64) {
+        let index = self.reader(Reader::Consumer(consumer), lane);
+        let reader = &mut self.readers[index];
+        let first = reader.delivered.insert_one(ordinal);
+        if ordinal >= reader.top {
+            reader.passed.insert(reader.top, ordinal);
+            reader.top = ordinal.saturating_add(1);
+        } else if first {
+            let top = reader.top;
+            self.late(index, top, ordinal);
+        } else {
+            self.delivered_again(at, index, ordinal);
+        }
+    }
+
+    /// A member of a group got the ordinal under a lease.
+    pub(super) fn delivered_under_lease(
+        &mut self,
+        at: u64,
+        lease_ref: LeaseRef,
+        lane: u32,
+        ordinal: u64,
+        record: Option<Record>,
+        key: Option<u64>,
+    ) -> Result<(), String> {
+        let lease = self
+            .leases
+            .get_mut(&lease_ref)
+            .filter(|lease| lease.lane == lane)
+            .ok_or_else(|| format!("a read under lease {lease_ref}, which was not granted"))?;
+        let index = lease.reader;
+        let reader = &mut self.readers[index];
+        let first = reader.delivered.insert_one(ordinal);
+        if !(lease.start..lease.end).contains(&ordinal) {
+            let place = self.place(lane, ordinal);
+            self.add(Anomaly::OutsideLease {
+                lease: lease_ref,
+                place,
+            });
+            return Ok(());
+        }
+        if ordinal < lease.next {
+            // Within a lease ordinals only ever rise.
+            let next = lease.next;
+            if first {
+                self.late(index, next, ordinal);
+            } else {
+                self.delivered_again(at, index, ordinal);
+            }
+            return Ok(());
+        }
+        reader.passed.insert(lease.next, ordinal);
+        lease.next = ordinal.saturating_add(1);
+        let stale = lease
+            .stale
+            .is_some_and(|(from, to)| (from..to).contains(&ordinal));
+        if !first {
+            if stale || self.expect.redelivery == Redelivery::Never {
+                self.delivered_again(at, index, ordinal);
+            } else {
+                self.report.counts.redeliveries += 1;
+            }
+            return Ok(());
+        }
+        let ordered = self
+            .groups
+            .get(&lease_ref.group)
+            .is_some_and(|group| group.order == Order::Lane);
+        if ordered {
+            let reader = &mut self.readers[index];
+            if ordinal < reader.top {
+                let top = reader.top;
+                self.late(index, top, ordinal);
+                return Ok(());
+            }
+            reader.top = ordinal.saturating_add(1);
+            if let (Some(record), Some(key)) = (record, key) {
+                self.follow_key(lease_ref.group, index, lane, ordinal, record, key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ordered groups finish the lanes of an older generation before those of the next, so a key
+    /// keeps its order even when it moves to another lane.
+    fn follow_key(
+        &mut self,
+        group: u32,
+        index: usize,
+        lane: u32,
+        ordinal: u64,
+        record: Record,
+        key: u64,
+    ) {
+        if !self.expect.idempotent
+            || self.expect.may_lose()
+            || self.records.place(record) != Some((lane, ordinal))
+        {
+            return;
+        }
+        let last = self
+            .keys
+            .entry((group, record.producer, key))
+            .or_insert((record.seq, ordinal));
+        let (seq, at_ordinal) = *last;
+        *last = (record.seq, ordinal);
+        if record.seq < seq {
+            let earlier = Record {
+                producer: record.producer,
+                seq,
+            };
+            self.report.add(Anomaly::Reordered {
+                how: OrderBreach::Key,
+                lane: self.lanes[lane as usize].lane,
+                earlier: (Some(earlier), at_ordinal),
+                later: (Some(record), ordinal),
+                reader: Some(self.readers[index].reader),
+            });
+        }
+    }
+
+    /// Notes a first delivery below another one. Whether it counts is told at the end: a member
+    /// that had lost its lease may hold records that were trimmed before the next one read on.
+    fn late(&mut self, reader: usize, top: u64, ordinal: u64) {
+        self.late.push(LateDelivery {
+            reader,
+            after: top.saturating_sub(1),
+            ordinal,
+        });
+    }
+
+    pub(super) fn find_late(&mut self) {
+        for late in std::mem::take(&mut self.late) {
+            let reader = &self.readers[late.reader];
+            let lane = &self.lanes[reader.lane as usize];
+            if late.ordinal < lane.log_start {
+                continue;
+            }
+            let held = |ordinal: u64| match lane.slots.get(ordinal)?.holds {
+                Holds::Record(record) => Some(record),
+                Holds::Foreign => None,
+            };
+            self.report.add(Anomaly::Reordered {
+                how: OrderBreach::Delivered,
+                lane: lane.lane,
+                earlier: (held(late.after), late.after),
+                later: (held(late.ordinal), late.ordinal),
+                reader: Some(reader.reader),
+            });
+        }
+    }
+
+    fn delivered_again(&mut self, at: u64, index: usize, ordinal: u64) {
+        let reader = &self.readers[index];
+        let place = self.place(reader.lane, ordinal);
+        let reader = reader.reader;
+        self.add(Anomaly::DeliveredTwice { reader, place, at });
+    }
+
+    pub(super) fn head_observed(&mut self, lane: u32, head: u64, asked: u64) {
+        let state = &mut self.lanes[lane as usize];
+        state.head = state.head.max(head);
+        if self.expect.may_lose() {
+            // After a loss the head may be lower than what had been shown.
+            return;
+        }
+        if let Some((ordinal, how)) = state.shown_before(asked)
+            && ordinal >= head
+        {
+            let place = self.place(lane, ordinal);
+            self.add(Anomaly::AboveHead { how, place, head });
+        }
+    }
+
+    pub(super) fn positioned(&mut self, reader: Reader, lane: u32, ordinal: u64) {
+        let index = self.reader(reader, lane);
+        let state = &mut self.readers[index];
+        for set in [
+            &mut state.delivered,
+            &mut state.passed,
+            &mut state.committed,
+            &mut state.covered,
+        ] {
+            set.remove(ordinal, u64::MAX);
+        }
+        state.start = ordinal;
+        state.top = ordinal;
+        if let Reader::Group(group) = reader {
+            self.keys.retain(|&(of, _, _), _| of != group);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Each anomaly, planted in a clean history, is caught; and nothing else is.
+
+mod model;
+mod plants;
+
+use kera_history::{AnomalyKind, Expectations, History, Report, check};
+use plants::{PLANTS, Plot};
+use proptest::prelude::*;
+
+fn judge(plot: Plot) -> Report {
+    let expectations = Expectations {
+        complete: true,
+        ..Expectations::default()
+    };
+    check(&History::from_entries(plot.entries), &expectations).unwrap()
+}
+
+/// Plants by name in several histories, each of which must have an opportunity at some seed.
+fn caught(name: &str) {
+    let (_, kind, plant) = PLANTS.iter().find(|(n, _, _)| *n == name).unwrap();
+    let mut planted = 0;
+    for seed in 0..60 {
+        let mut plot = Plot::new(model::clean(seed, 1_000).entries, seed);
+        if !plant(&mut plot) {
+            continue;
+        }
+        planted += 1;
+        let report = judge(plot);
+        let mut expected = vec![*kind];
+        // What is committed cannot be delivered again without being leased again.
+        if name == "delivered_after_commit" {
+            expected.push(AnomalyKind::CommitRegressed);
+        }
+        assert_eq!(report.kinds(), expected, "{name}, seed {seed}: {report}");
+        assert!(!report.anomalies.is_empty());
+        if planted == 6 {
+            return;
+        }
+    }
+    panic!("{name} was planted only {planted} times");
+}
+
+macro_rules! each_is_caught {
+    ($($name:ident)*) => {
+        $( #[test] fn $name() { caught(stringify!($name)); } )*
+
+        #[test]
+        fn every_plant_has_its_test() {
+            let tested = [$(stringify!($name)),*];
+            let plants: Vec<&str> = PLANTS.iter().map(|(name, _, _)| *name).collect();
+            assert_eq!(plants, tested);
+            for kind in AnomalyKind::ALL {
+                assert!(PLANTS.iter().any(|(_, k, _)| *k == kind), "{kind:?} is never planted");
+            }
+        }
+    };
+}
+
+each_is_caught! {
+    lost stored_twice delivered_twice delivered_after_commit stored_out_of_order
+    delivered_out_of_order unseen altered never_sent acknowledged_unsent stored_although_failed
+    misplaced read_above_head head_fell later_lost ordinal_reused acknowledged_elsewhere
+    acknowledged_twice acknowledged_and_failed leased_twice one_lease_for_two outside_lease
+    never_leased commit_lowered committed_leased_again commit_forgotten
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn a_changed_history_is_never_clean(
+        seed: u64, steps in 300usize..1_500, which in prop::sample::select(PLANTS),
+    ) {
+        let (name, kind, plant) = which;
+        let mut plot = Plot::new(model::clean(seed, steps).entries, seed);
+        if plant(&mut plot) {
+            let report = judge(plot);
+            prop_assert!(report.counts.of(kind) > 0, "{name} at seed {seed}, {steps} steps: {report}");
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! What is an anomaly depends on what was promised.
+
+use kera_history::{
+    AckPolicy, Anomaly, AnomalyKind, Event, Expectations, FailureOutcome, Fault, HeadBreach,
+    History, HistoryError, Lane, LeaseRef, Order, OrderBreach, Reader, Record, Redelivery, Report,
+    check,
+};
+
+const L0: Lane = lane(0);
+const L1: Lane = lane(1);
+
+const fn lane(lane: u32) -> Lane {
+    Lane {
+        stream: 0,
+        streamlet: 0,
+        lane,
+    }
+}
+
+fn record(seq: u64) -> Record {
+    Record { producer: 0, seq }
+}
+
+fn send(seq: u64) -> Event {
+    Event::Send {
+        record: record(seq),
+        stream: 0,
+        streamlet: None,
+        lane: None,
+        key: None,
+    }
+}
+
+fn ack(seq: u64, ordinal: u64) -> Event {
+    Event::Ack {
+        record: record(seq),
+        lane: L0,
+        ordinal,
+    }
+}
+
+fn stored(count: u64) -> Vec<Event> {
+    (0..count).flat_map(|n| [send(n), ack(n, n)]).collect()
+}
+
+/// A read by a consumer without a group.
+fn read(consumer: u32, seq: u64, ordinal: u64) -> Event {
+    Event::Read {
+        consumer,
+        lease: None,
+        lane: L0,
+        ordinal,
+        record: Some(record(seq)),
+        key: None,
+        head: None,
+    }
+}
+
+fn lease(lease: u64) -> LeaseRef {
+    LeaseRef { group: 0, lease }
+}
+
+fn granted(id: u64, member: u32, lane: Lane, start: u64, end: Option<u64>) -> Event {
+    Event::LeaseGranted {
+        lease: lease(id),
+        member,
+        lane,
+        start,
+        end,
+    }
+}
+
+fn leased_read(id: u64, lane: Lane, seq: u64, ordinal: u64, key: Option<u64>) -> Event {
+    Event::Read {
+        consumer: 0,
+        lease: Some(lease(id)),
+        lane,
+        ordinal,
+        record: Some(record(seq)),
+        key,
+        head: None,
+    }
+}
+
+fn committed(id: u64, ordinal: u64, asked: u64) -> Event {
+    Event::Committed {
+        lease: lease(id),
+        ordinal,
+        asked,
+    }
+}
+
+fn gap(from: u64, to: u64) -> Event {
+    Event::OrdinalGap { lane: L0, from, to }
+}
+
+fn judge(events: Vec<Event>, expectations: Expectations) -> Report {
+    check(&History::from_events(events), &expectations).unwrap()
+}
+
+fn judge_by_default(events: Vec<Event>) -> Report {
+    judge(events, Expectations::default())
+}
+
+#[test]
+fn a_policy_loses_only_what_it_may_and_only_when_reported() {
+    // Two records are acknowledged, the second is gone afterwards.
+    let mut unreported = stored(2);
+    unreported.extend([Event::BrokerKilled, read(1, 0, 0)]);
+    unreported.push(Event::Drained {
+        reader: Reader::Consumer(1),
+        lane: L0,
+        ordinal: 2,
+    });
+    let mut reported = unreported.clone();
+    reported.push(gap(1, 1 << 32));
+    for (ack, fault, may_lose) in [
+        (AckPolicy::Memory, Fault::None, false),
+        (AckPolicy::Memory, Fault::Kill, true),
+        (AckPolicy::Written, Fault::Kill, false),
+        (AckPolicy::Written, Fault::PowerLoss, true),
+        (AckPolicy::Synced, Fault::PowerLoss, false),
+    ] {
+        let expectations = Expectations {
+            ack,
+            fault,
+            ..Expectations::default()
+        };
+        assert_eq!(expectations.may_lose(), may_lose);
+        let report = judge(reported.clone(), expectations);
+        let expected = if may_lose {
+            vec![]
+        } else {
+            vec![AnomalyKind::Lost]
+        };
+        assert_eq!(report.kinds(), expected, "{ack:?} {fault:?}: {report}");
+        assert_eq!(report.counts.gap_ordinals, (1 << 32) - 1);
+        let report = judge(unreported.clone(), expectations);
+        assert_eq!(report.kinds(), [AnomalyKind::Lost], "{ack:?} {fault:?}");
+    }
+}
+
+#[test]
+fn what_was_shown_and_lost_as_allowed_may_be_stored_again_elsewhere() {
+    let again = 1 << 32;
+    let events = vec![
+        send(0),
+        send(1),
+        read(1, 0, 0),
+        read(1, 1, 1),
+        Event::BrokerKilled,
+        gap(0, again),
+        // The producer never heard of it and sends it again; now a reader starts afresh.
+        ack(0, again),
+        ack(1, again + 1),
+        read(2, 0, again),
+        read(2, 1, again + 1),
+        read(1, 0, again),
+        read(1, 1, again + 1),
+    ];
+    let memory = Expectations {
+        ack: AckPolicy::Memory,
+        ..Expectations::default()
+    };
+    let report = judge(events.clone(), memory);
+    assert!(report.is_clean(), "{report}");
+    let report = judge_by_default(events);
+    assert_eq!(
+        report.kinds(),
+        [AnomalyKind::Duplicated, AnomalyKind::AboveHead],
+        "{report}"
+    );
+    assert!(report.anomalies.iter().any(|a| matches!(
+        a,
+        Anomaly::AboveHead {
+            how: HeadBreach::LaterLost,
+            ..
+        }
+    )));
+}
+
+#[test]
+fn nobody_has_lost_what_nobody_came_past() {
+    let mut events = stored(3);
+    events.push(read(1, 0, 0));
+    let report = judge_by_default(events.clone());
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.counts.unread, 2);
+    let complete = Expectations {
+        complete: true,
+        ..Expectations::default()
+    };
+    assert_eq!(judge(events.clone(), complete).counts.lost(), 2);
+    // Trimmed is not lost.
+    events.push(Event::LogTrimmed { lane: L0, start: 3 });
+    assert!(judge(events, complete).is_clean());
+}
+
+#[test]
+fn a_hole_is_unseen_unless_reported() {
+    let events = vec![send(0), send(1), read(1, 0, 0), read(1, 1, 9)];
+    let report = judge_by_default(events.clone());
+    assert_eq!(
+        report.anomalies,
+        [Anomaly::Unseen {
+            reader: Reader::Consumer(1),
+            lane: L0,
+            from: 1,
+            to: 9
+        }]
+    );
+    let mut reported = events;
+    reported.push(gap(1, 9));
+    assert!(judge_by_default(reported).is_clean());
+}
+
+#[test]
+fn a_reader_starts_where_it_says() {
+    let mut events = stored(4);
+    events.extend([read(1, 2, 2), read(1, 3, 3)]);
+    let report = judge_by_default(events.clone());
+    assert_eq!(report.kinds(), [AnomalyKind::Lost]);
+    let positioned = |ordinal| Event::Positioned {
+        reader: Reader::Consumer(1),
+        lane: L0,
+        ordinal,
+    };
+    events.insert(8, positioned(2));
+    assert!(judge_by_default(events.clone()).is_clean());
+    // Back again.
+    events.extend([positioned(1), read(1, 1, 1), read(1, 2, 2)]);
+    assert!(judge_by_default(events.clone()).is_clean());
+    events.push(read(1, 2, 2));
+    assert_eq!(judge_by_default(events).kinds(), [AnomalyKind::Duplicated]);
+}
+
+#[test]
+fn without_idempotence_retries_may_store_twice() {
+    let mut events = stored(2);
+    events.extend([read(1, 0, 0), read(1, 1, 1), read(1, 0, 2), read(1, 1, 3)]);
+    assert_eq!(
+        judge_by_default(events.clone()).kinds(),
+        [AnomalyKind::Duplicated]
+    );
+    let at_least_once = Expectations {
+        idempotent: false,
+        ..Expectations::default()
+    };
+    assert!(judge(events, at_least_once).is_clean());
+}
+
+#[test]
+fn uncommitted_records_come_again_unless_nobody_died() {
+    let mut events = stored(2);
+    events.extend([
+        granted(10, 1, L0, 0, None),
+        leased_read(10, L0, 0, 0, None),
+        leased_read(10, L0, 1, 1, None),
+        committed(10, 1, 7),
+        granted(20, 2, L0, 1, None),
+        leased_read(20, L0, 1, 1, None),
+    ]);
+    let report = judge_by_default(events.clone());
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.counts.redeliveries, 1);
+    let never = Expectations {
+        redelivery: Redelivery::Never,
+        ..Expectations::default()
+    };
+    assert_eq!(judge(events, never).kinds(), [AnomalyKind::Duplicated]);
+}
+
+#[test]
+fn where_leases_cannot_expire_two_at_once_are_one_too_many() {
+    let mut events = stored(2);
+    events.extend([granted(10, 1, L0, 0, None), granted(20, 2, L0, 0, Some(2))]);
+    assert!(judge_by_default(events.clone()).is_clean());
+    let never = Expectations {
+        leases_expire: false,
+        ..Expectations::default()
+    };
+    assert_eq!(
+        judge(events.clone(), never).kinds(),
+        [AnomalyKind::LeasedTwice]
+    );
+    events.insert(5, Event::LeaseEnded { lease: lease(10) });
+    assert!(judge(events, never).is_clean());
+}
+
+#[test]
+fn a_commit_of_a_lease_that_had_expired_shows_that_it_had_not() {
+    let history = |asked| {
+        let mut events = stored(2);
+        events.extend([
+            granted(10, 1, L0, 0, None),
+            leased_read(10, L0, 0, 0, None),
+            granted(20, 2, L0, 0, Some(2)),
+            committed(10, 1, asked),
+        ]);
+        judge_by_default(events)
+    };
+    // Asked before the other lease was granted: the answer was merely late.
+    assert!(history(6).is_clean());
+    assert_eq!(history(7).kinds(), [AnomalyKind::LeasedTwice]);
+}
+
+#[test]
+fn an_older_grant_heard_of_late_is_no_second_lease() {
+    let mut events = stored(2);
+    events.extend([
+        granted(20, 2, L0, 0, Some(2)),
+        leased_read(20, L0, 0, 0, None),
+        leased_read(20, L0, 1, 1, None),
+        committed(20, 2, 7),
+        granted(10, 1, L0, 0, None),
+    ]);
+    assert!(judge_by_default(events.clone()).is_clean());
+    // But not if the older one goes on to commit.
+    events.extend([leased_read(10, L0, 0, 0, None), committed(10, 1, 10)]);
+    events.swap(7, 8);
+    let report = judge_by_default(events);
+    assert!(
+        report.kinds().contains(&AnomalyKind::LeasedTwice),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_key_keeps_its_order_when_it_moves_to_another_lane() {
+    let history = |order, key_of_second| {
+        let mut events = vec![
+            Event::GroupDefined {
+                group: 0,
+                stream: 0,
+                order,
+            },
+            send(0),
+            send(1),
+        ];
+        // The lane of the new generation is delivered first.
+        events.extend([
+            granted(10, 1, L0, 0, None),
+            granted(20, 2, L1, 0, None),
+            leased_read(20, L1, 1, 0, Some(key_of_second)),
+            leased_read(10, L0, 0, 0, Some(5)),
+        ]);
+        judge_by_default(events)
+    };
+    let report = history(Order::Lane, 5);
+    assert!(
+        matches!(
+            report.anomalies[..],
+            [Anomaly::Reordered {
+                how: OrderBreach::Key,
+                ..
+            }]
+        ),
+        "{report}"
+    );
+    assert!(history(Order::Lane, 6).is_clean());
+    assert!(history(Order::None, 5).is_clean());
+}
+
+#[test]
+fn ordered_groups_get_a_lane_in_order_and_others_need_not() {
+    let history = |order| {
+        let mut events = stored(4);
+        events.push(Event::GroupDefined {
+            group: 0,
+            stream: 0,
+            order,
+        });
+        events.extend([
+            granted(10, 1, L0, 0, Some(2)),
+            granted(20, 2, L0, 2, Some(4)),
+            leased_read(20, L0, 2, 2, None),
+            leased_read(10, L0, 0, 0, None),
+            leased_read(20, L0, 3, 3, None),
+            leased_read(10, L0, 1, 1, None),
+        ]);
+        judge_by_default(events).kinds()
+    };
+    assert_eq!(history(Order::Lane), [AnomalyKind::Reordered]);
+    assert_eq!(history(Order::None), []);
+}
+
+#[test]
+fn asking_counts_only_after_the_data_is_known() {
+    let history = |asks: u32, first_before_data: bool| {
+        let ask = |asked| Event::AcquiredNothing {
+            group: 0,
+            member: 1,
+            asked,
+        };
+        let mut events = vec![Event::GroupDefined {
+            group: 0,
+            stream: 0,
+            order: Order::None,
+        }];
+        if first_before_data {
+            events.push(ask(0));
+        }
+        events.extend(stored(1));
+        for _ in 0..asks {
+            events.push(ask(events.len() as u64));
+        }
+        judge_by_default(events).kinds()
+    };
+    assert_eq!(history(3, false), []);
+    assert_eq!(history(4, false), [AnomalyKind::NeverLeased]);
+    // The answers all belong to a time when nothing was known to be there.
+    assert_eq!(history(8, true), []);
+}
+
+#[test]
+fn a_broken_recording_is_an_error_and_no_anomaly() {
+    let invalid = |events: Vec<Event>| {
+        let history = History::from_events(events);
+        match check(&history, &Expectations::default()) {
+            Err(HistoryError::Invalid { at, reason }) => (at, reason),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(invalid(vec![send(0), send(0)]).0, 1);
+    assert_eq!(invalid(vec![send(1 << 30)]).0, 0);
+    assert_eq!(invalid(vec![leased_read(1, L0, 0, 0, None)]).0, 0);
+    assert_eq!(invalid(vec![committed(1, 1, 0)]).0, 0);
+    assert_eq!(invalid(vec![Event::LeaseEnded { lease: lease(1) }]).0, 0);
+    let unsent = Event::Failed {
+        record: record(0),
+        outcome: FailureOutcome::Unknown,
+    };
+    assert_eq!(invalid(vec![unsent]).0, 0);
+    let entry = kera_history::Entry {
+        at: 3,
+        event: Event::BrokerStarted,
+    };
+    let twice = History::from_entries(vec![entry.clone(), entry]);
+    assert!(check(&twice, &Expectations::default()).is_err());
+}
+
+#[test]
+fn counting_goes_on_where_keeping_ends() {
+    let mut events = stored(500);
+    events.push(Event::Drained {
+        reader: Reader::Group(0),
+        lane: L0,
+        ordinal: 500,
+    });
+    let report = judge_by_default(events);
+    assert_eq!(report.counts.lost(), 500);
+    assert_eq!(report.anomalies.len(), 100);
+    assert_eq!(report.evidence.len(), 10);
+    let text = report.to_string();
+    assert!(
+        text.starts_with("500 sent, 500 lost, 0 duplicated, 0 out of order\n"),
+        "{text}"
+    );
+}

@@ -1,0 +1,29 @@
+//! The log: segments in group files, the memory they are built in, and what makes them durable.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`layout`] | segment headers and durable marks, byte for byte |
+//! | [`group`] | a group of segments: one writer appends, many read |
+//! | [`window`] | the part of a group that is in memory |
+//! | [`pump`] | makes appended bytes durable and moves the head |
+//! | [`head`] | the durable head of a lane |
+//! | [`read`] | whole batches from memory or file |
+//! | [`scan`] | recovery of a group from its bytes |
+//! | [`footer`] | the sparse index of a closed group |
+//! | [`pool`] | chunks of warm memory |
+//! | [`io`] | one I/O trait, three engines |
+//!
+//! `unsafe` stands only in `pool` and in the io_uring engine.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod footer;
+pub mod group;
+pub mod head;
+pub mod io;
+pub mod layout;
+pub mod pool;
+pub mod pump;
+pub mod read;
+pub mod scan;
+pub mod sync;
+pub mod window;

@@ -1,0 +1,451 @@
+//! Reading a group: whole batches, from memory without a copy, else from the file.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
+use kera_protocol::ids::Ordinal;
+
+use crate::footer::Footer;
+use crate::group::Group;
+use crate::layout::{FOOTER_OFFSET, SEGMENT_HEADER_BYTES};
+use crate::pool::ChunkReader;
+use crate::scan::{self, ScanError};
+use crate::sync::Ordering;
+use crate::window::Place;
+
+/// What to read.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadSpec {
+    /// Address of a batch, or of a segment's end.
+    pub from: u64,
+    /// Nothing at or above this address is read: the durable head, or the recorded length.
+    pub limit: u64,
+    /// Nothing of a batch that begins at or above this ordinal is read.
+    pub end_ordinal: Ordinal,
+    /// Soft limit: at least one batch is returned if there is one.
+    pub max_bytes: usize,
+    /// Refuse to wait for the disk; see [`ReadError::WouldBlock`].
+    pub cached_only: bool,
+}
+
+/// Whole batches, in order.
+#[derive(Debug, Default)]
+pub struct ReadOut {
+    /// The batches' bytes; a batch may be split over two buffers.
+    pub bufs: Vec<Bytes>,
+    /// Bytes in all.
+    pub bytes: usize,
+    /// Batches in all.
+    pub batches: usize,
+    /// Where to go on.
+    pub next: Place,
+    /// Ordinal of the first batch returned.
+    pub first_ordinal: Ordinal,
+}
+
+/// Why a group could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The bytes are not in memory or page cache; read again from a thread that may wait.
+    #[error("bytes are on disk only")]
+    WouldBlock,
+    /// Bytes do not match their checksum. They are not served.
+    #[error("{file} is damaged at byte {offset}, in the batch expected to hold ordinal {ordinal}: {reason}")]
+    Damaged {
+        /// The group's file.
+        file: String,
+        /// Byte offset in the file.
+        offset: u64,
+        /// Ordinal expected there.
+        ordinal: Ordinal,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The store refused.
+    #[error("reading {file} failed: {error}")]
+    Io {
+        /// The group's file.
+        file: String,
+        /// The store's answer.
+        error: std::io::Error,
+    },
+}
+
+impl Group {
+    /// Reads whole batches from `spec.from` on, within one segment.
+    ///
+    /// # Errors
+    /// [`ReadError`]; damaged bytes are never returned.
+    pub fn read(&self, spec: ReadSpec) -> Result<ReadOut, ReadError> {
+        self.ensure_loaded(spec.cached_only)?;
+        let (from, parts) = {
+            let window = self.window.lock();
+            let mut from = spec.from.max(self.data_start());
+            let size = window.segment_size;
+            let mut stop = window.end_of_segment(from / size);
+            if from >= stop && ((from / size) as usize) < window.segment_ends.len() {
+                from = (from / size + 1) * size + SEGMENT_HEADER_BYTES as u64;
+                stop = window.end_of_segment(from / size);
+            }
+            let stop = stop.min(spec.limit);
+            if from >= stop {
+                let next = Place { address: from, ordinal: spec.end_ordinal };
+                return Ok(ReadOut { next, ..Default::default() });
+            }
+            if from >= window.memory_start() {
+                (from, Ok(window.parts(from, stop)))
+            } else {
+                (from, Err(stop))
+            }
+        };
+        match parts {
+            Ok(parts) => self.read_memory(from, &Parts::new(parts), &spec),
+            Err(stop) => self.read_file(from, stop, &spec),
+        }
+    }
+
+    fn read_memory(&self, from: u64, parts: &Parts, spec: &ReadSpec) -> Result<ReadOut, ReadError> {
+        let mut out = ReadOut { next: Place { address: from, ordinal: 0 }, ..Default::default() };
+        let mut taken = 0;
+        while taken + HEADER_BYTES <= parts.len {
+            let header = BatchHeader::peek(&parts.header_at(taken))
+                .map_err(|e| self.damaged(from + taken as u64, out.next.ordinal, e.to_string()))?;
+            if header.base_ordinal >= spec.end_ordinal || taken + header.total_bytes > parts.len {
+                break;
+            }
+            if out.batches > 0 && taken + header.total_bytes > spec.max_bytes {
+                break;
+            }
+            if out.batches == 0 {
+                out.first_ordinal = header.base_ordinal;
+            }
+            taken += header.total_bytes;
+            out.batches += 1;
+            out.next = Place { address: from + taken as u64, ordinal: header.next_ordinal() };
+        }
+        out.bytes = taken;
+        out.bufs = parts.slices(taken);
+        Ok(out)
+    }
+
+    fn read_file(&self, from: u64, stop: u64, spec: &ReadSpec) -> Result<ReadOut, ReadError> {
+        let room = usize::try_from(stop - from).unwrap_or(usize::MAX);
+        let mut want = spec.max_bytes.max(HEADER_BYTES).min(room);
+        loop {
+            let mut buf = self.read_exact(from, want, spec.cached_only)?;
+            let mut taken = 0;
+            let mut out = ReadOut { next: Place { address: from, ordinal: 0 }, ..Default::default() };
+            let mut short = None;
+            while taken < buf.len() {
+                let rest = &buf[taken..];
+                if rest.len() < HEADER_BYTES && from + (taken + HEADER_BYTES) as u64 <= stop {
+                    break;
+                }
+                let header = BatchHeader::peek(rest)
+                    .map_err(|e| self.damaged(from + taken as u64, out.next.ordinal, e.to_string()))?;
+                if header.epoch != self.spec.epoch || header.base_ordinal < self.spec.first_ordinal {
+                    let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
+                    return Err(self.damaged(from + taken as u64, out.next.ordinal, reason));
+                }
+                if header.base_ordinal >= spec.end_ordinal {
+                    break;
+                }
+                if header.total_bytes > rest.len() {
+                    short = Some(header.total_bytes);
+                    break;
+                }
+                batch::verify(rest)
+                    .map_err(|e| self.damaged(from + taken as u64, header.base_ordinal, e.to_string()))?;
+                if out.batches == 0 {
+                    out.first_ordinal = header.base_ordinal;
+                }
+                taken += header.total_bytes;
+                out.batches += 1;
+                out.next = Place { address: from + taken as u64, ordinal: header.next_ordinal() };
+            }
+            if let (0, Some(need)) = (out.batches, short) {
+                if from + need as u64 > stop {
+                    return Err(self.damaged(from, 0, "the batch runs past the group's end".into()));
+                }
+                want = need;
+                continue;
+            }
+            buf.truncate(taken);
+            out.bytes = taken;
+            if taken > 0 {
+                out.bufs.push(Bytes::from(buf));
+            }
+            return Ok(out);
+        }
+    }
+
+    fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Vec<u8>, ReadError> {
+        let file = self.file().map_err(|error| self.io_error(error))?;
+        let mut buf = vec![0; want];
+        let got = if cached_only {
+            match file.try_read_cached(&mut buf, from).map_err(|error| self.io_error(error))? {
+                Some(got) => got,
+                None => return Err(ReadError::WouldBlock),
+            }
+        } else {
+            file.read_at(&mut buf, from).map_err(|error| self.io_error(error))?
+        };
+        if got < want {
+            if cached_only {
+                return Err(ReadError::WouldBlock);
+            }
+            return Err(self.damaged(from + got as u64, 0, "the file ends before the group does".into()));
+        }
+        Ok(buf)
+    }
+
+    /// The place of the batch that holds `ordinal`, or the end if `ordinal` lies above it. `hint`
+    /// spares the search when it is the address of that batch or of one shortly before.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn locate(&self, ordinal: Ordinal, hint: Option<u64>, cached_only: bool) -> Result<Place, ReadError> {
+        self.walk(cached_only, hint, |index| index.floor_ordinal(ordinal), |header| header.next_ordinal() > ordinal)
+    }
+
+    /// The place of the first batch with a record at or after `timestamp`, or the end.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn locate_time(&self, timestamp: i64, cached_only: bool) -> Result<Place, ReadError> {
+        self.walk(cached_only, None, |index| index.floor_time(timestamp), |header| header.max_timestamp >= timestamp)
+    }
+
+    fn walk(
+        &self,
+        cached_only: bool,
+        hint: Option<u64>,
+        floor: impl Fn(&crate::footer::SparseIndex) -> Option<crate::footer::IndexEntry>,
+        found: impl Fn(&BatchHeader) -> bool,
+    ) -> Result<Place, ReadError> {
+        self.ensure_loaded(cached_only)?;
+        let (end, mut place) = {
+            let window = self.window.lock();
+            let start = Place { address: self.data_start(), ordinal: self.spec.first_ordinal };
+            let at = floor(&window.index).map_or(start, |e| Place { address: e.address, ordinal: e.ordinal });
+            (window.end, at)
+        };
+        if let Some(hint) = hint.filter(|hint| *hint > place.address && *hint < end.address) {
+            // A hint is believed only if a batch of this group begins there, at or below the target.
+            if let Ok(Some((header, address))) = self.header_at(hint, cached_only)
+                && header.epoch == self.spec.epoch
+                && header.base_ordinal >= place.ordinal
+                && !found_earlier(&header, &found)
+            {
+                place = Place { address, ordinal: header.base_ordinal };
+            }
+        }
+        while place.address < end.address {
+            let Some((header, address)) = self.header_at(place.address, cached_only)? else { break };
+            if header.epoch != self.spec.epoch || header.base_ordinal < place.ordinal {
+                let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
+                return Err(self.damaged(address, place.ordinal, reason));
+            }
+            if found(&header) {
+                return Ok(Place { address, ordinal: header.base_ordinal });
+            }
+            place = Place { address: address + header.total_bytes as u64, ordinal: header.next_ordinal() };
+        }
+        Ok(end)
+    }
+
+    /// True if `ordinal` lies in this group.
+    pub fn holds(&self, ordinal: Ordinal) -> bool {
+        self.spec.first_ordinal <= ordinal && ordinal < self.end().ordinal
+    }
+
+    /// The last place the sparse index knows at or below `address`: a batch boundary.
+    pub fn boundary_below(&self, address: u64) -> Option<Place> {
+        let window = self.window.lock();
+        let entries = window.index.entries();
+        let after = entries.partition_point(|e| e.address <= address);
+        after.checked_sub(1).map(|i| Place { address: entries[i].address, ordinal: entries[i].ordinal })
+    }
+
+    /// Shows `visit` the header of every batch, in order.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn for_each_header(&self, mut visit: impl FnMut(&BatchHeader)) -> Result<(), ReadError> {
+        self.ensure_loaded(false)?;
+        let (mut at, end) = (self.data_start(), self.end().address);
+        while at < end {
+            let Some((header, address)) = self.header_at(at, false)? else { break };
+            visit(&header);
+            at = address + header.total_bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// The header of the batch at `address`, stepping over the end of a segment.
+    fn header_at(&self, address: u64, cached_only: bool) -> Result<Option<(BatchHeader, u64)>, ReadError> {
+        let (at, parts) = {
+            let window = self.window.lock();
+            let size = window.segment_size;
+            let mut at = address;
+            let mut stop = window.end_of_segment(at / size);
+            if at >= stop && ((at / size) as usize) < window.segment_ends.len() {
+                at = (at / size + 1) * size + SEGMENT_HEADER_BYTES as u64;
+                stop = window.end_of_segment(at / size);
+            }
+            if at + HEADER_BYTES as u64 > stop {
+                return Ok(None);
+            }
+            let parts = (at >= window.memory_start()).then(|| window.parts(at, at + HEADER_BYTES as u64));
+            (at, parts)
+        };
+        let header = match parts {
+            Some(parts) => BatchHeader::peek(&Parts::new(parts).header_at(0)),
+            None => BatchHeader::peek(&self.read_exact(at, HEADER_BYTES, cached_only)?),
+        };
+        header.map(|h| Some((h, at))).map_err(|e| self.damaged(at, 0, e.to_string()))
+    }
+
+    /// Loads index and segment ends of a closed group, from its footer or, without one, by a scan.
+    fn ensure_loaded(&self, cached_only: bool) -> Result<(), ReadError> {
+        if self.loaded.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if cached_only {
+            return Err(ReadError::WouldBlock);
+        }
+        let end = self.end();
+        let file = self.file().map_err(|error| self.io_error(error))?;
+        let footer = self.read_footer();
+        let (segment_ends, index, max) = match footer {
+            Some(footer) => (footer.segment_ends, footer.index, footer.max_timestamp),
+            None => {
+                let scanned = scan::scan(&*file, &scan::ScanSpec::closed(&self.spec, end), |_, _| {})
+                    .map_err(|error| match error {
+                        ScanError::Io(error) => self.io_error(error),
+                        other => self.damaged(0, self.spec.first_ordinal, other.to_string()),
+                    })?;
+                if scanned.end.address < end.address {
+                    return Err(self.damaged(scanned.end.address, scanned.end.ordinal, scanned.stop.to_string()));
+                }
+                (scanned.segment_ends, scanned.index, scanned.max_timestamp)
+            }
+        };
+        if let Some(first) = index.entries().first() {
+            self.set_data_start(first.address);
+        }
+        let mut window = self.window.lock();
+        window.segment_ends = segment_ends;
+        window.index = index;
+        window.max_timestamp = max;
+        drop(window);
+        self.loaded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The footer of a closed group, if there is a whole one for its length.
+    pub fn read_footer(&self) -> Option<Footer> {
+        let file = self.file().ok()?;
+        let at = self.spec.group_bytes() + FOOTER_OFFSET;
+        let size = usize::try_from(file.len().ok()?.checked_sub(at)?).ok()?;
+        let mut bytes = vec![0; size.min(64 << 20)];
+        let got = file.read_at(&mut bytes, at).ok()?;
+        Footer::decode(&bytes[..got], self.end().address)
+    }
+
+    /// Writes the footer of a frozen, fully written group.
+    ///
+    /// # Errors
+    /// Whatever the store answers; the group can do without.
+    pub fn write_footer(&self, lane_state: Vec<u8>) -> std::io::Result<()> {
+        let footer = {
+            let window = self.window.lock();
+            Footer {
+                length: window.end.address,
+                end_ordinal: window.end.ordinal,
+                max_timestamp: window.max_timestamp,
+                segment_ends: window.segment_ends.clone(),
+                index: window.index.clone(),
+                lane_state,
+            }
+        };
+        let at = self.spec.group_bytes() + FOOTER_OFFSET;
+        self.file()?.write_vectored_at(&[std::io::IoSlice::new(&footer.encode())], at)
+    }
+
+    /// Drops the index of an idle closed group; the next read loads it again.
+    pub fn unload(&self) {
+        let mut window = self.window.lock();
+        if self.lane_head().is_none() && window.frozen && self.loaded.swap(false, Ordering::AcqRel) {
+            window.index = Default::default();
+            window.segment_ends = Vec::new();
+        }
+    }
+
+    fn damaged(&self, offset: u64, ordinal: Ordinal, reason: String) -> ReadError {
+        ReadError::Damaged { file: self.spec.path.display().to_string(), offset, ordinal, reason }
+    }
+
+    fn io_error(&self, error: std::io::Error) -> ReadError {
+        ReadError::Io { file: self.spec.path.display().to_string(), error }
+    }
+}
+
+/// True if the target may lie before the hinted batch, so that the hint is of no use.
+fn found_earlier(header: &BatchHeader, found: &impl Fn(&BatchHeader) -> bool) -> bool {
+    // `found` is monotone in the ordinals: if a batch ending just below this one's start would
+    // match, the hint overshoots.
+    if header.base_ordinal == 0 {
+        return false;
+    }
+    let before = BatchHeader { base_ordinal: header.base_ordinal - 1, last_ordinal_delta: 0, max_timestamp: i64::MIN, ..*header };
+    found(&before)
+}
+
+/// Slices of chunks laid end to end.
+struct Parts {
+    parts: Vec<(ChunkReader, Range<usize>)>,
+    len: usize,
+}
+
+impl Parts {
+    fn new(parts: Vec<(ChunkReader, Range<usize>)>) -> Self {
+        let len = parts.iter().map(|(_, range)| range.len()).sum();
+        Self { parts, len }
+    }
+
+    /// The 61 bytes at `at`, which may straddle chunks.
+    fn header_at(&self, mut at: usize) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        let mut filled = 0;
+        for (chunk, range) in &self.parts {
+            if at >= range.len() {
+                at -= range.len();
+                continue;
+            }
+            let take = (range.len() - at).min(HEADER_BYTES - filled);
+            let start = range.start + at;
+            out[filled..filled + take].copy_from_slice(chunk.bytes(start..start + take));
+            filled += take;
+            at = 0;
+            if filled == HEADER_BYTES {
+                break;
+            }
+        }
+        out
+    }
+
+    fn slices(&self, mut bytes: usize) -> Vec<Bytes> {
+        let mut out = Vec::with_capacity(self.parts.len());
+        for (chunk, range) in &self.parts {
+            let take = range.len().min(bytes);
+            if take == 0 {
+                break;
+            }
+            out.push(chunk.slice(range.start..range.start + take));
+            bytes -= take;
+        }
+        out
+    }
+}

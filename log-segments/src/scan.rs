@@ -1,0 +1,348 @@
+//! Recovery of a group from its bytes: no length is trusted, the data says where it ends.
+//!
+//! The scan walks batches from the first segment on and stops at the first that does not fit: magic,
+//! length, epoch, next ordinal or CRC. It is Tailwind's certificate (section 4.3 of the paper) with
+//! the batch's own checksum in the role of the extra bytes. Below the recorded durable length only
+//! headers are walked, since those bytes were seen to be whole.
+
+use kera_protocol::batch::{self, BatchError, BatchHeader, HEADER_BYTES, crc32c};
+use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
+
+use crate::footer::SparseIndex;
+use crate::group::GroupSpec;
+use crate::io::File;
+use crate::layout::{DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::pump::Incarnation;
+use crate::window::Place;
+
+/// Bytes read from the file at once.
+const BLOCK: usize = 256 * 1024;
+
+/// What is known of the group before the scan.
+#[derive(Clone, Debug, Default)]
+pub struct ScanSpec {
+    /// The lane the group must belong to; `None` accepts any.
+    pub lane: Option<LaneKey>,
+    /// The group it must be.
+    pub group: Option<GroupId>,
+    /// The epoch it must have.
+    pub epoch: Option<Epoch>,
+    /// Stop here at the latest; `None` scans to the end of the data.
+    pub limit: Option<u64>,
+    /// The incarnation of the reader, to tell whether a `written` mark binds.
+    pub incarnation: Incarnation,
+    /// Check every CRC, also below the durable mark.
+    pub verify_all: bool,
+}
+
+impl ScanSpec {
+    /// For an open group of a known record.
+    pub fn open(spec: &GroupSpec, incarnation: Incarnation) -> Self {
+        Self {
+            lane: Some(spec.lane),
+            group: Some(spec.group),
+            epoch: Some(spec.epoch),
+            limit: None,
+            incarnation,
+            verify_all: false,
+        }
+    }
+
+    /// For a closed group of a known record: headers only, up to its length.
+    pub fn closed(spec: &GroupSpec, end: Place) -> Self {
+        Self { limit: Some(end.address), ..Self::open(spec, Incarnation::default()) }
+    }
+}
+
+/// Why the scan ended where it did.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stop {
+    /// Zeros follow: nothing more was written.
+    #[error("the data ends here")]
+    EndOfData,
+    /// The limit was reached.
+    #[error("the recorded length is reached")]
+    Limit,
+    /// A batch of another epoch: bytes from elsewhere.
+    #[error("the batch has epoch {found}, the group has {expected}")]
+    Epoch {
+        /// The group's.
+        expected: Epoch,
+        /// The batch's.
+        found: Epoch,
+    },
+    /// Not the batch that should follow.
+    #[error("the batch begins at ordinal {found}, {expected} should follow")]
+    Ordinal {
+        /// Next ordinal.
+        expected: Ordinal,
+        /// The batch's.
+        found: Ordinal,
+    },
+    /// Not a whole batch.
+    #[error("{0}")]
+    Batch(BatchError),
+    /// The next segment's header does not fit.
+    #[error("the header of segment {segment} does not fit: {reason}")]
+    Segment {
+        /// Its index.
+        segment: u32,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// The outcome of a scan.
+#[derive(Clone, Debug)]
+pub struct Scanned {
+    /// Header of the first segment.
+    pub header: SegmentHeader,
+    /// The lane snapshot.
+    pub snapshot: Vec<u8>,
+    /// Address of the first batch.
+    pub data_start: u64,
+    /// End of the valid data.
+    pub end: Place,
+    /// Batches found.
+    pub batches: u64,
+    /// Highest timestamp, `i64::MIN` if there is no batch.
+    pub max_timestamp: i64,
+    /// Where batches of finished segments end.
+    pub segment_ends: Vec<u32>,
+    /// The sparse index.
+    pub index: SparseIndex,
+    /// The newest durable mark.
+    pub mark: Option<DurableMark>,
+    /// Why it stopped.
+    pub stop: Stop,
+    /// The valid data ends below what is known to have been durable: damage, not a torn tail.
+    pub damaged: bool,
+}
+
+/// Why there is nothing to scan.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    /// No valid header: the group never received its first bytes, or lost them.
+    #[error("the group has no valid header: {0}")]
+    NoHeader(LayoutError),
+    /// The file is another group's.
+    #[error("the file belongs to {found}, not to {expected}")]
+    Foreign {
+        /// As recorded.
+        expected: String,
+        /// As in the header.
+        found: String,
+    },
+    /// The lane snapshot does not match its checksum.
+    #[error("the lane snapshot does not match its checksum")]
+    BadSnapshot,
+    /// The store refused.
+    #[error("reading failed: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Scans a group's file. `visit` sees every valid batch's header and address, in order.
+///
+/// # Errors
+/// [`ScanError`] if not even the first header can be used.
+pub fn scan(
+    file: &dyn File,
+    spec: &ScanSpec,
+    mut visit: impl FnMut(&BatchHeader, u64),
+) -> Result<Scanned, ScanError> {
+    let mut reader = BlockReader::new(file);
+    let header = SegmentHeader::decode(reader.at(0, SEGMENT_HEADER_BYTES)?).map_err(ScanError::NoHeader)?;
+    check_identity(&header, spec)?;
+    let size = u64::from(header.segment_size);
+    let snapshot = reader.owned(SEGMENT_HEADER_BYTES as u64, header.snapshot_bytes as usize)?;
+    if snapshot.len() < header.snapshot_bytes as usize || crc32c(&snapshot) != header.snapshot_crc {
+        return Err(ScanError::BadSnapshot);
+    }
+    let group_bytes = size * u64::from(header.segments);
+    let mark = read_mark(file, group_bytes)?;
+    let binding = mark.map_or(0, |m| {
+        m.binding_length(&spec.incarnation.store_id, &spec.incarnation.boot_id)
+    });
+    // A mark is as true as the bytes it speaks of: within the incarnation, or for synced bytes.
+    let trusted = if spec.verify_all { 0 } else { spec.limit.unwrap_or(binding) };
+
+    let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
+    let mut out = Scanned {
+        data_start,
+        end: Place { address: data_start, ordinal: header.first_ordinal },
+        batches: 0,
+        max_timestamp: i64::MIN,
+        segment_ends: Vec::new(),
+        index: SparseIndex::default(),
+        mark,
+        stop: Stop::EndOfData,
+        damaged: false,
+        snapshot,
+        header,
+    };
+    let limit = spec.limit.unwrap_or(group_bytes);
+    loop {
+        let at = out.end.address;
+        if at >= limit {
+            out.stop = if spec.limit.is_some() { Stop::Limit } else { Stop::EndOfData };
+            break;
+        }
+        let segment = at / size;
+        let left = (segment + 1) * size - at;
+        let head = if left < HEADER_BYTES as u64 { &[][..] } else { reader.at(at, HEADER_BYTES)? };
+        if head.len() < HEADER_BYTES || head.iter().all(|b| *b == 0) {
+            match next_segment(&mut reader, &out, segment as u32 + 1)? {
+                Next::Continue => {
+                    out.segment_ends.push((at - segment * size) as u32);
+                    out.end.address = (segment + 1) * size + SEGMENT_HEADER_BYTES as u64;
+                    continue;
+                }
+                Next::Stop(stop) => {
+                    out.stop = stop;
+                    break;
+                }
+            }
+        }
+        match check_batch(&mut reader, &out, at, left, at < trusted)? {
+            Ok(batch) => {
+                visit(&batch, at);
+                out.index.note(batch.base_ordinal, at, out.max_timestamp);
+                out.max_timestamp = out.max_timestamp.max(batch.max_timestamp);
+                out.batches += 1;
+                out.end = Place { address: at + batch.total_bytes as u64, ordinal: batch.next_ordinal() };
+            }
+            Err(stop) => {
+                out.stop = stop;
+                break;
+            }
+        }
+    }
+    out.damaged = out.end.address < binding.min(limit);
+    Ok(out)
+}
+
+fn check_identity(header: &SegmentHeader, spec: &ScanSpec) -> Result<(), ScanError> {
+    let lane = LaneKey { stream: header.stream, streamlet: header.streamlet, lane: header.lane };
+    let fits = spec.lane.is_none_or(|l| l == lane)
+        && spec.group.is_none_or(|g| g == header.group)
+        && spec.epoch.is_none_or(|e| e == header.epoch)
+        && header.segment == 0;
+    if fits {
+        return Ok(());
+    }
+    let describe = |lane: Option<LaneKey>, group: Option<GroupId>, epoch: Option<Epoch>| {
+        let lane = lane.map_or("any lane".into(), |l| l.to_string());
+        let group = group.map_or("any".into(), |g| g.to_string());
+        let epoch = epoch.map_or("any".into(), |e| e.to_string());
+        format!("lane {lane} group {group} epoch {epoch}")
+    };
+    Err(ScanError::Foreign {
+        expected: describe(spec.lane, spec.group, spec.epoch),
+        found: describe(Some(lane), Some(header.group), Some(header.epoch)),
+    })
+}
+
+enum Next {
+    Continue,
+    Stop(Stop),
+}
+
+fn next_segment(reader: &mut BlockReader<'_>, out: &Scanned, segment: u32) -> Result<Next, ScanError> {
+    if segment >= out.header.segments {
+        return Ok(Next::Stop(Stop::EndOfData));
+    }
+    let at = u64::from(segment) * u64::from(out.header.segment_size);
+    let reason = match SegmentHeader::decode(reader.at(at, SEGMENT_HEADER_BYTES)?) {
+        Err(LayoutError::Blank) => return Ok(Next::Stop(Stop::EndOfData)),
+        Err(error) => error.to_string(),
+        Ok(next) => {
+            let same = next.stream == out.header.stream
+                && next.streamlet == out.header.streamlet
+                && next.lane == out.header.lane
+                && next.group == out.header.group
+                && next.epoch == out.header.epoch
+                && next.segment == segment;
+            if same && next.first_ordinal == out.end.ordinal {
+                return Ok(Next::Continue);
+            }
+            format!(
+                "it is segment {} of group {}, epoch {}, ordinal {}",
+                next.segment, next.group, next.epoch, next.first_ordinal
+            )
+        }
+    };
+    Ok(Next::Stop(Stop::Segment { segment, reason }))
+}
+
+fn check_batch(
+    reader: &mut BlockReader<'_>,
+    out: &Scanned,
+    at: u64,
+    left: u64,
+    trusted: bool,
+) -> Result<Result<BatchHeader, Stop>, ScanError> {
+    let header = match BatchHeader::peek(reader.at(at, HEADER_BYTES)?) {
+        Ok(header) => header,
+        Err(error) => return Ok(Err(Stop::Batch(error))),
+    };
+    if header.epoch != out.header.epoch {
+        return Ok(Err(Stop::Epoch { expected: out.header.epoch, found: header.epoch }));
+    }
+    if header.base_ordinal != out.end.ordinal {
+        return Ok(Err(Stop::Ordinal { expected: out.end.ordinal, found: header.base_ordinal }));
+    }
+    if header.total_bytes as u64 > left {
+        let have = left as usize;
+        return Ok(Err(Stop::Batch(BatchError::Truncated { need: header.total_bytes, have })));
+    }
+    if trusted {
+        return Ok(Ok(header));
+    }
+    match batch::verify(reader.at(at, header.total_bytes)?) {
+        Ok(header) => Ok(Ok(header)),
+        Err(error) => Ok(Err(Stop::Batch(error))),
+    }
+}
+
+/// Reads the newest valid durable mark of a group's file.
+///
+/// # Errors
+/// Whatever the store answers.
+pub fn read_mark(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<DurableMark>> {
+    let mut slots = [[0u8; MARK_BYTES]; 2];
+    for (index, slot) in slots.iter_mut().enumerate() {
+        file.read_at(slot, group_bytes + index as u64 * MARK_SLOT_STRIDE)?;
+    }
+    Ok(DurableMark::newest(&slots[0], &slots[1]))
+}
+
+/// Sequential reads through one buffer; a short file reads as if it ended there.
+struct BlockReader<'a> {
+    file: &'a dyn File,
+    start: u64,
+    buf: Vec<u8>,
+}
+
+impl<'a> BlockReader<'a> {
+    fn new(file: &'a dyn File) -> Self {
+        Self { file, start: 0, buf: Vec::new() }
+    }
+
+    /// The `len` bytes at `at`, fewer only at the end of the file.
+    fn at(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
+        let end = at + len as u64;
+        if at < self.start || end > self.start + self.buf.len() as u64 {
+            self.buf.resize(len.max(BLOCK), 0);
+            self.start = at;
+            let got = self.file.read_at(&mut self.buf, at)?;
+            self.buf.truncate(got);
+        }
+        let from = (at - self.start) as usize;
+        let to = (from + len).min(self.buf.len());
+        Ok(&self.buf[from.min(to)..to])
+    }
+
+    fn owned(&mut self, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
+        self.at(at, len).map(<[u8]>::to_vec)
+    }
+}

@@ -1,0 +1,139 @@
+//! The part of a group that is in memory, and how far its bytes have come.
+//!
+//! A window is guarded by one leaf lock per group: appenders add to it after they have copied and
+//! patched, pumps take unwritten ranges from it, readers take slices. Nothing is copied under it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use kera_protocol::ids::Ordinal;
+
+use crate::footer::SparseIndex;
+use crate::pool::ChunkReader;
+
+/// A place in a group: an address and the ordinal of the batch that begins there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Byte address: `segment * segment_size + position`.
+    pub address: u64,
+    /// Ordinal at that address.
+    pub ordinal: Ordinal,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) base: u64,
+    pub(crate) reader: ChunkReader,
+}
+
+impl Slot {
+    fn end(&self) -> u64 {
+        self.base + self.reader.len() as u64
+    }
+}
+
+/// A contiguous run of bytes of one segment, to be written at `address`.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) address: u64,
+    pub(crate) parts: Vec<(ChunkReader, Range<usize>)>,
+}
+
+impl Run {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, range)| range.len() as u64).sum()
+    }
+
+    pub(crate) fn owned(&self) -> Vec<Bytes> {
+        self.parts.iter().map(|(chunk, range)| chunk.slice(range.clone())).collect()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) segment_size: u64,
+    /// Chunks in order of address; runs of one segment are gapless.
+    pub(crate) slots: VecDeque<Slot>,
+    /// Where batches of finished segments end.
+    pub(crate) segment_ends: Vec<u32>,
+    pub(crate) index: SparseIndex,
+    pub(crate) max_timestamp: i64,
+    /// After the last byte appended.
+    pub(crate) end: Place,
+    /// Written to the file (page cache, or device for direct files).
+    pub(crate) written: Place,
+    /// Synced to the device.
+    pub(crate) synced: Place,
+    /// No more appends.
+    pub(crate) frozen: bool,
+    /// The record of this group is durable in the metadata store.
+    pub(crate) recorded: bool,
+    /// A write failed: bytes above `written` will never be durable.
+    pub(crate) failed: Option<(std::io::ErrorKind, Option<i32>)>,
+}
+
+impl Window {
+    /// Lowest address served from memory; the end if nothing is.
+    pub(crate) fn memory_start(&self) -> u64 {
+        self.slots.front().map_or(self.end.address, |slot| slot.base)
+    }
+
+    /// Where batches of `segment` end, if the segment is finished or the last.
+    pub(crate) fn end_of_segment(&self, segment: u64) -> u64 {
+        match self.segment_ends.get(segment as usize) {
+            Some(position) => segment * self.segment_size + u64::from(*position),
+            None => self.end.address,
+        }
+    }
+
+    /// The bytes of `from..to`, which must lie within one segment and in memory.
+    pub(crate) fn parts(&self, from: u64, to: u64) -> Vec<(ChunkReader, Range<usize>)> {
+        let first = self.slots.partition_point(|slot| slot.end() <= from);
+        let mut parts = Vec::new();
+        let mut at = from;
+        for slot in self.slots.iter().skip(first) {
+            if at >= to || slot.base >= to {
+                break;
+            }
+            debug_assert!(slot.base <= at, "hole in the window at {at}");
+            let start = (at - slot.base) as usize;
+            let end = (to.min(slot.end()) - slot.base) as usize;
+            parts.push((slot.reader.clone(), start..end));
+            at = slot.base + end as u64;
+        }
+        debug_assert_eq!(at, to, "window does not hold {from}..{to}");
+        parts
+    }
+
+    /// Runs of bytes from `from` to the end: one per segment, since the rest of a finished segment
+    /// stays zero and is never written.
+    pub(crate) fn runs_from(&self, from: u64) -> Vec<Run> {
+        let mut runs = Vec::new();
+        let mut at = from;
+        while at < self.end.address {
+            let segment = at / self.segment_size;
+            let stop = self.end_of_segment(segment);
+            if at < stop {
+                runs.push(Run { address: at, parts: self.parts(at, stop) });
+            }
+            if segment as usize >= self.segment_ends.len() {
+                break;
+            }
+            at = (segment + 1) * self.segment_size;
+        }
+        runs
+    }
+
+    /// Drops the oldest chunks whose bytes are in the file, keeping the newest `keep`.
+    pub(crate) fn evict(&mut self, keep: usize) -> usize {
+        let mut evicted = 0;
+        while self.slots.len() > keep
+            && self.slots.front().is_some_and(|slot| slot.end() <= self.written.address)
+        {
+            self.slots.pop_front();
+            evicted += 1;
+        }
+        evicted
+    }
+}

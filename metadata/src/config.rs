@@ -1,0 +1,350 @@
+//! A stream's settings: their ranges, defaults and what may change later.
+
+use kera_protocol::batch::MAX_BATCH_BYTES;
+use kera_protocol::error::{ErrorCode, WireError};
+
+/// Most streamlets of a stream, most lanes of a streamlet, and most lanes of a stream in all.
+pub const MAX_LANES: u32 = 65_536;
+/// Least bytes of a segment.
+pub const MIN_SEGMENT_SIZE: u32 = 64 << 10;
+/// Most bytes of a segment.
+pub const MAX_SEGMENT_SIZE: u32 = 1 << 30;
+/// Segments are multiples of this many bytes, the block of direct I/O.
+pub const SEGMENT_SIZE_STEP: u32 = 4096;
+/// Most segments of a group.
+pub const MAX_SEGMENTS_PER_GROUP: u32 = 1024;
+/// Least value of `max_batch_bytes`: a smaller one would refuse ordinary single records.
+pub const MIN_MAX_BATCH_BYTES: u32 = 1024;
+/// Bytes of every segment that no batch may count on: its header, rounded up to a block.
+pub const SEGMENT_HEADER_ALLOWANCE: u32 = 4096;
+/// Longest time that may be configured: 100 years, so that adding it to a clock never overflows.
+pub const MAX_DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+/// Largest size that may be configured, in bytes.
+pub const MAX_RETENTION_BYTES: u64 = i64::MAX as u64;
+
+/// How records find their lane within a streamlet. Fixed at creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LaneBy {
+    /// By the key's hash: records of a key stay in order.
+    #[default]
+    Key,
+    /// By the producer: records of a producer stay in order, lanes may grow without a boundary.
+    Producer,
+}
+
+/// What an acknowledgement promises on every counted copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AckPolicy {
+    /// Survives the process: the bytes are in the page cache.
+    #[default]
+    Written,
+    /// Survives nothing.
+    Memory,
+    /// Survives power loss.
+    Synced,
+}
+
+/// Which clock a record's timestamp comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TimestampType {
+    /// The producer's.
+    #[default]
+    Create,
+    /// The broker's, one per batch.
+    Append,
+}
+
+/// A stream's settings, every one present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// M, 1 to [`MAX_LANES`]. Fixed at creation.
+    pub streamlets: u32,
+    /// Q, lanes of each streamlet, 1 to [`MAX_LANES`], and at most that many in all streamlets.
+    /// May only grow.
+    pub lanes: u32,
+    /// How records find their lane. Fixed at creation.
+    pub lane_by: LaneBy,
+    /// Bytes of a segment: [`MIN_SEGMENT_SIZE`] to [`MAX_SEGMENT_SIZE`], a multiple of
+    /// [`SEGMENT_SIZE_STEP`]. Fixed at creation.
+    pub segment_size: u32,
+    /// P, 1 to [`MAX_SEGMENTS_PER_GROUP`]. Fixed at creation.
+    pub segments_per_group: u32,
+    /// What an acknowledgement promises.
+    pub ack: AckPolicy,
+    /// Milliseconds that records are kept, at most [`MAX_DURATION_MS`]; 0 is no limit by time.
+    pub retention_ms: u64,
+    /// Bytes of the whole stream that are kept, at most [`MAX_RETENTION_BYTES`]; 0 is no limit by
+    /// size.
+    pub retention_bytes: u64,
+    /// An active group older than this many milliseconds is rolled, at most [`MAX_DURATION_MS`];
+    /// 0 is never.
+    pub group_max_age_ms: u64,
+    /// Largest batch that is accepted, in bytes: [`MIN_MAX_BATCH_BYTES`] up to a segment less
+    /// [`SEGMENT_HEADER_ALLOWANCE`], and at most [`MAX_BATCH_BYTES`].
+    pub max_batch_bytes: u32,
+    /// Which clock records carry.
+    pub timestamp_type: TimestampType,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        Self {
+            streamlets: 1,
+            lanes: 1,
+            lane_by: LaneBy::Key,
+            segment_size: 8 << 20,
+            segments_per_group: 16,
+            ack: AckPolicy::Written,
+            retention_ms: 7 * 24 * 3600 * 1000,
+            retention_bytes: 0,
+            group_max_age_ms: 3600 * 1000,
+            max_batch_bytes: 1 << 20,
+            timestamp_type: TimestampType::Create,
+        }
+    }
+}
+
+impl StreamConfig {
+    /// The default of `max_batch_bytes` for segments of `segment_size` bytes: 1 MiB, or what a
+    /// smaller segment can hold.
+    pub fn default_max_batch_bytes(segment_size: u32) -> u32 {
+        (1 << 20).min(segment_size.saturating_sub(SEGMENT_HEADER_ALLOWANCE))
+    }
+
+    /// Bytes that a group's segments span: `segment_size * segments_per_group`.
+    pub fn group_bytes(&self) -> u64 {
+        u64::from(self.segment_size) * u64::from(self.segments_per_group)
+    }
+
+    /// Checks every value against its range and against the others.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidArgument`] with the key, the value and the legal range of the first that
+    /// does not fit.
+    pub fn validate(&self) -> Result<(), WireError> {
+        range("streamlets", self.streamlets, 1, MAX_LANES)?;
+        range("lanes", self.lanes, 1, MAX_LANES)?;
+        if u64::from(self.streamlets) * u64::from(self.lanes) > u64::from(MAX_LANES) {
+            return Err(invalid(format!(
+                "lanes is {} for each of {} streamlets; with so many streamlets the legal range is 1 to {}, as a stream has at most {MAX_LANES} lanes in all",
+                self.lanes,
+                self.streamlets,
+                MAX_LANES / self.streamlets
+            )));
+        }
+        range(
+            "segment_size",
+            self.segment_size,
+            MIN_SEGMENT_SIZE,
+            MAX_SEGMENT_SIZE,
+        )?;
+        if !self.segment_size.is_multiple_of(SEGMENT_SIZE_STEP) {
+            return Err(invalid(format!(
+                "segment_size is {} bytes; it must be a multiple of {SEGMENT_SIZE_STEP}, from {MIN_SEGMENT_SIZE} to {MAX_SEGMENT_SIZE}",
+                self.segment_size
+            )));
+        }
+        range(
+            "segments_per_group",
+            self.segments_per_group,
+            1,
+            MAX_SEGMENTS_PER_GROUP,
+        )?;
+        range("retention_ms", self.retention_ms, 0, MAX_DURATION_MS)?;
+        range(
+            "retention_bytes",
+            self.retention_bytes,
+            0,
+            MAX_RETENTION_BYTES,
+        )?;
+        range(
+            "group_max_age_ms",
+            self.group_max_age_ms,
+            0,
+            MAX_DURATION_MS,
+        )?;
+        let largest_batch =
+            (self.segment_size - SEGMENT_HEADER_ALLOWANCE).min(MAX_BATCH_BYTES as u32);
+        if !(MIN_MAX_BATCH_BYTES..=largest_batch).contains(&self.max_batch_bytes) {
+            return Err(invalid(format!(
+                "max_batch_bytes is {}; with a segment_size of {} the legal range is {MIN_MAX_BATCH_BYTES} to {largest_batch}, as a batch must fit a segment beside its header",
+                self.max_batch_bytes, self.segment_size
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks that a stream with these settings may be altered to `new`: `new` is legal by itself,
+    /// what is fixed at creation is the same, and lanes do not shrink.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidArgument`] with the key and both values.
+    pub fn validate_change(&self, new: &StreamConfig) -> Result<(), WireError> {
+        new.validate()?;
+        let fixed = |key: &str, old: &dyn std::fmt::Debug, new: &dyn std::fmt::Debug| {
+            let (old, new) = (format!("{old:?}"), format!("{new:?}"));
+            if old == new {
+                return Ok(());
+            }
+            Err(invalid(format!(
+                "{key} is fixed at creation: it is {old} and cannot become {new}; create another stream"
+            )))
+        };
+        fixed("streamlets", &self.streamlets, &new.streamlets)?;
+        fixed("lane_by", &self.lane_by, &new.lane_by)?;
+        fixed("segment_size", &self.segment_size, &new.segment_size)?;
+        fixed(
+            "segments_per_group",
+            &self.segments_per_group,
+            &new.segments_per_group,
+        )?;
+        if new.lanes < self.lanes {
+            return Err(invalid(format!(
+                "lanes is {} and may only grow; {} is less, the legal range is {} to {}",
+                self.lanes,
+                new.lanes,
+                self.lanes,
+                MAX_LANES / self.streamlets.max(1)
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn range<T: PartialOrd + std::fmt::Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), WireError> {
+    if value < least || value > most {
+        return Err(invalid(format!(
+            "{key} is {value}; the legal range is {least} to {most}"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(message: String) -> WireError {
+    WireError::new(ErrorCode::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut StreamConfig)) -> String {
+        let mut config = StreamConfig::default();
+        change(&mut config);
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
+        error.message
+    }
+
+    #[test]
+    fn defaults_are_legal() {
+        StreamConfig::default().validate().unwrap();
+    }
+
+    #[test]
+    fn each_value_out_of_range_is_named_with_its_range() {
+        let cases = [
+            (refused(|c| c.streamlets = 0), "streamlets is 0"),
+            (refused(|c| c.streamlets = 65_537), "streamlets is 65537"),
+            (refused(|c| c.lanes = 0), "lanes is 0"),
+            (refused(|c| c.segment_size = 4096), "segment_size is 4096"),
+            (refused(|c| c.segment_size = u32::MAX), "segment_size is"),
+            (
+                refused(|c| c.segment_size = (64 << 10) + 1),
+                "multiple of 4096",
+            ),
+            (refused(|c| c.segments_per_group = 0), "segments_per_group"),
+            (
+                refused(|c| c.segments_per_group = 1025),
+                "segments_per_group",
+            ),
+            (refused(|c| c.retention_ms = u64::MAX), "retention_ms"),
+            (refused(|c| c.retention_bytes = u64::MAX), "retention_bytes"),
+            (
+                refused(|c| c.group_max_age_ms = u64::MAX),
+                "group_max_age_ms",
+            ),
+            (
+                refused(|c| c.max_batch_bytes = 1),
+                "max_batch_bytes is 1; with a segment_size of 8388608 the legal range is 1024 to 8384512",
+            ),
+            (
+                refused(|c| c.max_batch_bytes = 8 << 20),
+                "max_batch_bytes is 8388608",
+            ),
+            (
+                refused(|c| {
+                    c.segment_size = MAX_SEGMENT_SIZE;
+                    c.max_batch_bytes = (64 << 20) + 1;
+                }),
+                "1024 to 67108864",
+            ),
+        ];
+        for (message, expected) in cases {
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn lanes_are_bounded_over_all_streamlets() {
+        let message = refused(|c| {
+            c.streamlets = 1000;
+            c.lanes = 66;
+        });
+        assert!(message.contains("the legal range is 1 to 65,"), "{message}");
+        let mut config = StreamConfig {
+            streamlets: 1000,
+            lanes: 65,
+            ..StreamConfig::default()
+        };
+        config.validate().unwrap();
+        config.streamlets = 65_536;
+        config.lanes = 1;
+        config.validate().unwrap();
+    }
+
+    #[test]
+    fn the_smallest_segment_has_a_legal_default_batch() {
+        let mut config = StreamConfig {
+            segment_size: MIN_SEGMENT_SIZE,
+            ..StreamConfig::default()
+        };
+        assert!(config.validate().is_err());
+        config.max_batch_bytes = StreamConfig::default_max_batch_bytes(MIN_SEGMENT_SIZE);
+        config.validate().unwrap();
+        assert_eq!(StreamConfig::default_max_batch_bytes(8 << 20), 1 << 20);
+    }
+
+    #[test]
+    fn fixed_settings_cannot_change_and_lanes_only_grow() {
+        let old = StreamConfig {
+            streamlets: 4,
+            lanes: 4,
+            ..StreamConfig::default()
+        };
+        let mut new = old.clone();
+        new.lanes = 8;
+        new.ack = AckPolicy::Synced;
+        new.retention_ms = 0;
+        old.validate_change(&new).unwrap();
+        type Change = fn(&mut StreamConfig);
+        let changes: [(&str, Change); 5] = [
+            ("streamlets", |c| c.streamlets = 5),
+            ("lane_by", |c| c.lane_by = LaneBy::Producer),
+            ("segment_size", |c| c.segment_size *= 2),
+            ("segments_per_group", |c| c.segments_per_group += 1),
+            ("lanes is 4", |c| c.lanes = 3),
+        ];
+        for (name, change) in changes {
+            let mut new = old.clone();
+            change(&mut new);
+            let message = old.validate_change(&new).unwrap_err().message;
+            assert!(message.contains(name), "{message}");
+        }
+    }
+}

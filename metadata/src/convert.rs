@@ -1,0 +1,225 @@
+//! Settings as they travel in requests and responses.
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1;
+
+use crate::config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+
+impl From<LaneBy> for v1::LaneBy {
+    fn from(value: LaneBy) -> Self {
+        match value {
+            LaneBy::Key => v1::LaneBy::Key,
+            LaneBy::Producer => v1::LaneBy::Producer,
+        }
+    }
+}
+
+impl From<AckPolicy> for v1::AckPolicy {
+    fn from(value: AckPolicy) -> Self {
+        match value {
+            AckPolicy::Written => v1::AckPolicy::Written,
+            AckPolicy::Memory => v1::AckPolicy::Memory,
+            AckPolicy::Synced => v1::AckPolicy::Synced,
+        }
+    }
+}
+
+impl From<TimestampType> for v1::TimestampType {
+    fn from(value: TimestampType) -> Self {
+        match value {
+            TimestampType::Create => v1::TimestampType::Create,
+            TimestampType::Append => v1::TimestampType::Append,
+        }
+    }
+}
+
+impl StreamConfig {
+    /// The settings of a stream to create: what the request leaves out is the default.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidArgument`] as of [`validate`](Self::validate), or for a value of an
+    /// enumeration that this build does not know.
+    pub fn from_wire(wire: &v1::StreamConfig) -> Result<Self, WireError> {
+        let mut config = Self::default();
+        config.take(wire)?;
+        if wire.max_batch_bytes.is_none() {
+            config.max_batch_bytes = Self::default_max_batch_bytes(config.segment_size);
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// These settings with those of the request changed: what it leaves out stays.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidArgument`] as of [`validate_change`](Self::validate_change), or for a
+    /// value of an enumeration that this build does not know.
+    pub fn altered(&self, wire: &v1::StreamConfig) -> Result<Self, WireError> {
+        let mut config = self.clone();
+        config.take(wire)?;
+        self.validate_change(&config)?;
+        Ok(config)
+    }
+
+    /// The settings for a response, every field present.
+    pub fn to_wire(&self) -> v1::StreamConfig {
+        v1::StreamConfig {
+            streamlets: Some(self.streamlets),
+            lanes: Some(self.lanes),
+            lane_by: Some(v1::LaneBy::from(self.lane_by).into()),
+            segment_size: Some(self.segment_size),
+            segments_per_group: Some(self.segments_per_group),
+            ack: Some(v1::AckPolicy::from(self.ack).into()),
+            retention_ms: Some(self.retention_ms),
+            retention_bytes: Some(self.retention_bytes),
+            group_max_age_ms: Some(self.group_max_age_ms),
+            max_batch_bytes: Some(self.max_batch_bytes),
+            timestamp_type: Some(v1::TimestampType::from(self.timestamp_type).into()),
+        }
+    }
+
+    fn take(&mut self, wire: &v1::StreamConfig) -> Result<(), WireError> {
+        fn set<T>(field: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *field = value;
+            }
+        }
+        set(&mut self.streamlets, wire.streamlets);
+        set(&mut self.lanes, wire.lanes);
+        set(&mut self.segment_size, wire.segment_size);
+        set(&mut self.segments_per_group, wire.segments_per_group);
+        set(&mut self.retention_ms, wire.retention_ms);
+        set(&mut self.retention_bytes, wire.retention_bytes);
+        set(&mut self.group_max_age_ms, wire.group_max_age_ms);
+        set(&mut self.max_batch_bytes, wire.max_batch_bytes);
+        if let Some(number) = wire.lane_by {
+            self.lane_by = match v1::LaneBy::try_from(number) {
+                Ok(v1::LaneBy::Key) => LaneBy::Key,
+                Ok(v1::LaneBy::Producer) => LaneBy::Producer,
+                Err(_) => return Err(unknown("lane_by", number, "0 (key), 1 (producer)")),
+            };
+        }
+        if let Some(number) = wire.ack {
+            self.ack = match v1::AckPolicy::try_from(number) {
+                Ok(v1::AckPolicy::Written) => AckPolicy::Written,
+                Ok(v1::AckPolicy::Memory) => AckPolicy::Memory,
+                Ok(v1::AckPolicy::Synced) => AckPolicy::Synced,
+                Err(_) => {
+                    return Err(unknown(
+                        "ack",
+                        number,
+                        "0 (written), 1 (memory), 2 (synced)",
+                    ));
+                }
+            };
+        }
+        if let Some(number) = wire.timestamp_type {
+            self.timestamp_type = match v1::TimestampType::try_from(number) {
+                Ok(v1::TimestampType::Create) => TimestampType::Create,
+                Ok(v1::TimestampType::Append) => TimestampType::Append,
+                Err(_) => {
+                    return Err(unknown("timestamp_type", number, "0 (create), 1 (append)"));
+                }
+            };
+        }
+        Ok(())
+    }
+}
+
+fn unknown(key: &str, number: i32, legal: &str) -> WireError {
+    WireError::new(
+        ErrorCode::InvalidArgument,
+        format!("{key} is {number}; the legal values are {legal}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_is_default_at_creation_and_unchanged_at_alteration() {
+        let config = StreamConfig::from_wire(&v1::StreamConfig::default()).unwrap();
+        assert_eq!(config, StreamConfig::default());
+        let asked = v1::StreamConfig {
+            lanes: Some(4),
+            ack: Some(v1::AckPolicy::Synced.into()),
+            ..Default::default()
+        };
+        let altered = config.altered(&asked).unwrap();
+        assert_eq!(
+            altered,
+            StreamConfig {
+                lanes: 4,
+                ack: AckPolicy::Synced,
+                ..config
+            }
+        );
+        assert!(
+            altered
+                .altered(&v1::StreamConfig {
+                    lanes: Some(3),
+                    ..Default::default()
+                })
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn every_field_round_trips() {
+        let config = StreamConfig {
+            streamlets: 3,
+            lanes: 5,
+            lane_by: LaneBy::Producer,
+            segment_size: 1 << 20,
+            segments_per_group: 7,
+            ack: AckPolicy::Memory,
+            retention_ms: 1,
+            retention_bytes: 2,
+            group_max_age_ms: 3,
+            max_batch_bytes: 4096,
+            timestamp_type: TimestampType::Append,
+        };
+        assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
+    }
+
+    #[test]
+    fn a_small_segment_lowers_the_default_batch() {
+        let asked = v1::StreamConfig {
+            segment_size: Some(64 << 10),
+            ..Default::default()
+        };
+        let config = StreamConfig::from_wire(&asked).unwrap();
+        assert_eq!(config.max_batch_bytes, (64 << 10) - 4096);
+    }
+
+    #[test]
+    fn unknown_values_are_named() {
+        for (wire, key) in [
+            (
+                v1::StreamConfig {
+                    ack: Some(9),
+                    ..Default::default()
+                },
+                "ack is 9",
+            ),
+            (
+                v1::StreamConfig {
+                    lane_by: Some(-1),
+                    ..Default::default()
+                },
+                "lane_by is -1",
+            ),
+            (
+                v1::StreamConfig {
+                    timestamp_type: Some(7),
+                    ..Default::default()
+                },
+                "timestamp_type is 7",
+            ),
+        ] {
+            let error = StreamConfig::from_wire(&wire).unwrap_err();
+            assert!(error.message.contains(key), "{error}");
+        }
+    }
+}

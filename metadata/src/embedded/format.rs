@@ -1,0 +1,118 @@
+//! What the file holds besides records: its format, and what the last commit left.
+
+use std::path::Path;
+
+use kera_protocol::batch::crc32c;
+use prost::Message;
+use redb::{ReadTransaction, TableDefinition, TableError};
+use uuid::Uuid;
+
+use super::file::file_error;
+use crate::error::MetadataError;
+use crate::image::corrupt;
+
+/// The format this build writes, and the newest it reads. Raised when an older build could no longer
+/// use the file; fields may be added to records without it.
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+/// All records, under the bytes of their keys.
+pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
+/// Holds one value, the summary. Apart from the records, so that any format finds it.
+pub(super) const META: TableDefinition<'static, &str, &[u8]> =
+    TableDefinition::new("kera-metadata");
+const SUMMARY_KEY: &str = "summary";
+
+/// What stands in the file beside the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// Random id made when the file was.
+    pub(super) cluster: Uuid,
+    /// Revision of the last transaction.
+    pub(super) revision: u64,
+    /// How many values the records table holds.
+    pub(super) values: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SummaryMessage {
+    #[prost(uint32, tag = "1")]
+    format_version: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    cluster: Vec<u8>,
+    #[prost(uint64, tag = "3")]
+    revision: u64,
+    #[prost(uint64, tag = "4")]
+    values: u64,
+}
+
+/// `[crc32c u32 LE][prost message]`.
+pub(super) fn encode_summary(summary: &Summary, format_version: u32) -> Vec<u8> {
+    let message = SummaryMessage {
+        format_version,
+        cluster: summary.cluster.as_bytes().to_vec(),
+        revision: summary.revision,
+        values: summary.values,
+    }
+    .encode_to_vec();
+    let mut out = crc32c(&message).to_le_bytes().to_vec();
+    out.extend_from_slice(&message);
+    out
+}
+
+fn decode_summary(path: &Path, bytes: &[u8]) -> Result<Summary, MetadataError> {
+    let message = bytes
+        .split_first_chunk::<4>()
+        .filter(|(checksum, rest)| u32::from_le_bytes(**checksum) == crc32c(rest))
+        .and_then(|(_, rest)| SummaryMessage::decode(rest).ok())
+        .ok_or_else(|| corrupt(path, "its summary does not match its checksum".into()))?;
+    if message.format_version > FORMAT_VERSION {
+        return Err(MetadataError::NewerFormat {
+            path: path.to_path_buf(),
+            found: message.format_version,
+            supported: FORMAT_VERSION,
+        });
+    }
+    let cluster = Uuid::from_slice(&message.cluster)
+        .map_err(|_| corrupt(path, "its id is not 16 bytes long".into()))?;
+    Ok(Summary {
+        cluster,
+        revision: message.revision,
+        values: message.values,
+    })
+}
+
+/// The summary of a file, after its format was found to be readable.
+pub(super) fn read_summary(
+    path: &Path,
+    transaction: &ReadTransaction,
+) -> Result<Summary, MetadataError> {
+    let missing = || {
+        corrupt(
+            path,
+            "it is a redb file without Kera's tables, of another program".into(),
+        )
+    };
+    let meta = match transaction.open_table(META) {
+        Err(TableError::TableDoesNotExist(_)) => return Err(missing()),
+        other => other.map_err(|e| file_error(path, e))?,
+    };
+    let value = meta
+        .get(SUMMARY_KEY)
+        .map_err(|e| file_error(path, e))?
+        .ok_or_else(missing)?;
+    decode_summary(path, value.value())
+}
+
+/// Writes the summary into the table that belongs to it.
+pub(super) fn write_summary(
+    path: &Path,
+    meta: &mut redb::Table<'_, &'static str, &'static [u8]>,
+    summary: &Summary,
+) -> Result<(), MetadataError> {
+    meta.insert(
+        SUMMARY_KEY,
+        encode_summary(summary, FORMAT_VERSION).as_slice(),
+    )
+    .map_err(|e| file_error(path, e))?;
+    Ok(())
+}

@@ -1,0 +1,420 @@
+//! Records as bytes.
+//!
+//! A value is `[crc32c u32 LE][revision u64 LE][record: prost message]`; the checksum covers the key,
+//! the revision and the message, so that neither flipped bits nor a value under another's key pass.
+
+use kera_protocol::batch::crc32c;
+use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
+use prost::Message;
+use uuid::Uuid;
+
+use crate::config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+use crate::key::Key;
+use crate::messages::*;
+use crate::record::{
+    BrokerRecord, CopyRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart,
+    StreamRecord, StreamletRecord,
+};
+
+/// Any one record, as it is read back by its [`Key`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Record {
+    /// A broker.
+    Broker(BrokerRecord),
+    /// A counter's value.
+    Counter(u64),
+    /// A group.
+    Group(GroupRecord),
+    /// The log start of a lane.
+    LaneStart(LaneStart),
+    /// The stream of a name.
+    StreamName(StreamId),
+    /// A stream.
+    Stream(StreamRecord),
+    /// A streamlet.
+    Streamlet(StreamletRecord),
+}
+
+const CHECKSUM_BYTES: usize = 4;
+const PREFIX_BYTES: usize = CHECKSUM_BYTES + 8;
+
+/// The value of `record` under `key`, stamped with `revision`.
+pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8> {
+    let mut out = vec![0; CHECKSUM_BYTES];
+    out.extend_from_slice(&revision.to_le_bytes());
+    match record {
+        Record::Broker(r) => append(&mut out, broker_message(r)),
+        Record::Counter(value) => append(&mut out, NumberMessage { value: *value }),
+        Record::Group(r) => append(&mut out, group_message(r)),
+        Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
+        Record::StreamName(id) => append(
+            &mut out,
+            NameMessage {
+                stream: id.as_bytes().to_vec(),
+            },
+        ),
+        Record::Stream(r) => append(&mut out, stream_message(r)),
+        Record::Streamlet(r) => append(
+            &mut out,
+            StreamletMessage {
+                owner: r.owner,
+                epoch: r.epoch.0,
+                next_group: r.next_group.0,
+            },
+        ),
+    }
+    let checksum = value_checksum(key, &out[CHECKSUM_BYTES..]);
+    out[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    out
+}
+
+/// The revision of a value, after its checksum was found right.
+pub(crate) fn decode_revision(key: &[u8], value: &[u8]) -> Result<u64, String> {
+    split(key, value).map(|(revision, _)| revision)
+}
+
+/// The record of a value under a key, with its revision in it; the error says what is wrong.
+pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<Record, String> {
+    let (revision, message) = split(key_bytes, value)?;
+    Ok(match key {
+        Key::Broker(id) => {
+            let m: BrokerMessage = parse(message)?;
+            Record::Broker(BrokerRecord {
+                id: *id,
+                address: m.address,
+                store_id: uuid(&m.store_id)?,
+                boot_id: uuid(&m.boot_id)?,
+                started_ms: m.started_ms,
+                version: m.version,
+                revision,
+            })
+        }
+        Key::Counter(_) => Record::Counter(parse::<NumberMessage>(message)?.value),
+        Key::Group(key) => {
+            let m: GroupMessage = parse(message)?;
+            Record::Group(GroupRecord {
+                stream: key.stream,
+                streamlet: key.streamlet,
+                group: key.group,
+                generation: m.generation,
+                lane: LaneId(m.lane),
+                epoch: Epoch(m.epoch),
+                state: match m.state {
+                    1 => GroupState::Ahead,
+                    2 => GroupState::Open,
+                    3 => GroupState::Closed,
+                    n => return Err(unknown("state", n)),
+                },
+                first_ordinal: m.first_ordinal,
+                length: m.length,
+                end_ordinal: m.end_ordinal,
+                next_ordinal: m.next_ordinal,
+                max_timestamp_ms: m.max_timestamp_ms,
+                closed_ms: m.closed_ms,
+                live_bytes: m.live_bytes,
+                copies: m
+                    .copies
+                    .iter()
+                    .map(|c| {
+                        Ok(CopyRecord {
+                            broker: c.broker,
+                            store_id: uuid(&c.store_id)?,
+                            boot_id: uuid(&c.boot_id)?,
+                        })
+                    })
+                    .collect::<Result<_, String>>()?,
+                damaged: m.damaged.map(|d| Damage {
+                    address: d.address,
+                    detail: d.detail,
+                }),
+                revision,
+            })
+        }
+        Key::LaneStart(key) => Record::LaneStart(LaneStart {
+            key: *key,
+            ordinal: parse::<NumberMessage>(message)?.value,
+            revision,
+        }),
+        Key::StreamName(_) => {
+            let m: NameMessage = parse(message)?;
+            Record::StreamName(
+                StreamId::from_slice(&m.stream).ok_or("stream id is not 16 bytes long")?,
+            )
+        }
+        Key::Stream(id) => Record::Stream(stream_record(*id, parse(message)?, revision)?),
+        Key::Streamlet(stream, streamlet) => {
+            let m: StreamletMessage = parse(message)?;
+            Record::Streamlet(StreamletRecord {
+                stream: *stream,
+                streamlet: *streamlet,
+                owner: m.owner,
+                epoch: Epoch(m.epoch),
+                next_group: GroupId(m.next_group),
+                revision,
+            })
+        }
+    })
+}
+
+fn broker_message(r: &BrokerRecord) -> BrokerMessage {
+    BrokerMessage {
+        address: r.address.clone(),
+        store_id: r.store_id.as_bytes().to_vec(),
+        boot_id: r.boot_id.as_bytes().to_vec(),
+        started_ms: r.started_ms,
+        version: r.version.clone(),
+    }
+}
+
+fn group_message(r: &GroupRecord) -> GroupMessage {
+    GroupMessage {
+        generation: r.generation,
+        lane: r.lane.0,
+        epoch: r.epoch.0,
+        state: match r.state {
+            GroupState::Ahead => 1,
+            GroupState::Open => 2,
+            GroupState::Closed => 3,
+        },
+        first_ordinal: r.first_ordinal,
+        length: r.length,
+        end_ordinal: r.end_ordinal,
+        next_ordinal: r.next_ordinal,
+        max_timestamp_ms: r.max_timestamp_ms,
+        closed_ms: r.closed_ms,
+        live_bytes: r.live_bytes,
+        copies: r
+            .copies
+            .iter()
+            .map(|c| CopyMessage {
+                broker: c.broker,
+                store_id: c.store_id.as_bytes().to_vec(),
+                boot_id: c.boot_id.as_bytes().to_vec(),
+            })
+            .collect(),
+        damaged: r.damaged.as_ref().map(|d| DamageMessage {
+            address: d.address,
+            detail: d.detail.clone(),
+        }),
+    }
+}
+
+fn stream_message(r: &StreamRecord) -> StreamMessage {
+    let c = &r.config;
+    StreamMessage {
+        name: r.name.clone(),
+        config: Some(ConfigMessage {
+            streamlets: c.streamlets,
+            lanes: c.lanes,
+            lane_by: match c.lane_by {
+                LaneBy::Key => 0,
+                LaneBy::Producer => 1,
+            },
+            segment_size: c.segment_size,
+            segments_per_group: c.segments_per_group,
+            ack: match c.ack {
+                AckPolicy::Written => 0,
+                AckPolicy::Memory => 1,
+                AckPolicy::Synced => 2,
+            },
+            retention_ms: c.retention_ms,
+            retention_bytes: c.retention_bytes,
+            group_max_age_ms: c.group_max_age_ms,
+            max_batch_bytes: c.max_batch_bytes,
+            timestamp_type: match c.timestamp_type {
+                TimestampType::Create => 0,
+                TimestampType::Append => 1,
+            },
+        }),
+        lane_generations: r
+            .lane_generations
+            .iter()
+            .map(|g| LaneGenerationMessage {
+                lanes: g.lanes,
+                starts: g
+                    .starts
+                    .iter()
+                    .map(|(streamlet, lane, ordinal)| GenerationStartMessage {
+                        streamlet: streamlet.0,
+                        lane: lane.0,
+                        ordinal: *ordinal,
+                    })
+                    .collect(),
+            })
+            .collect(),
+        created_ms: r.created_ms,
+        internal: r.internal,
+    }
+}
+
+fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<StreamRecord, String> {
+    let c = m.config.ok_or("the stream has no settings")?;
+    Ok(StreamRecord {
+        id,
+        name: m.name,
+        config: StreamConfig {
+            streamlets: c.streamlets,
+            lanes: c.lanes,
+            lane_by: match c.lane_by {
+                0 => LaneBy::Key,
+                1 => LaneBy::Producer,
+                n => return Err(unknown("lane_by", n)),
+            },
+            segment_size: c.segment_size,
+            segments_per_group: c.segments_per_group,
+            ack: match c.ack {
+                0 => AckPolicy::Written,
+                1 => AckPolicy::Memory,
+                2 => AckPolicy::Synced,
+                n => return Err(unknown("ack", n)),
+            },
+            retention_ms: c.retention_ms,
+            retention_bytes: c.retention_bytes,
+            group_max_age_ms: c.group_max_age_ms,
+            max_batch_bytes: c.max_batch_bytes,
+            timestamp_type: match c.timestamp_type {
+                0 => TimestampType::Create,
+                1 => TimestampType::Append,
+                n => return Err(unknown("timestamp_type", n)),
+            },
+        },
+        lane_generations: m
+            .lane_generations
+            .into_iter()
+            .map(|g| LaneGeneration {
+                lanes: g.lanes,
+                starts: g
+                    .starts
+                    .into_iter()
+                    .map(|s| (StreamletId(s.streamlet), LaneId(s.lane), s.ordinal))
+                    .collect(),
+            })
+            .collect(),
+        created_ms: m.created_ms,
+        internal: m.internal,
+        revision,
+    })
+}
+
+fn append(out: &mut Vec<u8>, message: impl Message) {
+    out.extend_from_slice(&message.encode_to_vec());
+}
+
+fn split<'a>(key: &[u8], value: &'a [u8]) -> Result<(u64, &'a [u8]), String> {
+    let Some((checksum, body)) = value.split_first_chunk::<CHECKSUM_BYTES>() else {
+        return Err("the value is too short".into());
+    };
+    let Some((revision, message)) = body.split_first_chunk::<{ PREFIX_BYTES - CHECKSUM_BYTES }>()
+    else {
+        return Err("the value is too short".into());
+    };
+    if u32::from_le_bytes(*checksum) != value_checksum(key, body) {
+        return Err("the value's checksum does not match".into());
+    }
+    Ok((u64::from_le_bytes(*revision), message))
+}
+
+fn value_checksum(key: &[u8], body: &[u8]) -> u32 {
+    // A checksum of both checksums: joining key and body first would copy the body.
+    let mut seed = [0; 8];
+    seed[..4].copy_from_slice(&crc32c(key).to_le_bytes());
+    seed[4..].copy_from_slice(&crc32c(body).to_le_bytes());
+    crc32c(&seed)
+}
+
+fn parse<M: Message + Default>(message: &[u8]) -> Result<M, String> {
+    M::decode(message).map_err(|e| format!("the record cannot be decoded: {e}"))
+}
+
+fn uuid(bytes: &[u8]) -> Result<Uuid, String> {
+    Uuid::from_slice(bytes).map_err(|_| "an id is not 16 bytes long".into())
+}
+
+fn unknown(field: &str, number: u32) -> String {
+    format!("{field} has the unknown value {number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::GroupKey;
+
+    fn group() -> (Key, Record) {
+        let key = GroupKey {
+            stream: StreamId(Uuid::from_u128(1)),
+            streamlet: StreamletId(2),
+            group: GroupId(3),
+        };
+        let copy = CopyRecord {
+            broker: 9,
+            store_id: Uuid::from_u128(4),
+            boot_id: Uuid::from_u128(5),
+        };
+        let record = GroupRecord {
+            stream: key.stream,
+            streamlet: key.streamlet,
+            group: key.group,
+            generation: 1,
+            lane: LaneId(2),
+            epoch: Epoch(3),
+            state: GroupState::Closed,
+            first_ordinal: Some(0),
+            length: 4,
+            end_ordinal: 5,
+            next_ordinal: 6,
+            max_timestamp_ms: -1,
+            closed_ms: 7,
+            live_bytes: 8,
+            copies: vec![copy],
+            damaged: Some(Damage {
+                address: 9,
+                detail: "a hole".into(),
+            }),
+            revision: 77,
+        };
+        (Key::Group(key), Record::Group(record))
+    }
+
+    #[test]
+    fn a_record_round_trips_with_its_revision() {
+        let (key, record) = group();
+        let bytes = key.encode();
+        let value = encode_value(&bytes, &record, 77);
+        assert_eq!(decode_value(&key, &bytes, &value), Ok(record));
+        assert_eq!(decode_revision(&bytes, &value), Ok(77));
+    }
+
+    #[test]
+    fn flipped_bits_cuts_and_foreign_keys_are_refused() {
+        let (key, record) = group();
+        let bytes = key.encode();
+        let value = encode_value(&bytes, &record, 77);
+        for at in 0..value.len() {
+            let mut damaged = value.clone();
+            damaged[at] ^= 1 << (at % 8);
+            assert!(decode_value(&key, &bytes, &damaged).is_err(), "byte {at}");
+            assert!(decode_value(&key, &bytes, &value[..at]).is_err());
+        }
+        let other = Key::Broker(1);
+        assert!(decode_value(&other, &other.encode(), &value).is_err());
+    }
+
+    #[test]
+    fn fields_of_a_newer_build_are_skipped_and_unknown_states_refused() {
+        let (key, record) = group();
+        let bytes = key.encode();
+        let extend = |field: &[u8]| {
+            let mut value = encode_value(&bytes, &record, 77);
+            value.extend_from_slice(field);
+            let checksum = value_checksum(&bytes, &value[CHECKSUM_BYTES..]);
+            value[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
+            decode_value(&key, &bytes, &value)
+        };
+        // Tag 1000, of which nothing is known.
+        assert_eq!(extend(&[0xc0, 0x3e, 5]), Ok(record.clone()));
+        // Tag 4, the state, once more; the last one counts.
+        let refused = extend(&[0x20, 9]).unwrap_err();
+        assert!(refused.contains("state has the unknown value 9"));
+    }
+}

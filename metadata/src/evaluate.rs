@@ -1,0 +1,438 @@
+//! Evaluates one transaction against a keyspace: what every store that keeps its own records shares.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use kera_protocol::ids::{StreamId, StreamletId};
+
+use crate::check::{self, StreamLimits};
+use crate::encode::{Record, decode_revision, decode_value, encode_value};
+use crate::error::{Conflict, MetadataError};
+use crate::guard::{Guards, distinct, not_back, unguarded};
+use crate::key::{self, Key};
+use crate::record::{GroupRecord, StreamRecord, StreamletRecord};
+use crate::transaction::{Compare, Transaction, Write};
+
+/// An ordered map of bytes, inside a write that is not yet durable.
+pub(crate) trait Keyspace {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetadataError>;
+    /// Sets the value of a key.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetadataError>;
+    /// Removes a key, which may be absent.
+    fn delete(&mut self, key: &[u8]) -> Result<(), MetadataError>;
+    /// Removes every key that begins with `prefix`.
+    fn delete_prefix(&mut self, prefix: &[u8]) -> Result<(), MetadataError>;
+}
+
+/// The streams' limits that transactions keep asking for. Holds only what the keyspace holds; must
+/// be cleared when a write to the keyspace is taken back.
+#[derive(Debug, Default)]
+pub(crate) struct LimitsCache(HashMap<StreamId, StreamLimits>);
+
+impl LimitsCache {
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// What a transaction changes, once its comparisons were found to hold.
+pub(crate) struct Changes {
+    deleted: Vec<StreamId>,
+    values: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    limits: HashMap<StreamId, StreamLimits>,
+}
+
+impl Changes {
+    /// True when there is nothing to apply, so that no revision is used.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Applies the changes. After an error the keyspace holds some of them: its write must be taken
+    /// back as a whole.
+    pub(crate) fn apply(
+        self,
+        keyspace: &mut dyn Keyspace,
+        cache: &mut LimitsCache,
+    ) -> Result<(), MetadataError> {
+        for id in self.deleted {
+            for kind in [key::STREAMLET, key::GROUP, key::LANE_START] {
+                keyspace.delete_prefix(&key::stream_prefix(kind, id))?;
+            }
+            cache.0.remove(&id);
+        }
+        for (key, value) in self.values {
+            match value {
+                Some(value) => keyspace.put(&key, &value)?,
+                None => keyspace.delete(&key)?,
+            }
+        }
+        cache.0.extend(self.limits);
+        Ok(())
+    }
+}
+
+/// Evaluates `transaction` against `keyspace`: what it changes, its records stamped with
+/// `revision`, or why it is refused.
+pub(crate) fn evaluate(
+    keyspace: &dyn Keyspace,
+    cache: &mut LimitsCache,
+    path: &Path,
+    transaction: &Transaction,
+    revision: u64,
+    max_operations: usize,
+) -> Result<Changes, MetadataError> {
+    let operations = transaction.operations();
+    if operations > max_operations {
+        return Err(MetadataError::invalid(format!(
+            "a transaction has {operations} operations; the legal range is 1 to {max_operations}, split it"
+        )));
+    }
+    let mut view = View {
+        keyspace,
+        path,
+        changes: BTreeMap::new(),
+        limits: HashMap::new(),
+        cache,
+    };
+    let guards = view.compare(&transaction.compare)?;
+    distinct(&transaction.write)?;
+    let mut deleted = Vec::new();
+    // What refers to something is checked after what it refers to, however the caller ordered it.
+    for rank in 0..=2 {
+        for write in transaction.write.iter().filter(|w| rank_of(w) == rank) {
+            match write {
+                Write::PutStream(r) => view.put_stream(r, &guards, revision)?,
+                Write::DeleteStream(id) => {
+                    view.delete_stream(*id, &guards)?;
+                    deleted.push(*id);
+                }
+                Write::PutStreamlet(r) => view.put_streamlet(r, &guards, revision)?,
+                Write::PutGroup(r) => view.put_group(r, &guards, revision)?,
+                Write::DeleteGroup(key) => {
+                    guards.require_epoch(key.stream, key.streamlet, write)?;
+                    guards.require_existing(write)?;
+                    view.changes.insert(write.key().encode(), None);
+                }
+                Write::PutLaneStart { key, ordinal } => {
+                    guards.require_epoch(key.stream, key.streamlet, write)?;
+                    let limits = view.limits(key.stream)?;
+                    check::lane_start(key, *ordinal, limits)?;
+                    if let Some(Record::LaneStart(old)) = view.record(&write.key())? {
+                        not_back(write, old.ordinal, *ordinal)?;
+                    }
+                    let record = Record::LaneStart(crate::record::LaneStart {
+                        key: *key,
+                        ordinal: *ordinal,
+                        revision,
+                    });
+                    view.put(&write.key(), &record, revision);
+                }
+                Write::PutBroker(r) => {
+                    guards.require_revision(write)?;
+                    check::broker(r)?;
+                    view.put(&write.key(), &Record::Broker(r.clone()), revision);
+                }
+                Write::DeleteBroker(_) => {
+                    guards.require_existing(write)?;
+                    view.changes.insert(write.key().encode(), None);
+                }
+                Write::PutCounter { counter, value } => {
+                    let Some(old) = guards.counters.get(counter) else {
+                        return Err(unguarded(write, "the counter's value"));
+                    };
+                    not_back(write, *old, *value)?;
+                    view.put(&write.key(), &Record::Counter(*value), revision);
+                }
+            }
+        }
+    }
+    Ok(Changes {
+        deleted,
+        values: view.changes,
+        limits: view.limits,
+    })
+}
+
+/// Streams come before streamlets, and those before all else.
+fn rank_of(write: &Write) -> u8 {
+    match write {
+        Write::PutStream(_) | Write::DeleteStream(_) => 0,
+        Write::PutStreamlet(_) => 1,
+        _ => 2,
+    }
+}
+
+/// The keyspace with the transaction's own writes over it.
+struct View<'a> {
+    keyspace: &'a dyn Keyspace,
+    path: &'a Path,
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    limits: HashMap<StreamId, StreamLimits>,
+    cache: &'a mut LimitsCache,
+}
+
+impl View<'_> {
+    fn compare(&self, compare: &[Compare]) -> Result<Guards, MetadataError> {
+        let mut guards = Guards::default();
+        for condition in compare {
+            match condition {
+                Compare::StreamAbsent { name } => {
+                    self.name_is_free(name)?;
+                    guards.names.insert(name.clone());
+                }
+                Compare::StreamRevision { id, revision } => {
+                    self.revision(Key::Stream(*id), *revision, &mut guards)?;
+                }
+                Compare::StreamletRevision {
+                    stream,
+                    streamlet,
+                    revision,
+                } => self.revision(Key::Streamlet(*stream, *streamlet), *revision, &mut guards)?,
+                Compare::GroupRevision { key, revision } => {
+                    self.revision(Key::Group(*key), *revision, &mut guards)?;
+                }
+                Compare::BrokerRevision { id, revision } => {
+                    self.revision(Key::Broker(*id), *revision, &mut guards)?;
+                }
+                Compare::StreamletEpoch {
+                    stream,
+                    streamlet,
+                    epoch,
+                } => {
+                    let found = self.streamlet(*stream, *streamlet)?.map(|s| s.epoch);
+                    if found != Some(*epoch) {
+                        return Err(Conflict::Epoch {
+                            stream: *stream,
+                            streamlet: *streamlet,
+                            expected: *epoch,
+                            found,
+                        }
+                        .into());
+                    }
+                    guards.epochs.insert((*stream, *streamlet), *epoch);
+                }
+                Compare::CounterValue { counter, value } => {
+                    let key = Key::Counter(*counter);
+                    let found = match self.record(&key)? {
+                        Some(Record::Counter(found)) => found,
+                        _ => 0,
+                    };
+                    if found != *value {
+                        return Err(Conflict::Counter {
+                            key,
+                            expected: *value,
+                            found,
+                        }
+                        .into());
+                    }
+                    guards.counters.insert(*counter, found);
+                }
+            }
+        }
+        Ok(guards)
+    }
+
+    fn revision(&self, key: Key, expected: u64, guards: &mut Guards) -> Result<(), MetadataError> {
+        let bytes = key.encode();
+        let found = match self.get(&bytes)? {
+            Some(value) => {
+                decode_revision(&bytes, &value).map_err(|detail| self.corrupt(&key, &detail))?
+            }
+            None => 0,
+        };
+        if found != expected {
+            return Err(Conflict::Revision {
+                key,
+                expected,
+                found,
+            }
+            .into());
+        }
+        guards.revisions.insert(key, found);
+        Ok(())
+    }
+
+    fn name_is_free(&self, name: &str) -> Result<(), MetadataError> {
+        let key = Key::StreamName(name.to_owned()).encode();
+        if self.get(&key)?.is_some() {
+            return Err(Conflict::StreamExists {
+                name: name.to_owned(),
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    fn put_stream(
+        &mut self,
+        record: &StreamRecord,
+        guards: &Guards,
+        revision: u64,
+    ) -> Result<(), MetadataError> {
+        let key = Key::Stream(record.id);
+        if !guards.revisions.contains_key(&key) && !guards.names.contains(&record.name) {
+            return Err(unguarded(
+                &Write::PutStream(record.clone()),
+                "its revision or the absence of its name",
+            ));
+        }
+        check::stream(record)?;
+        match self.record(&key)? {
+            Some(Record::Stream(old)) => {
+                if let Some(found) = (!guards.revisions.contains_key(&key)).then_some(old.revision)
+                {
+                    // The name is free, yet the id is taken: no new stream.
+                    return Err(Conflict::Revision {
+                        key,
+                        expected: 0,
+                        found,
+                    }
+                    .into());
+                }
+                check::stream_change(&old, record)?;
+            }
+            _ => {
+                self.name_is_free(&record.name)?;
+                let name = Key::StreamName(record.name.clone());
+                self.put(&name, &Record::StreamName(record.id), revision);
+            }
+        }
+        self.limits.insert(record.id, StreamLimits::of(record));
+        self.put(&key, &Record::Stream(record.clone()), revision);
+        Ok(())
+    }
+
+    fn delete_stream(&mut self, id: StreamId, guards: &Guards) -> Result<(), MetadataError> {
+        guards.require_existing(&Write::DeleteStream(id))?;
+        let key = Key::Stream(id);
+        let Some(Record::Stream(old)) = self.record(&key)? else {
+            return Err(self.corrupt(&key, "the record is of another kind"));
+        };
+        self.changes.insert(key.encode(), None);
+        self.changes
+            .insert(Key::StreamName(old.name).encode(), None);
+        Ok(())
+    }
+
+    fn put_streamlet(
+        &mut self,
+        record: &StreamletRecord,
+        guards: &Guards,
+        revision: u64,
+    ) -> Result<(), MetadataError> {
+        let key = Key::Streamlet(record.stream, record.streamlet);
+        let created_here = self.limits.contains_key(&record.stream)
+            && self.keyspace_get(&Key::Stream(record.stream))?.is_none();
+        let guarded = created_here
+            || guards.revisions.contains_key(&key)
+            || guards
+                .epochs
+                .contains_key(&(record.stream, record.streamlet));
+        if !guarded {
+            return Err(unguarded(
+                &Write::PutStreamlet(record.clone()),
+                "the streamlet's epoch or revision",
+            ));
+        }
+        check::streamlet(record, self.limits(record.stream)?)?;
+        if let Some(old) = self.streamlet(record.stream, record.streamlet)? {
+            check::streamlet_change(&old, record)?;
+        }
+        self.put(&key, &Record::Streamlet(record.clone()), revision);
+        Ok(())
+    }
+
+    fn put_group(
+        &mut self,
+        record: &GroupRecord,
+        guards: &Guards,
+        revision: u64,
+    ) -> Result<(), MetadataError> {
+        let key = Key::Group(record.key());
+        if !guards
+            .epochs
+            .contains_key(&(record.stream, record.streamlet))
+            || !guards.revisions.contains_key(&key)
+        {
+            return Err(unguarded(
+                &Write::PutGroup(record.clone()),
+                "the streamlet's epoch and the group's revision",
+            ));
+        }
+        let limits = self.limits(record.stream)?;
+        let Some(streamlet) = self.streamlet(record.stream, record.streamlet)? else {
+            return Err(self.corrupt(&key, "its streamlet is gone"));
+        };
+        check::group(record, limits, &streamlet)?;
+        if let Some(Record::Group(old)) = self.record(&key)? {
+            check::group_change(&old, record)?;
+        }
+        self.put(&key, &Record::Group(record.clone()), revision);
+        Ok(())
+    }
+
+    /// The limits of a stream that must exist.
+    fn limits(&mut self, id: StreamId) -> Result<StreamLimits, MetadataError> {
+        if let Some(limits) = self.limits.get(&id).or_else(|| self.cache.0.get(&id)) {
+            return Ok(*limits);
+        }
+        match self.record(&Key::Stream(id))? {
+            Some(Record::Stream(stream)) => {
+                let limits = StreamLimits::of(&stream);
+                self.cache.0.insert(id, limits);
+                Ok(limits)
+            }
+            _ => Err(Conflict::Absent {
+                key: Key::Stream(id),
+            }
+            .into()),
+        }
+    }
+
+    fn streamlet(
+        &self,
+        stream: StreamId,
+        streamlet: StreamletId,
+    ) -> Result<Option<StreamletRecord>, MetadataError> {
+        Ok(match self.record(&Key::Streamlet(stream, streamlet))? {
+            Some(Record::Streamlet(record)) => Some(record),
+            _ => None,
+        })
+    }
+
+    fn record(&self, key: &Key) -> Result<Option<Record>, MetadataError> {
+        let bytes = key.encode();
+        match self.get(&bytes)? {
+            Some(value) => decode_value(key, &bytes, &value)
+                .map(Some)
+                .map_err(|detail| self.corrupt(key, &detail)),
+            None => Ok(None),
+        }
+    }
+
+    fn put(&mut self, key: &Key, record: &Record, revision: u64) {
+        let bytes = key.encode();
+        let value = encode_value(&bytes, record, revision);
+        self.changes.insert(bytes, Some(value));
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
+        match self.changes.get(key) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.keyspace.get(key),
+        }
+    }
+
+    fn keyspace_get(&self, key: &Key) -> Result<Option<Vec<u8>>, MetadataError> {
+        self.keyspace.get(&key.encode())
+    }
+
+    fn corrupt(&self, key: &Key, detail: &str) -> MetadataError {
+        MetadataError::Corrupt {
+            path: self.path.to_path_buf(),
+            detail: format!("{key}: {detail}"),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The one ordered keyspace that every store keeps records in.
+//!
+//! A key is a letter for the kind, then the ids, big-endian so that bytes sort as numbers do:
+//!
+//! ```text
+//! b broker:u32                                broker
+//! c counter:u8                                counter
+//! g stream:16 streamlet:u32 group:u64         group
+//! l stream:16 streamlet:u32 lane:u32          log start of a lane
+//! n name                                      id of the stream of that name
+//! s stream:16                                 stream
+//! t stream:16 streamlet:u32                   streamlet
+//! ```
+
+use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId};
+
+use crate::record::{Counter, GroupKey};
+
+/// Names one record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Key {
+    /// A broker.
+    Broker(u32),
+    /// A counter.
+    Counter(Counter),
+    /// A group.
+    Group(GroupKey),
+    /// The log start of a lane.
+    LaneStart(LaneKey),
+    /// Which stream has a name.
+    StreamName(String),
+    /// A stream.
+    Stream(StreamId),
+    /// A streamlet.
+    Streamlet(StreamId, StreamletId),
+}
+
+pub(crate) const BROKER: u8 = b'b';
+pub(crate) const COUNTER: u8 = b'c';
+pub(crate) const GROUP: u8 = b'g';
+pub(crate) const LANE_START: u8 = b'l';
+pub(crate) const STREAM_NAME: u8 = b'n';
+pub(crate) const STREAM: u8 = b's';
+pub(crate) const STREAMLET: u8 = b't';
+
+impl Key {
+    /// The key's bytes in the keyspace.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
+            Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
+            Key::Group(key) => join(
+                GROUP,
+                &[
+                    key.stream.as_bytes(),
+                    &key.streamlet.0.to_be_bytes(),
+                    &key.group.0.to_be_bytes(),
+                ],
+            ),
+            Key::LaneStart(key) => join(
+                LANE_START,
+                &[
+                    key.stream.as_bytes(),
+                    &key.streamlet.0.to_be_bytes(),
+                    &key.lane.0.to_be_bytes(),
+                ],
+            ),
+            Key::StreamName(name) => join(STREAM_NAME, &[name.as_bytes()]),
+            Key::Stream(id) => join(STREAM, &[id.as_bytes()]),
+            Key::Streamlet(stream, streamlet) => {
+                join(STREAMLET, &[stream.as_bytes(), &streamlet.0.to_be_bytes()])
+            }
+        }
+    }
+
+    /// The key of its bytes; `None` when they are no key.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Key> {
+        let (&kind, mut rest) = bytes.split_first()?;
+        let rest = &mut rest;
+        let key = match kind {
+            BROKER => Key::Broker(u32::from_be_bytes(take(rest)?)),
+            COUNTER => match take::<1>(rest)? {
+                [1] => Key::Counter(Counter::ProducerIds),
+                _ => return None,
+            },
+            GROUP => Key::Group(GroupKey {
+                stream: stream(rest)?,
+                streamlet: StreamletId(u32::from_be_bytes(take(rest)?)),
+                group: GroupId(u64::from_be_bytes(take(rest)?)),
+            }),
+            LANE_START => Key::LaneStart(LaneKey {
+                stream: stream(rest)?,
+                streamlet: StreamletId(u32::from_be_bytes(take(rest)?)),
+                lane: LaneId(u32::from_be_bytes(take(rest)?)),
+            }),
+            STREAM_NAME => {
+                let name = std::str::from_utf8(rest).ok()?.to_owned();
+                *rest = &[];
+                Key::StreamName(name)
+            }
+            STREAM => Key::Stream(stream(rest)?),
+            STREAMLET => {
+                Key::Streamlet(stream(rest)?, StreamletId(u32::from_be_bytes(take(rest)?)))
+            }
+            _ => return None,
+        };
+        rest.is_empty().then_some(key)
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Key::Broker(id) => write!(f, "broker {id}"),
+            Key::Counter(counter) => write!(f, "counter {counter:?}"),
+            Key::Group(key) => write!(f, "group {key}"),
+            Key::LaneStart(key) => write!(f, "log start of lane {key}"),
+            Key::StreamName(name) => write!(f, "stream name {name:?}"),
+            Key::Stream(id) => write!(f, "stream {id}"),
+            Key::Streamlet(stream, streamlet) => write!(f, "streamlet {stream}/{streamlet}"),
+        }
+    }
+}
+
+/// What all keys of `kind` begin with that belong to a stream.
+pub(crate) fn stream_prefix(kind: u8, stream: StreamId) -> Vec<u8> {
+    join(kind, &[stream.as_bytes()])
+}
+
+/// What all keys of `kind` begin with that belong to a streamlet.
+pub(crate) fn streamlet_prefix(kind: u8, stream: StreamId, streamlet: StreamletId) -> Vec<u8> {
+    join(kind, &[stream.as_bytes(), &streamlet.0.to_be_bytes()])
+}
+
+/// The least key above all that begin with `prefix`; `None` when there is none.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end);
+        }
+    }
+    None
+}
+
+fn join(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 + parts.iter().map(|p| p.len()).sum::<usize>());
+    out.push(kind);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn stream(rest: &mut &[u8]) -> Option<StreamId> {
+    StreamId::from_slice(&take::<16>(rest)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys() -> impl Strategy<Value = Key> {
+        let stream = any::<u128>().prop_map(|n| StreamId(uuid::Uuid::from_u128(n)));
+        prop_oneof![
+            any::<u32>().prop_map(Key::Broker),
+            Just(Key::Counter(Counter::ProducerIds)),
+            (stream.clone(), any::<u32>(), any::<u64>()).prop_map(|(stream, t, g)| {
+                Key::Group(GroupKey {
+                    stream,
+                    streamlet: StreamletId(t),
+                    group: GroupId(g),
+                })
+            }),
+            (stream.clone(), any::<u32>(), any::<u32>()).prop_map(|(stream, t, l)| {
+                Key::LaneStart(LaneKey {
+                    stream,
+                    streamlet: StreamletId(t),
+                    lane: LaneId(l),
+                })
+            }),
+            "[a-z.]{0,20}".prop_map(Key::StreamName),
+            stream.clone().prop_map(Key::Stream),
+            (stream, any::<u32>()).prop_map(|(s, t)| Key::Streamlet(s, StreamletId(t))),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip_and_sort_as_keys_do(a in keys(), b in keys()) {
+            prop_assert_eq!(Key::decode(&a.encode()), Some(a.clone()));
+            prop_assert_eq!(a.encode().cmp(&b.encode()), a.cmp(&b));
+        }
+
+        #[test]
+        fn any_bytes_are_a_key_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(key) = Key::decode(&bytes) {
+                prop_assert_eq!(key.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn prefix_ends() {
+        assert_eq!(prefix_end(b"a"), Some(b"b".to_vec()));
+        assert_eq!(prefix_end(&[1, 0xff, 0xff]), Some(vec![2]));
+        assert_eq!(prefix_end(&[0xff]), None);
+    }
+}

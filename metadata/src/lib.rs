@@ -1,0 +1,129 @@
+//! The metadata store: which streams, streamlets and groups exist, who may write them, where they end.
+//!
+//! A broker holds all of this in memory, reads it once at its start with [`MetadataStore::load`] and
+//! from then on records every change before it acts on it. There is one trait, [`MetadataStore`],
+//! and a store for each size of installation:
+//!
+//! * [`EmbeddedStore`]: a file of one broker (redb). Transactions that arrive while one fsync runs
+//!   share the next.
+//! * [`MemoryStore`]: for tests; fails on demand, can be stepped, can be copied as if killed.
+//!
+//! ```
+//! use kera_metadata::*;
+//!
+//! let store = MemoryStore::new();
+//! let record = StreamRecord::new("flights", StreamConfig::default(), 1_700_000_000_000);
+//! let (stream, streamlets) = store.create_stream(record, 1)?;
+//!
+//! // A streamlet moves to another owner: a new epoch, if nobody else was faster.
+//! let old = &streamlets[0];
+//! let new = StreamletRecord { owner: 2, epoch: (old.epoch.0 + 1).into(), ..old.clone() };
+//! let take_over = Transaction::new(vec![Compare::epoch(old)], vec![Write::PutStreamlet(new)]);
+//! store.commit(take_over.clone())?;
+//! assert!(matches!(
+//!     store.commit(take_over),
+//!     Err(MetadataError::Conflict(Conflict::Epoch { .. }))
+//! ));
+//! assert_eq!(store.stream_named("flights")?, Some(stream.id));
+//! # Ok::<(), MetadataError>(())
+//! ```
+//!
+//! # Records
+//!
+//! | record | key | what it says |
+//! |---|---|---|
+//! | [`StreamRecord`] | stream | name, settings, how lanes grew |
+//! | [`StreamletRecord`] | stream, streamlet | owner, epoch, the next group id |
+//! | [`GroupRecord`] | stream, streamlet, group | lane, epoch, state, where it begins and ends, copies |
+//! | [`LaneStart`] | stream, streamlet, lane | the least ordinal that may be read |
+//! | [`BrokerRecord`] | broker | address and incarnation |
+//! | [`Counter`] | counter | the next producer id |
+//! | stream name | name | the id of the stream of that name |
+//!
+//! Commits of consumers are not here: they are too many, and live in an internal stream.
+//!
+//! # Transactions
+//!
+//! A [`Transaction`] compares, then writes, all or nothing. Each that writes takes one store-wide
+//! revision and stamps it on all its records; revision 0 means "does not exist". A transaction that
+//! fails a comparison is answered with a [`Conflict`] and changes nothing; one that is impossible
+//! whatever the store holds is [`MetadataError::Invalid`]. Transactions take effect in the order
+//! they were submitted, so a caller that submits under the lock it decides under keeps its order.
+//!
+//! The store enforces what a forgetful caller would get wrong:
+//!
+//! * **Who writes a group compares the streamlet's epoch and the group's revision.** The epoch stops
+//!   an owner that was replaced, and an earlier life of the same broker; the revision stops two
+//!   writers of one epoch, such as a retention job and a close, from undoing each other. An epoch
+//!   never falls, and rises with every owner.
+//! * **A group only moves forward**: ahead, open, closed. It is recorded ahead or open in the
+//!   streamlet's present epoch only. While it is open its copies cannot change, so that every copy
+//!   of the set holds what was acknowledged. It is closed once, by the owner or by whoever has the
+//!   next epoch; then its end is final, and jobs change only copies, generation and live bytes.
+//! * **Ids and ordinals are never reused.** Every group is below its streamlet's `next_group`, which
+//!   never falls; a new group raises it in the same transaction. Log starts and counters never fall.
+//!   A closed group's `next_ordinal` is at least its end.
+//! * **A stream is one piece.** Name, streamlets, `lane_by` and sizes are fixed at creation, lanes
+//!   only grow, and a generation of lanes that was recorded stays. Deleting a stream deletes its
+//!   name, streamlets, groups and log starts in the same transaction, and frees the name.
+//!
+//! # Outcomes
+//!
+//! [`MetadataError::is_definite`] tells whether an error means that nothing was written. Only
+//! [`MetadataError::UnknownOutcome`] does not: then read back ([`MetadataStore::read`]) before
+//! acting. The record's revision and content tell whether the transaction took effect; a record that
+//! is still as it was may be written again with the same comparisons, which refuse it if the first
+//! attempt arrives late.
+//!
+//! # What another store needs
+//!
+//! Keys are flat and ordered and values carry nothing that depends on the embedded store, so that a
+//! store over etcd maps each record to one key. What it has to bring:
+//!
+//! * **Comparisons.** A record's revision is etcd's `mod_revision`, absence is 0 in both. An epoch
+//!   is compared while the streamlet's other fields change, so it needs a key of its own, written
+//!   with the streamlet.
+//! * **Limits.** etcd takes 128 operations a transaction. [`MetadataStore::max_operations`] says so,
+//!   [`MetadataStore::bump_epochs`] obeys it, and callers with bulk work cut it by
+//!   [`Transaction::operations`]. Creating a stream of more streamlets writes these first and the
+//!   stream last; until then nobody sees them.
+//! * **Checks against what is there** (a group only moves forward, and the like) rest on records that
+//!   the transaction compares; the store reads them first and adds their revisions as comparisons.
+//! * **Deleting a stream** is five operations, three of them ranges.
+//! * **Unknown outcomes**: a timeout or a lost connection is one. They are rare here and common there.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod check;
+pub mod config;
+mod convert;
+mod embedded;
+mod encode;
+mod error;
+mod evaluate;
+mod guard;
+mod image;
+mod key;
+mod memory;
+mod messages;
+mod name;
+mod queue;
+mod record;
+mod store;
+mod transaction;
+
+pub use answer::CommitFuture;
+pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL};
+pub use config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
+pub use encode::Record;
+pub use error::{Conflict, MetadataError};
+pub use key::Key;
+pub use memory::{Fault, MemoryStore};
+pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
+pub use record::{
+    BrokerRecord, CopyRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image,
+    LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord, StreamletRecord,
+};
+pub use store::{Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation};
+pub use transaction::{Committed, Compare, Transaction, Write};

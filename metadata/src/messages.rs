@@ -1,0 +1,153 @@
+//! The stored form of records: messages written out by hand.
+//!
+//! A tag is never reused; fields are only added, absent ones read as zero, and fields of a newer build
+//! are skipped.
+
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct BrokerMessage {
+    #[prost(string, tag = "1")]
+    pub(crate) address: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) store_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) boot_id: Vec<u8>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) started_ms: u64,
+    #[prost(string, tag = "5")]
+    pub(crate) version: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NumberMessage {
+    /// A counter's value, or a log start.
+    #[prost(uint64, tag = "1")]
+    pub(crate) value: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NameMessage {
+    #[prost(bytes = "vec", tag = "1")]
+    pub(crate) stream: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StreamMessage {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) config: Option<ConfigMessage>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) lane_generations: Vec<LaneGenerationMessage>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) created_ms: u64,
+    #[prost(bool, tag = "5")]
+    pub(crate) internal: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ConfigMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlets: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lanes: u32,
+    /// 0 key, 1 producer.
+    #[prost(uint32, tag = "3")]
+    pub(crate) lane_by: u32,
+    #[prost(uint32, tag = "4")]
+    pub(crate) segment_size: u32,
+    #[prost(uint32, tag = "5")]
+    pub(crate) segments_per_group: u32,
+    /// 0 written, 1 memory, 2 synced.
+    #[prost(uint32, tag = "6")]
+    pub(crate) ack: u32,
+    #[prost(uint64, tag = "7")]
+    pub(crate) retention_ms: u64,
+    #[prost(uint64, tag = "8")]
+    pub(crate) retention_bytes: u64,
+    #[prost(uint64, tag = "9")]
+    pub(crate) group_max_age_ms: u64,
+    #[prost(uint32, tag = "10")]
+    pub(crate) max_batch_bytes: u32,
+    /// 0 create, 1 append.
+    #[prost(uint32, tag = "11")]
+    pub(crate) timestamp_type: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct LaneGenerationMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) lanes: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) starts: Vec<GenerationStartMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GenerationStartMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) ordinal: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StreamletMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) owner: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) epoch: u32,
+    #[prost(uint64, tag = "3")]
+    pub(crate) next_group: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GroupMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) generation: u32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) lane: u32,
+    #[prost(uint32, tag = "3")]
+    pub(crate) epoch: u32,
+    /// 1 ahead, 2 open, 3 closed.
+    #[prost(uint32, tag = "4")]
+    pub(crate) state: u32,
+    #[prost(uint64, optional, tag = "5")]
+    pub(crate) first_ordinal: Option<u64>,
+    #[prost(uint64, tag = "6")]
+    pub(crate) length: u64,
+    #[prost(uint64, tag = "7")]
+    pub(crate) end_ordinal: u64,
+    #[prost(uint64, tag = "8")]
+    pub(crate) next_ordinal: u64,
+    #[prost(sint64, tag = "9")]
+    pub(crate) max_timestamp_ms: i64,
+    #[prost(uint64, tag = "10")]
+    pub(crate) closed_ms: u64,
+    #[prost(uint64, tag = "11")]
+    pub(crate) live_bytes: u64,
+    #[prost(message, repeated, tag = "12")]
+    pub(crate) copies: Vec<CopyMessage>,
+    #[prost(message, optional, tag = "13")]
+    pub(crate) damaged: Option<DamageMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CopyMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) broker: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) store_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) boot_id: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DamageMessage {
+    #[prost(uint64, tag = "1")]
+    pub(crate) address: u64,
+    #[prost(string, tag = "2")]
+    pub(crate) detail: String,
+}

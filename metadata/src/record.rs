@@ -1,0 +1,276 @@
+//! What is recorded: plain values, as callers see them.
+
+use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use uuid::Uuid;
+
+use crate::config::StreamConfig;
+
+/// A broker that has used this store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerRecord {
+    /// The broker's number; streamlets name their owner by it.
+    pub id: u32,
+    /// `host:port` that clients reach it at, 1 to 255 bytes.
+    pub address: String,
+    /// Random id of its store directory, made when that was created empty.
+    pub store_id: Uuid,
+    /// Random id of the machine's boot that its last start happened in.
+    pub boot_id: Uuid,
+    /// When it last started, milliseconds since 1970.
+    pub started_ms: u64,
+    /// Version of the program that last started, at most 64 bytes; for people.
+    pub version: String,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+/// A time in a stream's life with one number of lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneGeneration {
+    /// Q during this generation.
+    pub lanes: u32,
+    /// For each lane of the generation before: the ordinal at which this one begins. Empty in a
+    /// stream's first generation. With `lane_by = key` every old lane of every streamlet is listed;
+    /// with `lane_by = producer` growth needs no boundary and the list may be empty.
+    pub starts: Vec<(StreamletId, LaneId, Ordinal)>,
+}
+
+/// A stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Its id for life.
+    pub id: StreamId,
+    /// Its name, unique among the streams that exist.
+    pub name: String,
+    /// Its settings.
+    pub config: StreamConfig,
+    /// How its lanes grew, oldest first; never empty, the last has `config.lanes`. A generation's
+    /// index is its number in the protocol.
+    pub lane_generations: Vec<LaneGeneration>,
+    /// When it was created, milliseconds since 1970.
+    pub created_ms: u64,
+    /// True for the broker's own streams, whose names begin with `_kera`.
+    pub internal: bool,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+impl StreamRecord {
+    /// A stream as it is created: one lane generation, no revision.
+    pub fn new(name: impl Into<String>, config: StreamConfig, created_ms: u64) -> Self {
+        let lanes = config.lanes;
+        let name = name.into();
+        Self {
+            id: StreamId::random(),
+            internal: name.starts_with(crate::name::INTERNAL_PREFIX),
+            name,
+            config,
+            lane_generations: vec![LaneGeneration {
+                lanes,
+                starts: Vec::new(),
+            }],
+            created_ms,
+            revision: 0,
+        }
+    }
+}
+
+/// A streamlet: the unit of ownership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamletRecord {
+    /// The stream.
+    pub stream: StreamId,
+    /// Its number in the stream.
+    pub streamlet: StreamletId,
+    /// Number of the broker that owns it.
+    pub owner: u32,
+    /// The owner's right to write; at most `i32::MAX`, never falls, rises with every owner.
+    pub epoch: Epoch,
+    /// The least group id that was never given out; never falls. Every recorded group is below.
+    pub next_group: GroupId,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+/// Names one group of one streamlet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// The stream.
+    pub stream: StreamId,
+    /// The streamlet.
+    pub streamlet: StreamletId,
+    /// The group.
+    pub group: GroupId,
+}
+
+impl std::fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}", self.stream, self.streamlet, self.group)
+    }
+}
+
+/// Where a group stands in its life; it only ever moves down this list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GroupState {
+    /// Recorded ahead of its use; nothing is written yet, and it may be deleted unopened.
+    Ahead,
+    /// In use, or left behind by an owner that ended; its set of copies never changes.
+    Open,
+    /// Ended by its one close: length and ordinals are final.
+    Closed,
+}
+
+/// One recorded copy of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CopyRecord {
+    /// Number of the broker that holds it.
+    pub broker: u32,
+    /// Random id of the store directory it lies in.
+    pub store_id: Uuid,
+    /// Random id of the machine's boot in which it was made. With the store id it is the
+    /// incarnation, over which unsynced bytes survive.
+    pub boot_id: Uuid,
+}
+
+/// That a group's bytes are damaged, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Address in the group, in bytes, of the first batch that cannot be served.
+    pub address: u64,
+    /// What was found there, at most [`MAX_DAMAGE_DETAIL`] bytes; for people.
+    pub detail: String,
+}
+
+/// Most bytes of [`Damage::detail`].
+pub const MAX_DAMAGE_DETAIL: usize = 1024;
+
+/// A group: the unit of copies, retention and movement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// The stream.
+    pub stream: StreamId,
+    /// The streamlet.
+    pub streamlet: StreamletId,
+    /// The group's number in the streamlet.
+    pub group: GroupId,
+    /// The file generation: 0 as appended, more after a job rewrote it; never falls.
+    pub generation: u32,
+    /// The lane it belongs to, for life.
+    pub lane: LaneId,
+    /// Its one epoch, for life.
+    pub epoch: Epoch,
+    /// Where it stands in its life.
+    pub state: GroupState,
+    /// Ordinal of its first record. Unknown while its predecessor is not closed; never changes once
+    /// known, and a closed group's is known.
+    pub first_ordinal: Option<Ordinal>,
+    /// Where its bytes end: the address after the last batch. Final once closed.
+    pub length: u64,
+    /// One above the ordinal of its last record; at most 2^32 above the first. Final once closed.
+    pub end_ordinal: Ordinal,
+    /// First ordinal of the lane's next group: `end_ordinal`, or more after a loss.
+    pub next_ordinal: Ordinal,
+    /// Greatest timestamp of its records, milliseconds since 1970; -1 when it has none.
+    pub max_timestamp_ms: i64,
+    /// When it was closed, milliseconds since 1970; 0 until then.
+    pub closed_ms: u64,
+    /// Bytes in it that still count, after compaction; at most `length` once closed.
+    pub live_bytes: u64,
+    /// Where its bytes are: 1 to [`MAX_COPIES`], each at another broker.
+    pub copies: Vec<CopyRecord>,
+    /// Set when its bytes were found damaged.
+    pub damaged: Option<Damage>,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+/// Most copies of a group.
+pub const MAX_COPIES: usize = 16;
+
+impl GroupRecord {
+    /// The key it is recorded under.
+    pub fn key(&self) -> GroupKey {
+        GroupKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+            group: self.group,
+        }
+    }
+
+    /// The lane it belongs to.
+    pub fn lane_key(&self) -> LaneKey {
+        LaneKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+            lane: self.lane,
+        }
+    }
+}
+
+/// Where a lane's log begins, once it was trimmed or expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneStart {
+    /// The lane.
+    pub key: LaneKey,
+    /// The least ordinal that may be read; never falls.
+    pub ordinal: Ordinal,
+    /// Revision of the transaction that wrote this.
+    pub revision: u64,
+}
+
+/// A number that only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Counter {
+    /// The least producer id that was never given out; ids begin at 1.
+    ProducerIds,
+}
+
+/// Everything that a store holds, or everything of one streamlet. Each list is sorted by its key:
+/// stream id, then streamlet, then group or lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Random id made when the store was created.
+    pub cluster: Uuid,
+    /// Revision of the last transaction that is in this image.
+    pub revision: u64,
+    /// By number.
+    pub brokers: Vec<BrokerRecord>,
+    /// By id.
+    pub streams: Vec<StreamRecord>,
+    /// By stream and number.
+    pub streamlets: Vec<StreamletRecord>,
+    /// By streamlet and group.
+    pub groups: Vec<GroupRecord>,
+    /// By streamlet and lane; a lane that is absent begins at 0.
+    pub lane_starts: Vec<LaneStart>,
+    /// The values of counters; one that is absent was never used.
+    pub counters: Vec<(Counter, u64)>,
+}
+
+impl Image {
+    /// The streamlets of a stream.
+    pub fn streamlets_of(&self, stream: StreamId) -> &[StreamletRecord] {
+        equal_range(&self.streamlets, |r| r.stream.cmp(&stream))
+    }
+
+    /// The groups of a streamlet, by id.
+    pub fn groups_of(&self, stream: StreamId, streamlet: StreamletId) -> &[GroupRecord] {
+        equal_range(&self.groups, |r| {
+            (r.stream, r.streamlet).cmp(&(stream, streamlet))
+        })
+    }
+
+    /// The log starts of a streamlet, by lane.
+    pub fn lane_starts_of(&self, stream: StreamId, streamlet: StreamletId) -> &[LaneStart] {
+        equal_range(&self.lane_starts, |r| {
+            (r.key.stream, r.key.streamlet).cmp(&(stream, streamlet))
+        })
+    }
+}
+
+fn equal_range<T>(sorted: &[T], compare: impl Fn(&T) -> std::cmp::Ordering) -> &[T] {
+    let start = sorted.partition_point(|r| compare(r).is_lt());
+    let end = sorted.partition_point(|r| compare(r).is_le());
+    &sorted[start..end]
+}

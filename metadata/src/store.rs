@@ -1,0 +1,304 @@
+//! The one trait that every metadata store has.
+
+use std::ops::Range;
+
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+
+use crate::answer::CommitFuture;
+use crate::check::MAX_ORDINAL;
+use crate::encode::Record;
+use crate::error::{Conflict, MetadataError};
+use crate::key::Key;
+use crate::record::{
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, StreamRecord, StreamletRecord,
+};
+use crate::transaction::{Committed, Compare, Transaction, Write};
+
+/// What is called with a transaction's outcome.
+pub type Done = Box<dyn FnOnce(Result<Committed, MetadataError>) + Send>;
+
+/// The epoch of a streamlet that was just created.
+pub const FIRST_EPOCH: Epoch = Epoch(1);
+/// The id of a streamlet's first group.
+pub const FIRST_GROUP: GroupId = GroupId(1);
+/// Most producer ids of one block.
+pub const MAX_PRODUCER_ID_BLOCK: u64 = 1 << 20;
+
+/// Times that an operation made of a read and a transaction is begun anew after a conflict.
+const ATTEMPTS: u32 = 32;
+/// Streamlets that take a new epoch in one transaction, where the store allows so many.
+const EPOCHS_PER_TRANSACTION: usize = 1024;
+
+/// Where streams, streamlets, groups, log starts and counters are recorded.
+///
+/// Transactions are evaluated one after the other, in the order in which one caller submitted them,
+/// and count only once durable. See the crate's documentation for the records and the rules.
+pub trait MetadataStore: Send + Sync + 'static {
+    /// Everything, for a broker's start. Sees every transaction whose outcome was told before the
+    /// call. Blocks; about 4 us per group.
+    ///
+    /// # Errors
+    /// [`MetadataError::Corrupt`] if any record cannot be read or contradicts another.
+    fn load(&self) -> Result<Image, MetadataError>;
+
+    /// One streamlet's record, groups and log starts, such as an owner reads after it took the
+    /// epoch. The image's other lists are empty. Blocks.
+    fn load_streamlet(
+        &self,
+        stream: StreamId,
+        streamlet: StreamletId,
+    ) -> Result<Image, MetadataError>;
+
+    /// One record, such as after an unknown outcome; `None` when it does not exist. Blocks.
+    fn read(&self, key: &Key) -> Result<Option<Record>, MetadataError>;
+
+    /// Every streamlet of every stream. Blocks.
+    fn streamlets(&self) -> Result<Vec<StreamletRecord>, MetadataError>;
+
+    /// Hands a transaction over and returns at once. `done` runs exactly once, on the store's thread,
+    /// when the transaction is durable or was refused; it must be short, and must not wait for this
+    /// store. At the limit of waiting transactions `done` is told
+    /// [`MetadataError::Overloaded`]. The caller may hold locks that `done` takes, except on a store
+    /// that was closed: there `done` is told [`MetadataError::Closed`] on the calling thread.
+    fn submit(&self, transaction: Transaction, done: Done);
+
+    /// Most operations of one transaction: comparisons, or keys and ranges written, whichever is
+    /// more. Greater ones are refused as invalid.
+    fn max_operations(&self) -> usize;
+
+    /// Finishes what waits, then ends the store's thread; later transactions are refused. Blocks.
+    /// Dropping a store does the same.
+    fn close(&self);
+
+    /// Submits a transaction and blocks until its outcome is known. Not to be called in `done`, nor
+    /// on a thread that runs async tasks.
+    fn commit(&self, transaction: Transaction) -> Result<Committed, MetadataError> {
+        self.commit_async(transaction).wait()
+    }
+
+    /// Submits a transaction, at once, and returns a future of its outcome.
+    fn commit_async(&self, transaction: Transaction) -> CommitFuture {
+        let (future, done) = CommitFuture::new();
+        self.submit(transaction, done);
+        future
+    }
+
+    /// A stream by its id.
+    fn stream(&self, id: StreamId) -> Result<Option<StreamRecord>, MetadataError> {
+        Ok(match self.read(&Key::Stream(id))? {
+            Some(Record::Stream(record)) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// The id of the stream of a name.
+    fn stream_named(&self, name: &str) -> Result<Option<StreamId>, MetadataError> {
+        Ok(match self.read(&Key::StreamName(name.to_owned()))? {
+            Some(Record::StreamName(id)) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// A streamlet.
+    fn streamlet(
+        &self,
+        stream: StreamId,
+        streamlet: StreamletId,
+    ) -> Result<Option<StreamletRecord>, MetadataError> {
+        Ok(match self.read(&Key::Streamlet(stream, streamlet))? {
+            Some(Record::Streamlet(record)) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// A group.
+    fn group(&self, key: GroupKey) -> Result<Option<GroupRecord>, MetadataError> {
+        Ok(match self.read(&Key::Group(key))? {
+            Some(Record::Group(record)) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// A broker.
+    fn broker(&self, id: u32) -> Result<Option<BrokerRecord>, MetadataError> {
+        Ok(match self.read(&Key::Broker(id))? {
+            Some(Record::Broker(record)) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// A counter's value; 0 if it was never used.
+    fn counter(&self, counter: Counter) -> Result<u64, MetadataError> {
+        Ok(match self.read(&Key::Counter(counter))? {
+            Some(Record::Counter(value)) => value,
+            _ => 0,
+        })
+    }
+
+    /// Creates a stream with all its streamlets, owned by `owner`, in one transaction. Answers them
+    /// with their revisions. Blocks; [`creation`] is the transaction for callers that must not.
+    ///
+    /// # Errors
+    /// [`Conflict::StreamExists`] if the name is taken; what [`StreamRecord`] forbids as invalid.
+    fn create_stream(
+        &self,
+        stream: StreamRecord,
+        owner: u32,
+    ) -> Result<(StreamRecord, Vec<StreamletRecord>), MetadataError> {
+        let (transaction, mut streamlets) = creation(&stream, owner)?;
+        let revision = self.commit(transaction)?.revision;
+        for streamlet in &mut streamlets {
+            streamlet.revision = revision;
+        }
+        Ok((StreamRecord { revision, ..stream }, streamlets))
+    }
+
+    /// Gives every streamlet of `owner` its next epoch, in as few transactions as the store allows,
+    /// and answers them with it. A broker calls this at every start, before it serves anything.
+    /// Blocks.
+    fn bump_epochs(&self, owner: u32) -> Result<Vec<StreamletRecord>, MetadataError> {
+        bump_epochs(self, owner, CommitFuture::wait)
+    }
+
+    /// Takes `count` producer ids that nobody was given and nobody will be. They are durably taken
+    /// when this returns; those not used are lost. Blocks.
+    ///
+    /// # Errors
+    /// `count` outside 1 to [`MAX_PRODUCER_ID_BLOCK`], or no ids left, as invalid.
+    fn allocate_producer_ids(&self, count: u64) -> Result<Range<u64>, MetadataError> {
+        if !(1..=MAX_PRODUCER_ID_BLOCK).contains(&count) {
+            return Err(MetadataError::invalid(format!(
+                "a block of {count} producer ids is asked for; the legal range is 1 to {MAX_PRODUCER_ID_BLOCK}"
+            )));
+        }
+        let counter = Counter::ProducerIds;
+        let mut value = self.counter(counter)?;
+        for _ in 0..ATTEMPTS {
+            let start = value.max(1);
+            // Kafka's producer ids are signed.
+            let end = match start.checked_add(count) {
+                Some(end) if end <= MAX_ORDINAL => end,
+                _ => return Err(MetadataError::invalid("no producer ids are left")),
+            };
+            let outcome = self.commit(Transaction::new(
+                vec![Compare::CounterValue { counter, value }],
+                vec![Write::PutCounter {
+                    counter,
+                    value: end,
+                }],
+            ));
+            match outcome {
+                Ok(_) => return Ok(start..end),
+                Err(MetadataError::Conflict(Conflict::Counter { found, .. })) => value = found,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(MetadataError::Overloaded { waiting: 0 })
+    }
+}
+
+/// The transaction that creates `stream` with all its streamlets, owned by `owner`, and the
+/// streamlets, whose revision the outcome tells.
+///
+/// # Errors
+/// Settings that are illegal, as invalid: nothing is made of a number of streamlets not yet checked.
+pub fn creation(
+    stream: &StreamRecord,
+    owner: u32,
+) -> Result<(Transaction, Vec<StreamletRecord>), MetadataError> {
+    stream.config.validate()?;
+    let streamlets: Vec<_> = (0..stream.config.streamlets)
+        .map(|number| StreamletRecord {
+            stream: stream.id,
+            streamlet: StreamletId(number),
+            owner,
+            epoch: FIRST_EPOCH,
+            next_group: FIRST_GROUP,
+            revision: 0,
+        })
+        .collect();
+    let mut write = Vec::with_capacity(streamlets.len() + 1);
+    write.push(Write::PutStream(stream.clone()));
+    write.extend(streamlets.iter().cloned().map(Write::PutStreamlet));
+    let compare = vec![
+        Compare::StreamAbsent {
+            name: stream.name.clone(),
+        },
+        Compare::StreamRevision {
+            id: stream.id,
+            revision: 0,
+        },
+    ];
+    Ok((Transaction::new(compare, write), streamlets))
+}
+
+/// [`MetadataStore::bump_epochs`] with `wait` to wait for each transaction.
+pub(crate) fn bump_epochs<S: MetadataStore + ?Sized>(
+    store: &S,
+    owner: u32,
+    wait: impl Fn(CommitFuture) -> Result<Committed, MetadataError>,
+) -> Result<Vec<StreamletRecord>, MetadataError> {
+    let mut left = store.streamlets()?;
+    left.retain(|s| s.owner == owner);
+    let mut bumped = Vec::with_capacity(left.len());
+    let size = EPOCHS_PER_TRANSACTION.min(store.max_operations()).max(1);
+    for _ in 0..ATTEMPTS {
+        if left.is_empty() {
+            bumped.sort_unstable_by_key(|s: &StreamletRecord| (s.stream, s.streamlet));
+            return Ok(bumped);
+        }
+        for streamlet in &mut left {
+            streamlet.epoch = next_epoch(streamlet)?;
+        }
+        let waiting: Vec<_> = left
+            .chunks(size)
+            .map(|chunk| {
+                let compare = chunk.iter().map(|s| Compare::StreamletRevision {
+                    stream: s.stream,
+                    streamlet: s.streamlet,
+                    revision: s.revision,
+                });
+                let write = chunk.iter().cloned().map(Write::PutStreamlet);
+                store.commit_async(Transaction::new(compare.collect(), write.collect()))
+            })
+            .collect();
+        let mut retry = Vec::new();
+        let mut failed = None;
+        // Every answer is awaited, so that no transaction of this call outlives it.
+        for (chunk, future) in left.chunks(size).zip(waiting) {
+            match wait(future) {
+                Ok(Committed { revision }) => {
+                    bumped.extend(chunk.iter().map(|s| StreamletRecord {
+                        revision,
+                        ..s.clone()
+                    }));
+                }
+                // A stream was altered or deleted meanwhile.
+                Err(MetadataError::Conflict(_)) => {
+                    for s in chunk {
+                        let now = store.streamlet(s.stream, s.streamlet)?;
+                        retry.extend(now.filter(|s| s.owner == owner));
+                    }
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        left = retry;
+    }
+    Err(MetadataError::invalid(format!(
+        "the streamlets of broker {owner} were changed by others through {ATTEMPTS} attempts to give them new epochs; is another broker running with this number?"
+    )))
+}
+
+fn next_epoch(streamlet: &StreamletRecord) -> Result<Epoch, MetadataError> {
+    match streamlet.epoch.0.checked_add(1) {
+        Some(epoch) if epoch <= i32::MAX as u32 => Ok(Epoch(epoch)),
+        _ => Err(MetadataError::invalid(format!(
+            "streamlet {}/{} has used up its epochs; copy the stream to a new one",
+            streamlet.stream, streamlet.streamlet
+        ))),
+    }
+}

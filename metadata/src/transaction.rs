@@ -1,0 +1,184 @@
+//! What is asked of a store: compare, then write, all or nothing.
+
+use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId};
+
+use crate::key::Key;
+use crate::record::{BrokerRecord, Counter, GroupKey, GroupRecord, StreamRecord, StreamletRecord};
+
+/// Writes that take effect together, if every comparison holds when they would.
+///
+/// What changes is guarded: a write without the comparisons it requires (see [`Write`]) is refused
+/// as invalid, so that no caller can forget the epoch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transaction {
+    /// What must hold.
+    pub compare: Vec<Compare>,
+    /// What is then written, each record at most once.
+    pub write: Vec<Write>,
+}
+
+/// A condition on what the store holds, before any of the transaction's writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compare {
+    /// No stream has this name.
+    StreamAbsent {
+        /// The name.
+        name: String,
+    },
+    /// The stream has this revision; 0: it does not exist.
+    StreamRevision {
+        /// The stream.
+        id: StreamId,
+        /// The revision.
+        revision: u64,
+    },
+    /// The streamlet exists and has this epoch.
+    StreamletEpoch {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// The streamlet has this revision; 0: it does not exist.
+    StreamletRevision {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The revision.
+        revision: u64,
+    },
+    /// The group has this revision; 0: it does not exist.
+    GroupRevision {
+        /// The group.
+        key: GroupKey,
+        /// The revision.
+        revision: u64,
+    },
+    /// The broker has this revision; 0: it is not known.
+    BrokerRevision {
+        /// The broker's number.
+        id: u32,
+        /// The revision.
+        revision: u64,
+    },
+    /// The counter has this value; 0: it was never used.
+    CounterValue {
+        /// The counter.
+        counter: Counter,
+        /// The value.
+        value: u64,
+    },
+}
+
+impl Compare {
+    /// A comparison with the revision of `group`, as it was read or written last.
+    pub fn group(group: &GroupRecord) -> Self {
+        Self::GroupRevision {
+            key: group.key(),
+            revision: group.revision,
+        }
+    }
+
+    /// A comparison with the epoch of `streamlet`, as it was read or written last.
+    pub fn epoch(streamlet: &StreamletRecord) -> Self {
+        Self::StreamletEpoch {
+            stream: streamlet.stream,
+            streamlet: streamlet.streamlet,
+            epoch: streamlet.epoch,
+        }
+    }
+}
+
+/// One change. The `revision` within a record is ignored and stamped by the store.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Write {
+    /// Creates or changes a stream. Requires [`Compare::StreamRevision`] or, for a new one,
+    /// [`Compare::StreamAbsent`].
+    PutStream(StreamRecord),
+    /// Deletes a stream with its name, streamlets, groups and log starts. Requires
+    /// [`Compare::StreamRevision`] of the stream as it is; no other write may touch the stream.
+    DeleteStream(StreamId),
+    /// Creates or changes a streamlet. Requires [`Compare::StreamletEpoch`] or
+    /// [`Compare::StreamletRevision`], unless the same transaction creates the stream.
+    PutStreamlet(StreamletRecord),
+    /// Creates or changes a group. Requires [`Compare::StreamletEpoch`] and
+    /// [`Compare::GroupRevision`].
+    PutGroup(GroupRecord),
+    /// Deletes a group. Requires [`Compare::StreamletEpoch`] and [`Compare::GroupRevision`] of the
+    /// group as it is.
+    DeleteGroup(GroupKey),
+    /// Moves the log start of a lane up. Requires [`Compare::StreamletEpoch`].
+    PutLaneStart {
+        /// The lane.
+        key: LaneKey,
+        /// The least ordinal that may be read.
+        ordinal: Ordinal,
+    },
+    /// Records a broker. Requires [`Compare::BrokerRevision`].
+    PutBroker(BrokerRecord),
+    /// Forgets a broker. Requires [`Compare::BrokerRevision`] of the broker as it is.
+    DeleteBroker(u32),
+    /// Moves a counter up. Requires [`Compare::CounterValue`].
+    PutCounter {
+        /// The counter.
+        counter: Counter,
+        /// Its new value.
+        value: u64,
+    },
+}
+
+impl Write {
+    /// The record that is written or deleted.
+    pub fn key(&self) -> Key {
+        match self {
+            Write::PutStream(r) => Key::Stream(r.id),
+            Write::DeleteStream(id) => Key::Stream(*id),
+            Write::PutStreamlet(r) => Key::Streamlet(r.stream, r.streamlet),
+            Write::PutGroup(r) => Key::Group(r.key()),
+            Write::DeleteGroup(key) => Key::Group(*key),
+            Write::PutLaneStart { key, .. } => Key::LaneStart(*key),
+            Write::PutBroker(r) => Key::Broker(r.id),
+            Write::DeleteBroker(id) => Key::Broker(*id),
+            Write::PutCounter { counter, .. } => Key::Counter(*counter),
+        }
+    }
+
+    /// How many operations on keys and key ranges the write stands for.
+    fn operations(&self) -> usize {
+        match self {
+            // The record and its name.
+            Write::PutStream(_) => 2,
+            // The record, its name, and the ranges of streamlets, groups and log starts.
+            Write::DeleteStream(_) => 5,
+            _ => 1,
+        }
+    }
+}
+
+impl Transaction {
+    /// A transaction that writes `write` if all of `compare` holds.
+    pub fn new(compare: Vec<Compare>, write: Vec<Write>) -> Self {
+        Self { compare, write }
+    }
+
+    /// Comparisons, or operations that its writes stand for, whichever is more: what counts against
+    /// [`MetadataStore::max_operations`](crate::MetadataStore::max_operations).
+    pub fn operations(&self) -> usize {
+        let writes: usize = self.write.iter().map(Write::operations).sum();
+        writes.max(self.compare.len())
+    }
+}
+
+/// A transaction that is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The store-wide revision of the transaction, stamped on every record it wrote. Each
+    /// transaction that writes has a greater one than all before it; one that writes nothing
+    /// answers the last.
+    pub revision: u64,
+}

@@ -1,0 +1,346 @@
+//! The background task: linger, connections, recovery, deadlines.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use kera_protocol::v1;
+use kera_rpc::{DataConnection, FrameSink, RpcError, StreamMeta};
+
+use crate::error::ProduceError;
+use crate::link::{Link, LinkSink};
+use crate::metrics::Counters;
+use crate::settle::Next;
+use crate::shared::{Flushes, Shared};
+use crate::slot::Mode;
+
+/// While something is open or recovering.
+const TICK: Duration = Duration::from_millis(1);
+/// While something waits for its acknowledgement; also how exact deadlines are.
+const SLOW_TICK: Duration = Duration::from_millis(50);
+
+/// What a helper task of the driver brought about.
+pub(crate) enum Event {
+    Connected(Arc<Link>, Result<Arc<DataConnection>, RpcError>),
+    Identity(usize, Result<v1::InitProducerResponse, RpcError>),
+    Meta(Result<Arc<StreamMeta>, RpcError>),
+}
+
+/// The driver's own state.
+#[derive(Default)]
+struct Driver {
+    fetching_meta: bool,
+    meta_not_before: Option<Instant>,
+    meta_attempt: u32,
+    next_expiry: Option<Instant>,
+}
+
+impl Shared {
+    pub(crate) fn post(&self, event: Event) {
+        self.events.lock().push(event);
+        self.wake_driver();
+    }
+
+    /// Connects `link` in a task of its own; the result comes back as an event.
+    fn connect(self: &Arc<Self>, link: &Arc<Link>) {
+        let (shared, link) = (self.clone(), link.clone());
+        tokio::spawn(async move {
+            let result = shared.connect_link(&link).await;
+            shared.post(Event::Connected(link, result));
+        });
+    }
+
+    pub(crate) async fn connect_link(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+    ) -> Result<Arc<DataConnection>, RpcError> {
+        let sink: Arc<dyn FrameSink> = Arc::new(LinkSink {
+            shared: Arc::downgrade(self),
+            link: Arc::downgrade(link),
+        });
+        self.client.connect_data(&link.address, Some(sink)).await
+    }
+
+    /// Puts a new connection to use.
+    pub(crate) fn connected(&self, link: &Arc<Link>, connection: Arc<DataConnection>) {
+        Counters::add(&self.counters.connections, 1);
+        if self.ended.load(Ordering::SeqCst) {
+            return connection.close();
+        }
+        let mut state = link.state.lock();
+        state.attempt = 0;
+        state.not_before = None;
+        let old = state.connection.replace(connection);
+        drop(state);
+        drop(old);
+        let mut flushes = Flushes::default();
+        for slot in &self.routing.load().slots {
+            let mut state = slot.state.lock();
+            if !Arc::ptr_eq(&state.link, link) {
+                continue;
+            }
+            match state.mode {
+                Mode::Running => flushes.add(self.send(slot, &mut state)),
+                Mode::Recovering => self.attend(slot, &mut state),
+                Mode::Renewing => {}
+            }
+        }
+        flushes.run();
+    }
+
+    /// Runs until the producer has ended.
+    pub(crate) async fn drive(self: Arc<Self>) {
+        let mut driver = Driver::default();
+        while !self.ended.load(Ordering::SeqCst) {
+            self.tick_clock();
+            let events = std::mem::take(&mut *self.events.lock());
+            for event in events {
+                self.handle(&mut driver, event);
+            }
+            if self.pressed.swap(false, Ordering::Relaxed) {
+                self.send_open_batches();
+            } else {
+                self.send_due_batches(Some(Instant::now()));
+            }
+            let down = self.tend_links();
+            self.tend_slots();
+            self.expire(&mut driver);
+            self.tend_meta(&mut driver);
+            self.sleep(down).await;
+        }
+    }
+
+    async fn sleep(&self, down: bool) {
+        let busy = || self.any_watched() || !self.attention.lock().is_empty();
+        let pause = if busy() || down || self.stale.load(Ordering::Relaxed) {
+            Some(TICK)
+        } else if self.anything_outstanding() {
+            Some(SLOW_TICK)
+        } else {
+            None
+        };
+        if pause == Some(TICK) {
+            // Appends need not wake a task that is about to look anyway.
+            tokio::select! {
+                () = self.driver.notified() => {}
+                () = tokio::time::sleep(TICK) => {}
+            }
+            return;
+        }
+        self.driver_asleep.store(true, Ordering::SeqCst);
+        if busy() {
+            self.driver_asleep.store(false, Ordering::SeqCst);
+            return;
+        }
+        match pause {
+            Some(pause) => {
+                let _ = tokio::time::timeout(pause, self.driver.notified()).await;
+            }
+            None => self.driver.notified().await,
+        }
+        self.driver_asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn anything_outstanding(&self) -> bool {
+        self.routing.load().slots.iter().any(|slot| {
+            let state = slot.state.lock();
+            !state.in_flight.is_empty() || !state.queue.is_empty()
+        })
+    }
+
+    fn handle(self: &Arc<Self>, driver: &mut Driver, event: Event) {
+        match event {
+            Event::Connected(link, result) => {
+                link.state.lock().connecting = false;
+                match result {
+                    Ok(connection) => self.connected(&link, connection),
+                    Err(error) => {
+                        let mut state = link.state.lock();
+                        let pause = self.settings.retry.pause(state.attempt);
+                        state.attempt = state.attempt.saturating_add(1);
+                        state.not_before = Some(Instant::now() + pause);
+                        tracing::debug!(broker = %link.address, %error, "cannot connect yet");
+                        drop(state);
+                        // The streamlets may have another owner by now.
+                        self.want_meta.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+            Event::Identity(index, answer) => {
+                let routing = self.routing.load();
+                if let Some(slot) = routing.slots.get(index) {
+                    let mut state = slot.state.lock();
+                    self.renewed(slot, &mut state, answer);
+                }
+            }
+            Event::Meta(answer) => {
+                driver.fetching_meta = false;
+                match answer {
+                    Ok(meta) => {
+                        driver.meta_attempt = 0;
+                        self.learn(&meta);
+                    }
+                    Err(error) => {
+                        driver.meta_attempt += 1;
+                        tracing::debug!(%error, "cannot refresh the stream yet");
+                        if error.code() == Some(kera_protocol::error::ErrorCode::UnknownStream) {
+                            self.fail_everything(&error);
+                        }
+                    }
+                }
+                let pause = self.settings.retry.pause(driver.meta_attempt.max(2));
+                driver.meta_not_before = Some(Instant::now() + pause);
+            }
+        }
+    }
+
+    /// The stream is gone: nothing can be delivered any more.
+    fn fail_everything(&self, error: &RpcError) {
+        let RpcError::Broker(error) = error else {
+            return;
+        };
+        let error = ProduceError::Refused(error.clone());
+        let mut finished = Vec::new();
+        {
+            let _no_resplit = self.resplitting.lock();
+            for slot in &self.routing.load().slots {
+                let mut state = slot.state.lock();
+                state.fail_all(&error, &mut finished);
+                state.failed = Some(error.clone());
+                state.mode = Mode::Running;
+            }
+        }
+        self.stale.store(false, Ordering::SeqCst);
+        self.paused.store(false, Ordering::SeqCst);
+        self.finish(finished);
+    }
+
+    /// Connects links that are needed and down; true if there are any.
+    fn tend_links(self: &Arc<Self>) -> bool {
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        let now = Instant::now();
+        let mut down = false;
+        for link in links {
+            if link.connection().is_some() || !self.is_needed(&link) {
+                continue;
+            }
+            down = true;
+            let mut state = link.state.lock();
+            if !state.connecting && state.not_before.is_none_or(|at| at <= now) {
+                state.connecting = true;
+                drop(state);
+                self.connect(&link);
+            }
+        }
+        down
+    }
+
+    fn is_needed(&self, link: &Arc<Link>) -> bool {
+        self.routing.load().slots.iter().any(|slot| {
+            let state = slot.state.lock();
+            Arc::ptr_eq(&state.link, link)
+                && (state.open.is_some() || !state.queue.is_empty() || !state.in_flight.is_empty())
+        })
+    }
+
+    fn tend_slots(self: &Arc<Self>) {
+        let indices = std::mem::take(&mut *self.attention.lock());
+        let routing = self.routing.load();
+        let mut flushes = Flushes::default();
+        let mut finished = Vec::new();
+        for index in indices {
+            let Some(slot) = routing.slots.get(index) else {
+                continue;
+            };
+            let mut state = slot.state.lock();
+            state.attention = false;
+            let (next, connection) = self.settle(slot, &mut state, &mut finished);
+            flushes.add(connection);
+            match next {
+                Next::Leave => {}
+                // Without waking: the next tick is soon enough.
+                Next::Later => {
+                    if !state.attention {
+                        state.attention = true;
+                        self.attention.lock().push(index);
+                    }
+                }
+                Next::Renew => self.renew(slot),
+            }
+        }
+        self.finish(finished);
+        flushes.run();
+    }
+
+    fn expire(&self, driver: &mut Driver) {
+        let now = Instant::now();
+        if driver.next_expiry.is_some_and(|at| now < at) {
+            return;
+        }
+        driver.next_expiry = Some(now + SLOW_TICK);
+        let routing = self.routing.load();
+        let mut flushes = Flushes::default();
+        let mut finished = Vec::new();
+        for slot in &routing.slots {
+            let mut state = slot.state.lock();
+            if state.in_flight.is_empty() && state.queue.is_empty() {
+                continue;
+            }
+            let before = finished.len();
+            let last = state.last_error.as_ref().map(ToString::to_string);
+            let timeout = |uncertain| self.timeout(uncertain, last.as_deref());
+            state.expire(now, timeout, &mut finished);
+            if finished.len() > before {
+                flushes.add(self.go_on(slot, &mut state));
+            }
+        }
+        self.finish(finished);
+        flushes.run();
+    }
+
+    /// Refreshes the stream when lanes have grown or owners changed.
+    fn tend_meta(self: &Arc<Self>, driver: &mut Driver) {
+        let stale = self.stale.load(Ordering::SeqCst);
+        if stale {
+            self.paused.store(true, Ordering::SeqCst);
+        }
+        let wanted = if stale {
+            self.is_quiet()
+        } else {
+            self.want_meta.load(Ordering::Relaxed)
+        };
+        let now = Instant::now();
+        if !wanted || driver.fetching_meta || driver.meta_not_before.is_some_and(|at| now < at) {
+            return;
+        }
+        driver.fetching_meta = true;
+        self.want_meta.store(false, Ordering::Relaxed);
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let answer = shared.client.refresh(&shared.settings.stream).await;
+            shared.post(Event::Meta(answer));
+        });
+    }
+
+    /// Takes over what a refresh told: owners, then lanes.
+    fn learn(&self, meta: &Arc<StreamMeta>) {
+        let routing = self.routing.load();
+        for slot in &routing.slots {
+            let Some(owner) = meta.owners().get(slot.streamlet as usize) else {
+                continue;
+            };
+            let mut state = slot.state.lock();
+            if state.link.address != *owner {
+                state.link = self.link(owner);
+                self.attend(slot, &mut state);
+            }
+        }
+        if self.stale.load(Ordering::SeqCst)
+            && meta.lane_generation != routing.generation
+            && self.is_quiet()
+        {
+            self.resplit(meta);
+            self.stale.store(false, Ordering::SeqCst);
+        }
+    }
+}

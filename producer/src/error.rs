@@ -1,0 +1,86 @@
+//! What can go wrong, before and after a record was taken.
+
+use std::time::Duration;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_rpc::RpcError;
+
+/// Why a record was not taken. It will not be sent.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The memory limit is reached: wait for acknowledgements, or use
+    /// [`append_wait`](crate::Producer::append_wait).
+    #[error("producer's memory limit is reached: wait for acknowledgements or raise memory_limit")]
+    Full,
+    /// The record is larger than a batch may be.
+    #[error("record of about {bytes} bytes is larger than a batch may be ({limit} bytes)")]
+    TooLarge {
+        /// Bytes of the record, encoded, at most.
+        bytes: usize,
+        /// Most bytes of a batch, by the stream, the connection or the memory limit.
+        limit: usize,
+    },
+    /// The producer is closed.
+    #[error("producer is closed")]
+    Closed,
+    /// The record's lane failed for good: its order could not be kept.
+    #[error("lane takes no more records after an earlier error: {0}")]
+    LaneFailed(ProduceError),
+}
+
+/// Why a record that was taken is not acknowledged.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ProduceError {
+    /// The broker refused the batch, for good.
+    #[error("broker refused the batch: {0}")]
+    Refused(WireError),
+    /// No acknowledgement came in time.
+    #[error("no acknowledgement within {deadline:?}{}: {last}", if *.uncertain { "; the batch may have been stored" } else { "" })]
+    Timeout {
+        /// The producer's deadline.
+        deadline: Duration,
+        /// True if the batch was sent and may be stored; false if it certainly is not.
+        uncertain: bool,
+        /// What kept it.
+        last: String,
+    },
+    /// The producer was closed or dropped before.
+    #[error("producer was dropped before the record was acknowledged: close it first")]
+    Closed,
+}
+
+impl ProduceError {
+    /// The broker's code; `TIMEOUT` if no acknowledgement came.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Refused(error) => Some(error.code),
+            Self::Timeout { .. } => Some(ErrorCode::Timeout),
+            Self::Closed => None,
+        }
+    }
+
+    /// True if the record may be stored all the same.
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::Refused(_) => false,
+            Self::Timeout { uncertain, .. } => *uncertain,
+            Self::Closed => true,
+        }
+    }
+}
+
+/// Why no producer came about.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A setting is missing or out of range.
+    #[error("producer setting {name} is not usable: {reason}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The broker was not reached, or refused.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+}

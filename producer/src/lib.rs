@@ -1,0 +1,42 @@
+//! Appends records to a Kera stream: fast, in order, and each exactly once.
+//!
+//! [`Producer::append`] encodes a record straight into its lane's batch and returns; batches go out
+//! when they are full or have waited long enough, many at a time, and are sent again after errors
+//! until their deadline, without duplicates and without changing the order within a lane. Await a
+//! [`Delivery`] to learn where a record is, or [`Producer::flush`] to wait for all of them.
+//!
+//! ```no_run
+//! use kera_producer::{Producer, Record};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let producer = Producer::builder().stream("clicks").build().await?;
+//! let delivery = producer.append(&Record::keyed(b"user-7", b"bought a hat"))?;
+//! println!("record {} of its lane", delivery.await?.ordinal);
+//! producer.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod delivery;
+mod driver;
+mod error;
+mod link;
+mod memory;
+mod metrics;
+mod producer;
+mod record;
+mod reply;
+mod resplit;
+mod settle;
+mod shared;
+mod slot;
+
+pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
+pub use delivery::Delivery;
+pub use error::{AppendError, BuildError, ProduceError};
+pub use kera_rpc::{Client, RetryPolicy};
+pub use metrics::Metrics;
+pub use producer::Producer;
+pub use record::{Header, Record, RecordPlace};

@@ -1,0 +1,171 @@
+//! The producer as applications see it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kera_protocol::v1;
+use kera_rpc::{Client, RpcError};
+
+use crate::config::{ProducerBuilder, Settings};
+use crate::delivery::Delivery;
+use crate::error::{AppendError, BuildError, ProduceError};
+use crate::metrics::Metrics;
+use crate::record::Record;
+use crate::shared::Shared;
+
+/// Most slots: streamlets times lanes.
+const MAX_SLOTS: u64 = 1 << 20;
+
+/// Appends records to one stream. Cheap to clone; clones share everything, from any thread.
+///
+/// When the last clone is dropped, records that are not acknowledged yet are given up;
+/// [`close`](Self::close) waits for them.
+#[derive(Clone)]
+pub struct Producer {
+    guard: Arc<Guard>,
+}
+
+struct Guard {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+impl std::fmt::Debug for Producer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer")
+            .field("stream", &self.guard.shared.settings.stream)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Producer {
+    /// Settings of a new producer; [`stream`](ProducerBuilder::stream) is required.
+    pub fn builder() -> ProducerBuilder {
+        ProducerBuilder::new()
+    }
+
+    pub(crate) async fn open(client: Client, settings: Settings) -> Result<Self, BuildError> {
+        let meta = client.refresh(&settings.stream).await?;
+        let slots = u64::from(meta.streamlets) * u64::from(meta.lanes);
+        if slots > MAX_SLOTS {
+            let what = format!("stream {}: {slots} lanes are too many", meta.name);
+            return Err(RpcError::BadAnswer(what).into());
+        }
+        let identity = if settings.idempotent {
+            let request = v1::InitProducerRequest {
+                name: settings.stream.clone(),
+            };
+            let answer = client
+                .streams_call(|mut stub| {
+                    let request = request.clone();
+                    async move { stub.init_producer(request).await }
+                })
+                .await?;
+            Some((answer.producer_id as i64, answer.producer_epoch as i16))
+        } else {
+            None
+        };
+        let retry = settings.retry;
+        // Any owner tells the frame limit; all of one cluster have the same.
+        let first = meta.owners()[0].clone();
+        let probe = retry.run(|| client.connect_data(&first, None)).await?;
+        let max_frame_bytes = probe.max_frame_bytes();
+        drop(probe);
+        let shared = Arc::new(Shared::new(
+            settings,
+            client,
+            meta,
+            identity,
+            max_frame_bytes,
+        ));
+        let links: Vec<_> = shared.links.lock().values().cloned().collect();
+        for link in links {
+            let connection = retry.run(|| shared.connect_link(&link)).await?;
+            shared.connected(&link, connection);
+        }
+        tokio::spawn(shared.clone().drive());
+        Ok(Self {
+            guard: Arc::new(Guard { shared }),
+        })
+    }
+
+    /// Takes `record` into its lane's batch, at once: an encode under one lock, without allocation or
+    /// waiting. Now and then the calling thread also hands a full batch to the socket.
+    ///
+    /// # Errors
+    /// [`AppendError::Full`] when memory is used up: see [`append_wait`](Self::append_wait).
+    #[inline]
+    pub fn append(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
+        self.guard.shared.append(record)
+    }
+
+    /// As [`append`](Self::append), but waits for memory.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append), but never [`AppendError::Full`].
+    pub async fn append_wait(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
+        let shared = &self.guard.shared;
+        match shared.append(record) {
+            Err(AppendError::Full) => {}
+            result => return result,
+        }
+        shared
+            .memory
+            .wait_for(|| match shared.append(record) {
+                Err(AppendError::Full) => None,
+                result => Some(result),
+            })
+            .await
+    }
+
+    /// Sends what is open, and waits until everything appended before has been acknowledged or given
+    /// up.
+    ///
+    /// # Errors
+    /// The first [`ProduceError`] among the batches waited for, after all of them are finished.
+    pub async fn flush(&self) -> Result<(), ProduceError> {
+        self.finish(false).await
+    }
+
+    /// Takes no more records, then does as [`flush`](Self::flush), and ends the connections. Other
+    /// clones of the producer are closed too.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub async fn close(&self) -> Result<(), ProduceError> {
+        let result = self.finish(true).await;
+        self.guard.shared.end();
+        result
+    }
+
+    async fn finish(&self, close: bool) -> Result<(), ProduceError> {
+        let cells = self.guard.shared.outstanding(close);
+        self.guard.shared.wake_driver();
+        let mut result = Ok(());
+        for cell in cells {
+            let finished = cell.finished().await;
+            result = result.and(finished);
+        }
+        result
+    }
+
+    /// Counts since the producer was built.
+    pub fn metrics(&self) -> Metrics {
+        let shared = &self.guard.shared;
+        let links = shared.links.lock();
+        let in_flight: usize = links
+            .values()
+            .map(|link| link.in_flight.load(Ordering::Relaxed))
+            .sum();
+        Metrics {
+            memory_used_bytes: shared.memory.used() as u64,
+            batches_in_flight: in_flight as u64,
+            ..shared.counters.snapshot()
+        }
+    }
+}

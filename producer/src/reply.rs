@@ -1,0 +1,158 @@
+//! What a broker's answer to a batch means.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::Frame;
+use kera_protocol::ids::{LaneId, StreamletId};
+use kera_protocol::v1;
+use kera_rpc::{ConnectionError, DataConnection};
+
+use crate::delivery::Placed;
+use crate::error::ProduceError;
+use crate::metrics::Counters;
+use crate::shared::{Shared, wire_error};
+use crate::slot::{Again, Mode, Slot, SlotState, Status};
+
+enum Verdict {
+    Stored(v1::AppendResponse),
+    /// To be sent again. `uncertain`: it may be stored nevertheless.
+    Again {
+        why: Again,
+        uncertain: bool,
+        error: WireError,
+    },
+    Refused(WireError),
+}
+
+fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
+    let response = match reply {
+        Ok(frame) => frame.message::<v1::AppendResponse>(),
+        Err(error) => {
+            return Verdict::Again {
+                why: Again::Retry,
+                uncertain: true,
+                error: wire_error(&error),
+            };
+        }
+    };
+    let response = match response {
+        Ok(response) if response.error == ErrorCode::Ok as u32 => {
+            return Verdict::Stored(response);
+        }
+        Ok(response) => response,
+        Err(error) => {
+            return Verdict::Again {
+                why: Again::Retry,
+                uncertain: true,
+                error: error.into(),
+            };
+        }
+    };
+    let error = WireError::from_number(response.error, response.message);
+    let (why, uncertain) = match error.code {
+        ErrorCode::SequenceGap => (Again::Gap, false),
+        ErrorCode::StaleLanes => (Again::Stale, false),
+        ErrorCode::UnknownProducer => (Again::UnknownProducer, false),
+        ErrorCode::Timeout => (Again::Retry, true),
+        code if code.is_retryable() => (Again::Retry, false),
+        _ => return Verdict::Refused(error),
+    };
+    Verdict::Again {
+        why,
+        uncertain,
+        error,
+    }
+}
+
+impl Shared {
+    /// Takes the reply to the batch named by `token`.
+    pub(crate) fn replied(&self, token: u64, reply: Result<Frame, ConnectionError>) {
+        let routing = self.routing.load();
+        let Some(slot) = routing.slots.get((token >> 32) as usize) else {
+            return;
+        };
+        let mut finished = Vec::new();
+        let to_flush = {
+            let mut state = slot.state.lock();
+            self.judge(slot, &mut state, token as u32, verdict(reply));
+            state.pop_done(&mut finished);
+            self.go_on(slot, &mut state)
+        };
+        self.finish(finished);
+        if let Some(connection) = to_flush {
+            connection.flush();
+        }
+    }
+
+    fn judge(&self, slot: &Slot, state: &mut SlotState, ticket: u32, verdict: Verdict) {
+        let found = state
+            .in_flight
+            .iter_mut()
+            .position(|sent| sent.ticket == ticket && matches!(sent.status, Status::Waiting));
+        // Otherwise it was given up meanwhile.
+        let Some(index) = found else {
+            return;
+        };
+        state.waiting -= 1;
+        let is_last = index + 1 == state.in_flight.len();
+        let sent = &mut state.in_flight[index];
+        match verdict {
+            Verdict::Stored(response) => {
+                if response.duplicate {
+                    Counters::add(&self.counters.duplicates, 1);
+                }
+                sent.status = Status::Done(Ok(Placed {
+                    streamlet: StreamletId(slot.streamlet),
+                    lane: LaneId(response.lane),
+                    base_ordinal: response.base_ordinal,
+                    append_time: self.append_time.then_some(response.append_time_ms as i64),
+                }));
+                state.attempt = 0;
+                state.last_error = None;
+            }
+            Verdict::Again {
+                why,
+                uncertain,
+                error,
+            } => {
+                sent.status = Status::Again(why);
+                // An unknown producer's earlier attempts stay as uncertain as they were; the other
+                // answers settle them, because a stored batch is answered as a duplicate.
+                sent.uncertain = match why {
+                    Again::Retry | Again::UnknownProducer => sent.uncertain || uncertain,
+                    Again::Gap | Again::Stale => false,
+                };
+                if error.code == ErrorCode::NotOwner {
+                    self.want_meta.store(true, Ordering::Relaxed);
+                }
+                state.last_error = Some(error);
+                state.mode = match state.mode {
+                    Mode::Renewing => Mode::Renewing,
+                    Mode::Running | Mode::Recovering => Mode::Recovering,
+                };
+            }
+            Verdict::Refused(error) => {
+                sent.status = Status::Done(Err(ProduceError::Refused(error)));
+                if !is_last && state.mode == Mode::Running {
+                    // Those behind it carry sequences that will not follow.
+                    state.mode = Mode::Recovering;
+                }
+            }
+        }
+    }
+
+    /// After replies or expiry: sends on, or asks for the slot to be looked after.
+    pub(crate) fn go_on(&self, slot: &Slot, state: &mut SlotState) -> Option<Arc<DataConnection>> {
+        match state.mode {
+            Mode::Running => self.send(slot, state),
+            Mode::Recovering | Mode::Renewing => {
+                if state.waiting == 0 {
+                    self.attend(slot, state);
+                }
+                None
+            }
+        }
+    }
+}

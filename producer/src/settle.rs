@@ -1,0 +1,193 @@
+//! Recovery of one slot, after a batch was not acknowledged.
+//!
+//! Nothing is sent until every batch in flight is answered or its connection is gone; what is left is
+//! then sent again in its old order. The broker recognises what it has stored already.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use kera_protocol::v1;
+use kera_rpc::{DataConnection, RpcError};
+
+use crate::driver::Event;
+use crate::error::ProduceError;
+use crate::metrics::Counters;
+use crate::shared::{Shared, wire_error};
+use crate::slot::{Again, Finished, Mode, Slot, SlotState, Status};
+
+/// What is to be done next about a slot.
+pub(crate) enum Next {
+    /// Nothing: it runs, or an answer or event will bring it back.
+    Leave,
+    /// Look at it again at the next tick.
+    Later,
+    /// A new producer id is needed.
+    Renew,
+}
+
+impl Shared {
+    /// Looks after a slot that recovers.
+    pub(crate) fn settle(
+        &self,
+        slot: &Slot,
+        state: &mut SlotState,
+        finished: &mut Vec<Finished>,
+    ) -> (Next, Option<Arc<DataConnection>>) {
+        if state.mode != Mode::Recovering {
+            return (Next::Leave, self.send(slot, state));
+        }
+        if state.waiting > 0 {
+            return (Next::Leave, None);
+        }
+        state.pop_done(finished);
+        if state.renumber {
+            state.restamp();
+            for sent in &mut state.in_flight {
+                sent.status = Status::Again(Again::Retry);
+            }
+        }
+        let Some(front) = state.in_flight.front_mut() else {
+            state.mode = Mode::Running;
+            return (Next::Leave, self.send(slot, state));
+        };
+        let Status::Again(why) = front.status else {
+            return (Next::Later, None);
+        };
+        match why {
+            Again::Stale => {
+                // Nothing behind a refused batch can have been stored.
+                for sent in &mut state.in_flight {
+                    sent.uncertain = false;
+                }
+                self.stale.store(true, Ordering::SeqCst);
+                return (Next::Later, None);
+            }
+            Again::Gap if state.broken => {
+                state.mode = Mode::Renewing;
+                return (Next::Renew, None);
+            }
+            Again::Gap => {
+                self.fail_lane(state, finished);
+                return (Next::Leave, None);
+            }
+            Again::UnknownProducer if front.uncertain => {
+                // It may be stored, and nobody can tell any more.
+                let last = state.last_error.as_ref().map(ToString::to_string);
+                front.status = Status::Done(Err(self.timeout(true, last.as_deref())));
+                state.pop_done(finished);
+                return (Next::Later, None);
+            }
+            Again::UnknownProducer => {
+                state.mode = Mode::Renewing;
+                return (Next::Renew, None);
+            }
+            Again::Retry => {}
+        }
+        let now = Instant::now();
+        let Some(connection) = state.link.connection() else {
+            return (Next::Later, None);
+        };
+        // A lost connection has its own pause before the next one.
+        if !front.uncertain && state.attempt > 0 {
+            let pause = self.settings.retry.pause(state.attempt - 1);
+            let at = *state.not_before.get_or_insert(now + pause);
+            if now < at {
+                return (Next::Later, None);
+            }
+        }
+        state.not_before = None;
+        state.attempt = state.attempt.saturating_add(1);
+        let next = match self.resend(slot, state, &connection) {
+            true => Next::Leave,
+            false => Next::Later,
+        };
+        self.send(slot, state);
+        (next, Some(connection))
+    }
+
+    /// Sends all batches in flight again, in order.
+    fn resend(&self, slot: &Slot, state: &mut SlotState, connection: &DataConnection) -> bool {
+        state.mode = Mode::Running;
+        for index in 0..state.in_flight.len() {
+            if let Status::Done(_) | Status::Waiting = state.in_flight[index].status {
+                continue;
+            }
+            Counters::add(&self.counters.batches_resent, 1);
+            if let Err(error) = self.submit(slot, state, index, connection) {
+                state.last_error = Some(wire_error(&error));
+                state.mode = Mode::Recovering;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The broker misses sequences that were acknowledged: order cannot be kept.
+    fn fail_lane(&self, state: &mut SlotState, finished: &mut Vec<Finished>) {
+        let error = match state.last_error.take() {
+            Some(error) => ProduceError::Refused(error),
+            None => ProduceError::Closed,
+        };
+        tracing::warn!(%error, "lane failed: the broker misses batches that it had acknowledged");
+        state.fail_all(&error, finished);
+        state.failed = Some(error);
+        state.mode = Mode::Running;
+    }
+
+    /// Asks for a new producer id for one slot.
+    pub(crate) fn renew(self: &Arc<Self>, slot: &Slot) {
+        let shared = self.clone();
+        let index = slot.index;
+        tokio::spawn(async move {
+            let request = v1::InitProducerRequest {
+                name: shared.settings.stream.clone(),
+            };
+            let answer = shared
+                .client
+                .streams_call(|mut stub| {
+                    let request = request.clone();
+                    async move { stub.init_producer(request).await }
+                })
+                .await;
+            shared.post(Event::Identity(index, answer));
+        });
+    }
+
+    /// Starts the slot's sequences anew under another producer id.
+    pub(crate) fn renewed(
+        &self,
+        slot: &Slot,
+        state: &mut SlotState,
+        answer: Result<v1::InitProducerResponse, RpcError>,
+    ) {
+        if state.mode != Mode::Renewing {
+            return;
+        }
+        match answer {
+            Ok(answer) => {
+                tracing::info!(
+                    streamlet = slot.streamlet,
+                    lane = slot.lane,
+                    producer_id = answer.producer_id,
+                    "lane goes on with a new producer id"
+                );
+                state.identity = Some((answer.producer_id as i64, answer.producer_epoch as i16));
+                state.resume_sequence = 0;
+                state.broken = false;
+                state.restamp();
+                for sent in &mut state.in_flight {
+                    sent.status = Status::Again(Again::Retry);
+                }
+                state.attempt = 0;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no new producer id yet");
+                state.attempt = state.attempt.saturating_add(1);
+            }
+        }
+        // Without an answer the front's status asks for a new id again.
+        state.mode = Mode::Recovering;
+        self.attend(slot, state);
+    }
+}

@@ -1,0 +1,564 @@
+//! What appending threads, the background task and the connections share.
+//!
+//! Locks are taken in this order: re-splitting, a slot, then any of the small ones (links, watch
+//! list, memory). Records are told their fate, and connections flushed, with none of them held.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use kera_protocol::batch::{BatchBuilder, HEADER_BYTES, NewRecord};
+use kera_protocol::frame::FrameKind;
+use kera_protocol::ids::ANY_LANE;
+use kera_protocol::partition::key_hash;
+use kera_protocol::v1;
+use kera_rpc::{Client, ConnectionError, DataConnection, StreamMeta};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use crate::config::Settings;
+use crate::delivery::{BatchCell, Delivery, Targets};
+use crate::driver::Event;
+use crate::error::{AppendError, ProduceError};
+use crate::link::Link;
+use crate::memory::Memory;
+use crate::metrics::Counters;
+use crate::record::Record;
+use crate::slot::{Finished, Identity, Mode, OpenBatch, ReadyBatch, Slot, SlotState, Status};
+
+/// The slots of one generation of lanes. A key's slot is its hash modulo their number.
+pub(crate) struct Routing {
+    pub(crate) generation: u32,
+    pub(crate) slots: Vec<Arc<Slot>>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) client: Client,
+    /// 16 bytes, as frames carry them.
+    stream_id: Bytes,
+    pub(crate) append_time: bool,
+    pub(crate) routing: ArcSwap<Routing>,
+    /// Held while slots change hands; appends that meet such a slot wait for it.
+    pub(crate) resplitting: Mutex<()>,
+    pub(crate) links: Mutex<HashMap<String, Arc<Link>>>,
+    pub(crate) identity: Identity,
+    pub(crate) memory: Memory,
+    pub(crate) counters: Counters,
+    /// Bytes at which a batch is full.
+    pub(crate) batch_bytes: usize,
+    /// Bytes that a batch of one record may have.
+    pub(crate) record_bytes: usize,
+    /// Milliseconds since 1970, renewed with each batch and each tick of the background task.
+    clock: AtomicI64,
+    /// The slot that records without key go to.
+    sticky: AtomicUsize,
+    /// Slots with an open batch, by the time at which to look at it.
+    watched: Mutex<BinaryHeap<Reverse<(Instant, usize)>>>,
+    /// Slots that the background task must look after.
+    pub(crate) attention: Mutex<Vec<usize>>,
+    pub(crate) events: Mutex<Vec<Event>>,
+    /// No batch gets a sequence: waiting for the answers that a re-split needs.
+    pub(crate) paused: AtomicBool,
+    pub(crate) stale: AtomicBool,
+    pub(crate) want_meta: AtomicBool,
+    /// Memory ran out: open batches are sent without waiting.
+    pub(crate) pressed: AtomicBool,
+    pub(crate) driver_asleep: AtomicBool,
+    pub(crate) driver: Notify,
+    pub(crate) ended: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        settings: Settings,
+        client: Client,
+        meta: Arc<StreamMeta>,
+        identity: Identity,
+        max_frame_bytes: usize,
+    ) -> Self {
+        let batch_bytes = settings.batch_bytes.min(meta.max_batch_bytes);
+        // What a frame's prefix and header take at most.
+        let frame_bytes = max_frame_bytes.saturating_sub(256);
+        let record_bytes = meta
+            .max_batch_bytes
+            .min(frame_bytes)
+            .min(settings.memory_limit);
+        let batch_bytes = batch_bytes.min(record_bytes);
+        let shared = Self {
+            memory: Memory::new(settings.memory_limit, batch_bytes),
+            routing: ArcSwap::from_pointee(Routing {
+                generation: meta.lane_generation,
+                slots: Vec::new(),
+            }),
+            settings,
+            client,
+            stream_id: Bytes::copy_from_slice(meta.id.as_bytes()),
+            append_time: meta.config.timestamp_type() == v1::TimestampType::Append,
+            resplitting: Mutex::default(),
+            links: Mutex::default(),
+            identity,
+            counters: Counters::default(),
+            batch_bytes,
+            record_bytes,
+            clock: AtomicI64::new(now_ms()),
+            sticky: AtomicUsize::new(rand::random::<u32>() as usize),
+            watched: Mutex::default(),
+            attention: Mutex::default(),
+            events: Mutex::default(),
+            paused: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+            want_meta: AtomicBool::new(false),
+            pressed: AtomicBool::new(false),
+            driver_asleep: AtomicBool::new(false),
+            driver: Notify::new(),
+            ended: AtomicBool::new(false),
+        };
+        let slots = shared.more_slots(&meta, Vec::new());
+        shared.routing.store(Arc::new(Routing {
+            generation: meta.lane_generation,
+            slots,
+        }));
+        shared
+    }
+
+    /// `slots` and those that `meta` asks for beyond. Slot `i` is lane `i / M` of streamlet `i % M`;
+    /// if owners pick lanes, there is one slot per streamlet.
+    pub(crate) fn more_slots(
+        &self,
+        meta: &StreamMeta,
+        mut slots: Vec<Arc<Slot>>,
+    ) -> Vec<Arc<Slot>> {
+        let by_key = meta.lane_by == v1::LaneBy::Key;
+        let lanes = if by_key { meta.lanes } else { 1 };
+        let count = meta.streamlets as usize * lanes as usize;
+        for index in slots.len()..count {
+            let streamlet = (index % meta.streamlets as usize) as u32;
+            let lane = (index / meta.streamlets as usize) as u32;
+            slots.push(Slot::new(
+                index,
+                streamlet,
+                if by_key { lane } else { ANY_LANE },
+                meta.lane_generation,
+                self.link(&meta.owners()[streamlet as usize]),
+                self.identity,
+            ));
+        }
+        slots
+    }
+
+    pub(crate) fn link(&self, address: &str) -> Arc<Link> {
+        self.links
+            .lock()
+            .entry(address.to_owned())
+            .or_insert_with(|| Link::new(address))
+            .clone()
+    }
+
+    pub(crate) fn tick_clock(&self) {
+        self.clock.store(now_ms(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn wake_driver(&self) {
+        self.driver_asleep.store(false, Ordering::Relaxed);
+        self.driver.notify_one();
+    }
+
+    /// The fast path: one slot's lock, one encode, no allocation.
+    #[inline]
+    pub(crate) fn append(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
+        let hash = record.key.map(key_hash);
+        loop {
+            let routing = self.routing.load();
+            let slot = match hash {
+                Some(hash) => hash as usize % routing.slots.len(),
+                None => self.sticky.load(Ordering::Relaxed) % routing.slots.len(),
+            };
+            let slot = &routing.slots[slot];
+            let mut state = slot.state.lock();
+            if state.generation != routing.generation {
+                drop(state);
+                // The slots are changing hands: afterwards there is a new routing.
+                drop(self.resplitting.lock());
+                continue;
+            }
+            let new = NewRecord {
+                key: record.key,
+                value: record.value,
+                headers: record.headers,
+                timestamp: record
+                    .timestamp
+                    .unwrap_or_else(|| self.clock.load(Ordering::Relaxed)),
+            };
+            let bound = BatchBuilder::record_bound(&new);
+            if let Some(open) = &mut state.open
+                && open.builder.len() + bound <= open.room
+                && let Ok(index) = open.builder.push(&new)
+            {
+                let delivery = Delivery::new(open.cell.clone(), index, new.timestamp);
+                if self.settings.linger.is_zero() {
+                    self.send_if_idle(slot, state);
+                }
+                return Ok(delivery);
+            }
+            return self.append_slowly(slot, state, new, record.timestamp.is_none(), bound);
+        }
+    }
+
+    /// Opens, enlarges or replaces the open batch, then appends.
+    #[cold]
+    fn append_slowly(
+        &self,
+        slot: &Slot,
+        mut state: MutexGuard<'_, SlotState>,
+        mut new: NewRecord<'_>,
+        stamp_now: bool,
+        bound: usize,
+    ) -> Result<Delivery, AppendError> {
+        let mut to_flush = None;
+        let result = loop {
+            if let Some(open) = &mut state.open {
+                let needed = open.builder.len() + bound;
+                if needed > self.batch_bytes {
+                    to_flush = self.seal(slot, &mut state).or(to_flush);
+                    continue;
+                }
+                let counted = self.memory.next_size(open.counted, needed);
+                if counted > open.counted {
+                    if !self.memory.reserve(counted - open.counted) {
+                        break Err(AppendError::Full);
+                    }
+                    open.builder.reserve_total(counted);
+                    open.counted = counted;
+                }
+                open.room = counted.min(self.batch_bytes);
+            } else {
+                if state.closed {
+                    break Err(AppendError::Closed);
+                }
+                if let Some(error) = &state.failed {
+                    break Err(AppendError::LaneFailed(error.clone()));
+                }
+                let bytes = HEADER_BYTES + bound;
+                if bytes > self.record_bytes {
+                    break Err(AppendError::TooLarge {
+                        bytes,
+                        limit: self.record_bytes,
+                    });
+                }
+                let Some((buffer, counted)) = self.memory.take(bytes) else {
+                    break Err(AppendError::Full);
+                };
+                self.tick_clock();
+                if stamp_now {
+                    new.timestamp = self.clock.load(Ordering::Relaxed);
+                }
+                state.open = Some(OpenBatch {
+                    builder: BatchBuilder::from_buffer(buffer),
+                    cell: BatchCell::new(),
+                    opened: Instant::now(),
+                    counted,
+                    room: counted.min(self.batch_bytes.max(bytes)),
+                });
+                self.watch(slot, &mut state);
+            }
+            let Some(open) = &mut state.open else {
+                continue;
+            };
+            match open.builder.push(&new) {
+                Ok(index) => {
+                    let full = open.builder.len() >= self.batch_bytes;
+                    let delivery = Delivery::new(open.cell.clone(), index, new.timestamp);
+                    if full {
+                        to_flush = self.seal(slot, &mut state).or(to_flush);
+                    }
+                    break Ok(delivery);
+                }
+                Err(_) => {
+                    break Err(AppendError::TooLarge {
+                        bytes: bound,
+                        limit: self.record_bytes,
+                    });
+                }
+            }
+        };
+        if self.settings.linger.is_zero() && result.is_ok() {
+            self.send_if_idle(slot, state);
+        } else {
+            drop(state);
+        }
+        if let Some(connection) = to_flush {
+            connection.flush();
+        }
+        if matches!(result, Err(AppendError::Full)) {
+            Counters::add(&self.counters.appends_refused, 1);
+            self.pressed.store(true, Ordering::Relaxed);
+            self.wake_driver();
+        }
+        result
+    }
+
+    /// Without linger: sends the open batch if nothing is under way to its broker.
+    fn send_if_idle(&self, slot: &Slot, mut state: MutexGuard<'_, SlotState>) {
+        if state.open.is_some() && state.link.is_idle() {
+            let to_flush = self.seal(slot, &mut state);
+            drop(state);
+            if let Some(connection) = to_flush {
+                connection.flush();
+            }
+        }
+    }
+
+    fn watch(&self, slot: &Slot, state: &mut SlotState) {
+        if let Some(open) = &state.open
+            && !state.watched
+        {
+            state.watched = true;
+            let due = open.opened + self.settings.linger;
+            self.watched.lock().push(Reverse((due, slot.index)));
+        }
+        if self.driver_asleep.load(Ordering::Relaxed) {
+            self.wake_driver();
+        }
+    }
+
+    /// True if a batch is open somewhere.
+    pub(crate) fn any_watched(&self) -> bool {
+        !self.watched.lock().is_empty()
+    }
+
+    /// Sends open batches that were due at `now`; all of them with `None`.
+    pub(crate) fn send_due_batches(&self, now: Option<Instant>) {
+        let mut due = Vec::new();
+        {
+            let mut watched = self.watched.lock();
+            while let Some(Reverse((at, _))) = watched.peek()
+                && now.is_none_or(|now| *at <= now)
+            {
+                due.extend(watched.pop().map(|Reverse((_, index))| index));
+            }
+        }
+        let routing = self.routing.load();
+        let mut flushes = Flushes::default();
+        for index in due {
+            let Some(slot) = routing.slots.get(index) else {
+                continue;
+            };
+            let mut state = slot.state.lock();
+            state.watched = false;
+            let Some(open) = &state.open else {
+                continue;
+            };
+            if now.is_none_or(|now| open.opened + self.settings.linger <= now) {
+                flushes.add(self.seal(slot, &mut state));
+            } else {
+                self.watch(slot, &mut state);
+            }
+        }
+        flushes.run();
+    }
+
+    /// Sends all open batches.
+    pub(crate) fn send_open_batches(&self) {
+        self.send_due_batches(None);
+    }
+
+    /// Completes the open batch and sends what may be sent. Returns the connection to flush once the
+    /// slot is unlocked.
+    pub(crate) fn seal(&self, slot: &Slot, state: &mut SlotState) -> Option<Arc<DataConnection>> {
+        if let Some(open) = state.open.take() {
+            Counters::add(&self.counters.batches, 1);
+            let records = u64::from(open.builder.record_count());
+            Counters::add(&self.counters.records_batched, records);
+            state.queue.push_back(ReadyBatch::new(
+                open.builder,
+                Targets::Whole(open.cell),
+                open.opened + self.settings.deadline,
+                open.counted,
+                self.settings.compression,
+            ));
+            if self.sticky.load(Ordering::Relaxed) % self.slot_count() == slot.index {
+                self.sticky.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.send(slot, state)
+    }
+
+    fn slot_count(&self) -> usize {
+        self.routing.load().slots.len().max(1)
+    }
+
+    /// Gives ready batches their sequence and submits them, as far as the window reaches.
+    pub(crate) fn send(&self, slot: &Slot, state: &mut SlotState) -> Option<Arc<DataConnection>> {
+        if state.mode != Mode::Running
+            || state.queue.is_empty()
+            || state.in_flight.len() >= self.settings.in_flight_batches
+            || self.paused.load(Ordering::Relaxed)
+        {
+            return None;
+        }
+        let Some(connection) = state.link.connection() else {
+            self.wake_driver();
+            return None;
+        };
+        while state.in_flight.len() < self.settings.in_flight_batches && state.promote() {
+            let last = state.in_flight.len() - 1;
+            if let Err(error) = self.submit(slot, state, last, &connection) {
+                state.last_error = Some(wire_error(&error));
+                state.mode = Mode::Recovering;
+                self.attend(slot, state);
+                break;
+            }
+        }
+        Some(connection)
+    }
+
+    /// Submits one batch that is in flight.
+    pub(crate) fn submit(
+        &self,
+        slot: &Slot,
+        state: &mut SlotState,
+        index: usize,
+        connection: &DataConnection,
+    ) -> Result<(), ConnectionError> {
+        let request = v1::AppendRequest {
+            stream: self.stream_id.clone(),
+            streamlet: slot.streamlet,
+            lane: slot.lane,
+            lane_generation: state.generation,
+        };
+        let ticket = state.ticket();
+        let link = state.link.clone();
+        let sent = &mut state.in_flight[index];
+        let token = (slot.index as u64) << 32 | u64::from(ticket);
+        // Counted before, for the reply may come at once.
+        link.in_flight.fetch_add(1, Ordering::SeqCst);
+        let submitted = connection.submit(FrameKind::Append, &request, sent.bytes.clone(), token);
+        if submitted.is_err() {
+            link.in_flight.fetch_sub(1, Ordering::SeqCst);
+            return submitted;
+        }
+        sent.ticket = ticket;
+        sent.status = Status::Waiting;
+        Counters::add(&self.counters.bytes_sent, sent.bytes.len() as u64);
+        state.waiting += 1;
+        Ok(())
+    }
+
+    /// Puts the slot on the background task's list.
+    pub(crate) fn attend(&self, slot: &Slot, state: &mut SlotState) {
+        if !state.attention {
+            state.attention = true;
+            self.attention.lock().push(slot.index);
+        }
+        self.wake_driver();
+    }
+
+    /// Tells records their fate and takes back the memory.
+    pub(crate) fn finish(&self, finished: Vec<Finished>) {
+        for batch in finished {
+            let records = u64::from(batch.records);
+            match &batch.outcome {
+                Ok(_) => Counters::add(&self.counters.records_acknowledged, records),
+                Err(error) => {
+                    tracing::debug!(%error, records, "batch given up");
+                    Counters::add(&self.counters.records_failed, records);
+                }
+            }
+            self.memory.give(batch.bytes, batch.counted);
+            batch.targets.complete(&batch.outcome);
+        }
+    }
+
+    /// The error of batches whose deadline has passed.
+    pub(crate) fn timeout(&self, uncertain: bool, last: Option<&str>) -> ProduceError {
+        ProduceError::Timeout {
+            deadline: self.settings.deadline,
+            uncertain,
+            last: last.unwrap_or("the broker did not answer").to_owned(),
+        }
+    }
+
+    /// Everything that is not acknowledged yet, and asks for it to be sent.
+    pub(crate) fn outstanding(&self, close: bool) -> Vec<Arc<BatchCell>> {
+        let _no_resplit = self.resplitting.lock();
+        let routing = self.routing.load();
+        let mut cells = Vec::new();
+        let mut flushes = Flushes::default();
+        for slot in &routing.slots {
+            let mut state = slot.state.lock();
+            state.closed |= close;
+            state.cells(&mut cells);
+            flushes.add(self.seal(slot, &mut state));
+        }
+        drop(_no_resplit);
+        flushes.run();
+        cells
+    }
+
+    /// Ends everything at once: what is not acknowledged fails.
+    pub(crate) fn end(&self) {
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut finished = Vec::new();
+        {
+            let _no_resplit = self.resplitting.lock();
+            for slot in &self.routing.load().slots {
+                let mut state = slot.state.lock();
+                state.closed = true;
+                state.fail_all(&ProduceError::Closed, &mut finished);
+            }
+        }
+        self.finish(finished);
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        for link in links {
+            let connection = link.state.lock().connection.take();
+            if let Some(connection) = connection {
+                connection.close();
+            }
+        }
+        self.memory.wake_all();
+        self.wake_driver();
+    }
+}
+
+/// Connections to flush once no slot is locked, each once.
+#[derive(Default)]
+pub(crate) struct Flushes(Vec<Arc<DataConnection>>);
+
+impl Flushes {
+    pub(crate) fn add(&mut self, connection: Option<Arc<DataConnection>>) {
+        if let Some(connection) = connection
+            && !self.0.iter().any(|known| Arc::ptr_eq(known, &connection))
+        {
+            self.0.push(connection);
+        }
+    }
+
+    pub(crate) fn run(self) {
+        for connection in self.0 {
+            connection.flush();
+        }
+    }
+}
+
+pub(crate) fn wire_error(error: &ConnectionError) -> kera_protocol::error::WireError {
+    match error {
+        ConnectionError::GoAway { error, .. } => error.clone(),
+        other => kera_protocol::error::WireError::new(
+            kera_protocol::error::ErrorCode::Timeout,
+            other.to_string(),
+        ),
+    }
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as i64)
+}

@@ -1,0 +1,269 @@
+//! Building batches, record by record, without an allocation per record.
+
+use bytes::{Bytes, BytesMut};
+
+use super::codec;
+use super::header::{BatchError, Compression, HEADER_BYTES, MAX_BATCH_BYTES, seal, wrap_sequence};
+use super::record::Header;
+use super::varint;
+
+/// Who sent a batch, and as which of its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerStamp {
+    /// The producer, -1 for none.
+    pub producer_id: i64,
+    /// Its epoch, -1 for none.
+    pub producer_epoch: i16,
+    /// Sequence of the batch's first record, -1 for none.
+    pub base_sequence: i32,
+}
+
+impl ProducerStamp {
+    /// The stamp of a producer that is not idempotent.
+    pub const NONE: ProducerStamp = ProducerStamp {
+        producer_id: -1,
+        producer_epoch: -1,
+        base_sequence: -1,
+    };
+}
+
+/// The sequence that follows a batch of `records` records whose first has `base_sequence`.
+/// Sequences wrap from `i32::MAX` to 0, as Kafka's do.
+pub fn next_sequence(base_sequence: i32, records: u32) -> i32 {
+    wrap_sequence(base_sequence, records)
+}
+
+/// A record to be written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewRecord<'a> {
+    /// The key; `None` is null.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` is null.
+    pub value: Option<&'a [u8]>,
+    /// Headers, in order.
+    pub headers: &'a [Header<'a>],
+    /// Milliseconds since 1970.
+    pub timestamp: i64,
+}
+
+/// Bytes before a record's key: length, attributes, timestamp, ordinal, key length, and for a
+/// record without key also the value length.
+const HEAD_BYTES: usize = 5 + 1 + varint::MAX_VARLONG_BYTES + 5 + 5 + 5;
+
+/// Encodes records straight into the bytes of a batch.
+#[derive(Debug, Default)]
+pub struct BatchBuilder {
+    buffer: BytesMut,
+    count: u32,
+    base_timestamp: i64,
+    max_timestamp: i64,
+}
+
+impl BatchBuilder {
+    /// An empty builder that allocates with its first record.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty builder whose batch may reach `bytes` bytes before it allocates again.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self::from_buffer(BytesMut::with_capacity(bytes))
+    }
+
+    /// An empty builder over the memory of `buffer`, whose bytes are dropped.
+    pub fn from_buffer(mut buffer: BytesMut) -> Self {
+        buffer.clear();
+        Self {
+            buffer,
+            ..Self::default()
+        }
+    }
+
+    /// Records written so far.
+    pub fn record_count(&self) -> u32 {
+        self.count
+    }
+
+    /// True if no record was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of the batch so far, header included, before compression.
+    pub fn len(&self) -> usize {
+        self.buffer.len().max(HEADER_BYTES)
+    }
+
+    /// Bytes the batch may reach before the builder allocates.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Makes room for a batch of `bytes` bytes in all.
+    pub fn reserve_total(&mut self, bytes: usize) {
+        self.buffer.reserve(bytes.saturating_sub(self.buffer.len()));
+    }
+
+    /// Timestamp of the first record; meaningless while empty.
+    pub fn base_timestamp(&self) -> i64 {
+        self.base_timestamp
+    }
+
+    /// An upper bound of the bytes by which `record` makes the batch longer.
+    #[inline]
+    pub fn record_bound(record: &NewRecord<'_>) -> usize {
+        let mut bytes = HEAD_BYTES
+            + 5
+            + record.key.map_or(0, <[u8]>::len)
+            + record.value.map_or(0, <[u8]>::len);
+        for header in record.headers {
+            bytes += 10 + header.key.len() + header.value.map_or(0, <[u8]>::len);
+        }
+        bytes
+    }
+
+    /// Writes `record` and returns its index in the batch.
+    ///
+    /// # Errors
+    /// [`BatchError::BadLength`] if the batch would be larger than any may be; it is unchanged.
+    #[inline]
+    pub fn push(&mut self, record: &NewRecord<'_>) -> Result<u32, BatchError> {
+        let bound = Self::record_bound(record);
+        if self.len() + bound > MAX_BATCH_BYTES {
+            return Err(BatchError::BadLength((self.len() + bound) as i64));
+        }
+        if self.count == 0 {
+            self.start(record.timestamp);
+        } else if record.timestamp > self.max_timestamp {
+            self.max_timestamp = record.timestamp;
+        }
+        self.buffer.reserve(bound);
+
+        let index = self.count;
+        let timestamp_delta = record.timestamp.wrapping_sub(self.base_timestamp);
+        let key_length = record.key.map_or(-1, |key| key.len() as i64);
+        let value_length = record.value.map_or(-1, |value| value.len() as i64);
+        let body = 1
+            + varint::size(timestamp_delta)
+            + varint::size(i64::from(index))
+            + varint::size(key_length)
+            + key_length.max(0) as usize
+            + varint::size(value_length)
+            + value_length.max(0) as usize
+            + headers_size(record.headers);
+
+        let mut head = [0_u8; HEAD_BYTES];
+        let mut at = 0;
+        varint::write(&mut head, &mut at, body as i64);
+        head[at] = 0;
+        at += 1;
+        varint::write(&mut head, &mut at, timestamp_delta);
+        varint::write(&mut head, &mut at, i64::from(index));
+        varint::write(&mut head, &mut at, key_length);
+        if let Some(key) = record.key {
+            self.buffer.extend_from_slice(&head[..at]);
+            self.buffer.extend_from_slice(key);
+            at = 0;
+        }
+        varint::write(&mut head, &mut at, value_length);
+        self.buffer.extend_from_slice(&head[..at]);
+        if let Some(value) = record.value {
+            self.buffer.extend_from_slice(value);
+        }
+        if record.headers.is_empty() {
+            self.buffer.extend_from_slice(&[0]);
+        } else {
+            self.push_headers(record.headers);
+        }
+        self.count = index + 1;
+        Ok(index)
+    }
+
+    fn start(&mut self, timestamp: i64) {
+        self.buffer.clear();
+        self.buffer.extend_from_slice(&[0; HEADER_BYTES]);
+        self.base_timestamp = timestamp;
+        self.max_timestamp = timestamp;
+    }
+
+    fn push_headers(&mut self, headers: &[Header<'_>]) {
+        self.push_varint(headers.len() as i64);
+        for header in headers {
+            self.push_varint(header.key.len() as i64);
+            self.buffer.extend_from_slice(header.key.as_bytes());
+            self.push_varint(header.value.map_or(-1, |value| value.len() as i64));
+            self.buffer.extend_from_slice(header.value.unwrap_or(&[]));
+        }
+    }
+
+    fn push_varint(&mut self, value: i64) {
+        let mut out = [0; varint::MAX_VARLONG_BYTES];
+        let mut at = 0;
+        varint::write(&mut out, &mut at, value);
+        self.buffer.extend_from_slice(&out[..at]);
+    }
+
+    /// Ends the batch: compresses the records, writes the header and the CRC. The builder is then
+    /// empty and without memory. Base ordinal and epoch are zero, for the broker to patch.
+    ///
+    /// Compression that does not make the records smaller is left out.
+    ///
+    /// # Errors
+    /// [`BatchError::Inconsistent`] if the batch holds no records.
+    pub fn finish(
+        &mut self,
+        compression: Compression,
+        stamp: ProducerStamp,
+    ) -> Result<Bytes, BatchError> {
+        if self.count == 0 {
+            return Err(BatchError::Inconsistent("it holds no records"));
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut attributes = Compression::None as i16;
+        if compression != Compression::None {
+            let compressed = codec::compress(compression, &buffer[HEADER_BYTES..]);
+            if compressed.len() + HEADER_BYTES < buffer.len() {
+                attributes = compression as i16;
+                buffer.truncate(HEADER_BYTES);
+                buffer.extend_from_slice(&compressed);
+            }
+        }
+        let length = (buffer.len() - 12) as i32;
+        let last = self.count - 1;
+        buffer[..8].fill(0);
+        buffer[8..12].copy_from_slice(&length.to_be_bytes());
+        buffer[12..16].fill(0);
+        buffer[16] = 2;
+        buffer[21..23].copy_from_slice(&attributes.to_be_bytes());
+        buffer[23..27].copy_from_slice(&last.to_be_bytes());
+        buffer[27..35].copy_from_slice(&self.base_timestamp.to_be_bytes());
+        buffer[35..43].copy_from_slice(&self.max_timestamp.to_be_bytes());
+        buffer[57..61].copy_from_slice(&self.count.to_be_bytes());
+        write_stamp(&mut buffer, stamp);
+        self.count = 0;
+        Ok(buffer.freeze())
+    }
+}
+
+/// Gives one whole batch another producer stamp and the CRC that goes with it.
+///
+/// # Panics
+/// If `batch` is not exactly one batch.
+pub fn write_stamp(batch: &mut [u8], stamp: ProducerStamp) {
+    batch[43..51].copy_from_slice(&stamp.producer_id.to_be_bytes());
+    batch[51..53].copy_from_slice(&stamp.producer_epoch.to_be_bytes());
+    batch[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
+    seal(batch);
+}
+
+fn headers_size(headers: &[Header<'_>]) -> usize {
+    let mut bytes = varint::size(headers.len() as i64);
+    for header in headers {
+        let value_length = header.value.map_or(-1, |value| value.len() as i64);
+        bytes += varint::size(header.key.len() as i64)
+            + header.key.len()
+            + varint::size(value_length)
+            + value_length.max(0) as usize;
+    }
+    bytes
+}

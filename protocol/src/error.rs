@@ -1,0 +1,170 @@
+//! The error codes of the native protocol: numbered once, never reused.
+
+use std::fmt;
+
+macro_rules! error_codes {
+    ($( $(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal, $retry:literal; )+) => {
+        /// A code as it travels in responses. The number and the name of a code never change and
+        /// are never given to another meaning; new codes are added at the end.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        #[non_exhaustive]
+        pub enum ErrorCode {
+            $( $(#[doc = $doc])+ $name = $number, )+
+        }
+
+        impl ErrorCode {
+            /// Every code, in the order of their numbers.
+            pub const ALL: &'static [ErrorCode] = &[ $( ErrorCode::$name, )+ ];
+
+            /// The code of a number; `None` for a number this build does not know.
+            pub fn from_number(number: u32) -> Option<Self> {
+                match number {
+                    $( $number => Some(Self::$name), )+
+                    _ => None,
+                }
+            }
+
+            /// The name as documented, such as `UNKNOWN_STREAM`.
+            pub fn name(self) -> &'static str {
+                match self { $( Self::$name => $text, )+ }
+            }
+
+            /// True when the same request may succeed later without any change by its sender.
+            pub fn is_retryable(self) -> bool {
+                match self { $( Self::$name => $retry, )+ }
+            }
+
+            /// What the code means, as one paragraph for the documentation's table.
+            pub fn description(self) -> &'static str {
+                match self { $( Self::$name => concat!($($doc),+).trim_start(), )+ }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// No error.
+    Ok = 0, "OK", false;
+    /// No stream of that name or id exists. Create it, or check the name.
+    UnknownStream = 1, "UNKNOWN_STREAM", false;
+    /// The stream has no streamlet of that number.
+    UnknownStreamlet = 2, "UNKNOWN_STREAMLET", false;
+    /// The streamlet has no lane of that number.
+    UnknownLane = 3, "UNKNOWN_LANE", false;
+    /// A stream of that name exists already.
+    StreamExists = 4, "STREAM_EXISTS", false;
+    /// The name is not legal: 1 to 249 of `a-z A-Z 0-9 . _ -`, not `.` or `..`, no leading `_kera`.
+    InvalidName = 5, "INVALID_NAME", false;
+    /// A value of the request is out of range or contradicts another.
+    InvalidArgument = 6, "INVALID_ARGUMENT", false;
+    /// The batch's bytes do not match its checksum, or are no batch at all.
+    CorruptBatch = 7, "CORRUPT_BATCH", false;
+    /// The batch is intact but breaks a rule, such as a record count that does not fit its length.
+    InvalidBatch = 8, "INVALID_BATCH", false;
+    /// The batch is larger than the stream accepts.
+    BatchTooLarge = 9, "BATCH_TOO_LARGE", false;
+    /// The frame is larger than the broker accepts; the connection is closed.
+    FrameTooLarge = 10, "FRAME_TOO_LARGE", false;
+    /// The peer speaks a protocol or frame version that this build does not know.
+    UnsupportedVersion = 11, "UNSUPPORTED_VERSION", false;
+    /// The frame cannot be decoded; the connection is closed.
+    MalformedFrame = 12, "MALFORMED_FRAME", false;
+    /// The batch's sequence does not follow the producer's last one: batches in between are missing.
+    SequenceGap = 13, "SEQUENCE_GAP", false;
+    /// A newer instance of this producer has started; this one may not append any more.
+    FencedProducer = 14, "FENCED_PRODUCER", false;
+    /// The broker no longer remembers this producer and the batch is not its first.
+    UnknownProducer = 15, "UNKNOWN_PRODUCER", false;
+    /// The batch was built for an older number of lanes; refresh the stream and split it again.
+    StaleLanes = 16, "STALE_LANES", true;
+    /// This broker does not own the streamlet; refresh and go to its owner.
+    NotOwner = 17, "NOT_OWNER", true;
+    /// The disk is full; nothing was stored. Free space or shorten retention.
+    StorageFull = 18, "STORAGE_FULL", true;
+    /// Reading or writing the store failed; the broker's log names file and error.
+    StorageError = 19, "STORAGE_ERROR", true;
+    /// A limit on memory or bytes in flight is reached.
+    Overloaded = 20, "OVERLOADED", true;
+    /// The request was not finished within its deadline; an append may still take effect.
+    Timeout = 21, "TIMEOUT", true;
+    /// The broker is stopping.
+    ShuttingDown = 22, "SHUTTING_DOWN", true;
+    /// The position lies below the log start or above the end.
+    OutOfRange = 23, "OUT_OF_RANGE", false;
+    /// Stored bytes do not match their checksum; they are not served. The broker's log names file, offset and batch.
+    Damaged = 24, "DAMAGED", false;
+    /// No consumer group of that name exists for this stream.
+    UnknownConsumerGroup = 25, "UNKNOWN_CONSUMER_GROUP", false;
+    /// The consumer is not, or no longer, a member of its group; join again.
+    UnknownMember = 26, "UNKNOWN_MEMBER", false;
+    /// The lease ended or was given to another consumer; nothing was committed.
+    StaleLease = 27, "STALE_LEASE", false;
+    /// The coordinator is still reading its state.
+    CoordinatorLoading = 28, "COORDINATOR_LOADING", true;
+    /// The group exists with another order or type of consumer.
+    GroupConflict = 29, "GROUP_CONFLICT", false;
+    /// The group still has members; stop them first.
+    GroupNotEmpty = 30, "GROUP_NOT_EMPTY", false;
+    /// The batch's compression is not one of none, gzip, snappy, lz4, zstd.
+    UnsupportedCompression = 31, "UNSUPPORTED_COMPRESSION", false;
+    /// The broker has reached its limit of connections.
+    TooManyConnections = 32, "TOO_MANY_CONNECTIONS", true;
+    /// A defect in the broker; its log has the details.
+    Internal = 33, "INTERNAL", false;
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An error as it crosses the wire: the code and one sentence for people, naming the object and
+/// what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} ({code})")]
+pub struct WireError {
+    /// What went wrong, for programs.
+    pub code: ErrorCode,
+    /// What went wrong, with which object, and what to do, for people: lowercase, no full stop.
+    pub message: String,
+}
+
+impl WireError {
+    /// An error of `code` with a message for people.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// The error of a code's number as it came over the wire. A number that this build does not
+    /// know becomes [`ErrorCode::Internal`], with the number in the message.
+    pub fn from_number(number: u32, message: impl Into<String>) -> Self {
+        let message = message.into();
+        match ErrorCode::from_number(number) {
+            Some(code) => Self { code, message },
+            None => Self {
+                code: ErrorCode::Internal,
+                message: format!("{message} (error {number}, unknown to this build: upgrade it)"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_dense_unique_and_round_trip() {
+        for (index, code) in ErrorCode::ALL.iter().enumerate() {
+            assert_eq!(*code as usize, index, "{code} must keep its number");
+            assert_eq!(ErrorCode::from_number(*code as u32), Some(*code));
+            assert!(!code.description().is_empty());
+        }
+        assert_eq!(ErrorCode::from_number(60_000), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The sending half: a queue, and the turn to write it.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use kera_protocol::Message;
+use kera_protocol::frame::{FrameError, FrameKind, PUSH_CORRELATION, encode_empty, encode_head};
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::Shared;
+
+/// Bodies up to this many bytes are copied behind their header: cheaper than a vector of their own.
+const COPY_BYTES: usize = 512;
+/// Vectors per write call.
+const VECTORS: usize = 64;
+/// Write calls a sender makes for others before a task takes over.
+const WRITES_PER_TURN: usize = 16;
+
+/// Frames that wait to be written. `tail` comes after all of `chunks`.
+#[derive(Default)]
+struct Queue {
+    chunks: VecDeque<Bytes>,
+    tail: BytesMut,
+}
+
+/// Who holds this writes.
+struct Turn {
+    /// `None` once the connection has ended.
+    socket: Option<Arc<TcpStream>>,
+    /// Taken from the queue and not wholly written.
+    chunks: VecDeque<Bytes>,
+}
+
+enum Progress {
+    /// All that was taken is written.
+    Written,
+    /// The socket is full, or the turn has lasted long enough.
+    Paused,
+}
+
+pub(super) struct Sender {
+    queue: Mutex<Queue>,
+    turn: Mutex<Turn>,
+    /// Bytes queued and not yet written.
+    queued_bytes: AtomicUsize,
+    max_queued_bytes: usize,
+    /// Set while the writing task is to go on: others need not try.
+    paused: AtomicBool,
+    resume: Notify,
+}
+
+impl Sender {
+    pub(super) fn new(socket: Arc<TcpStream>, max_queued_bytes: usize) -> Self {
+        Self {
+            queue: Mutex::default(),
+            turn: Mutex::new(Turn {
+                socket: Some(socket),
+                chunks: VecDeque::new(),
+            }),
+            queued_bytes: AtomicUsize::new(0),
+            max_queued_bytes,
+            paused: AtomicBool::new(false),
+            resume: Notify::new(),
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.queued_bytes.load(Ordering::Relaxed) >= self.max_queued_bytes
+    }
+
+    pub(super) fn push<M: Message>(
+        &self,
+        kind: FrameKind,
+        correlation: u32,
+        header: &M,
+        body: Bytes,
+    ) -> Result<(), FrameError> {
+        let mut queue = self.queue.lock();
+        let before = queue.tail.len();
+        encode_head(&mut queue.tail, kind, correlation, header, body.len())?;
+        let bytes = queue.tail.len() - before + body.len();
+        if body.len() <= COPY_BYTES {
+            queue.tail.extend_from_slice(&body);
+        } else {
+            let head = queue.tail.split().freeze();
+            queue.chunks.push_back(head);
+            queue.chunks.push_back(body);
+        }
+        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn push_empty(&self, kind: FrameKind, correlation: u32) {
+        let mut queue = self.queue.lock();
+        let before = queue.tail.len();
+        encode_empty(&mut queue.tail, kind, correlation);
+        let bytes = queue.tail.len() - before;
+        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Writes what is queued unless another does.
+    pub(super) fn flush(&self) -> std::io::Result<()> {
+        while self.queued_bytes.load(Ordering::Acquire) > 0 && !self.paused.load(Ordering::Acquire)
+        {
+            // Whoever has the turn looks at the queue again after giving it back.
+            let Some(mut turn) = self.turn.try_lock() else {
+                return Ok(());
+            };
+            if turn.socket.is_none() {
+                return Ok(());
+            }
+            if let Progress::Paused = self.write(&mut turn)? {
+                self.paused.store(true, Ordering::Release);
+                drop(turn);
+                self.resume.notify_one();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, turn: &mut Turn) -> std::io::Result<Progress> {
+        let Some(socket) = turn.socket.clone() else {
+            return Ok(Progress::Written);
+        };
+        for _ in 0..WRITES_PER_TURN {
+            self.take_queue(&mut turn.chunks);
+            if turn.chunks.is_empty() {
+                return Ok(Progress::Written);
+            }
+            let mut vectors = [IoSlice::new(&[]); VECTORS];
+            let mut count = 0;
+            for (vector, chunk) in vectors.iter_mut().zip(&turn.chunks) {
+                *vector = IoSlice::new(chunk);
+                count += 1;
+            }
+            match socket.try_write_vectored(&vectors[..count]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => self.written(turn, written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Progress::Paused);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Progress::Paused)
+    }
+
+    fn take_queue(&self, chunks: &mut VecDeque<Bytes>) {
+        let mut queue = self.queue.lock();
+        chunks.append(&mut queue.chunks);
+        if !queue.tail.is_empty() {
+            chunks.push_back(queue.tail.split().freeze());
+        }
+    }
+
+    fn written(&self, turn: &mut Turn, mut bytes: usize) {
+        self.queued_bytes.fetch_sub(bytes, Ordering::Release);
+        while let Some(front) = turn.chunks.front_mut() {
+            if bytes < front.len() {
+                front.advance(bytes);
+                break;
+            }
+            bytes -= front.len();
+            turn.chunks.pop_front();
+        }
+    }
+
+    /// Lets go of the socket and all that is queued.
+    pub(super) fn close(&self) {
+        let mut turn = self.turn.lock();
+        turn.socket = None;
+        turn.chunks.clear();
+        drop(turn);
+        *self.queue.lock() = Queue::default();
+    }
+}
+
+/// Goes on writing when the socket was full, and keeps the connection alive.
+pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: Duration) {
+    let first = tokio::time::Instant::now() + keepalive;
+    let mut tick = tokio::time::interval_at(first, keepalive);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut seen = 0;
+    let mut silent = 0;
+    loop {
+        tokio::select! {
+            () = shared.sender.resume.notified() => {
+                if let Err(error) = socket.writable().await {
+                    return shared.fail(shared.lost(error.to_string()));
+                }
+                shared.sender.paused.store(false, Ordering::Release);
+                shared.flush();
+            }
+            _ = tick.tick() => {
+                let received = shared.received.load(Ordering::Relaxed);
+                silent = if received == seen { silent + 1 } else { 0 };
+                seen = received;
+                if silent >= 4 {
+                    let reason = format!("no answer within {:?}", keepalive * 3);
+                    return shared.fail(shared.lost(reason));
+                }
+                if silent >= 1 {
+                    shared.sender.push_empty(FrameKind::Ping, PUSH_CORRELATION);
+                    shared.flush();
+                }
+            }
+        }
+    }
+}

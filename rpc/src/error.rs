@@ -1,0 +1,220 @@
+//! Errors of calls and connections, and how they travel in gRPC.
+
+use std::sync::Arc;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::FrameError;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+/// The metadata key of a gRPC status under which an [`ErrorCode`]'s number travels.
+pub const ERROR_METADATA_KEY: &str = "kera-error";
+
+/// Why a data connection cannot be used, or was lost.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// No connection came about.
+    #[error("cannot connect to broker {address}: {reason}")]
+    Connect {
+        /// The broker's.
+        address: Arc<str>,
+        /// What the system said.
+        reason: Arc<str>,
+    },
+    /// The connection broke; requests without a reply may or may not have taken effect.
+    #[error("connection to broker {address} was lost: {reason}")]
+    Lost {
+        /// The broker's.
+        address: Arc<str>,
+        /// What the system said.
+        reason: Arc<str>,
+    },
+    /// The broker closed the connection and said why.
+    #[error("broker {address} closed the connection: {error}")]
+    GoAway {
+        /// The broker's.
+        address: Arc<str>,
+        /// Its reason.
+        error: WireError,
+    },
+    /// This side closed the connection.
+    #[error("connection to broker {address} was closed by this client")]
+    Closed {
+        /// The broker's.
+        address: Arc<str>,
+    },
+    /// Too many requests wait for replies, or too many bytes to be sent.
+    #[error("connection to broker {address} has too many requests in flight: wait for replies")]
+    Full {
+        /// The broker's.
+        address: Arc<str>,
+    },
+    /// The request does not fit a frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+impl ConnectionError {
+    /// True if a new connection, or waiting, may help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Lost { .. } | Self::Full { .. } => true,
+            Self::GoAway { error, .. } => {
+                error.code.is_retryable() || error.code == ErrorCode::MalformedFrame
+            }
+            Self::Closed { .. } | Self::Frame(_) => false,
+        }
+    }
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RpcError {
+    /// The broker refused, and says why.
+    #[error(transparent)]
+    Broker(#[from] WireError),
+    /// The broker was not reached, or not to the end.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// A broker's address is none.
+    #[error("\"{0}\" is not a broker address: use HOST:PORT")]
+    BadAddress(String),
+    /// The broker's answer makes no sense.
+    #[error("broker's answer is not usable: {0}")]
+    BadAnswer(String),
+}
+
+impl RpcError {
+    /// True if the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Broker(error) => error.code.is_retryable(),
+            Self::Connection(error) => error.is_retryable(),
+            Self::BadAddress(_) | Self::BadAnswer(_) => false,
+        }
+    }
+
+    /// The broker's code, if the broker answered with an error.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Broker(error) => Some(error.code),
+            Self::Connection(ConnectionError::GoAway { error, .. }) => Some(error.code),
+            _ => None,
+        }
+    }
+}
+
+/// The gRPC status that carries `error`.
+pub fn status_of(error: &WireError) -> Status {
+    use ErrorCode as E;
+    let code = match error.code {
+        E::Ok => Code::Ok,
+        E::UnknownStream
+        | E::UnknownStreamlet
+        | E::UnknownLane
+        | E::UnknownConsumerGroup
+        | E::UnknownMember
+        | E::UnknownProducer => Code::NotFound,
+        E::StreamExists => Code::AlreadyExists,
+        E::InvalidName
+        | E::InvalidArgument
+        | E::CorruptBatch
+        | E::InvalidBatch
+        | E::BatchTooLarge
+        | E::FrameTooLarge
+        | E::MalformedFrame
+        | E::UnsupportedCompression => Code::InvalidArgument,
+        E::UnsupportedVersion => Code::Unimplemented,
+        E::StorageFull | E::Overloaded | E::TooManyConnections => Code::ResourceExhausted,
+        E::Timeout => Code::DeadlineExceeded,
+        E::ShuttingDown | E::CoordinatorLoading | E::StorageError => Code::Unavailable,
+        E::OutOfRange => Code::OutOfRange,
+        E::Damaged => Code::DataLoss,
+        E::Internal => Code::Internal,
+        _ => Code::FailedPrecondition,
+    };
+    let mut status = Status::new(code, error.message.clone());
+    status
+        .metadata_mut()
+        .insert(ERROR_METADATA_KEY, MetadataValue::from(error.code as u16));
+    status
+}
+
+/// The error that a status carries; `None` if no broker made it, as when the connection is lost.
+pub fn wire_error_of_status(status: &Status) -> Option<WireError> {
+    let number: u32 = status
+        .metadata()
+        .get(ERROR_METADATA_KEY)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()?;
+    Some(WireError::from_number(number, status.message()))
+}
+
+/// What a failed gRPC call to the broker at `address` means.
+pub fn error_of_status(address: &str, status: &Status) -> RpcError {
+    if let Some(error) = wire_error_of_status(status) {
+        return error.into();
+    }
+    match status.code() {
+        Code::DeadlineExceeded => {
+            WireError::new(ErrorCode::Timeout, status.message().to_owned()).into()
+        }
+        // What tonic reports when a connection cannot be made or breaks under a call.
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal => {
+            ConnectionError::Lost {
+                address: address.into(),
+                reason: reason_of(status).into(),
+            }
+            .into()
+        }
+        _ => WireError::new(ErrorCode::Internal, status.message().to_owned()).into(),
+    }
+}
+
+/// The innermost cause, which names what the system said.
+fn reason_of(status: &Status) -> String {
+    let mut reason = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(cause) = source {
+        reason = cause.to_string();
+        source = cause.source();
+    }
+    reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_survives_the_way_through_a_status() {
+        for code in ErrorCode::ALL.iter().skip(1) {
+            let error = WireError::new(*code, format!("stream s: {code}"));
+            let status = status_of(&error);
+            assert_ne!(status.code(), Code::Ok);
+            assert_eq!(wire_error_of_status(&status), Some(error));
+        }
+    }
+
+    #[test]
+    fn a_status_no_broker_made_is_a_lost_connection() {
+        let error = error_of_status("b:1", &Status::unavailable("tcp connect error"));
+        assert!(error.is_retryable());
+        assert_eq!(error.code(), None);
+        let error = error_of_status("b:1", &Status::deadline_exceeded("late"));
+        assert_eq!(error.code(), Some(ErrorCode::Timeout));
+    }
+
+    #[test]
+    fn a_code_of_a_newer_broker_keeps_its_number_in_the_message() {
+        let mut status = Status::internal("new trouble");
+        status
+            .metadata_mut()
+            .insert(ERROR_METADATA_KEY, MetadataValue::from(9_999_u16));
+        let error = wire_error_of_status(&status).expect("a broker made it");
+        assert_eq!(error.code, ErrorCode::Internal);
+        assert!(error.message.contains("9999"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Connections to brokers, gRPC stubs, the metadata cache and retry: what clients and brokers share.
+//!
+//! [`Client`] finds brokers and streams; [`DataConnection`] carries data frames, pipelined;
+//! [`RetryPolicy`] says when to try again.
+#![forbid(unsafe_code)]
+
+mod client;
+mod data;
+mod error;
+mod meta;
+mod retry;
+
+pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
+pub use data::{ConnectOptions, DataConnection, FrameSink};
+pub use error::{
+    ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of, wire_error_of_status,
+};
+pub use meta::StreamMeta;
+pub use retry::RetryPolicy;
+
+/// The stubs of the control services, generated from `protocol/proto`; checked against it by a
+/// test. Messages are in `kera_protocol::v1`.
+#[allow(missing_docs, clippy::all, rustdoc::all)]
+pub mod v1 {
+    include!("generated/kera.v1.rs");
+}

@@ -1,0 +1,130 @@
+//! What clients know about a stream.
+
+use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::v1;
+
+use crate::error::RpcError;
+
+/// A stream as clients need it: an answer of `GetStream`, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamMeta {
+    /// The name it was asked for by.
+    pub name: String,
+    /// The id that frames carry.
+    pub id: StreamId,
+    /// All settings, every field present.
+    pub config: v1::StreamConfig,
+    /// M: streamlets.
+    pub streamlets: u32,
+    /// Q: lanes of each streamlet.
+    pub lanes: u32,
+    /// How records find their lane.
+    pub lane_by: v1::LaneBy,
+    /// Most bytes of a batch.
+    pub max_batch_bytes: usize,
+    /// Grows by one with each growth of lanes.
+    pub lane_generation: u32,
+    owners: Vec<String>,
+}
+
+/// Most bytes of a batch if the broker names no limit.
+const DEFAULT_MAX_BATCH_BYTES: u32 = 1 << 20;
+
+impl StreamMeta {
+    /// Checks what a broker answered; `bootstrap` stands for owners that have no address.
+    ///
+    /// # Errors
+    /// [`RpcError::BadAnswer`] if the answer contradicts itself.
+    pub fn from_info(info: v1::StreamInfo, bootstrap: &str) -> Result<Self, RpcError> {
+        let bad = |what: &str| RpcError::BadAnswer(format!("stream {}: {what}", info.name));
+        let id = StreamId::from_slice(&info.id).ok_or_else(|| bad("its id has not 16 bytes"))?;
+        let config = info.config.ok_or_else(|| bad("its settings are missing"))?;
+        let streamlets = config.streamlets.unwrap_or(0);
+        let lanes = config.lanes.unwrap_or(0);
+        if !(1..=1 << 16).contains(&streamlets) || !(1..=1 << 16).contains(&lanes) {
+            return Err(bad("it has no streamlets or no lanes, or too many"));
+        }
+        let mut owners = vec![String::new(); streamlets as usize];
+        for streamlet in &info.streamlets {
+            let owner = owners
+                .get_mut(streamlet.streamlet as usize)
+                .ok_or_else(|| bad("it lists a streamlet that it does not have"))?;
+            owner.clone_from(&streamlet.owner);
+        }
+        for owner in &mut owners {
+            if owner.is_empty() {
+                bootstrap.clone_into(owner);
+            }
+        }
+        Ok(Self {
+            id,
+            streamlets,
+            lanes,
+            lane_by: config.lane_by(),
+            max_batch_bytes: config.max_batch_bytes.unwrap_or(DEFAULT_MAX_BATCH_BYTES) as usize,
+            lane_generation: info.lane_generation,
+            owners,
+            config,
+            name: info.name,
+        })
+    }
+
+    /// HOST:PORT of the streamlet's owner; `None` if the stream has no such streamlet.
+    pub fn owner(&self, streamlet: StreamletId) -> Option<&str> {
+        self.owners.get(streamlet.0 as usize).map(String::as_str)
+    }
+
+    /// Owners by streamlet.
+    pub fn owners(&self) -> &[String] {
+        &self.owners
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn info() -> v1::StreamInfo {
+        v1::StreamInfo {
+            name: "s".to_owned(),
+            id: Bytes::from_static(&[3; 16]),
+            config: Some(v1::StreamConfig {
+                streamlets: Some(2),
+                lanes: Some(4),
+                ..v1::StreamConfig::default()
+            }),
+            streamlets: vec![v1::StreamletInfo {
+                streamlet: 1,
+                owner: "b:2".to_owned(),
+                epoch: 1,
+            }],
+            lane_generation: 5,
+            ..v1::StreamInfo::default()
+        }
+    }
+
+    #[test]
+    fn owners_without_address_are_the_bootstrap_broker() {
+        let meta = StreamMeta::from_info(info(), "a:1").unwrap();
+        assert_eq!(meta.owner(StreamletId(0)), Some("a:1"));
+        assert_eq!(meta.owner(StreamletId(1)), Some("b:2"));
+        assert_eq!(meta.owner(StreamletId(2)), None);
+        assert_eq!((meta.lanes, meta.lane_generation), (4, 5));
+    }
+
+    #[test]
+    fn answers_that_contradict_themselves_are_refused() {
+        let broken: [fn(&mut v1::StreamInfo); 4] = [
+            |info| info.id = Bytes::from_static(&[1; 3]),
+            |info| info.config = None,
+            |info| info.streamlets[0].streamlet = 2,
+            |info| info.config.as_mut().unwrap().lanes = Some(0),
+        ];
+        for change in broken {
+            let mut info = info();
+            change(&mut info);
+            assert!(StreamMeta::from_info(info, "a:1").is_err());
+        }
+    }
+}

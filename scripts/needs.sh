@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Looks for what the tests need. As root on Debian or Ubuntu it installs what is missing and says
+# so; elsewhere it names what is missing and how to get it, and exits with 1.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# The Rust version that Cargo.toml asks for.
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+missing=0
+export PATH="${CARGO_HOME:-${HOME:?}/.cargo}/bin:$PATH"
+
+have() { command -v "$1" >/dev/null 2>&1; }
+say() { printf 'needs: %s\n' "$*"; }
+lack() {
+    say "MISSING $1: $2"
+    missing=1
+}
+may_install() { [ "$(id -u)" = 0 ] && have apt-get; }
+apt_updated=
+apt_install() {
+    say "installing $* with apt-get"
+    if [ -z "$apt_updated" ]; then
+        apt-get update -qq
+        apt_updated=1
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+# True if version $1 is at least version $2.
+at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+
+if ! have cc; then
+    if may_install; then
+        apt_install gcc libc6-dev
+    else
+        lack "a C compiler (cc)" "it links the binaries; install gcc or clang with your system's packages"
+    fi
+fi
+
+if ! have cargo && may_install; then
+    have curl || apt_install curl ca-certificates
+    say "installing Rust with rustup from https://sh.rustup.rs"
+    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+        sh -s -- -y -q --profile minimal --component rustfmt --component clippy --no-modify-path
+fi
+if ! have cargo; then
+    lack "cargo $wanted" "install Rust from https://rustup.rs"
+else
+    found=$(cargo --version | cut -d ' ' -f 2)
+    if ! at_least "$found" "$wanted"; then
+        if may_install && have rustup; then
+            say "updating Rust $found with rustup"
+            rustup -q update stable
+            found=$(cargo --version | cut -d ' ' -f 2)
+        fi
+        at_least "$found" "$wanted" ||
+            lack "cargo $wanted" "found $found; run 'rustup update stable'"
+    fi
+    for component in rustfmt clippy; do
+        tool=cargo-${component/rustfmt/fmt}
+        "$tool" --version >/dev/null 2>&1 && continue
+        if may_install && have rustup; then
+            say "adding $component with rustup"
+            rustup -q component add "$component"
+        else
+            lack "$component" "run 'rustup component add $component'"
+        fi
+    done
+    if ! have cargo-deny; then
+        if may_install || [ -n "${CI:-}" ]; then
+            say "installing cargo-deny with cargo install; this takes some minutes"
+            # A target folder of its own: the build shares nothing with this workspace.
+            CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/cargo-deny" \
+                cargo install cargo-deny --locked --quiet
+        else
+            lack "cargo-deny" "run 'cargo install cargo-deny --locked'"
+        fi
+    fi
+fi
+
+if [ "$missing" != 0 ]; then
+    say "nothing runs before that is there"
+    exit 1
+fi
+say "$(rustc --version), $(cc --version | head -n 1), $(cargo deny --version)"

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# The long runs. Each adds a line with the date, the commit and what came of it to
+# docs/reliability.md; the exit status is 1 if any failed.
+#
+#   KERA_CRASH_KILLS (100)   kills of the crash loop
+#   FUZZ_SECONDS (60)        seconds for each fuzz target
+#   PROPTEST_CASES (10000)   cases for each property
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/needs.sh || exit 1
+kills=${KERA_CRASH_KILLS:-100}
+seconds=${FUZZ_SECONDS:-60}
+cases=${PROPTEST_CASES:-10000}
+logs=${CARGO_TARGET_DIR:-$PWD/target}/test-logs
+mkdir -p "$logs"
+
+commit=$(git rev-parse --short=10 HEAD 2>/dev/null || echo unknown)
+# A run of something that no commit holds says so.
+if [ -n "$(git status --porcelain -- . ':!docs/reliability.md' 2>/dev/null)" ]; then
+    commit+=" with changes"
+fi
+broken=0
+
+# record NAME VERDICT: one line of the table of results.
+record() {
+    printf '| %s | %s | %s | %s |\n' "$(date -u +%Y-%m-%d\ %H:%M)" "$commit" "$1" "$2" \
+        >>docs/reliability.md
+    printf '\n==> %s: %s\n' "$1" "$2"
+}
+# The sums that the test harness reports in file $1.
+sums() {
+    awk '/^test result: / { for (i = 2; i <= NF; i++) {
+            if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1) } }
+        END { printf "%d passed, %d failed", p, f }' "$1"
+}
+# run NAME LOG COMMAND...: runs it, keeps what it prints, records the outcome.
+run() {
+    local name=$1 log=$logs/$2.log begun=$SECONDS detail
+    shift 2
+    if "$@" 2>&1 | tee "$log"; then
+        detail=$(grep -E '^crash loop: ' "$log" | tail -n 1)
+        record "$name" "ok in $((SECONDS - begun)) s; ${detail:-$(sums "$log")}"
+    else
+        detail=$(grep -oE 'seed[ =:]+[0-9a-fx]+' "$log" | tail -n 1)
+        record "$name" "FAILED after $((SECONDS - begun)) s; $(sums "$log")${detail:+, $detail}"
+        broken=1
+    fi
+}
+
+run "crash loop, $kills kills" crash-loop \
+    env KERA_CRASH_KILLS="$kills" cargo test --locked --release -p kera --test crash_loop -- --nocapture
+run "property tests, $cases cases each" properties \
+    env PROPTEST_CASES="$cases" cargo test --locked --release --workspace --no-fail-fast
+log=$logs/fuzz.log
+begun=$SECONDS
+if FUZZ_SECONDS=$seconds scripts/fuzz.sh 2>&1 | tee "$log"; then
+    units=$(awk '/stat::number_of_executed_units/ { n += $2 } END { print n + 0 }' "$log")
+    record "fuzz targets, $seconds s each" "ok in $((SECONDS - begun)) s; $units inputs"
+else
+    record "fuzz targets, $seconds s each" "FAILED: $(grep -E '^fuzz: ' "$log" | tail -n 1)"
+    broken=1
+fi
+exit "$broken"

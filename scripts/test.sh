@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# All that CI runs: every stage with its time, then the sums over all test runs, and as the last
+# line `N passed, N failed, N skipped`. Exits with 1 if anything failed.
+#
+# A test that cannot run on this machine appends one line `SKIPPED: name: reason` to the file that
+# KERA_SKIP_FILE names, and returns. Such tests are listed at the end and counted as skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+logs=${CARGO_TARGET_DIR:-$PWD/target}/test-logs
+rm -rf "$logs"
+mkdir -p "$logs"
+export KERA_SKIP_FILE=$logs/skipped
+: >"$KERA_SKIP_FILE"
+
+table=
+broken=0
+broken_stages=
+passed=0
+failed=0
+ignored=0
+
+# Runs `make $1`, keeps what it prints, adds up the results that libtest reports.
+stage() {
+    local name=$1 log=$logs/$1.log begun=$SECONDS verdict=ok counts ok bad off
+    printf '\n==> make %s\n' "$name"
+    make "$name" 2>&1 | tee "$log"
+    [ "${PIPESTATUS[0]}" = 0 ] || verdict=FAILED
+    # "test result: ok. 3 passed; 0 failed; 0 ignored; ..." for each test binary and for doc tests.
+    counts=$(awk '/^test result: / { for (i = 2; i <= NF; i++) {
+            if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1)
+            if ($i == "ignored;") g += $(i - 1) } }
+        END { print p + 0, f + 0, g + 0 }' "$log")
+    read -r ok bad off <<<"$counts"
+    # A stage that fails without a failing test (format, lints, a test binary that died) is one
+    # failure of its own.
+    if [ "$verdict" = FAILED ]; then
+        broken=1
+        broken_stages+="make $name; "
+        [ "$bad" != 0 ] || bad=1
+    fi
+    passed=$((passed + ok)) failed=$((failed + bad)) ignored=$((ignored + off))
+    table+=$(printf '  %-12s %-7s %5d s %6d passed %4d failed' \
+        "$name" "$verdict" $((SECONDS - begun)) "$ok" "$bad")$'\n'
+}
+
+summary() {
+    local skipped
+    skipped=$(sort -u "$KERA_SKIP_FILE" | grep -c . || true)
+    printf '\n==> summary (logs in %s)\n%s' "$logs" "$table"
+    if [ "$skipped" != 0 ]; then
+        printf '\n!!! %d test(s) did NOT run here:\n' "$skipped"
+        sort -u "$KERA_SKIP_FILE" | sed 's/^/!!!   /'
+    fi
+    if [ "$failed" != 0 ]; then
+        printf '\nFAILED: %s\n' "$broken_stages"
+        grep -hE '^(test .* \.\.\. FAILED|error(\[|:).*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
+    fi
+    # The test harness counts a test that skipped itself as passed.
+    printf '\n%d passed, %d failed, %d skipped\n' \
+        $((passed - skipped)) "$failed" $((skipped + ignored))
+}
+
+stage check-needs
+if [ "$broken" = 0 ]; then
+    # Cheap ones first; then one build of the workspace for lints, one for the tests.
+    for name in fmt deny clippy unit shuttle doc; do
+        stage "$name"
+    done
+fi
+summary
+exit "$broken"

@@ -1,0 +1,249 @@
+//! Appending a batch: the straight line from a checked batch to its place in a lane.
+
+use kera_log_segments::group::{Group, GroupFull, GroupWriter};
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::sync::{Arc, Ordering};
+use kera_protocol::batch::{self, BatchHeader};
+use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
+
+use crate::closing::Job;
+use crate::producers::{SequenceError, Verdict};
+use crate::streamlet::{ActiveGroup, Inner, LaneSlot, Settings, Streamlet};
+
+/// Where a batch is to go.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendSpec {
+    /// The lane, or [`ANY_LANE`] where the owner chooses.
+    pub lane: u32,
+    /// The lane generation the client split its records by; `None` if it knows of none.
+    pub lane_generation: Option<u32>,
+    /// The broker's clock, milliseconds since 1970.
+    pub now_ms: u64,
+}
+
+/// A batch that has its place but is not yet durable: acknowledge it when [`Appended::outcome`] says so.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// The lane it went to.
+    pub lane: LaneId,
+    /// Ordinal of its first record.
+    pub base_ordinal: Ordinal,
+    /// It is acknowledged when the durable head reaches this.
+    pub next_ordinal: Ordinal,
+    /// It was stored before; nothing was appended.
+    pub duplicate: bool,
+    /// The lane's head.
+    pub head: Arc<LaneHead>,
+    /// The group to pump, with all locks released.
+    pub group: Arc<Group>,
+    failures: u64,
+}
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not durable yet.
+    Pending,
+    /// Durable by the stream's policy.
+    Durable,
+    /// Its bytes were given up; the producer must send again.
+    Lost,
+}
+
+impl Appended {
+    /// Looks what became of it.
+    pub fn outcome(&self) -> Outcome {
+        // The head first: if it was past this batch and no failure is seen afterwards, then it was
+        // this batch that it passed. The other way round a failure in between, and other records
+        // at the same ordinals, would look like success.
+        let passed = self.head.ordinal() >= self.next_ordinal;
+        if self.head.failures() != self.failures {
+            return Outcome::Lost;
+        }
+        if passed { Outcome::Durable } else { Outcome::Pending }
+    }
+}
+
+/// Why a batch was not appended. Nothing has changed, except as said.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// No such lane.
+    #[error("lane {lane} does not exist, the streamlet has {lanes}")]
+    UnknownLane {
+        /// Asked for.
+        lane: u32,
+        /// There are.
+        lanes: u32,
+    },
+    /// The client split its records by an older number of lanes.
+    #[error("the stream's lanes have grown to generation {current}, the batch was built for {found}")]
+    StaleLanes {
+        /// In force.
+        current: u32,
+        /// The batch's.
+        found: u32,
+    },
+    /// The producer's sequence does not fit.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+    /// More than the stream accepts.
+    #[error("batch of {size} bytes is larger than the stream's {limit}")]
+    TooLarge {
+        /// The batch's.
+        size: usize,
+        /// The stream's.
+        limit: usize,
+    },
+    /// The pool is empty: wait for the pump and try again.
+    #[error("no memory is free for the batch")]
+    NoMemory,
+    /// The disk is full.
+    #[error("the disk is full; free space or shorten retention")]
+    DiskFull,
+    /// The lane's last write failed and it is being put in order; try again.
+    #[error("the lane is recovering from a failed write")]
+    Recovering,
+    /// The stream was deleted.
+    #[error("the stream was deleted")]
+    Deleted,
+    /// The lane has used up its ordinals.
+    #[error("the lane has reached the highest ordinal")]
+    Exhausted,
+}
+
+impl Streamlet {
+    /// Appends one batch whose checksum the caller has checked, patching base ordinal and epoch in
+    /// place. On return the batch has its place; it is not durable yet.
+    ///
+    /// # Errors
+    /// [`AppendError`]. On [`AppendError::NoMemory`] and [`AppendError::Recovering`] the caller may
+    /// try again shortly.
+    pub fn append(&self, batch: &mut [u8], header: &BatchHeader, spec: AppendSpec) -> Result<Appended, AppendError> {
+        let settings = self.settings.load();
+        let limit = settings.max_batch_bytes.min(GroupWriter::largest_batch(settings.segment_size));
+        if batch.len() > limit {
+            return Err(AppendError::TooLarge { size: batch.len(), limit });
+        }
+        loop {
+            let (lane, active) = self.active_group(&settings, header, &spec)?;
+            if let Some(outcome) = self.append_to(lane, &active, &settings, batch, header, &spec)? {
+                return Ok(outcome);
+            }
+            self.roll(lane, &active, spec.now_ms);
+        }
+    }
+
+    /// Level one: the streamlet lock, to find (or open) the lane's active group.
+    fn active_group(
+        &self,
+        settings: &Settings,
+        header: &BatchHeader,
+        spec: &AppendSpec,
+    ) -> Result<(LaneId, Arc<ActiveGroup>), AppendError> {
+        let mut inner = self.inner.lock();
+        if self.is_deleted() {
+            return Err(AppendError::Deleted);
+        }
+        if inner.cutting {
+            let current = settings.lane_generation + 1;
+            return Err(AppendError::StaleLanes { current, found: spec.lane_generation.unwrap_or(current) });
+        }
+        let lane = choose_lane(&mut inner, settings, header, spec)?;
+        match &inner.lanes[lane.0 as usize].slot {
+            LaneSlot::Active(active) => return Ok((lane, active.clone())),
+            LaneSlot::Failed => return Err(AppendError::Recovering),
+            LaneSlot::Idle(_) => {}
+        }
+        if self.env.disk_full.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(AppendError::DiskFull);
+        }
+        let active = self.open_group(&mut inner, lane, spec.now_ms);
+        Ok((lane, active))
+    }
+
+    /// Level two: the group lock, to check the sequence, reserve, copy, patch and advance.
+    /// `None`: the group is full or frozen; roll and try again.
+    fn append_to(
+        &self,
+        lane: LaneId,
+        active: &Arc<ActiveGroup>,
+        settings: &Settings,
+        bytes: &mut [u8],
+        header: &BatchHeader,
+        spec: &AppendSpec,
+    ) -> Result<Option<Appended>, AppendError> {
+        let mut tail = active.tail.lock();
+        if tail.frozen {
+            return Ok(None);
+        }
+        let appended = |base_ordinal, duplicate| Appended {
+            lane,
+            base_ordinal,
+            next_ordinal: base_ordinal + header.ordinals(),
+            duplicate,
+            head: active.head.clone(),
+            group: active.group.clone(),
+            failures: active.failures,
+        };
+        match tail.state.check(header)? {
+            Verdict::Duplicate(base) => return Ok(Some(appended(base, true))),
+            Verdict::Fresh => {}
+        }
+        // After the duplicate check: a retry of what was stored under the older split still is one.
+        if settings.lane_by_key
+            && let Some(found) = spec.lane_generation
+            && found != tail.lane_generation
+        {
+            return Err(AppendError::StaleLanes { current: tail.lane_generation, found });
+        }
+        if self.env.disk_full.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(AppendError::DiskFull);
+        }
+        if active.group.failure().is_some() {
+            drop(tail);
+            (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+            return Err(AppendError::Recovering);
+        }
+        let base = tail.writer.next_ordinal();
+        if base + header.ordinals() >= i64::MAX as u64 {
+            return Err(AppendError::Exhausted);
+        }
+        batch::patch(bytes, base, active.group.spec().epoch);
+        let placed = BatchHeader { base_ordinal: base, epoch: active.group.spec().epoch, ..*header };
+        match tail.writer.append(bytes, &placed, spec.now_ms, self.env.limits.keep_chunks) {
+            Ok(_) => {}
+            Err(GroupFull::Roll) => return Ok(None),
+            Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
+        }
+        tail.state.note(&placed, spec.now_ms, self.env.limits.max_producers);
+        let prepare = !tail.prepare_asked && tail.writer.fill() >= self.env.limits.prepare_at;
+        tail.prepare_asked |= prepare;
+        drop(tail);
+        if prepare {
+            (self.env.jobs)(Job::Prepare { stream: self.stream, streamlet: self.id, lane });
+        }
+        Ok(Some(appended(base, false)))
+    }
+}
+
+fn choose_lane(
+    inner: &mut Inner,
+    settings: &Settings,
+    header: &BatchHeader,
+    spec: &AppendSpec,
+) -> Result<LaneId, AppendError> {
+    let lanes = inner.lanes.len() as u32;
+    if spec.lane != ANY_LANE && (settings.lane_by_key || !header.is_idempotent()) {
+        if spec.lane >= lanes {
+            return Err(AppendError::UnknownLane { lane: spec.lane, lanes });
+        }
+        return Ok(LaneId(spec.lane));
+    }
+    if !header.is_idempotent() {
+        return Ok(LaneId(0));
+    }
+    let chosen = LaneId((header.producer_id.unsigned_abs() % u64::from(lanes)) as u32);
+    Ok(*inner.pins.entry((header.producer_id, header.producer_epoch)).or_insert(chosen))
+}

@@ -1,0 +1,272 @@
+//! What happens to groups off the append path: closing, ageing, giving back memory.
+
+use std::ops::Bound;
+
+use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::sync::{Arc, Ordering};
+use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId};
+
+use crate::recorder::{Closed, GroupChange};
+use crate::streamlet::{LaneSlot, Streamlet};
+
+/// Work for the broker's maintenance thread; see [`Streamlet::do_job`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Job {
+    /// Close the lane's frozen groups.
+    Close {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The lane.
+        lane: LaneId,
+    },
+    /// Record the lane's next group ahead.
+    Prepare {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The lane.
+        lane: LaneId,
+    },
+    /// Record a group whose record failed.
+    Record {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The lane.
+        lane: LaneId,
+        /// The group.
+        group: GroupId,
+    },
+    /// Put a lane in order whose write failed.
+    Repair {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlet.
+        streamlet: StreamletId,
+        /// The lane.
+        lane: LaneId,
+    },
+}
+
+impl Job {
+    /// The streamlet it is for.
+    pub fn target(&self) -> (StreamId, StreamletId) {
+        match self {
+            Self::Close { stream, streamlet, .. }
+            | Self::Prepare { stream, streamlet, .. }
+            | Self::Record { stream, streamlet, .. }
+            | Self::Repair { stream, streamlet, .. } => (*stream, *streamlet),
+        }
+    }
+}
+
+impl Streamlet {
+    /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
+    /// later.
+    pub fn do_job(self: &Arc<Self>, job: &Job, now_ms: u64) -> bool {
+        if self.is_deleted() {
+            return true;
+        }
+        match job {
+            Job::Close { lane, .. } => self.close_frozen(*lane, now_ms),
+            Job::Prepare { lane, .. } => {
+                self.prepare(*lane);
+                true
+            }
+            Job::Record { lane, group, .. } => {
+                self.record_again(*lane, *group);
+                true
+            }
+            Job::Repair { lane, .. } => self.repair(*lane, now_ms),
+        }
+    }
+
+    /// Syncs, foots and records the lane's frozen groups, oldest first.
+    fn close_frozen(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
+        let groups: Vec<Arc<Group>> = {
+            let inner = self.inner.lock();
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return true };
+            let frozen = slot.groups.values().filter(|g| g.lane_head().is_some() && g.is_frozen());
+            frozen.cloned().collect()
+        };
+        for group in groups {
+            if !self.close_one(lane, &group, now_ms) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn close_one(self: &Arc<Self>, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
+        if group.policy() == AckPolicy::Synced && group.synced().address < group.end_address() && group.failure().is_none() {
+            // Files of `synced` streams are written by the pump alone.
+            self.env.pump.submit(group);
+            return false;
+        }
+        if let Err(error) = group.sync() {
+            tracing::warn!(group = ?group, %error, "a full group could not be synced");
+            (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+            return true;
+        }
+        if !group.is_recorded() {
+            return false;
+        }
+        let state = self.state_at_end(lane, group.id());
+        if let Err(error) = group.write_footer(state.unwrap_or_default()) {
+            // The footer only spares a scan.
+            tracing::warn!(group = ?group, %error, "writing a footer failed");
+        }
+        let closed = self.closed_record(lane, group, now_ms, None);
+        if let Err(error) = self.env.recorder.record_now(group.spec().epoch, vec![GroupChange::Close(closed)]) {
+            tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
+            return false;
+        }
+        self.replace_by_closed(lane, group);
+        true
+    }
+
+    /// The lane's state at the end of `group`: the snapshot its successor began with.
+    fn state_at_end(&self, lane: LaneId, group: GroupId) -> Option<Vec<u8>> {
+        let mut inner = self.inner.lock();
+        let slot = &mut inner.lanes[lane.0 as usize];
+        let next = slot.groups.range((Bound::Excluded(group), Bound::Unbounded)).next();
+        match (next, &mut slot.slot) {
+            (Some((_, next)), _) if next.lane_head().is_some() => Some(next.snapshot().to_vec()),
+            (None, LaneSlot::Idle(carry)) => Some(carry.state.encode(usize::MAX)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn closed_record(
+        &self,
+        lane: LaneId,
+        group: &Group,
+        now_ms: u64,
+        damage: Option<String>,
+    ) -> Closed {
+        let end = group.end();
+        Closed {
+            group: self.group_name(group.id()),
+            lane,
+            epoch: group.spec().epoch,
+            first_ordinal: group.spec().first_ordinal,
+            data_start: group.data_start(),
+            length: end.address,
+            end_ordinal: end.ordinal,
+            next_ordinal: end.ordinal,
+            max_timestamp: group.max_timestamp(),
+            closed_ms: now_ms,
+            damage: damage.unwrap_or_default(),
+        }
+    }
+
+    /// Puts a closed group in the place of the one that was appended to, so that its memory, its
+    /// head and its file handle can go.
+    pub(crate) fn replace_by_closed(&self, lane: LaneId, group: &Arc<Group>) {
+        let closed = group.to_closed();
+        let mut inner = self.inner.lock();
+        if let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
+            && slot.groups.contains_key(&group.id())
+        {
+            slot.groups.insert(group.id(), closed);
+        }
+    }
+
+    /// Ends active groups that are older than the stream's limit; the lane goes on in a new group
+    /// at its next append. Returns how many.
+    pub fn age_out(self: &Arc<Self>, now_ms: u64) -> usize {
+        let max_age = self.settings.load().group_max_age_ms;
+        if max_age == 0 {
+            return 0;
+        }
+        self.end_active(now_ms, |active| now_ms.saturating_sub(active.created_ms) >= max_age)
+    }
+
+    /// Ends every active group, as at a clean stop, and closes what is frozen.
+    pub fn close_all(self: &Arc<Self>, now_ms: u64) -> bool {
+        self.end_active(now_ms, |_| true);
+        let lanes = self.inner.lock().lanes.len() as u32;
+        (0..lanes).all(|lane| self.close_frozen(LaneId(lane), now_ms))
+    }
+
+    fn end_active(&self, now_ms: u64, which: impl Fn(&crate::streamlet::ActiveGroup) -> bool) -> usize {
+        let mut ended = Vec::new();
+        {
+            let mut inner = self.inner.lock();
+            for (index, lane) in inner.lanes.iter_mut().enumerate() {
+                let Some(active) = lane.active() else { continue };
+                if which(&active)
+                    && active.group.failure().is_none()
+                    && let Some(carry) = self.freeze(&active, now_ms)
+                {
+                    lane.slot = LaneSlot::Idle(carry);
+                    ended.push(LaneId(index as u32));
+                }
+            }
+        }
+        for lane in &ended {
+            (self.env.jobs)(Job::Close { stream: self.stream, streamlet: self.id, lane: *lane });
+        }
+        ended.len()
+    }
+
+    /// Writes what lies in memory and the durable marks of active groups; for the flush interval.
+    pub fn flush(&self) {
+        for group in self.active_groups() {
+            if group.policy() != AckPolicy::Synced {
+                group.write_out();
+            }
+            if group.failure().is_some() {
+                let lane = group.spec().lane.lane;
+                (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+                continue;
+            }
+            if let Err(error) = group.write_mark(&self.env.incarnation) {
+                tracing::warn!(group = ?group, %error, "writing a durable mark failed");
+            }
+        }
+    }
+
+    /// Gives back the memory of lanes that have been idle, and file handles and indexes of closed
+    /// groups not read for as long. Returns how many groups gave something back.
+    pub fn release_idle(&self, now_ms: u64, idle_ms: u64) -> usize {
+        let idle = |group: &Group| now_ms.saturating_sub(group.last_used_ms()) >= idle_ms;
+        let (active, closed): (Vec<_>, Vec<_>) = {
+            let inner = self.inner.lock();
+            let active = inner.lanes.iter().filter_map(|l| l.active()).filter(|a| idle(&a.group)).collect();
+            let closed = inner.lanes.iter().flat_map(|l| l.groups.values());
+            (active, closed.filter(|g| g.lane_head().is_none() && idle(g)).cloned().collect())
+        };
+        let mut released = 0;
+        for active in active {
+            if active.group.memory_bytes() == 0 {
+                continue;
+            }
+            active.group.write_out();
+            if let Some(mut tail) = active.tail.try_lock()
+                && tail.writer.release_memory()
+            {
+                released += 1;
+            }
+        }
+        for group in closed {
+            group.unload();
+            group.release_file();
+        }
+        released
+    }
+
+    pub(crate) fn active_groups(&self) -> Vec<Arc<Group>> {
+        let inner = self.inner.lock();
+        inner.lanes.iter().filter_map(|l| l.active()).map(|a| a.group.clone()).collect()
+    }
+
+    /// Appends refused since the start because the disk is full.
+    pub fn refused_appends(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,89 @@
+//! Growing the number of lanes while producers and consumers run.
+//!
+//! With `lane_by = key` a key may move to another lane, so each old lane's boundary ordinal is cut
+//! under the streamlet lock and recorded before the new lanes take anything: cut, record, finish.
+
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::sync::Arc;
+use kera_protocol::ids::{LaneId, Ordinal};
+
+use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Streamlet};
+
+/// Where a lane generation ends in an old lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneCut {
+    /// The lane.
+    pub lane: LaneId,
+    /// First ordinal of the new generation in it.
+    pub ordinal: Ordinal,
+}
+
+impl Streamlet {
+    /// Stops appends and returns each lane's boundary; [`Self::finish_growth`] or
+    /// [`Self::abort_growth`] must follow. `None` if a lane is recovering or a growth is under way;
+    /// try again.
+    pub fn cut_lanes(&self) -> Option<Vec<LaneCut>> {
+        let mut inner = self.inner.lock();
+        if inner.cutting || inner.lanes.iter().any(|l| matches!(l.slot, LaneSlot::Failed)) {
+            return None;
+        }
+        inner.cutting = true;
+        let next = self.settings.load().lane_generation + 1;
+        let cuts = inner.lanes.iter().enumerate().map(|(index, lane)| {
+            let ordinal = match &lane.slot {
+                LaneSlot::Active(active) => {
+                    // An appender that already holds the group is refused by its lane generation.
+                    let mut tail = active.tail.lock();
+                    tail.lane_generation = next;
+                    tail.writer.next_ordinal()
+                }
+                LaneSlot::Idle(carry) => carry.next_ordinal,
+                LaneSlot::Failed => lane.head.ordinal(),
+            };
+            LaneCut { lane: LaneId(index as u32), ordinal }
+        });
+        Some(cuts.collect())
+    }
+
+    /// Opens the new lanes. The growth is recorded.
+    pub fn finish_growth(&self, lanes: u32, generation: u32) {
+        let mut inner = self.inner.lock();
+        let mut settings = (**self.settings.load()).clone();
+        settings.lanes = lanes;
+        settings.lane_generation = generation;
+        while inner.lanes.len() < lanes as usize {
+            inner.lanes.push(Lane::empty(0));
+        }
+        set_generation(&inner.lanes, generation);
+        self.settings.store(Arc::new(settings));
+        inner.cutting = false;
+    }
+
+    /// Goes on as before: the growth could not be recorded.
+    pub fn abort_growth(&self) {
+        let mut inner = self.inner.lock();
+        set_generation(&inner.lanes, self.settings.load().lane_generation);
+        inner.cutting = false;
+    }
+}
+
+fn set_generation(lanes: &[Lane], generation: u32) {
+    for lane in lanes {
+        if let LaneSlot::Active(active) = &lane.slot {
+            active.tail.lock().lane_generation = generation;
+        }
+    }
+}
+
+impl Lane {
+    /// A lane without groups.
+    pub(crate) fn empty(next_ordinal: Ordinal) -> Self {
+        Self {
+            head: Arc::new(LaneHead::new(next_ordinal)),
+            slot: LaneSlot::Idle(Carry { state: Default::default(), next_ordinal }),
+            groups: Default::default(),
+            log_start: next_ordinal,
+            prepared: Prepared::No,
+        }
+    }
+}

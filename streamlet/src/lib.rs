@@ -1,0 +1,32 @@
+//! Streamlets, lanes and groups: who may append where, in which order, under two-level locking
+//! (KerA, ICDCS'18, section III).
+//!
+//! The append path reads in this order: [`Streamlet::append`] (`append.rs`) takes the streamlet
+//! lock to find the lane's active group, then the group lock to check the producer's sequence,
+//! reserve, copy and patch; both are released before anyone waits for durability. A full group is
+//! replaced by `roll.rs`; what happens to it afterwards is `closing.rs`; starting from what a
+//! previous process left is `recovery.rs`.
+//!
+//! **Lock order:** streamlet, then group (`Tail`), then the leaf locks of
+//! `kera_log_segments` (lane head, window). No lock is held across I/O or while waiting.
+#![forbid(unsafe_code)]
+
+mod append;
+mod closing;
+mod failure;
+mod growth;
+pub mod producers;
+mod read;
+pub mod recorder;
+mod recovery;
+mod roll;
+mod streamlet;
+mod trim;
+
+pub use append::{AppendError, AppendSpec, Appended, Outcome};
+pub use closing::Job;
+pub use growth::LaneCut;
+pub use read::{Found, LaneReadError, LaneReadSpec, Located};
+pub use recovery::{LaneRecords, RecoveredGroup, Recovery};
+pub use streamlet::{Env, GroupView, LaneView, Limits, Settings, Streamlet};
+pub use trim::Trimmed;

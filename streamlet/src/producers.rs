@@ -1,0 +1,326 @@
+//! A lane's memory of its idempotent producers, and the lane snapshot that carries it from group
+//! to group.
+
+use std::collections::{HashMap, VecDeque};
+
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::{Epoch, Ordinal};
+
+/// Batches remembered per producer and lane; a client may have as many in flight.
+pub const REMEMBERED_BATCHES: usize = 16;
+/// Epoch changes remembered; older ones fold into the oldest kept.
+const REMEMBERED_EPOCHS: usize = 64;
+const SNAPSHOT_VERSION: u16 = 1;
+
+/// What to do with a batch, by its producer's sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Append it.
+    Fresh,
+    /// It is stored already, from this ordinal on: answer as the first time, once durable.
+    Duplicate(Ordinal),
+}
+
+/// Why a batch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    /// Batches are missing before this one.
+    #[error("producer {producer} sent sequence {found}, {expected} should follow")]
+    Gap {
+        /// The producer.
+        producer: i64,
+        /// What should follow.
+        expected: i32,
+        /// What came.
+        found: i32,
+    },
+    /// A newer instance of the producer has appended.
+    #[error("producer {producer} has a newer instance of epoch {current}; this one has {found}")]
+    Fenced {
+        /// The producer.
+        producer: i64,
+        /// The newest epoch.
+        current: i16,
+        /// The batch's.
+        found: i16,
+    },
+    /// Not its first batch, and nothing is known of the earlier ones.
+    #[error("producer {producer} is not remembered here and begins at sequence {found}, not 0")]
+    Unknown {
+        /// The producer.
+        producer: i64,
+        /// What came.
+        found: i32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Remembered {
+    base_sequence: i32,
+    last_sequence: i32,
+    base_ordinal: Ordinal,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Producer {
+    epoch: i16,
+    last_ms: u64,
+    batches: VecDeque<Remembered>,
+}
+
+/// Everything a lane must carry over a roll. Bounded, and expiring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaneState {
+    producers: HashMap<i64, Producer>,
+    /// Each epoch that wrote here and its first ordinal, oldest first.
+    epochs: Vec<(Epoch, Ordinal)>,
+}
+
+impl LaneState {
+    /// Decides on a batch. Changes nothing.
+    ///
+    /// # Errors
+    /// [`SequenceError`]; the batch must not be appended.
+    pub fn check(&self, header: &BatchHeader) -> Result<Verdict, SequenceError> {
+        if !header.is_idempotent() {
+            return Ok(Verdict::Fresh);
+        }
+        let producer = header.producer_id;
+        let found = header.base_sequence;
+        let Some(known) = self.producers.get(&producer) else {
+            return if found == 0 { Ok(Verdict::Fresh) } else { Err(SequenceError::Unknown { producer, found }) };
+        };
+        if header.producer_epoch < known.epoch {
+            return Err(SequenceError::Fenced { producer, current: known.epoch, found: header.producer_epoch });
+        }
+        if header.producer_epoch > known.epoch {
+            return if found == 0 {
+                Ok(Verdict::Fresh)
+            } else {
+                Err(SequenceError::Gap { producer, expected: 0, found })
+            };
+        }
+        let last = header.last_sequence();
+        if let Some(same) = known.batches.iter().find(|b| b.base_sequence == found && b.last_sequence == last) {
+            return Ok(Verdict::Duplicate(same.base_ordinal));
+        }
+        let expected = known.batches.back().map_or(0, |b| next_sequence(b.last_sequence));
+        if found == expected { Ok(Verdict::Fresh) } else { Err(SequenceError::Gap { producer, expected, found }) }
+    }
+
+    /// Notes an appended batch.
+    pub fn note(&mut self, header: &BatchHeader, now_ms: u64, max_producers: usize) {
+        if self.epochs.last().is_none_or(|(epoch, _)| *epoch < header.epoch) {
+            self.epochs.push((header.epoch, header.base_ordinal));
+            if self.epochs.len() > REMEMBERED_EPOCHS {
+                self.epochs.remove(1);
+            }
+        }
+        if !header.is_idempotent() {
+            return;
+        }
+        if self.producers.len() >= max_producers && !self.producers.contains_key(&header.producer_id) {
+            self.evict_oldest();
+        }
+        let producer = self.producers.entry(header.producer_id).or_default();
+        if producer.epoch != header.producer_epoch {
+            producer.batches.clear();
+            producer.epoch = header.producer_epoch;
+        }
+        producer.last_ms = now_ms;
+        if producer.batches.len() == REMEMBERED_BATCHES {
+            producer.batches.pop_front();
+        }
+        producer.batches.push_back(Remembered {
+            base_sequence: header.base_sequence,
+            last_sequence: header.last_sequence(),
+            base_ordinal: header.base_ordinal,
+        });
+    }
+
+    fn evict_oldest(&mut self) {
+        if let Some(oldest) = self.producers.iter().min_by_key(|(id, p)| (p.last_ms, **id)).map(|(id, _)| *id) {
+            self.producers.remove(&oldest);
+        }
+    }
+
+    /// Forgets producers that have been silent since `before_ms`.
+    pub fn expire(&mut self, before_ms: u64) {
+        self.producers.retain(|_, p| p.last_ms >= before_ms);
+    }
+
+    /// Producers remembered.
+    pub fn producers(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Ids and epochs of the producers remembered.
+    pub fn producer_epochs(&self) -> impl Iterator<Item = (i64, i16)> {
+        self.producers.iter().map(|(id, p)| (*id, p.epoch))
+    }
+
+    /// Each epoch that wrote in this lane and its first ordinal, oldest first.
+    pub fn epochs(&self) -> &[(Epoch, Ordinal)] {
+        &self.epochs
+    }
+
+    /// The lane snapshot: at most `max_bytes`, forgetting the longest silent producers if need be.
+    pub fn encode(&mut self, max_bytes: usize) -> Vec<u8> {
+        loop {
+            let bytes = self.encode_all();
+            if bytes.len() <= max_bytes || self.producers.is_empty() {
+                return bytes;
+            }
+            self.evict_oldest();
+        }
+    }
+
+    fn encode_all(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16 + self.producers.len() * 64);
+        out.extend_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(self.epochs.len() as u32).to_le_bytes());
+        for (epoch, ordinal) in &self.epochs {
+            out.extend_from_slice(&epoch.0.to_le_bytes());
+            out.extend_from_slice(&ordinal.to_le_bytes());
+        }
+        out.extend_from_slice(&(self.producers.len() as u32).to_le_bytes());
+        // Sorted, so that equal states are equal bytes.
+        let mut ids: Vec<_> = self.producers.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let producer = &self.producers[&id];
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&producer.epoch.to_le_bytes());
+            out.extend_from_slice(&producer.last_ms.to_le_bytes());
+            out.push(producer.batches.len() as u8);
+            for batch in &producer.batches {
+                out.extend_from_slice(&batch.base_sequence.to_le_bytes());
+                out.extend_from_slice(&batch.last_sequence.to_le_bytes());
+                out.extend_from_slice(&batch.base_ordinal.to_le_bytes());
+            }
+        }
+        // Open transactions come here in a later version of the snapshot.
+        out
+    }
+
+    /// Reads a snapshot back; `None` if the bytes are no snapshot this build knows.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Input(bytes);
+        if u16::from_le_bytes(input.take()?) != SNAPSHOT_VERSION {
+            return None;
+        }
+        let mut state = Self::default();
+        for _ in 0..u32::from_le_bytes(input.take()?) {
+            let epoch = Epoch(u32::from_le_bytes(input.take()?));
+            state.epochs.push((epoch, u64::from_le_bytes(input.take()?)));
+        }
+        for _ in 0..u32::from_le_bytes(input.take()?) {
+            let id = i64::from_le_bytes(input.take()?);
+            let mut producer = Producer {
+                epoch: i16::from_le_bytes(input.take()?),
+                last_ms: u64::from_le_bytes(input.take()?),
+                batches: VecDeque::new(),
+            };
+            let [count] = input.take()?;
+            for _ in 0..count {
+                producer.batches.push_back(Remembered {
+                    base_sequence: i32::from_le_bytes(input.take()?),
+                    last_sequence: i32::from_le_bytes(input.take()?),
+                    base_ordinal: u64::from_le_bytes(input.take()?),
+                });
+            }
+            state.producers.insert(id, producer);
+        }
+        Some(state)
+    }
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+}
+
+fn next_sequence(last: i32) -> i32 {
+    if last == i32::MAX { 0 } else { last + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(producer: i64, epoch: i16, base_sequence: i32, records: u32, base_ordinal: u64) -> BatchHeader {
+        BatchHeader {
+            base_ordinal,
+            total_bytes: 100,
+            epoch: Epoch(1),
+            crc: 0,
+            attributes: 0,
+            last_ordinal_delta: records - 1,
+            base_timestamp: 0,
+            max_timestamp: 0,
+            producer_id: producer,
+            producer_epoch: epoch,
+            base_sequence,
+            record_count: records,
+        }
+    }
+
+    #[test]
+    fn a_retry_is_recognised_and_a_gap_is_refused() {
+        let mut state = LaneState::default();
+        assert_eq!(state.check(&batch(7, 0, 0, 10, 0)), Ok(Verdict::Fresh));
+        state.note(&batch(7, 0, 0, 10, 100), 1, 10);
+        assert_eq!(state.check(&batch(7, 0, 0, 10, 0)), Ok(Verdict::Duplicate(100)));
+        assert_eq!(state.check(&batch(7, 0, 10, 5, 0)), Ok(Verdict::Fresh));
+        assert_eq!(
+            state.check(&batch(7, 0, 11, 5, 0)),
+            Err(SequenceError::Gap { producer: 7, expected: 10, found: 11 })
+        );
+        assert_eq!(state.check(&batch(8, 0, 3, 1, 0)), Err(SequenceError::Unknown { producer: 8, found: 3 }));
+        state.note(&batch(7, 1, 0, 1, 200), 1, 10);
+        assert!(matches!(state.check(&batch(7, 0, 10, 5, 0)), Err(SequenceError::Fenced { .. })));
+    }
+
+    #[test]
+    fn sequences_wrap_as_kafkas_do() {
+        let mut state = LaneState::default();
+        state.note(&batch(1, 0, i32::MAX - 1, 2, 0), 1, 10);
+        assert_eq!(state.check(&batch(1, 0, 0, 3, 0)), Ok(Verdict::Fresh));
+    }
+
+    #[test]
+    fn an_evicted_producers_later_sequence_is_refused() {
+        let mut state = LaneState::default();
+        for id in 0..5 {
+            state.note(&batch(id, 0, 0, 1, id as u64), id as u64, 3);
+        }
+        assert_eq!(state.producers(), 3);
+        assert!(matches!(state.check(&batch(0, 0, 1, 1, 0)), Err(SequenceError::Unknown { .. })));
+        assert_eq!(state.check(&batch(4, 0, 1, 1, 0)), Ok(Verdict::Fresh));
+        state.expire(4);
+        assert_eq!(state.producers(), 1);
+    }
+
+    #[test]
+    fn a_snapshot_round_trips_shrinks_to_its_bound_and_refuses_garbage() {
+        let mut state = LaneState::default();
+        for id in 0..100 {
+            for n in 0..20 {
+                state.note(&batch(id, 3, n, 1, n as u64), id as u64, 1000);
+            }
+        }
+        let whole = state.encode(1 << 20);
+        assert_eq!(LaneState::decode(&whole), Some(state.clone()));
+        for cut in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
+            assert_eq!(LaneState::decode(&whole[..cut]), None);
+        }
+        let small = state.encode(2000);
+        assert!(small.len() <= 2000);
+        assert!(LaneState::decode(&small).is_some_and(|s| s.producers() > 0));
+    }
+}

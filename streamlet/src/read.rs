@@ -1,0 +1,283 @@
+//! Reading a lane: from a cursor to whole batches below the durable head, across groups.
+
+use bytes::Bytes;
+use kera_log_segments::group::Group;
+use kera_log_segments::read::{ReadError, ReadSpec};
+use kera_log_segments::sync::Arc;
+use kera_protocol::ids::{GroupId, LaneId, Ordinal};
+
+use crate::streamlet::{GroupView, Streamlet};
+
+/// Groups named in an answer that reached a group's end.
+const DISCOVERED_GROUPS: usize = 8;
+
+/// Where in the files an ordinal is believed to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Located {
+    /// The ordinal; authoritative.
+    pub ordinal: Ordinal,
+    /// Group, file generation and address; a hint.
+    pub at: Option<(GroupId, u32, u64)>,
+}
+
+/// What to read.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneReadSpec {
+    /// The lane.
+    pub lane: LaneId,
+    /// From the batch that holds this ordinal.
+    pub from: Located,
+    /// No batch that begins at or above this; `u64::MAX` for none.
+    pub end_ordinal: Ordinal,
+    /// Soft limit: at least one batch is returned if one is readable.
+    pub max_bytes: usize,
+    /// Do not wait for the disk.
+    pub cached_only: bool,
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Found {
+    /// The batches.
+    pub bufs: Vec<Bytes>,
+    /// Bytes in all.
+    pub bytes: usize,
+    /// Batches in all.
+    pub batches: usize,
+    /// Where to go on.
+    pub next: Located,
+    /// The durable head when it was read.
+    pub head: Ordinal,
+    /// First readable ordinal.
+    pub log_start: Ordinal,
+    /// If the end of a group was reached: those that follow.
+    pub groups: Vec<GroupView>,
+}
+
+/// Why a lane could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneReadError {
+    /// No such lane.
+    #[error("lane {lane} does not exist, the streamlet has {lanes}")]
+    UnknownLane {
+        /// Asked for.
+        lane: u32,
+        /// There are.
+        lanes: u32,
+    },
+    /// Below the log start or above the head.
+    #[error("ordinal {ordinal} is out of range: the lane holds {log_start} to {head}")]
+    OutOfRange {
+        /// Asked for.
+        ordinal: Ordinal,
+        /// First readable.
+        log_start: Ordinal,
+        /// Durable head.
+        head: Ordinal,
+    },
+    /// The stream is gone.
+    #[error("the stream was deleted")]
+    Deleted,
+    /// The bytes could not be read.
+    #[error(transparent)]
+    Group(#[from] ReadError),
+}
+
+struct Target {
+    group: Option<Arc<Group>>,
+    ordinal: Ordinal,
+    head: Ordinal,
+    log_start: Ordinal,
+    limit: u64,
+    last: bool,
+}
+
+impl Streamlet {
+    /// Reads whole batches of one lane. Nothing at or above the durable head is returned.
+    ///
+    /// # Errors
+    /// [`LaneReadError`].
+    pub fn read(&self, spec: LaneReadSpec) -> Result<Found, LaneReadError> {
+        let mut from = spec.from;
+        loop {
+            let target = self.target(spec.lane, from)?;
+            let nothing = |next, groups| Found {
+                bufs: Vec::new(),
+                bytes: 0,
+                batches: 0,
+                next,
+                head: target.head,
+                log_start: target.log_start,
+                groups,
+            };
+            let Some(group) = target.group else { return Ok(nothing(from, Vec::new())) };
+            if target.ordinal >= spec.end_ordinal {
+                return Ok(nothing(Located { ordinal: target.ordinal, at: None }, Vec::new()));
+            }
+            let hint = from
+                .at
+                .filter(|(id, generation, _)| *id == group.id() && *generation == group.spec().generation)
+                .map(|(_, _, address)| address);
+            let place = group.locate(target.ordinal, hint, spec.cached_only)?;
+            let out = group.read(ReadSpec {
+                from: place.address,
+                limit: target.limit,
+                end_ordinal: spec.end_ordinal.min(target.head),
+                max_bytes: spec.max_bytes,
+                cached_only: spec.cached_only,
+            })?;
+            let end = group.end().ordinal;
+            if out.batches == 0 {
+                if !target.last && target.ordinal >= end {
+                    from = Located { ordinal: target.ordinal, at: None };
+                    continue;
+                }
+                let next = Located { ordinal: target.ordinal, at: None };
+                return Ok(nothing(next, Vec::new()));
+            }
+            let at = Some((group.id(), group.spec().generation, out.next.address));
+            let groups = if out.next.ordinal >= end && !target.last {
+                self.groups_after(spec.lane, group.id())
+            } else {
+                Vec::new()
+            };
+            return Ok(Found {
+                bufs: out.bufs,
+                bytes: out.bytes,
+                batches: out.batches,
+                next: Located { ordinal: out.next.ordinal, at },
+                head: target.head,
+                log_start: target.log_start,
+                groups,
+            });
+        }
+    }
+
+    /// The group that holds the ordinal, or the next one where it falls into a gap.
+    fn target(&self, lane: LaneId, from: Located) -> Result<Target, LaneReadError> {
+        let inner = self.inner.lock();
+        if self.is_deleted() {
+            return Err(LaneReadError::Deleted);
+        }
+        let lanes = inner.lanes.len() as u32;
+        let slot = inner.lanes.get(lane.0 as usize).ok_or(LaneReadError::UnknownLane { lane: lane.0, lanes })?;
+        let (head, log_start, ordinal) = (slot.head.ordinal(), slot.log_start, from.ordinal);
+        if ordinal < log_start || ordinal > head {
+            return Err(LaneReadError::OutOfRange { ordinal, log_start, head });
+        }
+        let nothing = Target { group: None, ordinal, head, log_start, limit: 0, last: true };
+        if ordinal == head {
+            return Ok(nothing);
+        }
+        let hinted = from.at.and_then(|(id, _, _)| slot.groups.get(&id)).filter(|g| g.holds(ordinal));
+        let group = match hinted {
+            Some(group) => Some(group),
+            None => slot.groups.values().rev().find(|g| g.spec().first_ordinal <= ordinal),
+        };
+        let group = match group {
+            Some(group) if ordinal < group.end().ordinal => Some(group),
+            Some(group) => {
+                slot.groups.range((std::ops::Bound::Excluded(group.id()), std::ops::Bound::Unbounded)).next().map(|g| g.1)
+            }
+            None => slot.groups.values().next(),
+        };
+        let Some(group) = group else { return Ok(nothing) };
+        let last = slot.groups.keys().next_back() == Some(&group.id());
+        let limit = slot.head.readable_end(group);
+        let ordinal = ordinal.max(group.spec().first_ordinal);
+        Ok(Target { group: Some(group.clone()), ordinal, head, log_start, limit, last })
+    }
+
+    fn groups_after(&self, lane: LaneId, group: GroupId) -> Vec<GroupView> {
+        let inner = self.inner.lock();
+        let Some(slot) = inner.lanes.get(lane.0 as usize) else { return Vec::new() };
+        let after = slot.groups.range((std::ops::Bound::Excluded(group), std::ops::Bound::Unbounded));
+        after.take(DISCOVERED_GROUPS).map(|(_, g)| GroupView::of(g)).collect()
+    }
+
+    /// Where the first record at or after `timestamp` (milliseconds) is; the head if there is none.
+    ///
+    /// # Errors
+    /// [`LaneReadError`].
+    pub fn find_time(&self, lane: LaneId, timestamp: i64) -> Result<Located, LaneReadError> {
+        let (groups, head, log_start) = {
+            let inner = self.inner.lock();
+            let lanes = inner.lanes.len() as u32;
+            let slot = inner.lanes.get(lane.0 as usize).ok_or(LaneReadError::UnknownLane { lane: lane.0, lanes })?;
+            (slot.groups.values().cloned().collect::<Vec<_>>(), slot.head.ordinal(), slot.log_start)
+        };
+        for group in groups {
+            if group.max_timestamp() < timestamp {
+                continue;
+            }
+            let place = group.locate_time(timestamp, false)?;
+            if place.ordinal >= group.end().ordinal {
+                continue;
+            }
+            if place.ordinal >= head {
+                break;
+            }
+            let at = Some((group.id(), group.spec().generation, place.address));
+            let at = if place.ordinal < log_start { None } else { at };
+            return Ok(Located { ordinal: place.ordinal.max(log_start), at });
+        }
+        Ok(Located { ordinal: head, at: None })
+    }
+
+    /// The place of the batch that holds `ordinal`, and the ordinal after some
+    /// whole durable batches from there: where a range lease may be cut. At least one batch, else
+    /// within both limits. `None` at the head.
+    ///
+    /// # Errors
+    /// [`LaneReadError`].
+    pub fn batch_boundary(
+        &self,
+        lane: LaneId,
+        ordinal: Ordinal,
+        max_bytes: usize,
+        max_ordinals: u64,
+    ) -> Result<Option<(Located, Ordinal)>, LaneReadError> {
+        let target = self.target(lane, Located { ordinal, at: None })?;
+        let Some(group) = target.group else { return Ok(None) };
+        let start = group.locate(target.ordinal, None, false)?;
+        let mut end = start;
+        // The index tells in O(1) where roughly `max_bytes` further a batch begins.
+        let wish = start.address + max_bytes as u64;
+        if let Some(jump) = group.boundary_below(wish).filter(|j| {
+            j.address > start.address && j.ordinal <= target.head && j.ordinal - start.ordinal <= max_ordinals
+        }) {
+            end = jump;
+        }
+        if end.address == start.address {
+            let out = group.read(ReadSpec {
+                from: start.address,
+                limit: target.limit,
+                end_ordinal: target.head.min(start.ordinal.saturating_add(max_ordinals.max(1))),
+                max_bytes,
+                cached_only: false,
+            })?;
+            if out.batches == 0 {
+                return Ok(None);
+            }
+            end = out.next;
+        }
+        let at = Some((group.id(), group.spec().generation, start.address));
+        Ok(Some((Located { ordinal: target.ordinal, at }, end.ordinal)))
+    }
+
+    /// The first stored ordinal at or above `ordinal`, or the durable head.
+    pub fn skip_gap(&self, lane: LaneId, ordinal: Ordinal) -> Ordinal {
+        match self.target(lane, Located { ordinal, at: None }) {
+            Ok(Target { group: Some(_), ordinal, .. }) => ordinal,
+            Ok(Target { head, .. }) => head,
+            Err(LaneReadError::OutOfRange { log_start, head, .. }) => {
+                if ordinal < log_start {
+                    log_start
+                } else {
+                    head
+                }
+            }
+            Err(_) => ordinal,
+        }
+    }
+}

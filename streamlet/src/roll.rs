@@ -1,0 +1,170 @@
+//! Opening and rolling groups.
+//!
+//! A roll is O(1) in memory and waits for nothing: the new group takes appends at once, while its
+//! record and its file follow; until the record is durable the head stands still before it. On hot
+//! lanes the record is made ahead, so that not even the first acknowledgement waits.
+
+use kera_log_segments::group::Group;
+use kera_log_segments::sync::{Arc, Ordering};
+use kera_protocol::ids::{GroupId, LaneId};
+
+use crate::closing::Job;
+use crate::recorder::GroupChange;
+use crate::streamlet::{ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail};
+
+impl Streamlet {
+    /// Opens a group in an idle lane. The streamlet lock is held.
+    pub(crate) fn open_group(&self, inner: &mut Inner, lane: LaneId, now_ms: u64) -> Arc<ActiveGroup> {
+        let index = lane.0 as usize;
+        let carry = match std::mem::replace(&mut inner.lanes[index].slot, LaneSlot::Failed) {
+            LaneSlot::Idle(carry) => carry,
+            LaneSlot::Active(active) => {
+                inner.lanes[index].slot = LaneSlot::Active(active.clone());
+                return active;
+            }
+            LaneSlot::Failed => Carry { state: Default::default(), next_ordinal: inner.lanes[index].head.ordinal() },
+        };
+        self.begin(inner, lane, carry, now_ms)
+    }
+
+    /// Replaces a full group. Takes the streamlet lock, then the group lock.
+    pub(crate) fn roll(&self, lane: LaneId, full: &Arc<ActiveGroup>, now_ms: u64) {
+        let mut inner = self.inner.lock();
+        let still = inner.lanes[lane.0 as usize].active().is_some_and(|a| Arc::ptr_eq(&a, full));
+        if !still {
+            // Another appender has rolled it; the caller looks again.
+            return;
+        }
+        if let Some(carry) = self.freeze(full, now_ms) {
+            self.begin(&mut inner, lane, carry, now_ms);
+            drop(inner);
+            (self.env.jobs)(Job::Close { stream: self.stream, streamlet: self.id, lane });
+        }
+    }
+
+    /// Ends a group and takes what the lane carries over, under the group lock.
+    pub(crate) fn freeze(&self, active: &ActiveGroup, now_ms: u64) -> Option<Carry> {
+        let mut tail = active.tail.lock();
+        if tail.frozen {
+            return None;
+        }
+        tail.frozen = true;
+        let end = tail.writer.freeze();
+        let mut state = std::mem::take(&mut tail.state);
+        state.expire(now_ms.saturating_sub(self.env.limits.producer_expiry_ms));
+        Some(Carry { state, next_ordinal: end.ordinal })
+    }
+
+    fn begin(&self, inner: &mut Inner, lane: LaneId, mut carry: Carry, now_ms: u64) -> Arc<ActiveGroup> {
+        let settings = self.settings.load();
+        let epoch = inner.epoch;
+        let slot = &mut inner.lanes[lane.0 as usize];
+        let (group_id, recorded) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
+            Prepared::Ready(id) => (id, true),
+            // Its record is on the way; asking again for the same group is harmless.
+            Prepared::Asked(id) => (id, false),
+            Prepared::No => {
+                inner.next_group += 1;
+                (GroupId(inner.next_group), false)
+            }
+        };
+        let spec = self.spec(&settings, lane, group_id, epoch, carry.next_ordinal, now_ms);
+        // A quarter of the first segment at most, so that data always fits behind it.
+        let snapshot = carry.state.encode(settings.segment_size as usize / 4);
+        let slot = &mut inner.lanes[lane.0 as usize];
+        let (group, writer) = Group::create(
+            spec,
+            settings.ack,
+            slot.head.clone(),
+            self.env.io.clone(),
+            self.env.pool.clone(),
+            snapshot,
+        );
+        slot.head.push_group(group.clone());
+        slot.groups.insert(group_id, group.clone());
+        let active = Arc::new(ActiveGroup {
+            group: group.clone(),
+            head: slot.head.clone(),
+            failures: slot.head.failures(),
+            created_ms: now_ms,
+            tail: kera_log_segments::sync::Mutex::new(Tail {
+                writer,
+                state: carry.state,
+                lane_generation: settings.lane_generation,
+                frozen: false,
+                prepare_asked: false,
+            }),
+        });
+        slot.slot = LaneSlot::Active(active.clone());
+        if recorded {
+            group.set_recorded();
+        } else {
+            self.record_open(&group, lane);
+        }
+        active
+    }
+
+    /// Asks for the group's record; the head counts the group once it is durable.
+    fn record_open(&self, group: &Arc<Group>, lane: LaneId) {
+        let spec = group.spec();
+        let change = GroupChange::Open {
+            group: self.group_name(spec.group),
+            lane,
+            epoch: spec.epoch,
+            first_ordinal: Some(spec.first_ordinal),
+        };
+        let (env, stream, streamlet) = (self.env.clone(), self.stream, self.id);
+        let group = group.clone();
+        let done = Box::new(move |outcome: Result<(), _>| match outcome {
+            Ok(()) => group.set_recorded(),
+            Err(error) => {
+                tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
+                (env.jobs)(Job::Record { stream, streamlet, lane, group: group.id() });
+            }
+        });
+        self.env.recorder.record(spec.epoch, vec![change], done);
+    }
+
+    /// Tries again to record a group whose record failed.
+    pub(crate) fn record_again(&self, lane: LaneId, group: GroupId) {
+        let group = {
+            let inner = self.inner.lock();
+            inner.lanes.get(lane.0 as usize).and_then(|l| l.groups.get(&group)).cloned()
+        };
+        if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_deleted()) {
+            self.record_open(&group, lane);
+        }
+    }
+
+    /// Records the lane's next group ahead of its use.
+    pub(crate) fn prepare(self: &Arc<Self>, lane: LaneId) {
+        let (epoch, group) = {
+            let mut inner = self.inner.lock();
+            if self.is_deleted() || self.env.disk_full.load(Ordering::Relaxed) {
+                return;
+            }
+            let epoch = inner.epoch;
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return };
+            if !matches!(slot.prepared, Prepared::No) || !matches!(slot.slot, LaneSlot::Active(_)) {
+                return;
+            }
+            inner.next_group += 1;
+            let group = GroupId(inner.next_group);
+            inner.lanes[lane.0 as usize].prepared = Prepared::Asked(group);
+            (epoch, group)
+        };
+        let change = GroupChange::Open { group: self.group_name(group), lane, epoch, first_ordinal: None };
+        let this = self.clone();
+        self.env.recorder.record(
+            epoch,
+            vec![change],
+            Box::new(move |outcome| {
+                let mut inner = this.inner.lock();
+                let slot = &mut inner.lanes[lane.0 as usize];
+                if matches!(slot.prepared, Prepared::Asked(id) if id == group) {
+                    slot.prepared = if outcome.is_ok() { Prepared::Ready(group) } else { Prepared::No };
+                }
+            }),
+        );
+    }
+}

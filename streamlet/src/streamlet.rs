@@ -1,0 +1,349 @@
+//! A streamlet: M of them make a stream; each has one owner and Q lanes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use arc_swap::ArcSwap;
+use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter};
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::io::Io;
+use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::pump::{Incarnation, Pump};
+use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+
+use crate::closing::Job;
+use crate::producers::LaneState;
+use crate::recorder::{GroupName, GroupRecorder};
+
+/// Bounds that hold for every lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Idempotent producers remembered per lane.
+    pub max_producers: usize,
+    /// A silent producer is forgotten after this long.
+    pub producer_expiry_ms: u64,
+    /// Written chunks (64 KiB) kept in memory per active group for readers at the tail.
+    pub keep_chunks: usize,
+    /// Record the next group ahead once the active one is this full, 0.0 to 1.0; above 1: never.
+    pub prepare_at: f64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_producers: 1000, producer_expiry_ms: 24 * 3600 * 1000, keep_chunks: 4, prepare_at: 0.5 }
+    }
+}
+
+/// What all streamlets of a broker share.
+pub struct Env {
+    /// The store's files.
+    pub io: Arc<dyn Io>,
+    /// Memory for what is appended.
+    pub pool: ChunkPool,
+    /// Writes `memory` and `synced` groups.
+    pub pump: Arc<Pump>,
+    /// Records groups.
+    pub recorder: Arc<dyn GroupRecorder>,
+    /// Store and boot.
+    pub incarnation: Incarnation,
+    /// Takes work that must not happen on the append path.
+    pub jobs: Box<dyn Fn(Job) + Send + Sync>,
+    /// Directory of stream directories.
+    pub root: PathBuf,
+    /// Bounds.
+    pub limits: Limits,
+    /// The disk has no room; appends are refused until it has.
+    pub disk_full: AtomicBool,
+}
+
+/// A stream's settings as its streamlets need them. Those that cannot be altered stay equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Lanes, Q.
+    pub lanes: u32,
+    /// Generation of `lanes`; grows with it.
+    pub lane_generation: u32,
+    /// True: lane by key, chosen by the client. False: by producer, pinned here.
+    pub lane_by_key: bool,
+    /// Bytes of a segment.
+    pub segment_size: u32,
+    /// Segments of a group.
+    pub segments_per_group: u32,
+    /// What acknowledgements promise.
+    pub ack: AckPolicy,
+    /// Largest batch.
+    pub max_batch_bytes: usize,
+    /// Stamp batches with the broker's clock.
+    pub append_time: bool,
+    /// Roll an active group older than this, milliseconds; 0: never.
+    pub group_max_age_ms: u64,
+}
+
+/// A semantic partition of a stream; the unit of ownership.
+pub struct Streamlet {
+    pub(crate) stream: StreamId,
+    pub(crate) id: StreamletId,
+    pub(crate) env: Arc<Env>,
+    pub(crate) settings: ArcSwap<Settings>,
+    /// The streamlet lock: first of the two levels.
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) deleted: AtomicBool,
+    pub(crate) refused: AtomicU64,
+}
+
+pub(crate) struct Inner {
+    pub(crate) epoch: Epoch,
+    pub(crate) next_group: u64,
+    pub(crate) lanes: Vec<Lane>,
+    /// Lanes of producers, with `lane_by = producer`: pinned for the life of (id, epoch).
+    pub(crate) pins: HashMap<(i64, i16), LaneId>,
+    /// Lanes are being cut for a growth: no appends until it is recorded.
+    pub(crate) cutting: bool,
+}
+
+pub(crate) struct Lane {
+    pub(crate) head: Arc<LaneHead>,
+    pub(crate) slot: LaneSlot,
+    /// All groups with data, oldest first; the last may be active.
+    pub(crate) groups: BTreeMap<GroupId, Arc<Group>>,
+    /// Nothing below is readable.
+    pub(crate) log_start: Ordinal,
+    pub(crate) prepared: Prepared,
+}
+
+pub(crate) enum LaneSlot {
+    /// A group takes appends.
+    Active(Arc<ActiveGroup>),
+    /// No group is open; the next append opens one.
+    Idle(Carry),
+    /// The last group's write failed; a job closes it, then the lane is idle.
+    Failed,
+}
+
+/// What a lane carries between two groups.
+pub(crate) struct Carry {
+    pub(crate) state: LaneState,
+    pub(crate) next_ordinal: Ordinal,
+}
+
+/// The next group, recorded ahead so that a roll need not wait for the metadata store.
+pub(crate) enum Prepared {
+    No,
+    Asked(GroupId),
+    Ready(GroupId),
+}
+
+/// A group that takes appends, with its group lock: second of the two levels.
+pub(crate) struct ActiveGroup {
+    pub(crate) group: Arc<Group>,
+    pub(crate) head: Arc<LaneHead>,
+    /// The lane's failures when the group was begun.
+    pub(crate) failures: u64,
+    pub(crate) created_ms: u64,
+    pub(crate) tail: Mutex<Tail>,
+}
+
+pub(crate) struct Tail {
+    pub(crate) writer: GroupWriter,
+    pub(crate) state: LaneState,
+    pub(crate) lane_generation: u32,
+    pub(crate) frozen: bool,
+    pub(crate) prepare_asked: bool,
+}
+
+impl Streamlet {
+    pub(crate) fn lane_key(&self, lane: LaneId) -> LaneKey {
+        LaneKey { stream: self.stream, streamlet: self.id, lane }
+    }
+
+    pub(crate) fn group_name(&self, group: GroupId) -> GroupName {
+        GroupName { stream: self.stream, streamlet: self.id, group }
+    }
+
+    /// The directory that holds the streamlet's group files.
+    pub fn dir(&self) -> PathBuf {
+        self.env.root.join(self.stream.to_string()).join(self.id.0.to_string())
+    }
+
+    pub(crate) fn spec(&self, settings: &Settings, lane: LaneId, group: GroupId, epoch: Epoch, first_ordinal: Ordinal, created_ms: u64) -> GroupSpec {
+        GroupSpec {
+            lane: self.lane_key(lane),
+            group,
+            generation: 0,
+            epoch,
+            segment_size: settings.segment_size,
+            segments: settings.segments_per_group,
+            first_ordinal,
+            created_ms,
+            path: self.dir().join(GroupSpec::file_name(group, 0)),
+        }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Its number.
+    pub fn id(&self) -> StreamletId {
+        self.id
+    }
+
+    /// The epoch appends are made under.
+    pub fn epoch(&self) -> Epoch {
+        self.inner.lock().epoch
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Changes what may change while the stream runs, except the number of lanes
+    /// (see [`Streamlet::cut_lanes`]).
+    pub fn alter(&self, change: impl Fn(&mut Settings)) {
+        let mut settings = (**self.settings.load()).clone();
+        let (lanes, generation) = (settings.lanes, settings.lane_generation);
+        change(&mut settings);
+        (settings.lanes, settings.lane_generation) = (lanes, generation);
+        let ack = settings.ack;
+        self.settings.store(Arc::new(settings));
+        let active: Vec<_> = {
+            let inner = self.inner.lock();
+            inner.lanes.iter().filter_map(Lane::active).collect()
+        };
+        for active in active {
+            active.group.set_policy(ack);
+            active.group.pump(&self.env.pump);
+        }
+    }
+
+    /// The lane's durable head.
+    pub fn head(&self, lane: LaneId) -> Option<Arc<LaneHead>> {
+        self.inner.lock().lanes.get(lane.0 as usize).map(|l| l.head.clone())
+    }
+
+    /// Ends all service: appends and reads answer that the stream is gone.
+    pub fn mark_deleted(&self) {
+        self.deleted.store(true, Ordering::Release);
+        let heads: Vec<_> = self.inner.lock().lanes.iter().map(|l| l.head.clone()).collect();
+        for head in heads {
+            head.wake_all();
+        }
+    }
+
+    /// True once the stream is deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    /// Every lane, for people and for discovery.
+    pub fn describe(&self) -> Vec<LaneView> {
+        let inner = self.inner.lock();
+        inner
+            .lanes
+            .iter()
+            .enumerate()
+            .map(|(index, lane)| {
+                let (end_ordinal, producers) = match &lane.slot {
+                    LaneSlot::Active(active) => {
+                        let tail = active.tail.lock();
+                        (tail.writer.next_ordinal(), tail.state.producers())
+                    }
+                    LaneSlot::Idle(carry) => (carry.next_ordinal, carry.state.producers()),
+                    LaneSlot::Failed => (lane.head.ordinal(), 0),
+                };
+                LaneView {
+                    lane: LaneId(index as u32),
+                    log_start: lane.log_start,
+                    head: lane.head.ordinal(),
+                    end_ordinal,
+                    producers,
+                    groups: lane.groups.values().map(|g| GroupView::of(g)).collect(),
+                }
+            })
+            .collect()
+    }
+
+    /// Groups with data, over all lanes.
+    pub fn groups(&self) -> usize {
+        self.inner.lock().lanes.iter().map(|l| l.groups.len()).sum()
+    }
+
+    /// Start and durable head of a lane; cheap.
+    pub fn lane_bounds(&self, lane: LaneId) -> Option<(Ordinal, Ordinal)> {
+        let inner = self.inner.lock();
+        inner.lanes.get(lane.0 as usize).map(|l| (l.log_start, l.head.ordinal()))
+    }
+
+    /// Start and durable head of every lane; cheap.
+    pub fn bounds(&self) -> Vec<(LaneId, Ordinal, Ordinal)> {
+        let inner = self.inner.lock();
+        let lanes = inner.lanes.iter().enumerate();
+        lanes.map(|(index, lane)| (LaneId(index as u32), lane.log_start, lane.head.ordinal())).collect()
+    }
+}
+
+impl Lane {
+    pub(crate) fn active(&self) -> Option<Arc<ActiveGroup>> {
+        match &self.slot {
+            LaneSlot::Active(active) => Some(active.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// A lane as people see it.
+#[derive(Clone, Debug)]
+pub struct LaneView {
+    /// Its number.
+    pub lane: LaneId,
+    /// First readable ordinal.
+    pub log_start: Ordinal,
+    /// Durable head.
+    pub head: Ordinal,
+    /// After the last record appended.
+    pub end_ordinal: Ordinal,
+    /// Idempotent producers remembered.
+    pub producers: usize,
+    /// Its groups, oldest first.
+    pub groups: Vec<GroupView>,
+}
+
+/// A group as people see it.
+#[derive(Clone, Debug)]
+pub struct GroupView {
+    /// Its id.
+    pub group: GroupId,
+    /// Its file generation.
+    pub generation: u32,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// First ordinal.
+    pub first_ordinal: Ordinal,
+    /// After its last.
+    pub end_ordinal: Ordinal,
+    /// Bytes, headers included.
+    pub bytes: u64,
+    /// True once it takes no more.
+    pub closed: bool,
+    /// Highest timestamp, milliseconds.
+    pub max_timestamp: i64,
+}
+
+impl GroupView {
+    pub(crate) fn of(group: &Group) -> Self {
+        let end = group.end();
+        Self {
+            group: group.id(),
+            generation: group.spec().generation,
+            epoch: group.spec().epoch,
+            first_ordinal: group.spec().first_ordinal,
+            end_ordinal: end.ordinal,
+            bytes: end.address,
+            closed: group.is_frozen(),
+            max_timestamp: group.max_timestamp(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Trim and retention: moving a lane's log start up and freeing whole groups below it.
+
+use std::io::ErrorKind;
+
+use kera_log_segments::group::Group;
+use kera_log_segments::sync::Arc;
+use kera_protocol::ids::{LaneId, Ordinal};
+
+use crate::recorder::{GroupChange, RecordError};
+use crate::streamlet::Streamlet;
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// The log start now.
+    pub log_start: Ordinal,
+    /// Bytes of deleted groups.
+    pub freed_bytes: u64,
+    /// Groups deleted.
+    pub groups: usize,
+}
+
+impl Streamlet {
+    /// Makes everything below `ordinal` (at most the durable head) unreadable and deletes the groups
+    /// that lie wholly below. The lane's newest group is kept until its successor's header is on
+    /// disk, because it holds the lane's state.
+    ///
+    /// # Errors
+    /// [`RecordError`] if the new log start could not be recorded; nothing is deleted then.
+    pub fn trim(&self, lane: LaneId, ordinal: Ordinal) -> Result<Trimmed, RecordError> {
+        let (log_start, doomed, successor, epoch) = {
+            let inner = self.inner.lock();
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return Ok(Trimmed::default()) };
+            let log_start = slot.log_start.max(ordinal.min(slot.head.ordinal()));
+            let mut doomed: Vec<Arc<Group>> = Vec::new();
+            let mut successor = None;
+            for group in slot.groups.values() {
+                if group.lane_head().is_none() && group.end().ordinal <= log_start {
+                    doomed.push(group.clone());
+                } else {
+                    successor = Some(group.clone());
+                    break;
+                }
+            }
+            if successor.is_none() {
+                successor = doomed.pop();
+            }
+            if log_start == slot.log_start && doomed.is_empty() {
+                return Ok(Trimmed { log_start, ..Default::default() });
+            }
+            (log_start, doomed, successor, inner.epoch)
+        };
+        let mut doomed = doomed;
+        if let Some(successor) = successor.filter(|g| g.lane_head().is_some()) {
+            // An active successor: its header and snapshot must be on disk before the state in the
+            // groups below may go.
+            if successor.written().address == 0 || successor.sync().is_err() {
+                doomed.clear();
+            }
+        }
+        let mut changes = vec![GroupChange::LogStart(self.lane_key(lane), log_start)];
+        changes.extend(doomed.iter().map(|g| GroupChange::Delete(self.group_name(g.id()))));
+        self.env.recorder.record_now(epoch, changes)?;
+        {
+            let mut inner = self.inner.lock();
+            let slot = &mut inner.lanes[lane.0 as usize];
+            slot.log_start = slot.log_start.max(log_start);
+            for group in &doomed {
+                slot.groups.remove(&group.id());
+            }
+        }
+        let mut freed_bytes = 0;
+        for group in &doomed {
+            freed_bytes += group.end_address();
+            group.release_file();
+            if let Err(error) = self.env.io.remove_file(&group.spec().path)
+                && error.kind() != ErrorKind::NotFound
+            {
+                tracing::warn!(group = ?group, %error, "a trimmed group's file could not be removed");
+            }
+        }
+        Ok(Trimmed { log_start, freed_bytes, groups: doomed.len() })
+    }
+
+    /// The ordinal below which everything in the lane is older than `timestamp`, by whole closed
+    /// groups; `None` if nothing is.
+    pub fn expired_below(&self, lane: LaneId, timestamp: i64) -> Option<Ordinal> {
+        let inner = self.inner.lock();
+        let slot = inner.lanes.get(lane.0 as usize)?;
+        let expired = slot.groups.values().take_while(|g| g.lane_head().is_none() && g.max_timestamp() < timestamp);
+        expired.last().map(|g| g.end().ordinal)
+    }
+}
