@@ -92,10 +92,10 @@ fn seeds_are_what_the_encoders_make() {
 fn the_groups_among_the_seeds_are_walked_as_far_as_they_are_whole() {
     let io = FaultIo::new(1);
     let mut walked = Vec::new();
-    for seed in seeds::all()
+    let groups = seeds::all()
         .into_iter()
-        .filter(|seed| seed.target == "segment_scan")
-    {
+        .filter(|seed| seed.target == "segment_scan");
+    for seed in groups.filter(|seed| seed.name != "no-size") {
         let path = Path::new("/").join(&seed.name);
         let file = io
             .open(&path, OpenHow::CreateNew, false)
@@ -105,9 +105,7 @@ fn the_groups_among_the_seeds_are_walked_as_far_as_they_are_whole() {
             verify_all: true,
             ..ScanSpec::default()
         };
-        let Ok(found) = scan(file.as_ref(), &spec, |_, _| {}) else {
-            continue;
-        };
+        let found = scan(file.as_ref(), &spec, |_, _| {}).expect("a seed has a header");
         walked.push((
             seed.name,
             found.batches,

@@ -158,23 +158,19 @@ fn timed(shared: &Shared, group: &Arc<Group>) {
 impl PendingAppend {
     /// Looks whether it can be answered; otherwise arranges that `waker` is woken when it may be.
     pub fn poll(&self, waker: &std::task::Waker) -> Option<v1::AppendResponse> {
-        loop {
-            match self.last.outcome() {
-                Outcome::Durable => return Some(self.acknowledged()),
-                Outcome::Lost => {
-                    let text = "writing failed after the batch was accepted; send it again";
-                    return Some(refusal(&WireError::new(ErrorCode::StorageError, text)));
-                }
-                Outcome::Pending => {
-                    if self.last.head.wait(self.last.next_ordinal, waker) {
-                        // A failure between the look and the wait has woken nobody: look once more.
-                        if self.last.outcome() == Outcome::Pending {
-                            return None;
-                        }
-                    }
-                }
+        match self.last.poll(waker) {
+            Outcome::Durable => Some(self.acknowledged()),
+            Outcome::Lost => {
+                let text = "writing failed after the batch was accepted; send it again";
+                Some(refusal(&WireError::new(ErrorCode::StorageError, text)))
             }
+            Outcome::Pending => None,
         }
+    }
+
+    /// Forgets a waker given to [`Self::poll`].
+    pub fn forget(&self, waker: &std::task::Waker) {
+        self.last.head.forget(waker);
     }
 
     fn acknowledged(&self) -> v1::AppendResponse {

@@ -1,13 +1,14 @@
 //! The streams this broker serves: by name and by id, with their streamlets.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::AckPolicy;
 use kera_metadata::{LaneBy, StreamConfig, StreamRecord, TimestampType};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
-use kera_streamlet::{Settings, Streamlet};
+use kera_streamlet::{Env, Settings, Streamlet};
 use parking_lot::RwLock;
 
 /// A stream and its streamlets.
@@ -73,6 +74,22 @@ pub fn settings_of(record: &StreamRecord) -> Settings {
         append_time: config.timestamp_type == TimestampType::Append,
         group_max_age_ms: config.group_max_age_ms,
     }
+}
+
+/// Makes the directories of a stream's streamlets, durably: files made in them later are found again
+/// after a power loss.
+///
+/// # Errors
+/// The store's.
+pub fn make_dirs(streamlets: &[Arc<Streamlet>], env: &Env) -> std::io::Result<()> {
+    for streamlet in streamlets {
+        env.io.create_dir_all(&streamlet.dir())?;
+    }
+    if let Some(stream) = streamlets.first().and_then(|s| s.dir().parent().map(Path::to_path_buf)) {
+        env.io.sync_dir(&stream)?;
+        env.io.sync_dir(&env.root)?;
+    }
+    Ok(())
 }
 
 /// All streams.

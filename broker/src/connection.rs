@@ -37,6 +37,8 @@ const MAX_PARKED_READS: usize = 16_384;
 const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a connection looks at its deadlines.
 const TICK: Duration = Duration::from_millis(100);
+/// Ticks after which every subscription is looked at, woken or not: its stream may be gone.
+const SUBSCRIPTION_TICKS: u32 = 10;
 
 /// Wakes a connection from anywhere.
 struct Bell(Notify);
@@ -70,7 +72,7 @@ pub struct Connection {
     pending_bytes: usize,
     reads: Vec<Read>,
     subscriptions: HashMap<u32, Subscription>,
-    /// Subscriptions whose credit or data may have changed.
+    /// Groups appended to and not yet pumped.
     touched: Vec<Arc<Group>>,
     bell: Arc<Bell>,
     waker: Waker,
@@ -82,6 +84,7 @@ pub struct Connection {
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
+    ticks: u32,
     last_input: Instant,
     _counted: Counted,
 }
@@ -109,6 +112,7 @@ impl Connection {
             starved: false,
             quiet: false,
             closing: false,
+            ticks: 0,
             last_input: Instant::now(),
             _counted: counted,
         }
@@ -121,6 +125,10 @@ impl Connection {
     pub async fn run(mut self) -> std::io::Result<()> {
         let outcome = self.serve().await;
         self.shared.in_flight.fetch_sub(self.pending_bytes as u64, Ordering::Relaxed);
+        // An idle lane must not collect the wakers of connections that have gone.
+        self.pending.iter().for_each(|pending| pending.forget(&self.waker));
+        self.reads.iter().for_each(|read| read.target.head.forget(&self.waker));
+        self.subscriptions.values().for_each(|s| s.target.head.forget(&self.waker));
         tracing::debug!(peer = %self.peer, ?outcome, "data connection ended");
         outcome
     }
@@ -297,6 +305,7 @@ impl Connection {
                 // Our own written chunks may be what is missing: pump first, then wait for others.
                 append::pump(&self.shared, &mut self.touched);
                 self.shared.metrics.memory_waits.inc();
+                self.shared.release_memory();
                 if self.shared.env.pool.on_free(&self.waker) {
                     self.starved = true;
                 }
@@ -352,7 +361,9 @@ impl Connection {
     fn take_credit(&mut self, request: &v1::CreditRequest) {
         // Credit for a subscription that has just ended is no error: the two crossed on the way.
         if request.unsubscribe {
-            self.subscriptions.remove(&request.subscription);
+            if let Some(ended) = self.subscriptions.remove(&request.subscription) {
+                ended.target.head.forget(&self.waker);
+            }
         } else if let Some(subscription) = self.subscriptions.get_mut(&request.subscription) {
             subscription.add_credit(request.credit_bytes);
             self.quiet = false;
@@ -473,7 +484,9 @@ impl Connection {
 
     fn look_at_deadlines(&mut self) -> std::io::Result<()> {
         let now = Instant::now();
-        if self.reads.iter().any(|read| read.deadline <= now) {
+        self.ticks = self.ticks.wrapping_add(1);
+        let look = self.ticks.is_multiple_of(SUBSCRIPTION_TICKS) && !self.subscriptions.is_empty();
+        if look || self.reads.iter().any(|read| read.deadline <= now) {
             self.quiet = false;
         }
         let mut released = 0;

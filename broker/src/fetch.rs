@@ -163,7 +163,14 @@ impl Read {
             let found = match self.target.read(self.max_bytes, !may_block) {
                 Ok(found) => found,
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
-                Err(error) => return Step::Reply(read_refusal(&self.target.error(&error)), Vec::new()),
+                Err(error) => {
+                    let mut refusal = read_refusal(&self.target.error(&error));
+                    if let LaneReadError::OutOfRange { log_start, head, .. } = error {
+                        refusal.log_start = log_start;
+                        refusal.head_ordinal = head;
+                    }
+                    return Step::Reply(refusal, Vec::new());
+                }
             };
             let mut after = self.target.clone();
             after.at = found.next;

@@ -13,8 +13,8 @@ use kera_log_segments::io::{EngineKind, Io, open_engine};
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::pump::Pump;
 use kera_metadata::{
-    BrokerRecord, Compare, EmbeddedOptions, EmbeddedStore, GroupRecord, GroupState, Image, MetadataStore, StreamRecord,
-    StreamletRecord, Transaction, Write,
+    BrokerRecord, Compare, EmbeddedOptions, EmbeddedStore, GroupRecord, GroupState, Image, MetadataError, MetadataStore,
+    StreamRecord, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
@@ -22,7 +22,7 @@ use kera_streamlet::{Env, LaneRecords, Limits, RecoveredGroup, Recovery, Streaml
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, Stream, settings_of};
+use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
 use crate::config::{BrokerConfig, EngineChoice};
 use crate::coordination::Coordination;
@@ -68,6 +68,8 @@ pub struct Shared {
     pub recovery_ms: AtomicU64,
     /// Set once the broker stops: connections drain.
     pub stopping: watch::Sender<bool>,
+    /// Somebody is giving back memory right now.
+    pub releasing: AtomicBool,
     /// The last write to the page cache took long: pump on a thread that may block.
     pub stalling: AtomicBool,
 }
@@ -227,6 +229,7 @@ fn open(config: BrokerConfig, local: SocketAddr) -> Result<(Arc<Shared>, Mainten
         started_ms,
         recovery_ms: AtomicU64::new(0),
         stopping: watch::channel(false).0,
+        releasing: AtomicBool::new(false),
         stalling: AtomicBool::new(false),
     });
     let maintenance = Maintenance::start(shared.clone(), jobs)?;
@@ -308,6 +311,7 @@ fn recover_all(
     for stream in &image.streams {
         let mut streamlets = recovered.remove(&stream.id).unwrap_or_default();
         streamlets.sort_by_key(|s| s.id());
+        make_dirs(&streamlets, env).map_err(|error| BrokerError::Stream { stream: stream.name.clone(), error })?;
         catalog.insert(Stream::new(stream.clone(), streamlets));
     }
     Ok(catalog)
@@ -415,6 +419,42 @@ impl Shared {
     /// A streamlet of a stream, by ids.
     pub fn streamlet(&self, stream: StreamId, streamlet: StreamletId) -> Option<Arc<Streamlet>> {
         self.catalog.streamlet(stream, streamlet)
+    }
+
+    /// Writes out and gives back what lanes hold beyond need: the pool is empty. Many connections may
+    /// ask at once; one at a time does it.
+    pub fn release_memory(&self) {
+        if self.releasing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        for stream in self.catalog.all() {
+            for streamlet in &stream.streamlets {
+                streamlet.release_idle(now_ms(), 0);
+            }
+        }
+        self.releasing.store(false, Ordering::Release);
+    }
+
+    /// Creates a stream: its record, its directories, its streamlets.
+    ///
+    /// # Errors
+    /// [`MetadataError`], also where directories cannot be made; the stream exists then, and its
+    /// directories are made at the next start.
+    pub fn create_stream(&self, record: StreamRecord) -> Result<Arc<Stream>, MetadataError> {
+        let (record, records) = self.metadata.create_stream(record, BROKER_ID)?;
+        self.recorder.add_streamlets(&records);
+        let settings = settings_of(&record);
+        let streamlets: Vec<_> = records
+            .iter()
+            .map(|s| Streamlet::new(record.id, s.streamlet, s.epoch, settings.clone(), self.env.clone()))
+            .collect();
+        make_dirs(&streamlets, &self.env).map_err(|error| MetadataError::Storage {
+            path: self.dir.streams().join(record.id.to_string()),
+            detail: error.to_string(),
+        })?;
+        let stream = Stream::new(record, streamlets);
+        self.catalog.insert(stream.clone());
+        Ok(stream)
     }
 
     /// The engine's name.

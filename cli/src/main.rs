@@ -13,7 +13,6 @@ mod group;
 mod output;
 mod parse;
 mod produce;
-mod reader;
 mod segment;
 mod serve;
 mod stream;

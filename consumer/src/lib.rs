@@ -1,1 +1,50 @@
-//! Placeholder.
+//! Kera's consumer client.
+//!
+//! A [`Consumer`] shares a stream with the other members of its group; a [`Reader`] reads the lanes
+//! it is told to, without a group. Both deliver [`Batch`]es, whose records are borrowed from the
+//! memory they were received in; [`Consumer::records`] and [`Reader::records`] give single records.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use kera_consumer::{Consumer, Start};
+//!
+//! let mut consumer = Consumer::builder()
+//!     .stream("flights")
+//!     .group("delays")
+//!     .start(Start::Earliest)
+//!     .open()
+//!     .await?;
+//! loop {
+//!     let batch = consumer.next_batch().await?;
+//!     for record in batch.records() {
+//!         let record = record?;
+//!         println!("{}: {:?}", record.ordinal, record.value);
+//!     }
+//! }
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod builder;
+mod config;
+mod consumer;
+mod error;
+mod fetch;
+mod group;
+mod metrics;
+mod reader;
+mod records;
+
+pub use batch::{Batch, OwnedRecord, Position, Record, Records};
+pub use builder::{ConsumerBuilder, ReaderBuilder};
+pub use config::{Fetch, Order, Seek, Start};
+pub use consumer::{Committer, Consumer};
+pub use error::ConsumeError;
+pub use group::{LeaseInfo, Rebalance};
+pub use kera_protocol::batch::{BatchError, Header};
+pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+pub use kera_protocol::v1::Cursor;
+pub use kera_rpc::{Client, ClientOptions, ConnectOptions, RetryPolicy, RpcError};
+pub use metrics::Metrics;
+pub use reader::Reader;

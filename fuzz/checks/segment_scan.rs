@@ -97,10 +97,7 @@ type Seen = Vec<(u64, BatchHeader)>;
 
 fn scanned(file: &FileRef, spec: &ScanSpec) -> Option<(Scanned, Seen)> {
     let mut seen = Vec::new();
-    let found = scan(file.as_ref(), spec, |header, at| {
-        seen.push((at, header.clone()))
-    })
-    .ok()?;
+    let found = scan(file.as_ref(), spec, |header, at| seen.push((at, *header))).ok()?;
     Some((found, seen))
 }
 

@@ -60,7 +60,14 @@ pub(crate) struct Slot {
 
 impl Slot {
     fn pack(self) -> u64 {
-        self.holds.pack() | u64::from(self.read) * READ | u64::from(self.acked) * ACKED
+        let mut bits = self.holds.pack();
+        if self.read {
+            bits |= READ;
+        }
+        if self.acked {
+            bits |= ACKED;
+        }
+        bits
     }
 
     fn unpack(bits: u64) -> Option<Self> {

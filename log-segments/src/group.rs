@@ -9,13 +9,20 @@ use std::path::PathBuf;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
 
-use crate::footer::SparseIndex;
 use crate::head::LaneHead;
+use crate::io::direct::DirectWriter;
 use crate::io::{FileRef, Io, OpenHow};
 use crate::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::pool::{CHUNK_BYTES, ChunkPool, ChunkWriter};
-use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering};
+use crate::scan::Scanned;
+use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, mutex};
 use crate::window::{Place, Slot, Window};
+
+/// Chunks a closed group keeps for readers near the tail, until it is idle.
+const CLOSED_CHUNKS: usize = 4;
+
+/// A group spans no more ordinals, so that a jump by as many is never too short.
+pub const MAX_GROUP_ORDINALS: u64 = 1 << 32;
 
 /// What an acknowledgement promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -31,7 +38,7 @@ pub enum AckPolicy {
 }
 
 impl AckPolicy {
-    fn from_u8(value: u8) -> Self {
+    pub(crate) fn from_u8(value: u8) -> Self {
         match value {
             0 => Self::Memory,
             2 => Self::Synced,
@@ -108,26 +115,44 @@ pub enum GroupFull {
 pub struct Group {
     pub(crate) spec: GroupSpec,
     pub(crate) io: Arc<dyn Io>,
-    file: Mutex<Option<FileRef>>,
+    file: Mutex<FileSlot>,
     pub(crate) window: Mutex<Window>,
     /// Held by whoever writes the file right now.
     pub(crate) turn: AtomicBool,
     /// In a pump's queue.
     pub(crate) queued: AtomicBool,
+    /// A write or a sync failed; repeats `window.failed` for a look without its lock.
+    pub(crate) broken: AtomicBool,
     policy: AtomicU8,
+    /// The file is written around the page cache, by the pump alone.
+    direct: bool,
     head: Option<Arc<LaneHead>>,
     /// The lane's state before the first batch; empty for a closed group.
     snapshot: Vec<u8>,
-    /// Where batches of segment 0 begin.
-    data_start: AtomicU64,
-    /// Milliseconds since 1970 of the last append or read, for giving back memory.
+    /// Where batches of segment 0 begin; 0 for a closed group that is not loaded.
+    pub(crate) data_start: AtomicU64,
+    /// Milliseconds since 1970 of the last use, for giving back memory.
     pub(crate) last_used_ms: AtomicU64,
-    /// Sequence of the durable mark last written.
-    pub(crate) mark_sequence: AtomicU64,
-    /// `written` address at the last mark.
-    pub(crate) marked: AtomicU64,
-    /// Index and segment ends are in memory.
-    pub(crate) loaded: AtomicBool,
+    /// Read since [`Self::take_read`] last looked.
+    read: AtomicBool,
+    /// The durable mark last written; the lock makes syncs and marks take turns.
+    pub(crate) store: Mutex<Marked>,
+}
+
+/// A group's file handle.
+#[derive(Default)]
+struct FileSlot {
+    open: Option<FileRef>,
+    /// The file is this group's: made by it, or found with its record.
+    made: bool,
+}
+
+/// What the durable mark last written says.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Marked {
+    pub(crate) sequence: u64,
+    pub(crate) written: u64,
+    pub(crate) synced: u64,
 }
 
 impl std::fmt::Debug for Group {
@@ -137,6 +162,26 @@ impl std::fmt::Debug for Group {
 }
 
 impl Group {
+    fn with(spec: GroupSpec, io: Arc<dyn Io>, policy: AckPolicy, window: Window, made: bool) -> Self {
+        Self {
+            window: mutex(Rank::Window, window),
+            io,
+            file: mutex(Rank::File, FileSlot { open: None, made }),
+            turn: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            policy: AtomicU8::new(policy as u8),
+            direct: false,
+            head: None,
+            snapshot: Vec::new(),
+            data_start: AtomicU64::new(0),
+            last_used_ms: AtomicU64::new(spec.created_ms),
+            read: AtomicBool::new(false),
+            store: mutex(Rank::Store, Marked::default()),
+            spec,
+        }
+    }
+
     /// A new group to be appended to, with its writer. Does no I/O: the file is made by the first
     /// write. `snapshot` is the lane's state, shipped before the first batch.
     pub fn create(
@@ -149,33 +194,13 @@ impl Group {
     ) -> (Arc<Self>, GroupWriter) {
         let data_start = (SEGMENT_HEADER_BYTES + snapshot.len()) as u64;
         let start = Place { address: 0, ordinal: spec.first_ordinal };
+        let window = Window::new(u64::from(spec.segment_size), start);
         let group = Arc::new(Self {
-            window: Mutex::new(Window {
-                segment_size: u64::from(spec.segment_size),
-                slots: Default::default(),
-                segment_ends: Vec::new(),
-                index: SparseIndex::default(),
-                max_timestamp: i64::MIN,
-                end: start,
-                written: start,
-                synced: start,
-                frozen: false,
-                recorded: false,
-                failed: None,
-            }),
-            io,
-            file: Mutex::new(None),
-            turn: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
-            policy: AtomicU8::new(policy as u8),
+            direct: policy == AckPolicy::Synced,
             head: Some(head),
             snapshot,
             data_start: AtomicU64::new(data_start),
-            last_used_ms: AtomicU64::new(spec.created_ms),
-            mark_sequence: AtomicU64::new(0),
-            marked: AtomicU64::new(0),
-            loaded: AtomicBool::new(true),
-            spec,
+            ..Self::with(spec, io, policy, window, false)
         });
         let writer = GroupWriter {
             group: group.clone(),
@@ -188,35 +213,40 @@ impl Group {
         (group, writer)
     }
 
-    /// A closed group as its record describes it. Index and segment ends are loaded on first use.
+    /// A closed group as its record describes it. Index and segment ends are loaded on first use,
+    /// and so is `data_start` if it is 0.
     pub fn closed(spec: GroupSpec, end: Place, data_start: u64, max_timestamp: i64, io: Arc<dyn Io>) -> Arc<Self> {
+        let mut window = Window::new(u64::from(spec.segment_size), end);
+        window.max_timestamp = max_timestamp;
+        window.frozen = true;
+        window.recorded = true;
+        window.loaded = false;
         Arc::new(Self {
-            window: Mutex::new(Window {
-                segment_size: u64::from(spec.segment_size),
-                slots: Default::default(),
-                segment_ends: Vec::new(),
-                index: SparseIndex::default(),
-                max_timestamp,
-                end,
-                written: end,
-                synced: end,
-                frozen: true,
-                recorded: true,
-                failed: None,
-            }),
-            io,
-            file: Mutex::new(None),
-            turn: AtomicBool::new(false),
-            queued: AtomicBool::new(false),
-            policy: AtomicU8::new(AckPolicy::Written as u8),
-            head: None,
-            snapshot: Vec::new(),
             data_start: AtomicU64::new(data_start),
-            last_used_ms: AtomicU64::new(0),
-            mark_sequence: AtomicU64::new(0),
-            marked: AtomicU64::new(0),
-            loaded: AtomicBool::new(false),
-            spec,
+            ..Self::with(spec, io, AckPolicy::Written, window, true)
+        })
+    }
+
+    /// A group that a previous process left open, as a scan found it: frozen, all of it written,
+    /// its record durable. It can be read; [`Self::sync`] and a record of its end close it.
+    pub fn recovered(spec: GroupSpec, policy: AckPolicy, head: Arc<LaneHead>, io: Arc<dyn Io>, found: &Scanned) -> Arc<Self> {
+        let mut window = Window::new(u64::from(spec.segment_size), found.end);
+        window.segment_ends = found.segment_ends.clone();
+        window.index = found.index.clone();
+        window.max_timestamp = found.max_timestamp;
+        window.frozen = true;
+        window.recorded = true;
+        // Only what a mark says is synced is: a sync that failed before the crash leaves no trace.
+        window.synced = match &found.mark {
+            Some(mark) if mark.synced <= found.end.address => Place { address: mark.synced, ordinal: mark.synced_ordinal },
+            _ => Place { address: 0, ordinal: found.header.first_ordinal },
+        };
+        Arc::new(Self {
+            direct: found.header.ack == AckPolicy::Synced,
+            head: Some(head),
+            snapshot: found.snapshot.clone(),
+            data_start: AtomicU64::new(found.data_start),
+            ..Self::with(spec, io, policy, window, true)
         })
     }
 
@@ -274,6 +304,11 @@ impl Group {
         self.window.lock().recorded
     }
 
+    /// True once writing has failed; cheap.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
     /// The error that ended writing, if one did.
     pub fn failure(&self) -> Option<std::io::Error> {
         self.window.lock().failed.map(|(kind, code)| match code {
@@ -287,9 +322,21 @@ impl Group {
         self.window.lock().slots.len() * CHUNK_BYTES
     }
 
+    /// Gives back written chunks but the newest `keep`; 1 at least while the group is appended to.
+    /// Returns how many.
+    pub fn shed(&self, keep: usize) -> usize {
+        self.window.lock().evict(keep)
+    }
+
     /// What acknowledgements promise in this group.
     pub fn policy(&self) -> AckPolicy {
         AckPolicy::from_u8(self.policy.load(Ordering::Relaxed))
+    }
+
+    /// True if the file is written around the page cache, by the pump alone. Fixed at creation, so
+    /// that a file never goes both ways, whatever the policy becomes.
+    pub fn is_direct(&self) -> bool {
+        self.direct
     }
 
     /// Changes the promise for acknowledgements to come.
@@ -297,10 +344,16 @@ impl Group {
         self.policy.store(policy as u8, Ordering::Relaxed);
     }
 
-    /// Notes that the group's record is durable; its bytes count from now on.
+    /// Notes that the group's record is durable; its bytes count from now on. Call without holding
+    /// the streamlet or a group lock.
     pub fn set_recorded(&self) {
-        self.window.lock().recorded = true;
+        self.mark_recorded();
         self.advance_head();
+    }
+
+    /// As [`Self::set_recorded`] for a group without bytes, which moves no head; under any lock.
+    pub fn mark_recorded(&self) {
+        self.window.lock().recorded = true;
     }
 
     /// How far the group has come by its policy.
@@ -328,37 +381,47 @@ impl Group {
     /// The closed form of a frozen group whose end is settled: same bytes, same memory and index,
     /// no tie to the lane's head.
     pub fn to_closed(&self) -> Arc<Self> {
-        let (end, max_timestamp) = {
-            let window = self.window.lock();
-            (window.end, window.max_timestamp)
-        };
-        let closed = Self::closed(self.spec.clone(), end, self.data_start(), max_timestamp, self.io.clone());
-        {
+        let window = {
             let mut from = self.window.lock();
-            let mut to = closed.window.lock();
-            to.slots = std::mem::take(&mut from.slots);
-            to.segment_ends = from.segment_ends.clone();
-            to.index = from.index.clone();
-        }
-        closed.loaded.store(true, Ordering::Release);
-        closed.touch(self.last_used_ms());
-        *closed.file.lock() = self.file.lock().clone();
-        closed
+            from.evict(CLOSED_CHUNKS);
+            Window {
+                slots: std::mem::take(&mut from.slots),
+                segment_ends: from.segment_ends.clone(),
+                index: from.index.clone(),
+                max_timestamp: from.max_timestamp,
+                frozen: true,
+                recorded: true,
+                ..Window::new(from.segment_size, from.end)
+            }
+        };
+        // What is only read from now on may as well be cached.
+        let open = self.file.lock().open.clone().filter(|_| !self.direct);
+        let closed = Self {
+            data_start: AtomicU64::new(self.data_start()),
+            last_used_ms: AtomicU64::new(self.last_used_ms()),
+            ..Self::with(self.spec.clone(), self.io.clone(), AckPolicy::Written, window, true)
+        };
+        closed.file.lock().open = open;
+        Arc::new(closed)
     }
 
     /// Ends a failed group at its last written byte: what lies above was never durable.
     pub fn cut_at_written(&self) -> Place {
         let mut window = self.window.lock();
-        let written = window.written;
-        window.frozen = true;
-        window.end = written;
-        window.failed = None;
-        let size = window.segment_size;
-        window.slots.clear();
-        window.segment_ends.truncate((written.address / size) as usize);
-        let kept = window.index.entries().iter().copied().filter(|e| e.address < written.address).collect();
-        window.index = SparseIndex::from_entries(kept);
-        written
+        let place = window.written;
+        window.cut(place);
+        self.broken.store(false, Ordering::Release);
+        place
+    }
+
+    /// Ends a failed group at its last synced byte: what lies above may not be on the device,
+    /// whatever later syncs say.
+    pub fn cut_at_synced(&self) -> Place {
+        let mut window = self.window.lock();
+        let place = window.synced;
+        window.cut(place);
+        self.broken.store(false, Ordering::Release);
+        place
     }
 
     pub(crate) fn advance_head(&self) {
@@ -375,25 +438,27 @@ impl Group {
     /// The file, opened (and made, for a group being written) on first use.
     ///
     /// # Errors
-    /// Whatever the store answers.
+    /// Whatever the store answers; `AlreadyExists` if a new group finds a file in its place, since
+    /// files are never recycled.
     pub fn file(&self) -> std::io::Result<FileRef> {
         let mut slot = self.file.lock();
-        if let Some(file) = slot.as_ref() {
+        if let Some(file) = &slot.open {
             return Ok(file.clone());
         }
-        let how = if self.head.is_some() && !self.io.exists(&self.spec.path) {
-            OpenHow::CreateNew
+        let how = if slot.made { OpenHow::ReadWrite } else { OpenHow::CreateNew };
+        let file = if self.direct {
+            DirectWriter::new(self.io.clone()).open(&self.spec.path, how, self.spec.group_bytes())?
         } else {
-            OpenHow::ReadWrite
+            self.io.open(&self.spec.path, how, false)?
         };
-        let file = self.io.open(&self.spec.path, how, false)?;
-        *slot = Some(file.clone());
+        slot.made = true;
+        slot.open = Some(file.clone());
         Ok(file)
     }
 
     /// Closes the file handle of an idle group; the next use opens it again.
     pub fn release_file(&self) {
-        *self.file.lock() = None;
+        self.file.lock().open = None;
     }
 
     /// Notes use, so that memory and file handle stay.
@@ -401,17 +466,22 @@ impl Group {
         self.last_used_ms.store(now_ms, Ordering::Relaxed);
     }
 
+    /// Notes a read; the clock is left to [`Self::take_read`].
+    pub(crate) fn note_read(&self) {
+        // Looked at first: readers of one group need not fight over the cache line.
+        if !self.read.load(Ordering::Relaxed) {
+            self.read.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// True if the group was read since the last call.
+    pub fn take_read(&self) -> bool {
+        self.read.swap(false, Ordering::Relaxed)
+    }
+
     /// When the group was last used, milliseconds since 1970.
     pub fn last_used_ms(&self) -> u64 {
         self.last_used_ms.load(Ordering::Relaxed)
-    }
-
-    /// Drops index and memory of a frozen group whose bytes are all in the file.
-    pub fn release_frozen(&self) {
-        let mut window = self.window.lock();
-        if window.frozen && window.failed.is_none() && window.written.address == window.end.address {
-            window.slots.clear();
-        }
     }
 }
 
@@ -452,7 +522,8 @@ impl GroupWriter {
     }
 
     /// Appends one batch that is already checked and carries its base ordinal
-    /// ([`Self::next_ordinal`]) and the group's epoch. O(bytes) for the copy, O(1) otherwise.
+    /// ([`Self::next_ordinal`]) and the group's epoch; at most [`Self::largest_batch`] bytes. O(bytes)
+    /// for the copy, O(1) otherwise.
     ///
     /// `now_ms` stamps segment headers; `keep_chunks` is how many written chunks stay in memory
     /// for readers at the tail.
@@ -466,62 +537,54 @@ impl GroupWriter {
         now_ms: u64,
         keep_chunks: usize,
     ) -> Result<Place, GroupFull> {
+        debug_assert!(batch.len() <= Self::largest_batch(self.group.spec.segment_size));
         let size = u64::from(self.group.spec.segment_size);
         let segment = self.address / size;
-        let position = self.address % size;
         let first = self.address == 0;
         let lead = if first { SEGMENT_HEADER_BYTES + self.group.snapshot.len() } else { 0 };
         // Strictly less: a segment is never filled to its last byte, so an address always tells
         // its segment.
-        let fits = position + ((lead + batch.len()) as u64) < size;
-        let (start, lead) = if fits {
-            (self.address, lead)
-        } else if first || segment + 1 >= u64::from(self.group.spec.segments) {
+        let fits = self.address % size + ((lead + batch.len()) as u64) < size;
+        let spanned = self.next_ordinal - self.group.spec.first_ordinal + header.ordinals();
+        if (!fits && segment + 1 >= u64::from(self.group.spec.segments)) || (!first && spanned > MAX_GROUP_ORDINALS) {
             return Err(GroupFull::Roll);
-        } else {
-            ((segment + 1) * size, SEGMENT_HEADER_BYTES)
-        };
-        let new_segment = start != self.address || first;
+        }
 
         // All memory is taken before the first byte is copied, so that a failure changes nothing.
-        let room = if new_segment { 0 } else { self.chunk.as_ref().map_or(0, ChunkWriter::remaining) };
-        let need = (lead + batch.len()).saturating_sub(room).div_ceil(CHUNK_BYTES);
-        let mut fresh = Vec::with_capacity(need);
-        if need > 0 {
-            self.group.window.lock().evict(keep_chunks);
-        }
-        while fresh.len() < need {
-            match self.pool.try_take() {
-                Some(chunk) => fresh.push(chunk),
-                None if self.group.window.lock().evict(0) > 0 => {}
-                None => return Err(GroupFull::NoMemory),
-            }
-        }
-        fresh.reverse();
+        let room = if fits && !first { self.chunk.as_ref().map_or(0, ChunkWriter::remaining) } else { 0 };
+        let chunks = |bytes: usize| bytes.div_ceil(CHUNK_BYTES);
+        let need = match (first, fits) {
+            (_, true) => chunks((lead + batch.len()).saturating_sub(room)),
+            // A first segment that has room for its header and snapshot only.
+            (_, false) => chunks(lead) + chunks(SEGMENT_HEADER_BYTES + batch.len()),
+        };
+        let mut fresh = if need > 0 { self.take_chunks(need, keep_chunks, room > 0)? } else { Vec::new() };
 
         let mut added: Vec<Slot> = Vec::with_capacity(need);
-        let mut at = start;
-        if new_segment {
+        let mut at = self.address;
+        if first {
+            let group = self.group.clone();
             self.chunk = None;
-            let header = self.segment_header((start / size) as u32, now_ms).encode();
-            self.copy(&header, &mut at, &mut fresh, &mut added);
-            if first {
-                let group = self.group.clone();
-                self.copy(&group.snapshot, &mut at, &mut fresh, &mut added);
-            }
+            self.copy(&self.segment_header(0, now_ms).encode(), &mut at, &mut fresh, &mut added);
+            self.copy(&group.snapshot, &mut at, &mut fresh, &mut added);
+        }
+        let ended = (!fits).then_some((at % size) as u32);
+        if !fits {
+            at = (segment + 1) * size;
+            self.chunk = None;
+            self.copy(&self.segment_header(segment as u32 + 1, now_ms).encode(), &mut at, &mut fresh, &mut added);
         }
         let placed = Place { address: at, ordinal: self.next_ordinal };
         self.copy(batch, &mut at, &mut fresh, &mut added);
         debug_assert!(fresh.is_empty(), "chunks taken and not used");
 
         let end = Place { address: at, ordinal: self.next_ordinal + header.ordinals() };
+        let before = self.max_timestamp;
+        self.max_timestamp = before.max(header.max_timestamp);
         let mut window = self.group.window.lock();
-        if new_segment && !first {
-            window.segment_ends.push(position as u32);
-        }
+        window.segment_ends.extend(ended);
         window.slots.extend(added);
-        window.index.note(placed.ordinal, placed.address, self.max_timestamp);
-        self.max_timestamp = self.max_timestamp.max(header.max_timestamp);
+        window.index.note(placed.ordinal, placed.address, before);
         window.max_timestamp = self.max_timestamp;
         window.end = end;
         drop(window);
@@ -529,6 +592,24 @@ impl GroupWriter {
         self.next_ordinal = end.ordinal;
         self.group.touch(now_ms);
         Ok(placed)
+    }
+
+    /// Takes `need` chunks, last first, giving back written ones of this group where memory is
+    /// short; `filling` keeps the chunk that still has room.
+    fn take_chunks(&self, need: usize, keep: usize, filling: bool) -> Result<Vec<ChunkWriter>, GroupFull> {
+        let least = usize::from(filling);
+        let short = self.pool.used() / 3 >= self.pool.limit() / 4;
+        let keep = if short { least } else { keep.max(least) };
+        self.group.window.lock().evict(keep);
+        let mut taken = Vec::with_capacity(need);
+        while taken.len() < need {
+            match self.pool.try_take() {
+                Some(chunk) => taken.push(chunk),
+                None if self.group.window.lock().evict(least) > 0 => {}
+                None => return Err(GroupFull::NoMemory),
+            }
+        }
+        Ok(taken)
     }
 
     fn copy(&mut self, mut bytes: &[u8], at: &mut u64, fresh: &mut Vec<ChunkWriter>, added: &mut Vec<Slot>) {
@@ -570,19 +651,17 @@ impl GroupWriter {
             snapshot_bytes,
             snapshot_crc,
             created_ms: now_ms,
+            ack: self.group.policy(),
         }
     }
 
-    /// Ends the group: nothing more can be appended. Returns its end.
+    /// Ends the group: nothing more can be appended. Returns its end. The head passes the group
+    /// when it next moves; no waker runs here, since the group lock is held.
     pub fn freeze(&mut self) -> Place {
         self.chunk = None;
-        let end = {
-            let mut window = self.group.window.lock();
-            window.frozen = true;
-            window.end
-        };
-        self.group.advance_head();
-        end
+        let mut window = self.group.window.lock();
+        window.frozen = true;
+        window.end
     }
 
     /// Gives back the memory of a group all of whose bytes are in the file. Appending goes on in

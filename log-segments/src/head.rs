@@ -7,7 +7,7 @@ use std::task::Waker;
 use kera_protocol::ids::{GroupId, Ordinal};
 
 use crate::group::Group;
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Rank, mutex};
 
 /// Tracks a lane's groups in order and moves the head over those whose bytes are durable.
 ///
@@ -37,7 +37,8 @@ struct Waiter {
 impl LaneHead {
     /// A head at `ordinal`, with no group above it.
     pub fn new(ordinal: Ordinal) -> Self {
-        Self { ordinal: AtomicU64::new(ordinal), failures: AtomicU64::new(0), inner: Mutex::new(Inner::default()) }
+        let inner = mutex(Rank::Head, Inner::default());
+        Self { ordinal: AtomicU64::new(ordinal), failures: AtomicU64::new(0), inner }
     }
 
     /// The head: records below it are durable.
@@ -55,12 +56,13 @@ impl LaneHead {
     }
 
     /// Moves the head as far as the groups' durable bytes reach and wakes who waited for it.
-    /// Returns the head.
+    /// Returns the head. Call without holding the streamlet or a group lock: wakers run here.
     pub fn advance(&self) -> Ordinal {
         let mut wake = Vec::new();
         let ordinal = {
             let mut inner = self.inner.lock();
-            let mut ordinal = self.ordinal.load(Ordering::Relaxed);
+            let shown = self.ordinal.load(Ordering::Relaxed);
+            let mut ordinal = shown;
             while let Some(group) = inner.groups.front() {
                 let state = group.acknowledged();
                 if !state.counts {
@@ -73,29 +75,25 @@ impl LaneHead {
                     inner.address = inner.groups.front().map_or(0, |next| next.data_start());
                     continue;
                 }
-                inner.address = state.address;
+                // What was shown stays readable, also when the policy has just become stricter.
+                inner.address = inner.address.max(state.address);
                 break;
             }
-            if ordinal > self.ordinal.load(Ordering::Relaxed) {
+            if ordinal > shown {
                 self.ordinal.store(ordinal, Ordering::Release);
-                inner.waiters.retain_mut(|waiter| {
-                    let due = waiter.until <= ordinal;
-                    if due {
-                        wake.push(waiter.waker.clone());
-                    }
-                    !due
-                });
+                take_due(&mut inner.waiters, ordinal, &mut wake);
             }
             ordinal
         };
-        for waker in wake {
-            waker.wake();
-        }
+        wake.into_iter().for_each(Waker::wake);
         ordinal
     }
 
     /// Wakes `waker` once the head is at or above `until`, or the lane fails. Returns false, and
     /// keeps nothing, if it is there already.
+    ///
+    /// A failure just before the call wakes nobody: after `true`, look once more at what is waited
+    /// for before parking.
     pub fn wait(&self, until: Ordinal, waker: &Waker) -> bool {
         let mut inner = self.inner.lock();
         if self.ordinal.load(Ordering::Acquire) >= until {
@@ -108,6 +106,12 @@ impl LaneHead {
             inner.waiters.push(Waiter { until, waker: waker.clone() });
         }
         true
+    }
+
+    /// Forgets a waker that will not be waited on any more, so that an idle lane does not collect
+    /// those of connections that have gone.
+    pub fn forget(&self, waker: &Waker) {
+        self.inner.lock().waiters.retain(|w| !w.waker.will_wake(waker));
     }
 
     /// Counts the times that bytes above the head were given up; a waiter that sees it change
@@ -130,10 +134,16 @@ impl LaneHead {
         groups.into()
     }
 
-    /// Sets the head of a lane that has been put in order: everything below is durable. The head
-    /// never goes back.
-    pub fn resume(&self, ordinal: Ordinal) {
+    /// Raises the head of a lane that has been put in order: everything below is durable. The head
+    /// never goes back. Wakes nobody; see [`Self::wake_all`].
+    pub fn raise(&self, ordinal: Ordinal) {
+        let _groups_stand_still = self.inner.lock();
         self.ordinal.fetch_max(ordinal, Ordering::AcqRel);
+    }
+
+    /// [`Self::raise`], then wakes every waiter.
+    pub fn resume(&self, ordinal: Ordinal) {
+        self.raise(ordinal);
         self.wake_all();
     }
 
@@ -163,5 +173,17 @@ impl LaneHead {
     /// Waiters parked right now; for metrics and tests.
     pub fn waiting(&self) -> usize {
         self.inner.lock().waiters.len()
+    }
+}
+
+/// Moves the wakers of those whose ordinal is reached to `wake`.
+fn take_due(waiters: &mut Vec<Waiter>, ordinal: Ordinal, wake: &mut Vec<Waker>) {
+    let mut at = 0;
+    while at < waiters.len() {
+        if waiters[at].until <= ordinal {
+            wake.push(waiters.swap_remove(at).waker);
+        } else {
+            at += 1;
+        }
     }
 }

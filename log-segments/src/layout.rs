@@ -14,10 +14,15 @@ use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use thiserror::Error;
 
+use crate::group::AckPolicy;
+
 /// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: usize = 96;
 /// The format this build writes, and the highest it reads.
 pub const FORMAT_VERSION: u16 = 1;
+/// Smallest and largest segment that a header may claim.
+const MIN_SEGMENT_BYTES: u32 = 1024;
+const MAX_SEGMENT_BYTES: u32 = 1 << 30;
 /// Distance between the two mark slots; each has a device block of its own.
 pub const MARK_SLOT_STRIDE: u64 = 4096;
 /// Where the footer begins, counted from the end of the last segment.
@@ -83,6 +88,8 @@ pub struct SegmentHeader {
     pub snapshot_crc: u32,
     /// When the segment was begun, milliseconds since 1970.
     pub created_ms: u64,
+    /// What acknowledgements promised when the group was begun; decides what a crash may have cost.
+    pub ack: AckPolicy,
 }
 
 impl SegmentHeader {
@@ -105,6 +112,7 @@ impl SegmentHeader {
         out[76..80].copy_from_slice(&self.snapshot_bytes.to_le_bytes());
         out[80..84].copy_from_slice(&self.snapshot_crc.to_le_bytes());
         out[84..92].copy_from_slice(&self.created_ms.to_le_bytes());
+        out[92] = self.ack as u8;
         let crc = crc32c(&out[16..]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
         out
@@ -147,7 +155,11 @@ impl SegmentHeader {
             snapshot_bytes: read_u32(head, 76),
             snapshot_crc: read_u32(head, 80),
             created_ms: read_u64(head, 84),
+            ack: AckPolicy::from_u8(head[92]),
         };
+        if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&header.segment_size) {
+            return Err(LayoutError::Inconsistent("segment header"));
+        }
         let room = (header.segment_size as u64).saturating_sub(SEGMENT_HEADER_BYTES as u64);
         if header.segments == 0
             || header.segment >= header.segments
@@ -284,6 +296,7 @@ mod tests {
             snapshot_bytes: 0,
             snapshot_crc: 0,
             created_ms: 1_700_000_000_000,
+            ack: AckPolicy::Synced,
         }
     }
 

@@ -12,8 +12,9 @@ use kera_protocol::ids::Ordinal;
 
 use crate::group::{AckPolicy, Group};
 use crate::io::Io;
+use crate::io::direct::{DirectRange, DirectWriter};
 use crate::layout::{DurableMark, Uuid16};
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, Ordering, pause};
 use crate::window::{Place, Run};
 
 /// Which store and which boot wrote the bytes: the life over which unsynced bytes survive.
@@ -36,21 +37,31 @@ pub enum Turn {
     Failed,
 }
 
+/// Rounds an appender writes for others before it hands the file to the pump.
+const TURN_ROUNDS: usize = 16;
+
 impl Group {
     /// Writes what waits to the page cache, unless another is at it, and moves the lane's head.
     /// Call without holding any lock.
     pub fn write_out(&self) -> Turn {
-        let mut outcome = Turn::Written;
         loop {
-            if self.turn.swap(true, Ordering::Acquire) {
-                return Turn::Taken;
+            if let Some(turn) = self.write_rounds(TURN_ROUNDS) {
+                return turn;
+            }
+        }
+    }
+
+    /// As [`Self::write_out`] for at most `rounds`; `None` if more waits then.
+    fn write_rounds(&self, rounds: usize) -> Option<Turn> {
+        for _ in 0..rounds {
+            // Both swaps release and acquire: a publisher that finds the turn taken is seen, with
+            // what it published, by whoever gives the turn back and looks again below.
+            if self.turn.swap(true, Ordering::AcqRel) {
+                return Some(Turn::Taken);
             }
             let (runs, to, failed) = self.unwritten();
-            if failed {
-                self.turn.store(false, Ordering::Release);
-                return Turn::Failed;
-            }
-            if !runs.is_empty() {
+            let mut outcome = if failed { Turn::Failed } else { Turn::Written };
+            if !failed && !runs.is_empty() {
                 match self.write_runs(&runs) {
                     Ok(()) => self.window.lock().written = to,
                     Err(error) => {
@@ -59,16 +70,19 @@ impl Group {
                     }
                 }
             }
-            self.turn.store(false, Ordering::Release);
+            self.turn.swap(false, Ordering::AcqRel);
+            if outcome == Turn::Failed {
+                return Some(outcome);
+            }
             if !runs.is_empty() {
                 self.advance_head();
             }
-            // Somebody may have published after we looked and been told that the turn was taken.
             let window = self.window.lock();
-            if outcome == Turn::Failed || window.written.address >= window.end.address {
-                return outcome;
+            if window.written.address >= window.end.address {
+                return Some(outcome);
             }
         }
+        None
     }
 
     fn unwritten(&self) -> (Vec<Run>, Place, bool) {
@@ -92,26 +106,28 @@ impl Group {
             "writing a group failed; it ends at its last good byte and the lane goes on in a new one"
         );
         self.window.lock().failed = Some((error.kind(), error.raw_os_error()));
+        self.broken.store(true, Ordering::Release);
         if let Some(head) = self.lane_head() {
             head.wake_all();
         }
     }
 
-    /// Writes the durable mark if `written` has moved since the last one. Only lengths whose
-    /// completion was seen are ever marked.
+    /// Writes the durable mark if `written` or `synced` has moved since the last one. Only lengths
+    /// whose completion was seen are ever marked.
     ///
     /// # Errors
     /// Whatever the store answers; the mark is only a check, so the caller may go on.
     pub fn write_mark(&self, incarnation: &Incarnation) -> io::Result<bool> {
+        let mut marked = self.store.lock();
         let (written, synced) = {
             let window = self.window.lock();
             (window.written, window.synced)
         };
-        if written.address == self.marked.load(Ordering::Relaxed) {
+        if written.address == marked.written && synced.address == marked.synced {
             return Ok(false);
         }
         let mark = DurableMark {
-            sequence: self.mark_sequence.fetch_add(1, Ordering::Relaxed) + 1,
+            sequence: marked.sequence + 1,
             written: written.address,
             written_ordinal: written.ordinal,
             synced: synced.address,
@@ -119,32 +135,57 @@ impl Group {
             store_id: incarnation.store_id,
             boot_id: incarnation.boot_id,
         };
+        // Counted first: a slot that may be half written is not written again before the other.
+        marked.sequence = mark.sequence;
         let bytes = mark.encode();
         self.file()?.write_vectored_at(&[IoSlice::new(&bytes)], mark.slot_offset(self.spec.group_bytes()))?;
-        self.marked.store(written.address, Ordering::Relaxed);
+        (marked.written, marked.synced) = (written.address, synced.address);
         Ok(true)
     }
 
-    /// Writes what waits and syncs it to the device, whatever the policy.
+    /// Syncs what is left of a group that was cut after a failure.
+    ///
+    /// # Errors
+    /// Whatever the store answers; the group stays as it is.
+    pub fn sync_good(&self) -> io::Result<()> {
+        let _turn = self.store.lock();
+        let (to, synced) = {
+            let window = self.window.lock();
+            (window.written, window.synced)
+        };
+        if synced.address < to.address {
+            self.file()?.sync_data()?;
+            self.window.lock().synced = to;
+        }
+        Ok(())
+    }
+
+    /// Writes what waits and syncs it to the device, whatever the policy. Not for a file that the
+    /// pump writes ([`Self::is_direct`]): see [`Pump::settle`].
     ///
     /// # Errors
     /// Whatever the store answers; after a failed sync the bytes count as lost, never as durable.
     pub fn sync(&self) -> io::Result<()> {
         while self.write_out() == Turn::Taken {
-            std::thread::yield_now();
+            pause();
         }
-        if let Some(error) = self.failure() {
-            return Err(error);
-        }
-        let to = self.written();
-        if self.synced().address < to.address {
-            if let Err(error) = self.file()?.sync_data() {
-                self.fail(&error);
+        {
+            // One at a time: the kernel reports a lost write once, and a second sync beside the
+            // failed one would take the loss for a success.
+            let _turn = self.store.lock();
+            if let Some(error) = self.failure() {
                 return Err(error);
             }
-            let mut window = self.window.lock();
-            if window.synced.address < to.address {
-                window.synced = to;
+            let (to, synced) = {
+                let window = self.window.lock();
+                (window.written, window.synced)
+            };
+            if synced.address < to.address {
+                if let Err(error) = self.file().and_then(|file| file.sync_data()) {
+                    self.fail(&error);
+                    return Err(error);
+                }
+                self.window.lock().synced = to;
             }
         }
         self.advance_head();
@@ -157,6 +198,7 @@ impl Group {
 /// So the cost of an acknowledgement does not grow with the number of groups.
 pub struct Pump {
     io: Arc<dyn Io>,
+    direct: DirectWriter,
     queue: std::sync::Mutex<Queue>,
     ready: std::sync::Condvar,
 }
@@ -167,6 +209,9 @@ struct Queue {
     stopping: bool,
 }
 
+/// Bytes of a recovered group written anew at once.
+const HARDENED_AT_ONCE: usize = 1 << 20;
+
 /// How long bytes of a `memory` group may wait for their write.
 const MEMORY_DELAY: Duration = Duration::from_millis(20);
 
@@ -174,6 +219,7 @@ impl Pump {
     /// A pump that writes through `io`. Nothing runs before [`Self::run`].
     pub fn new(io: Arc<dyn Io>) -> Arc<Self> {
         Arc::new(Self {
+            direct: DirectWriter::new(io.clone()),
             io,
             queue: Default::default(),
             ready: Default::default(),
@@ -218,16 +264,94 @@ impl Pump {
         }
     }
 
+    /// Pumps what is queued, in the caller's thread, until nothing is; for tests and for a stop.
+    pub fn drain(&self) {
+        loop {
+            let groups = std::mem::take(&mut lock(&self.queue).groups);
+            if groups.is_empty() {
+                return;
+            }
+            self.round(groups);
+        }
+    }
+
     /// One round over `groups`; public so that tests can pump without a thread.
     pub fn round(&self, groups: Vec<Arc<Group>>) {
+        let mut ranges = Vec::new();
+        let mut owners = Vec::new();
         for group in groups {
             // Cleared before looking: whoever publishes after this queues the group again.
-            group.queued.store(false, Ordering::Release);
-            if group.policy() != AckPolicy::Synced {
-                group.write_out();
-            } else if let Err(error) = group.sync() {
-                tracing::error!(group = ?group, %error, "syncing a group failed");
+            group.queued.swap(false, Ordering::AcqRel);
+            if !group.is_direct() {
+                if group.policy() != AckPolicy::Synced {
+                    group.write_out();
+                } else if let Err(error) = group.sync() {
+                    tracing::error!(group = ?group, %error, "syncing a group failed");
+                }
+                continue;
             }
+            if group.turn.swap(true, Ordering::AcqRel) {
+                if !owners.is_empty() {
+                    // Nobody waits for a turn while holding others.
+                    self.submit(&group);
+                    continue;
+                }
+                while group.turn.swap(true, Ordering::AcqRel) {
+                    pause();
+                }
+            }
+            match group.direct_ranges() {
+                Ok((mut of_group, to)) if !of_group.is_empty() => {
+                    owners.push((group, to, of_group.len()));
+                    ranges.append(&mut of_group);
+                }
+                outcome => {
+                    if let Err(error) = outcome {
+                        group.fail(&error);
+                    }
+                    group.turn.swap(false, Ordering::AcqRel);
+                    group.advance_head();
+                }
+            }
+        }
+        if owners.is_empty() {
+            return;
+        }
+        let mut results = self.direct.write_and_sync(ranges).into_iter();
+        for (group, to, count) in owners {
+            let failed = results.by_ref().take(count).filter_map(Result::err).last();
+            match failed {
+                None => {
+                    let mut window = group.window.lock();
+                    window.written = to;
+                    window.synced = to;
+                }
+                Some(error) => group.fail(&error),
+            }
+            group.turn.swap(false, Ordering::AcqRel);
+            group.advance_head();
+        }
+    }
+
+    /// Makes everything published in `group` durable on the device, whichever way its file is
+    /// written; waits for it.
+    ///
+    /// # Errors
+    /// Why the group's writing ended.
+    pub fn settle(&self, group: &Arc<Group>) -> io::Result<()> {
+        if group.is_direct() {
+            self.round(vec![group.clone()]);
+            return group.failure().map_or(Ok(()), Err);
+        }
+        group.sync()
+    }
+
+    /// Writes what waits in `group`, or has the pump write it where only the pump may.
+    pub fn write(&self, group: &Arc<Group>) {
+        if group.is_direct() {
+            self.submit(group);
+        } else {
+            group.write_out();
         }
     }
 
@@ -244,6 +368,67 @@ impl Pump {
 }
 
 impl Group {
+    /// What is to be written around the page cache, and how far that reaches; nothing for a group
+    /// that failed. The turn is held.
+    fn direct_ranges(&self) -> io::Result<(Vec<DirectRange>, Place)> {
+        let (runs, to, failed) = self.unwritten();
+        if failed {
+            return Ok((Vec::new(), to));
+        }
+        let (written, synced) = (self.written(), self.synced());
+        if synced.address < written.address {
+            // Written by another way than a round.
+            self.file()?.sync_data()?;
+            self.window.lock().synced = written;
+        }
+        if runs.is_empty() {
+            return Ok((Vec::new(), to));
+        }
+        let file = self.file()?;
+        let owned = |run: &Run| run.parts.iter().map(|(chunk, range)| chunk.slice(range.clone())).collect();
+        Ok((runs.iter().map(|run| DirectRange::new(file.clone(), run.address, owned(run))).collect(), to))
+    }
+
+    /// Writes the bytes of a recovered group anew from where they are known to be synced, and syncs
+    /// them. Merely to sync them would not do: if a sync had failed before the crash, the page cache
+    /// shows bytes that the device does not have and that no later sync writes.
+    ///
+    /// # Errors
+    /// Whatever the store answers.
+    pub fn harden(&self) -> io::Result<()> {
+        let (end, from, spans) = {
+            let window = self.window.lock();
+            let mut spans = Vec::new();
+            let mut at = window.synced.address;
+            while at < window.end.address {
+                let segment = at / window.segment_size;
+                spans.push((at, window.end_of_segment(segment)));
+                at = (segment + 1) * window.segment_size;
+            }
+            (window.end, window.synced, spans)
+        };
+        if from.address >= end.address {
+            return Ok(());
+        }
+        let file = self.file()?;
+        let writer = DirectWriter::new(self.io.clone());
+        for (mut at, stop) in spans {
+            while at < stop {
+                let mut bytes = vec![0; HARDENED_AT_ONCE.min((stop - at) as usize)];
+                let got = file.read_at(&mut bytes, at)?;
+                if got < bytes.len() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                let next = at + bytes.len() as u64;
+                let range = DirectRange::new(file.clone(), at, vec![bytes.into()]);
+                writer.write_and_sync(vec![range]).into_iter().collect::<io::Result<()>>()?;
+                at = next;
+            }
+        }
+        self.window.lock().synced = end;
+        Ok(())
+    }
+
     /// True when so much waits to be written that memory is at stake.
     pub fn is_hungry(&self) -> bool {
         let window = self.window.lock();
@@ -254,8 +439,10 @@ impl Group {
     /// for `written`, the pump for the others. Call without holding any lock.
     pub fn pump(self: &Arc<Self>, pump: &Pump) {
         match self.policy() {
-            AckPolicy::Written => {
-                self.write_out();
+            AckPolicy::Written if !self.is_direct() => {
+                if self.write_rounds(TURN_ROUNDS).is_none() {
+                    pump.submit(self);
+                }
             }
             AckPolicy::Memory => {
                 self.advance_head();
@@ -263,7 +450,7 @@ impl Group {
                     pump.submit(self);
                 }
             }
-            AckPolicy::Synced => pump.submit(self),
+            AckPolicy::Written | AckPolicy::Synced => pump.submit(self),
         }
     }
 

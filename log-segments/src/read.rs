@@ -11,8 +11,8 @@ use crate::group::Group;
 use crate::layout::{FOOTER_OFFSET, SEGMENT_HEADER_BYTES};
 use crate::pool::ChunkReader;
 use crate::scan::{self, ScanError};
-use crate::sync::Ordering;
-use crate::window::Place;
+use crate::sync::MutexGuard;
+use crate::window::{Place, Window};
 
 /// What to read.
 #[derive(Clone, Copy, Debug)]
@@ -78,16 +78,10 @@ impl Group {
     /// # Errors
     /// [`ReadError`]; damaged bytes are never returned.
     pub fn read(&self, spec: ReadSpec) -> Result<ReadOut, ReadError> {
-        self.ensure_loaded(spec.cached_only)?;
+        self.note_read();
         let (from, parts) = {
-            let window = self.window.lock();
-            let mut from = spec.from.max(self.data_start());
-            let size = window.segment_size;
-            let mut stop = window.end_of_segment(from / size);
-            if from >= stop && ((from / size) as usize) < window.segment_ends.len() {
-                from = (from / size + 1) * size + SEGMENT_HEADER_BYTES as u64;
-                stop = window.end_of_segment(from / size);
-            }
+            let window = self.loaded_window(spec.cached_only)?;
+            let (from, stop) = window.within(spec.from.max(self.data_start()));
             let stop = stop.min(spec.limit);
             if from >= stop {
                 let next = Place { address: from, ordinal: spec.end_ordinal };
@@ -96,7 +90,8 @@ impl Group {
             if from >= window.memory_start() {
                 (from, Ok(window.parts(from, stop)))
             } else {
-                (from, Err(stop))
+                // The rest may be in memory only: `memory` streams show it before it is written.
+                (from, Err(stop.min(window.written.address)))
             }
         };
         match parts {
@@ -134,50 +129,62 @@ impl Group {
         let mut want = spec.max_bytes.max(HEADER_BYTES).min(room);
         loop {
             let mut buf = self.read_exact(from, want, spec.cached_only)?;
-            let mut taken = 0;
             let mut out = ReadOut { next: Place { address: from, ordinal: 0 }, ..Default::default() };
-            let mut short = None;
-            while taken < buf.len() {
-                let rest = &buf[taken..];
-                if rest.len() < HEADER_BYTES && from + (taken + HEADER_BYTES) as u64 <= stop {
-                    break;
+            let mut need = None;
+            while out.bytes < buf.len() {
+                let rest = &buf[out.bytes..];
+                match self.check_loaded(rest, out.next, out.batches == 0, stop) {
+                    Ok(Loaded::Whole(header)) if header.base_ordinal >= spec.end_ordinal => break,
+                    Ok(Loaded::Whole(header)) => {
+                        if out.batches == 0 {
+                            out.first_ordinal = header.base_ordinal;
+                        }
+                        out.bytes += header.total_bytes;
+                        out.batches += 1;
+                        out.next = Place { address: from + out.bytes as u64, ordinal: header.next_ordinal() };
+                    }
+                    Ok(Loaded::Part(bytes)) => {
+                        need = Some(bytes);
+                        break;
+                    }
+                    // What is whole before the damage is served; the next read meets it first.
+                    Err(_) if out.batches > 0 => break,
+                    Err(error) => return Err(error),
                 }
-                let header = BatchHeader::peek(rest)
-                    .map_err(|e| self.damaged(from + taken as u64, out.next.ordinal, e.to_string()))?;
-                if header.epoch != self.spec.epoch || header.base_ordinal < self.spec.first_ordinal {
-                    let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
-                    return Err(self.damaged(from + taken as u64, out.next.ordinal, reason));
-                }
-                if header.base_ordinal >= spec.end_ordinal {
-                    break;
-                }
-                if header.total_bytes > rest.len() {
-                    short = Some(header.total_bytes);
-                    break;
-                }
-                batch::verify(rest)
-                    .map_err(|e| self.damaged(from + taken as u64, header.base_ordinal, e.to_string()))?;
-                if out.batches == 0 {
-                    out.first_ordinal = header.base_ordinal;
-                }
-                taken += header.total_bytes;
-                out.batches += 1;
-                out.next = Place { address: from + taken as u64, ordinal: header.next_ordinal() };
             }
-            if let (0, Some(need)) = (out.batches, short) {
-                if from + need as u64 > stop {
-                    return Err(self.damaged(from, 0, "the batch runs past the group's end".into()));
-                }
-                want = need;
+            if let (0, Some(bytes)) = (out.batches, need) {
+                want = bytes;
                 continue;
             }
-            buf.truncate(taken);
-            out.bytes = taken;
-            if taken > 0 {
+            buf.truncate(out.bytes);
+            if out.bytes > 0 {
                 out.bufs.push(Bytes::from(buf));
             }
             return Ok(out);
         }
+    }
+
+    /// Checks the batch at the start of `rest`, loaded from the file at `at`; `at.ordinal` is what
+    /// should follow, unless it is the `first` that was read. `stop` is where the data ends.
+    fn check_loaded(&self, rest: &[u8], at: Place, first: bool, stop: u64) -> Result<Loaded, ReadError> {
+        if rest.len() < HEADER_BYTES && at.address + HEADER_BYTES as u64 <= stop {
+            return Ok(Loaded::Part(HEADER_BYTES));
+        }
+        let header = BatchHeader::peek(rest).map_err(|e| self.damaged(at.address, at.ordinal, e.to_string()))?;
+        // Only what a job rewrote has gaps.
+        let follows = first || header.base_ordinal == at.ordinal || self.spec.generation > 0;
+        if header.epoch != self.spec.epoch || header.base_ordinal < self.spec.first_ordinal || !follows {
+            let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
+            return Err(self.damaged(at.address, at.ordinal, reason));
+        }
+        if at.address + header.total_bytes as u64 > stop {
+            return Err(self.damaged(at.address, header.base_ordinal, "it runs past the end of the data".into()));
+        }
+        if header.total_bytes > rest.len() {
+            return Ok(Loaded::Part(header.total_bytes));
+        }
+        batch::verify(rest).map_err(|e| self.damaged(at.address, header.base_ordinal, e.to_string()))?;
+        Ok(Loaded::Whole(header))
     }
 
     fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Vec<u8>, ReadError> {
@@ -224,9 +231,8 @@ impl Group {
         floor: impl Fn(&crate::footer::SparseIndex) -> Option<crate::footer::IndexEntry>,
         found: impl Fn(&BatchHeader) -> bool,
     ) -> Result<Place, ReadError> {
-        self.ensure_loaded(cached_only)?;
         let (end, mut place) = {
-            let window = self.window.lock();
+            let window = self.loaded_window(cached_only)?;
             let start = Place { address: self.data_start(), ordinal: self.spec.first_ordinal };
             let at = floor(&window.index).map_or(start, |e| Place { address: e.address, ordinal: e.ordinal });
             (window.end, at)
@@ -255,6 +261,26 @@ impl Group {
         Ok(end)
     }
 
+    /// Walks whole batches from `from` on, below the address `limit` and the ordinal `head`: at least
+    /// one, if there is one, else at most `max_bytes` and `max_ordinals`. Returns where it ends.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn cut(&self, from: Place, limit: u64, head: Ordinal, max_bytes: u64, max_ordinals: u64) -> Result<Place, ReadError> {
+        let mut end = from;
+        while end.address < limit
+            && let Some((header, address)) = self.header_at(end.address, false)?
+        {
+            let next = Place { address: address + header.total_bytes as u64, ordinal: header.next_ordinal() };
+            let over = next.address - from.address > max_bytes || next.ordinal - from.ordinal > max_ordinals;
+            if next.address > limit || next.ordinal > head || (over && end.address > from.address) {
+                break;
+            }
+            end = next;
+        }
+        Ok(end)
+    }
+
     /// True if `ordinal` lies in this group.
     pub fn holds(&self, ordinal: Ordinal) -> bool {
         self.spec.first_ordinal <= ordinal && ordinal < self.end().ordinal
@@ -273,8 +299,8 @@ impl Group {
     /// # Errors
     /// As [`Self::read`].
     pub fn for_each_header(&self, mut visit: impl FnMut(&BatchHeader)) -> Result<(), ReadError> {
-        self.ensure_loaded(false)?;
-        let (mut at, end) = (self.data_start(), self.end().address);
+        let end = self.loaded_window(false)?.end.address;
+        let mut at = self.data_start();
         while at < end {
             let Some((header, address)) = self.header_at(at, false)? else { break };
             visit(&header);
@@ -286,14 +312,8 @@ impl Group {
     /// The header of the batch at `address`, stepping over the end of a segment.
     fn header_at(&self, address: u64, cached_only: bool) -> Result<Option<(BatchHeader, u64)>, ReadError> {
         let (at, parts) = {
-            let window = self.window.lock();
-            let size = window.segment_size;
-            let mut at = address;
-            let mut stop = window.end_of_segment(at / size);
-            if at >= stop && ((at / size) as usize) < window.segment_ends.len() {
-                at = (at / size + 1) * size + SEGMENT_HEADER_BYTES as u64;
-                stop = window.end_of_segment(at / size);
-            }
+            let window = self.loaded_window(cached_only)?;
+            let (at, stop) = window.within(address);
             if at + HEADER_BYTES as u64 > stop {
                 return Ok(None);
             }
@@ -307,40 +327,51 @@ impl Group {
         header.map(|h| Some((h, at))).map_err(|e| self.damaged(at, 0, e.to_string()))
     }
 
+    /// The window with index and segment ends in it, loaded first if need be.
+    fn loaded_window(&self, cached_only: bool) -> Result<MutexGuard<'_, Window>, ReadError> {
+        loop {
+            let window = self.window.lock();
+            if window.loaded {
+                return Ok(window);
+            }
+            drop(window);
+            if cached_only {
+                return Err(ReadError::WouldBlock);
+            }
+            // Looked at again above: an idle group may be unloaded meanwhile.
+            self.load()?;
+        }
+    }
+
     /// Loads index and segment ends of a closed group, from its footer or, without one, by a scan.
-    fn ensure_loaded(&self, cached_only: bool) -> Result<(), ReadError> {
-        if self.loaded.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        if cached_only {
-            return Err(ReadError::WouldBlock);
-        }
+    fn load(&self) -> Result<(), ReadError> {
         let end = self.end();
         let file = self.file().map_err(|error| self.io_error(error))?;
-        let footer = self.read_footer();
-        let (segment_ends, index, max) = match footer {
+        let spec = scan::ScanSpec::closed(&self.spec, end);
+        let unusable = |error| match error {
+            ScanError::Io(error) => self.io_error(error),
+            other => self.damaged(0, self.spec.first_ordinal, other.to_string()),
+        };
+        if self.data_start() == 0 && end.address > 0 {
+            let (header, _) = scan::read_head(&*file, &spec).map_err(unusable)?;
+            let start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
+            self.set_data_start(start);
+        }
+        let (segment_ends, index, max) = match self.read_footer() {
             Some(footer) => (footer.segment_ends, footer.index, footer.max_timestamp),
             None => {
-                let scanned = scan::scan(&*file, &scan::ScanSpec::closed(&self.spec, end), |_, _| {})
-                    .map_err(|error| match error {
-                        ScanError::Io(error) => self.io_error(error),
-                        other => self.damaged(0, self.spec.first_ordinal, other.to_string()),
-                    })?;
+                let scanned = scan::scan(&*file, &spec, |_, _| {}).map_err(unusable)?;
                 if scanned.end.address < end.address {
                     return Err(self.damaged(scanned.end.address, scanned.end.ordinal, scanned.stop.to_string()));
                 }
                 (scanned.segment_ends, scanned.index, scanned.max_timestamp)
             }
         };
-        if let Some(first) = index.entries().first() {
-            self.set_data_start(first.address);
-        }
         let mut window = self.window.lock();
         window.segment_ends = segment_ends;
         window.index = index;
         window.max_timestamp = max;
-        drop(window);
-        self.loaded.store(true, Ordering::Release);
+        window.loaded = true;
         Ok(())
     }
 
@@ -374,12 +405,14 @@ impl Group {
         self.file()?.write_vectored_at(&[std::io::IoSlice::new(&footer.encode())], at)
     }
 
-    /// Drops the index of an idle closed group; the next read loads it again.
+    /// Drops index and memory of an idle closed group; the next read loads it again.
     pub fn unload(&self) {
         let mut window = self.window.lock();
-        if self.lane_head().is_none() && window.frozen && self.loaded.swap(false, Ordering::AcqRel) {
+        if self.lane_head().is_none() && window.loaded {
+            window.loaded = false;
             window.index = Default::default();
             window.segment_ends = Vec::new();
+            window.slots.clear();
         }
     }
 
@@ -390,6 +423,14 @@ impl Group {
     fn io_error(&self, error: std::io::Error) -> ReadError {
         ReadError::Io { file: self.spec.path.display().to_string(), error }
     }
+}
+
+/// What stands at the start of bytes loaded from a file.
+enum Loaded {
+    /// A whole batch, its checksum checked.
+    Whole(BatchHeader),
+    /// The beginning of a batch of so many bytes, or of its header.
+    Part(usize),
 }
 
 /// True if the target may lie before the hinted batch, so that the hint is of no use.

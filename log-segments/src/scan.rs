@@ -17,6 +17,10 @@ use crate::window::Place;
 
 /// Bytes read from the file at once.
 const BLOCK: usize = 256 * 1024;
+/// Bytes read at once to see a header only.
+const SMALL_BLOCK: usize = 512;
+/// Mean size of batches from which reading each header by itself is cheaper than reading all.
+const LARGE_BATCH: u64 = 8 * 1024;
 
 /// What is known of the group before the scan.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +86,9 @@ pub enum Stop {
     /// Not a whole batch.
     #[error("{0}")]
     Batch(BatchError),
+    /// A whole batch that was stored earlier stands where another was being written.
+    #[error("the batch repeats what its producer sent before")]
+    Repeats,
     /// The next segment's header does not fit.
     #[error("the header of segment {segment} does not fit: {reason}")]
     Segment {
@@ -119,6 +126,19 @@ pub struct Scanned {
     pub damaged: bool,
 }
 
+impl Scanned {
+    /// Takes back the last batch, which began at `place`: its bytes are whole, yet not what was
+    /// being written there.
+    pub fn take_back(&mut self, place: Place) {
+        self.end = place;
+        self.batches = self.batches.saturating_sub(1);
+        self.stop = Stop::Repeats;
+        self.segment_ends.truncate((place.address / u64::from(self.header.segment_size)) as usize);
+        let kept = self.index.entries().iter().copied().filter(|entry| entry.address < place.address);
+        self.index = SparseIndex::from_entries(kept.collect());
+    }
+}
+
 /// Why there is nothing to scan.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
@@ -141,6 +161,24 @@ pub enum ScanError {
     Io(#[from] std::io::Error),
 }
 
+/// Reads the first segment's header and the lane snapshot.
+///
+/// # Errors
+/// [`ScanError`] if they cannot be used.
+pub fn read_head(file: &dyn File, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
+    head(&mut BlockReader::new(file), spec)
+}
+
+fn head(reader: &mut BlockReader<'_>, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
+    let header = SegmentHeader::decode(reader.at(0, SEGMENT_HEADER_BYTES)?).map_err(ScanError::NoHeader)?;
+    check_identity(&header, spec)?;
+    let snapshot = reader.owned(SEGMENT_HEADER_BYTES as u64, header.snapshot_bytes as usize)?;
+    if snapshot.len() < header.snapshot_bytes as usize || crc32c(&snapshot) != header.snapshot_crc {
+        return Err(ScanError::BadSnapshot);
+    }
+    Ok((header, snapshot))
+}
+
 /// Scans a group's file. `visit` sees every valid batch's header and address, in order.
 ///
 /// # Errors
@@ -151,13 +189,8 @@ pub fn scan(
     mut visit: impl FnMut(&BatchHeader, u64),
 ) -> Result<Scanned, ScanError> {
     let mut reader = BlockReader::new(file);
-    let header = SegmentHeader::decode(reader.at(0, SEGMENT_HEADER_BYTES)?).map_err(ScanError::NoHeader)?;
-    check_identity(&header, spec)?;
+    let (header, snapshot) = head(&mut reader, spec)?;
     let size = u64::from(header.segment_size);
-    let snapshot = reader.owned(SEGMENT_HEADER_BYTES as u64, header.snapshot_bytes as usize)?;
-    if snapshot.len() < header.snapshot_bytes as usize || crc32c(&snapshot) != header.snapshot_crc {
-        return Err(ScanError::BadSnapshot);
-    }
     let group_bytes = size * u64::from(header.segments);
     let mark = read_mark(file, group_bytes)?;
     let binding = mark.map_or(0, |m| {
@@ -189,6 +222,9 @@ pub fn scan(
         }
         let segment = at / size;
         let left = (segment + 1) * size - at;
+        // Where only headers are walked and batches are large, what lies between is not read.
+        let large = at < trusted && at - data_start > out.batches * LARGE_BATCH;
+        reader.block = if large { SMALL_BLOCK } else { BLOCK };
         let head = if left < HEADER_BYTES as u64 { &[][..] } else { reader.at(at, HEADER_BYTES)? };
         if head.len() < HEADER_BYTES || head.iter().all(|b| *b == 0) {
             match next_segment(&mut reader, &out, segment as u32 + 1)? {
@@ -319,20 +355,22 @@ pub fn read_mark(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<Du
 /// Sequential reads through one buffer; a short file reads as if it ended there.
 struct BlockReader<'a> {
     file: &'a dyn File,
+    /// Bytes read at once.
+    block: usize,
     start: u64,
     buf: Vec<u8>,
 }
 
 impl<'a> BlockReader<'a> {
     fn new(file: &'a dyn File) -> Self {
-        Self { file, start: 0, buf: Vec::new() }
+        Self { file, block: BLOCK, start: 0, buf: Vec::new() }
     }
 
     /// The `len` bytes at `at`, fewer only at the end of the file.
     fn at(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
         let end = at + len as u64;
         if at < self.start || end > self.start + self.buf.len() as u64 {
-            self.buf.resize(len.max(BLOCK), 0);
+            self.buf.resize(len.max(self.block), 0);
             self.start = at;
             let got = self.file.read_at(&mut self.buf, at)?;
             self.buf.truncate(got);
@@ -342,7 +380,10 @@ impl<'a> BlockReader<'a> {
         Ok(&self.buf[from.min(to)..to])
     }
 
+    /// As [`Self::at`], for a length that only the file's own bytes vouch for: no more is allocated
+    /// than the file holds.
     fn owned(&mut self, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
-        self.at(at, len).map(<[u8]>::to_vec)
+        let there = usize::try_from(self.file.len()?.saturating_sub(at)).unwrap_or(usize::MAX);
+        self.at(at, len.min(there)).map(<[u8]>::to_vec)
     }
 }

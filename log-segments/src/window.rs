@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use bytes::Bytes;
 use kera_protocol::ids::Ordinal;
 
 use crate::footer::SparseIndex;
+use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::pool::ChunkReader;
 
 /// A place in a group: an address and the ordinal of the batch that begins there.
@@ -40,16 +40,6 @@ pub(crate) struct Run {
     pub(crate) parts: Vec<(ChunkReader, Range<usize>)>,
 }
 
-impl Run {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|(_, range)| range.len() as u64).sum()
-    }
-
-    pub(crate) fn owned(&self) -> Vec<Bytes> {
-        self.parts.iter().map(|(chunk, range)| chunk.slice(range.clone())).collect()
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) segment_size: u64,
@@ -65,6 +55,8 @@ pub(crate) struct Window {
     pub(crate) written: Place,
     /// Synced to the device.
     pub(crate) synced: Place,
+    /// `segment_ends` and `index` are those of the group; false for a closed group until first use.
+    pub(crate) loaded: bool,
     /// No more appends.
     pub(crate) frozen: bool,
     /// The record of this group is durable in the metadata store.
@@ -74,6 +66,39 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// A group without chunks that ends at `end`, all of it written and synced, open and loaded.
+    pub(crate) fn new(segment_size: u64, end: Place) -> Self {
+        Self {
+            segment_size,
+            slots: VecDeque::new(),
+            segment_ends: Vec::new(),
+            index: SparseIndex::default(),
+            max_timestamp: i64::MIN,
+            end,
+            written: end,
+            synced: end,
+            loaded: true,
+            frozen: false,
+            recorded: false,
+            failed: None,
+        }
+    }
+
+    /// Ends the group at `place`, a batch boundary at or below `written`: nothing above counts.
+    pub(crate) fn cut(&mut self, place: Place) {
+        self.frozen = true;
+        self.failed = None;
+        self.end = place;
+        self.written = place;
+        if self.synced.address > place.address {
+            self.synced = place;
+        }
+        self.slots.clear();
+        self.segment_ends.truncate((place.address / self.segment_size) as usize);
+        let kept = self.index.entries().iter().copied().filter(|entry| entry.address < place.address);
+        self.index = SparseIndex::from_entries(kept.collect());
+    }
+
     /// Lowest address served from memory; the end if nothing is.
     pub(crate) fn memory_start(&self) -> u64 {
         self.slots.front().map_or(self.end.address, |slot| slot.base)
@@ -85,6 +110,20 @@ impl Window {
             Some(position) => segment * self.segment_size + u64::from(*position),
             None => self.end.address,
         }
+    }
+
+    /// `address`, stepped over the end of a finished segment to the next one's first batch, and
+    /// where the batches of its segment end.
+    pub(crate) fn within(&self, address: u64) -> (u64, u64) {
+        let mut at = address;
+        let mut segment = at / self.segment_size;
+        let mut stop = self.end_of_segment(segment);
+        while at >= stop && (segment as usize) < self.segment_ends.len() {
+            segment += 1;
+            at = segment * self.segment_size + SEGMENT_HEADER_BYTES as u64;
+            stop = self.end_of_segment(segment);
+        }
+        (at, stop)
     }
 
     /// The bytes of `from..to`, which must lie within one segment and in memory.
@@ -125,7 +164,8 @@ impl Window {
         runs
     }
 
-    /// Drops the oldest chunks whose bytes are in the file, keeping the newest `keep`.
+    /// Drops the oldest chunks whose bytes are in the file, keeping the newest `keep`. The chunk
+    /// that is being filled must be among those.
     pub(crate) fn evict(&mut self, keep: usize) -> usize {
         let mut evicted = 0;
         while self.slots.len() > keep

@@ -11,6 +11,8 @@ use crate::error::BuildError;
 
 /// Batches of one lane that may be under way: as many as a broker remembers of a producer.
 pub const MAX_IN_FLIGHT_BATCHES: usize = 16;
+/// Longest deadline accepted.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Smallest batch size accepted.
 const MIN_BATCH_BYTES: usize = 1 << 10;
 
@@ -86,7 +88,7 @@ impl ProducerBuilder {
     }
 
     /// How long a batch waits for more records before it is sent although not full. Default 1 ms.
-    /// With zero it is sent as soon as nothing is under way to its broker, so batches grow by
+    /// Must be below the deadline. With zero it is sent as soon as nothing is under way to its broker, so batches grow by
     /// themselves with the load.
     #[must_use]
     pub fn linger(mut self, linger: Duration) -> Self {
@@ -116,7 +118,7 @@ impl ProducerBuilder {
     }
 
     /// How long after its first record a batch is given up when no acknowledgement came. Until then
-    /// it is sent again after every error that may pass. Default 30 s.
+    /// it is sent again after every error that may pass. Default 30 s, at most a day.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
@@ -171,8 +173,11 @@ impl ProducerBuilder {
         if !(1..=MAX_IN_FLIGHT_BATCHES).contains(&settings.in_flight_batches) {
             return wrong("max_in_flight_batches", "use 1 to 16");
         }
-        if settings.deadline.is_zero() {
-            return wrong("deadline", "it is zero");
+        if settings.deadline.is_zero() || settings.deadline > LONGEST_DEADLINE {
+            return wrong("deadline", "use more than zero and at most a day");
+        }
+        if settings.linger >= settings.deadline {
+            return wrong("linger", "it is not below the deadline");
         }
         let client = match self.client {
             Some(client) => client,

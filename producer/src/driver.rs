@@ -74,7 +74,7 @@ impl Shared {
         drop(state);
         drop(old);
         let mut flushes = Flushes::default();
-        for slot in &self.routing.load().slots {
+        for slot in self.slots.iter() {
             let mut state = slot.state.lock();
             if !Arc::ptr_eq(&state.link, link) {
                 continue;
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     fn anything_outstanding(&self) -> bool {
-        self.routing.load().slots.iter().any(|slot| {
+        self.slots.iter().any(|slot| {
             let state = slot.state.lock();
             !state.in_flight.is_empty() || !state.queue.is_empty()
         })
@@ -167,8 +167,7 @@ impl Shared {
                 }
             }
             Event::Identity(index, answer) => {
-                let routing = self.routing.load();
-                if let Some(slot) = routing.slots.get(index) {
+                if let Some(slot) = self.slots.get(index) {
                     let mut state = slot.state.lock();
                     self.renewed(slot, &mut state, answer);
                 }
@@ -203,7 +202,7 @@ impl Shared {
         let mut finished = Vec::new();
         {
             let _no_resplit = self.resplitting.lock();
-            for slot in &self.routing.load().slots {
+            for slot in self.slots.iter() {
                 let mut state = slot.state.lock();
                 state.fail_all(&error, &mut finished);
                 state.failed = Some(error.clone());
@@ -236,7 +235,7 @@ impl Shared {
     }
 
     fn is_needed(&self, link: &Arc<Link>) -> bool {
-        self.routing.load().slots.iter().any(|slot| {
+        self.slots.iter().any(|slot| {
             let state = slot.state.lock();
             Arc::ptr_eq(&state.link, link)
                 && (state.open.is_some() || !state.queue.is_empty() || !state.in_flight.is_empty())
@@ -245,11 +244,10 @@ impl Shared {
 
     fn tend_slots(self: &Arc<Self>) {
         let indices = std::mem::take(&mut *self.attention.lock());
-        let routing = self.routing.load();
         let mut flushes = Flushes::default();
         let mut finished = Vec::new();
         for index in indices {
-            let Some(slot) = routing.slots.get(index) else {
+            let Some(slot) = self.slots.get(index) else {
                 continue;
             };
             let mut state = slot.state.lock();
@@ -278,10 +276,9 @@ impl Shared {
             return;
         }
         driver.next_expiry = Some(now + SLOW_TICK);
-        let routing = self.routing.load();
         let mut flushes = Flushes::default();
         let mut finished = Vec::new();
-        for slot in &routing.slots {
+        for slot in self.slots.iter() {
             let mut state = slot.state.lock();
             if state.in_flight.is_empty() && state.queue.is_empty() {
                 continue;
@@ -324,8 +321,7 @@ impl Shared {
 
     /// Takes over what a refresh told: owners, then lanes.
     fn learn(&self, meta: &Arc<StreamMeta>) {
-        let routing = self.routing.load();
-        for slot in &routing.slots {
+        for slot in self.slots.iter() {
             let Some(owner) = meta.owners().get(slot.streamlet as usize) else {
                 continue;
             };
@@ -336,7 +332,7 @@ impl Shared {
             }
         }
         if self.stale.load(Ordering::SeqCst)
-            && meta.lane_generation != routing.generation
+            && meta.lane_generation != self.slots.shape().generation
             && self.is_quiet()
         {
             self.resplit(meta);

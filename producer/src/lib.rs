@@ -32,6 +32,7 @@ mod resplit;
 mod settle;
 mod shared;
 mod slot;
+mod slots;
 
 pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;

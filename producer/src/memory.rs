@@ -83,9 +83,8 @@ impl Memory {
     /// Takes back a batch's buffer.
     pub(crate) fn give(&self, bytes: Bytes, counted: usize) {
         if counted == self.full
-            && let Ok(mut buffer) = bytes.try_into_mut()
+            && let Ok(buffer) = bytes.try_into_mut()
         {
-            buffer.clear();
             let mut pool = self.pool.lock();
             if buffer.capacity() >= self.full && (pool.len() + 1) * self.full <= self.limit / 2 {
                 pool.push(buffer);

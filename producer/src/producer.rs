@@ -101,7 +101,19 @@ impl Producer {
     /// [`AppendError::Full`] when memory is used up: see [`append_wait`](Self::append_wait).
     #[inline]
     pub fn append(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
-        self.guard.shared.append(record)
+        self.guard.shared.append(record, |cell, index, timestamp| {
+            Delivery::new(cell.clone(), index, timestamp)
+        })
+    }
+
+    /// As [`append`](Self::append), but without a handle, which makes it a little cheaper still:
+    /// [`flush`](Self::flush) and [`close`](Self::close) tell whether all went well.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    #[inline]
+    pub fn send(&self, record: &Record<'_>) -> Result<(), AppendError> {
+        self.guard.shared.append(record, |_, _, _| ())
     }
 
     /// As [`append`](Self::append), but waits for memory.
@@ -110,13 +122,13 @@ impl Producer {
     /// As [`append`](Self::append), but never [`AppendError::Full`].
     pub async fn append_wait(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
         let shared = &self.guard.shared;
-        match shared.append(record) {
+        match self.append(record) {
             Err(AppendError::Full) => {}
             result => return result,
         }
         shared
             .memory
-            .wait_for(|| match shared.append(record) {
+            .wait_for(|| match self.append(record) {
                 Err(AppendError::Full) => None,
                 result => Some(result),
             })

@@ -69,8 +69,7 @@ fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
 impl Shared {
     /// Takes the reply to the batch named by `token`.
     pub(crate) fn replied(&self, token: u64, reply: Result<Frame, ConnectionError>) {
-        let routing = self.routing.load();
-        let Some(slot) = routing.slots.get((token >> 32) as usize) else {
+        let Some(slot) = self.slots.get((token >> 32) as usize) else {
             return;
         };
         let mut finished = Vec::new();

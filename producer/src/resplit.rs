@@ -15,7 +15,7 @@ use kera_rpc::StreamMeta;
 use crate::delivery::{BatchCell, Targets};
 use crate::error::ProduceError;
 use crate::metrics::Counters;
-use crate::shared::{Flushes, Routing, Shared};
+use crate::shared::{Flushes, Shared};
 use crate::slot::{Again, Content, Finished, Mode, ReadyBatch, SlotState, Status};
 
 /// A batch taken out of its slot.
@@ -38,7 +38,7 @@ struct Part {
 impl Shared {
     /// True if every batch that has a sequence is certainly not stored: the rest was answered.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.routing.load().slots.iter().all(|slot| {
+        self.slots.iter().all(|slot| {
             let state = slot.state.lock();
             state.waiting == 0
                 && state.mode != Mode::Renewing
@@ -58,39 +58,41 @@ impl Shared {
         let mut finished = Vec::new();
         {
             let _lock = self.resplitting.lock();
-            let old = self.routing.load_full();
-            let slots = self.more_slots(meta, old.slots.clone());
+            let old = self.slots.shape();
+            let new = self.prepare_slots(meta);
             tracing::info!(
                 stream = %self.settings.stream,
                 generation = meta.lane_generation,
-                slots = slots.len(),
+                slots = new.count,
                 "lanes have grown, waiting records are split anew"
             );
             let mut taken = Vec::new();
             let mut closed = false;
-            for slot in &old.slots {
+            for slot in self.slots.first(old.count) {
                 let mut state = slot.state.lock();
                 state.generation = meta.lane_generation;
                 closed |= state.closed;
                 self.take(slot.index, &mut state, &mut taken, &mut finished);
             }
-            for slot in &slots[old.slots.len()..] {
-                slot.state.lock().closed = closed;
+            for slot in self.slots.first(new.count).skip(old.count) {
+                let mut state = slot.state.lock();
+                state.generation = new.generation;
+                state.closed = closed;
+                if let Some(owner) = meta.owners().get(slot.streamlet as usize) {
+                    state.link = self.link(owner);
+                }
             }
-            let ready = self.split(taken, slots.len(), &mut finished);
-            for (index, batches) in ready {
-                let mut state = slots[index].state.lock();
-                state.queue.extend(batches);
+            for (index, batches) in self.split(taken, new.count, &mut finished) {
+                if let Some(slot) = self.slots.get(index) {
+                    slot.state.lock().queue.extend(batches);
+                }
             }
-            self.routing.store(Arc::new(Routing {
-                generation: meta.lane_generation,
-                slots,
-            }));
+            self.slots.publish(new);
             Counters::add(&self.counters.resplits, 1);
             self.paused.store(false, Ordering::SeqCst);
         }
         self.finish(finished);
-        for slot in &self.routing.load().slots {
+        for slot in self.slots.iter() {
             let mut state = slot.state.lock();
             flushes.add(self.send(slot, &mut state));
         }

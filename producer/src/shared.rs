@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use kera_protocol::batch::{BatchBuilder, HEADER_BYTES, NewRecord};
 use kera_protocol::frame::FrameKind;
@@ -21,7 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::config::Settings;
-use crate::delivery::{BatchCell, Delivery, Targets};
+use crate::delivery::{BatchCell, Targets};
 use crate::driver::Event;
 use crate::error::{AppendError, ProduceError};
 use crate::link::Link;
@@ -29,12 +28,7 @@ use crate::memory::Memory;
 use crate::metrics::Counters;
 use crate::record::Record;
 use crate::slot::{Finished, Identity, Mode, OpenBatch, ReadyBatch, Slot, SlotState, Status};
-
-/// The slots of one generation of lanes. A key's slot is its hash modulo their number.
-pub(crate) struct Routing {
-    pub(crate) generation: u32,
-    pub(crate) slots: Vec<Arc<Slot>>,
-}
+use crate::slots::{Shape, Slots};
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -42,7 +36,9 @@ pub(crate) struct Shared {
     /// 16 bytes, as frames carry them.
     stream_id: Bytes,
     pub(crate) append_time: bool,
-    pub(crate) routing: ArcSwap<Routing>,
+    /// A slot's index is a key's hash modulo their number: slot `i` is lane `i / M` of streamlet
+    /// `i % M`; if owners pick lanes, there is one slot per streamlet.
+    pub(crate) slots: Slots,
     /// Held while slots change hands; appends that meet such a slot wait for it.
     pub(crate) resplitting: Mutex<()>,
     pub(crate) links: Mutex<HashMap<String, Arc<Link>>>,
@@ -91,10 +87,7 @@ impl Shared {
         let batch_bytes = batch_bytes.min(record_bytes);
         let shared = Self {
             memory: Memory::new(settings.memory_limit, batch_bytes),
-            routing: ArcSwap::from_pointee(Routing {
-                generation: meta.lane_generation,
-                slots: Vec::new(),
-            }),
+            slots: Slots::new(),
             settings,
             client,
             stream_id: Bytes::copy_from_slice(meta.id.as_bytes()),
@@ -106,7 +99,7 @@ impl Shared {
             batch_bytes,
             record_bytes,
             clock: AtomicI64::new(now_ms()),
-            sticky: AtomicUsize::new(rand::random::<u32>() as usize),
+            sticky: AtomicUsize::new(0),
             watched: Mutex::default(),
             attention: Mutex::default(),
             events: Mutex::default(),
@@ -118,37 +111,35 @@ impl Shared {
             driver: Notify::new(),
             ended: AtomicBool::new(false),
         };
-        let slots = shared.more_slots(&meta, Vec::new());
-        shared.routing.store(Arc::new(Routing {
-            generation: meta.lane_generation,
-            slots,
-        }));
+        let shape = shared.prepare_slots(&meta);
+        shared.slots.publish(shape);
+        // Producers start in different lanes.
+        let first = rand::random_range(0..shape.count);
+        shared.sticky.store(first, Ordering::Relaxed);
         shared
     }
 
-    /// `slots` and those that `meta` asks for beyond. Slot `i` is lane `i / M` of streamlet `i % M`;
-    /// if owners pick lanes, there is one slot per streamlet.
-    pub(crate) fn more_slots(
-        &self,
-        meta: &StreamMeta,
-        mut slots: Vec<Arc<Slot>>,
-    ) -> Vec<Arc<Slot>> {
+    /// Makes the slots that `meta` asks for, and tells how many there shall be.
+    pub(crate) fn prepare_slots(&self, meta: &StreamMeta) -> Shape {
         let by_key = meta.lane_by == v1::LaneBy::Key;
         let lanes = if by_key { meta.lanes } else { 1 };
         let count = meta.streamlets as usize * lanes as usize;
-        for index in slots.len()..count {
+        self.slots.prepare(count, |index| {
             let streamlet = (index % meta.streamlets as usize) as u32;
             let lane = (index / meta.streamlets as usize) as u32;
-            slots.push(Slot::new(
+            Slot::new(
                 index,
                 streamlet,
                 if by_key { lane } else { ANY_LANE },
                 meta.lane_generation,
                 self.link(&meta.owners()[streamlet as usize]),
                 self.identity,
-            ));
+            )
+        });
+        Shape {
+            generation: meta.lane_generation,
+            count,
         }
-        slots
     }
 
     pub(crate) fn link(&self, address: &str) -> Arc<Link> {
@@ -168,21 +159,29 @@ impl Shared {
         self.driver.notify_one();
     }
 
-    /// The fast path: one slot's lock, one encode, no allocation.
+    /// The fast path: one slot's lock, one encode, no allocation. `handle` makes the result out of the
+    /// batch's cell, the record's index and its timestamp.
     #[inline]
-    pub(crate) fn append(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
+    pub(crate) fn append<R>(
+        &self,
+        record: &Record<'_>,
+        handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R,
+    ) -> Result<R, AppendError> {
         let hash = record.key.map(key_hash);
         loop {
-            let routing = self.routing.load();
-            let slot = match hash {
-                Some(hash) => hash as usize % routing.slots.len(),
-                None => self.sticky.load(Ordering::Relaxed) % routing.slots.len(),
+            let shape = self.slots.shape();
+            let index = match hash {
+                // Both are below 2^32, and a short division is quicker.
+                Some(hash) => (hash % shape.count as u32) as usize,
+                None => self.sticky.load(Ordering::Relaxed),
             };
-            let slot = &routing.slots[slot];
+            let Some(slot) = self.slots.get(index) else {
+                return Err(AppendError::Closed);
+            };
             let mut state = slot.state.lock();
-            if state.generation != routing.generation {
+            if state.generation != shape.generation {
                 drop(state);
-                // The slots are changing hands: afterwards there is a new routing.
+                // The slots are changing hands: afterwards there is a new shape.
                 drop(self.resplitting.lock());
                 continue;
             }
@@ -199,13 +198,16 @@ impl Shared {
                 && open.builder.len() + bound <= open.room
                 && let Ok(index) = open.builder.push(&new)
             {
-                let delivery = Delivery::new(open.cell.clone(), index, new.timestamp);
+                let result = handle(&open.cell, index, new.timestamp);
                 if self.settings.linger.is_zero() {
                     self.send_if_idle(slot, state);
                 }
-                return Ok(delivery);
+                return Ok(result);
             }
-            return self.append_slowly(slot, state, new, record.timestamp.is_none(), bound);
+            let stamp_now = record.timestamp.is_none();
+            let (cell, index, timestamp) =
+                self.append_slowly(slot, state, new, stamp_now, bound)?;
+            return Ok(handle(&cell, index, timestamp));
         }
     }
 
@@ -218,7 +220,7 @@ impl Shared {
         mut new: NewRecord<'_>,
         stamp_now: bool,
         bound: usize,
-    ) -> Result<Delivery, AppendError> {
+    ) -> Result<(Arc<BatchCell>, u32, i64), AppendError> {
         let mut to_flush = None;
         let result = loop {
             if let Some(open) = &mut state.open {
@@ -272,11 +274,11 @@ impl Shared {
             match open.builder.push(&new) {
                 Ok(index) => {
                     let full = open.builder.len() >= self.batch_bytes;
-                    let delivery = Delivery::new(open.cell.clone(), index, new.timestamp);
+                    let place = (open.cell.clone(), index, new.timestamp);
                     if full {
                         to_flush = self.seal(slot, &mut state).or(to_flush);
                     }
-                    break Ok(delivery);
+                    break Ok(place);
                 }
                 Err(_) => {
                     break Err(AppendError::TooLarge {
@@ -342,10 +344,9 @@ impl Shared {
                 due.extend(watched.pop().map(|Reverse((_, index))| index));
             }
         }
-        let routing = self.routing.load();
         let mut flushes = Flushes::default();
         for index in due {
-            let Some(slot) = routing.slots.get(index) else {
+            let Some(slot) = self.slots.get(index) else {
                 continue;
             };
             let mut state = slot.state.lock();
@@ -381,15 +382,12 @@ impl Shared {
                 open.counted,
                 self.settings.compression,
             ));
-            if self.sticky.load(Ordering::Relaxed) % self.slot_count() == slot.index {
-                self.sticky.fetch_add(1, Ordering::Relaxed);
+            if self.sticky.load(Ordering::Relaxed) == slot.index {
+                let next = (slot.index + 1) % self.slots.shape().count.max(1);
+                self.sticky.store(next, Ordering::Relaxed);
             }
         }
         self.send(slot, state)
-    }
-
-    fn slot_count(&self) -> usize {
-        self.routing.load().slots.len().max(1)
     }
 
     /// Gives ready batches their sequence and submits them, as far as the window reaches.
@@ -486,10 +484,9 @@ impl Shared {
     /// Everything that is not acknowledged yet, and asks for it to be sent.
     pub(crate) fn outstanding(&self, close: bool) -> Vec<Arc<BatchCell>> {
         let _no_resplit = self.resplitting.lock();
-        let routing = self.routing.load();
         let mut cells = Vec::new();
         let mut flushes = Flushes::default();
-        for slot in &routing.slots {
+        for slot in self.slots.iter() {
             let mut state = slot.state.lock();
             state.closed |= close;
             state.cells(&mut cells);
@@ -508,7 +505,7 @@ impl Shared {
         let mut finished = Vec::new();
         {
             let _no_resplit = self.resplitting.lock();
-            for slot in &self.routing.load().slots {
+            for slot in self.slots.iter() {
                 let mut state = slot.state.lock();
                 state.closed = true;
                 state.fail_all(&ProduceError::Closed, &mut finished);

@@ -185,8 +185,8 @@ impl Slot {
         generation: u32,
         link: Arc<Link>,
         identity: Identity,
-    ) -> Arc<Self> {
-        Arc::new(Self {
+    ) -> Self {
+        Self {
             index,
             streamlet,
             lane,
@@ -212,7 +212,7 @@ impl Slot {
                 watched: false,
                 attention: false,
             }),
-        })
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl RetryPolicy {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, RpcError>>,
     {
-        let deadline = Instant::now() + self.deadline;
+        let deadline = Instant::now().checked_add(self.deadline);
         let mut attempt = 0;
         loop {
             let error = match operation().await {
@@ -68,7 +68,7 @@ impl RetryPolicy {
                 Err(error) => error,
             };
             let next = Instant::now() + self.pause(attempt);
-            if !error.is_retryable() || next >= deadline {
+            if !error.is_retryable() || deadline.is_some_and(|deadline| next >= deadline) {
                 return Err(error);
             }
             tracing::debug!(%error, attempt, "call failed, trying again");

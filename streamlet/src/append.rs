@@ -1,5 +1,8 @@
 //! Appending a batch: the straight line from a checked batch to its place in a lane.
 
+use std::collections::HashSet;
+use std::task::Waker;
+
 use kera_log_segments::group::{Group, GroupFull, GroupWriter};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::sync::{Arc, Ordering};
@@ -8,6 +11,7 @@ use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
 
 use crate::closing::Job;
 use crate::producers::{SequenceError, Verdict};
+use crate::roll::snapshot_limit;
 use crate::streamlet::{ActiveGroup, Inner, LaneSlot, Settings, Streamlet};
 
 /// Where a batch is to go.
@@ -61,6 +65,18 @@ impl Appended {
             return Outcome::Lost;
         }
         if passed { Outcome::Durable } else { Outcome::Pending }
+    }
+
+    /// As [`Self::outcome`], and if that is pending has `waker` woken when to look again.
+    pub fn poll(&self, waker: &Waker) -> Outcome {
+        match self.outcome() {
+            // A failure between the look and the wait would wake nobody: look once more.
+            Outcome::Pending => {
+                self.head.wait(self.next_ordinal, waker);
+                self.outcome()
+            }
+            settled => settled,
+        }
     }
 }
 
@@ -120,16 +136,19 @@ impl Streamlet {
     /// try again shortly.
     pub fn append(&self, batch: &mut [u8], header: &BatchHeader, spec: AppendSpec) -> Result<Appended, AppendError> {
         let settings = self.settings.load();
-        let limit = settings.max_batch_bytes.min(GroupWriter::largest_batch(settings.segment_size));
+        let limit = settings.max_batch_bytes.min(largest_batch(&settings));
         if batch.len() > limit {
             return Err(AppendError::TooLarge { size: batch.len(), limit });
         }
+        let mut reclaimed = false;
         loop {
             let (lane, active) = self.active_group(&settings, header, &spec)?;
-            if let Some(outcome) = self.append_to(lane, &active, &settings, batch, header, &spec)? {
-                return Ok(outcome);
+            match self.append_to(lane, &active, &settings, batch, header, &spec) {
+                Ok(Some(appended)) => return Ok(appended),
+                Ok(None) => self.roll(lane, &active, spec.now_ms),
+                Err(AppendError::NoMemory) if !reclaimed && self.reclaim() > 0 => reclaimed = true,
+                Err(error) => return Err(error),
             }
-            self.roll(lane, &active, spec.now_ms);
         }
     }
 
@@ -144,10 +163,6 @@ impl Streamlet {
         if self.is_deleted() {
             return Err(AppendError::Deleted);
         }
-        if inner.cutting {
-            let current = settings.lane_generation + 1;
-            return Err(AppendError::StaleLanes { current, found: spec.lane_generation.unwrap_or(current) });
-        }
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {
             LaneSlot::Active(active) => return Ok((lane, active.clone())),
@@ -158,8 +173,9 @@ impl Streamlet {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::DiskFull);
         }
-        let active = self.open_group(&mut inner, lane, spec.now_ms);
-        Ok((lane, active))
+        let begun = self.open_group(&mut inner, lane, spec.now_ms).ok_or(AppendError::Recovering)?;
+        drop(inner);
+        Ok((lane, self.announce(lane, begun)))
     }
 
     /// Level two: the group lock, to check the sequence, reserve, copy, patch and advance.
@@ -186,22 +202,24 @@ impl Streamlet {
             group: active.group.clone(),
             failures: active.failures,
         };
-        match tail.state.check(header)? {
-            Verdict::Duplicate(base) => return Ok(Some(appended(base, true))),
-            Verdict::Fresh => {}
+        let verdict = tail.state.check(header);
+        if let Ok(Verdict::Duplicate(base)) = verdict {
+            return Ok(Some(appended(base, true)));
         }
         // After the duplicate check: a retry of what was stored under the older split still is one.
+        // Before gaps count: what was sent behind a refused batch is to be split anew as well.
         if settings.lane_by_key
             && let Some(found) = spec.lane_generation
             && found != tail.lane_generation
         {
             return Err(AppendError::StaleLanes { current: tail.lane_generation, found });
         }
+        verdict?;
         if self.env.disk_full.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::DiskFull);
         }
-        if active.group.failure().is_some() {
+        if active.group.is_broken() {
             drop(tail);
             (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
             return Err(AppendError::Recovering);
@@ -228,6 +246,16 @@ impl Streamlet {
     }
 }
 
+/// The largest batch that always finds room in a new group.
+fn largest_batch(settings: &Settings) -> usize {
+    let whole = GroupWriter::largest_batch(settings.segment_size);
+    if settings.segments_per_group > 1 {
+        return whole;
+    }
+    // The only segment also holds the lane snapshot.
+    whole - snapshot_limit(settings.segment_size)
+}
+
 fn choose_lane(
     inner: &mut Inner,
     settings: &Settings,
@@ -245,5 +273,35 @@ fn choose_lane(
         return Ok(LaneId(0));
     }
     let chosen = LaneId((header.producer_id.unsigned_abs() % u64::from(lanes)) as u32);
-    Ok(*inner.pins.entry((header.producer_id, header.producer_epoch)).or_insert(chosen))
+    let producer = (header.producer_id, header.producer_epoch);
+    if let Some(pinned) = inner.pins.get(&producer) {
+        return Ok(*pinned);
+    }
+    if inner.pins.len() >= inner.pins_limit {
+        drop_pins(inner);
+    }
+    inner.pins.insert(producer, chosen);
+    Ok(chosen)
 }
+
+/// Drops the pins of producers that no lane remembers: without them these begin anew anyway, at
+/// sequence 0 of a new epoch.
+fn drop_pins(inner: &mut Inner) {
+    let mut remembered = HashSet::new();
+    for lane in &inner.lanes {
+        match &lane.slot {
+            LaneSlot::Active(active) => remembered.extend(active.tail.lock().state.producer_epochs()),
+            LaneSlot::Idle(carry) => remembered.extend(carry.state.producer_epochs()),
+            // What a lane under repair remembers is not known now: keep all.
+            LaneSlot::Failed => {
+                inner.pins_limit = inner.pins.len() * 2;
+                return;
+            }
+        }
+    }
+    inner.pins.retain(|producer, _| remembered.contains(producer));
+    inner.pins_limit = (inner.pins.len() * 2).max(MIN_PINS);
+}
+
+/// Pins below this number are not worth looking through.
+pub(crate) const MIN_PINS: usize = 1024;

@@ -1,5 +1,6 @@
 //! What happens to groups off the append path: closing, ageing, giving back memory.
 
+use std::io::ErrorKind;
 use std::ops::Bound;
 
 use kera_log_segments::group::{AckPolicy, Group};
@@ -64,6 +65,12 @@ impl Job {
     }
 }
 
+/// What a lane waits for.
+enum Due {
+    Repair,
+    Close,
+}
+
 impl Streamlet {
     /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
     /// later.
@@ -71,17 +78,19 @@ impl Streamlet {
         if self.is_deleted() {
             return true;
         }
+        if let Job::Prepare { lane, .. } = job {
+            self.prepare(*lane);
+            return true;
+        }
+        let _turn = self.maintenance.lock();
         match job {
             Job::Close { lane, .. } => self.close_frozen(*lane, now_ms),
-            Job::Prepare { lane, .. } => {
-                self.prepare(*lane);
-                true
-            }
             Job::Record { lane, group, .. } => {
                 self.record_again(*lane, *group);
                 true
             }
             Job::Repair { lane, .. } => self.repair(*lane, now_ms),
+            Job::Prepare { .. } => true,
         }
     }
 
@@ -90,6 +99,10 @@ impl Streamlet {
         let groups: Vec<Arc<Group>> = {
             let inner = self.inner.lock();
             let Some(slot) = inner.lanes.get(lane.0 as usize) else { return true };
+            if matches!(slot.slot, LaneSlot::Failed) {
+                // Repair closes what counts, all at once, and decides where the lane goes on.
+                return false;
+            }
             let frozen = slot.groups.values().filter(|g| g.lane_head().is_some() && g.is_frozen());
             frozen.cloned().collect()
         };
@@ -102,18 +115,23 @@ impl Streamlet {
     }
 
     fn close_one(self: &Arc<Self>, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
-        if group.policy() == AckPolicy::Synced && group.synced().address < group.end_address() && group.failure().is_none() {
+        if group.policy() == AckPolicy::Synced && group.synced().address < group.end_address() && !group.is_broken() {
             // Files of `synced` streams are written by the pump alone.
             self.env.pump.submit(group);
             return false;
         }
-        if let Err(error) = group.sync() {
+        if let Err(error) = self.env.pump.settle(group) {
             tracing::warn!(group = ?group, %error, "a full group could not be synced");
             (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
-            return true;
+            // None behind it may be closed: after the repair the lane goes on where this one ends.
+            return false;
         }
         if !group.is_recorded() {
             return false;
+        }
+        if group.end().ordinal == group.spec().first_ordinal {
+            // Alone in its lane, its snapshot may be the only memory of producers.
+            return self.is_alone(lane, group) || self.drop_empty(lane, group);
         }
         let state = self.state_at_end(lane, group.id());
         if let Err(error) = group.write_footer(state.unwrap_or_default()) {
@@ -127,6 +145,36 @@ impl Streamlet {
         }
         self.replace_by_closed(lane, group);
         true
+    }
+
+    fn is_alone(&self, lane: LaneId, group: &Group) -> bool {
+        let inner = self.inner.lock();
+        inner.lanes.get(lane.0 as usize).is_none_or(|slot| slot.groups.keys().all(|id| *id == group.id()))
+    }
+
+    /// Removes a group that ended without a batch. The lane's state is in an older group, in its
+    /// successor or in memory: an empty one never became the only place for it.
+    fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
+        let change = GroupChange::Delete(self.group_name(group.id()));
+        if let Err(error) = self.env.recorder.record_now(group.spec().epoch, vec![change]) {
+            tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
+            return false;
+        }
+        if let Some(slot) = self.inner.lock().lanes.get_mut(lane.0 as usize) {
+            slot.groups.remove(&group.id());
+        }
+        self.remove_file(group);
+        true
+    }
+
+    /// Removes the file of a group that is no longer recorded.
+    pub(crate) fn remove_file(&self, group: &Group) {
+        group.release_file();
+        if let Err(error) = self.env.io.remove_file(&group.spec().path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(group = ?group, %error, "the file of a dropped group could not be removed");
+        }
     }
 
     /// The lane's state at the end of `group`: the snapshot its successor began with.
@@ -173,7 +221,22 @@ impl Streamlet {
             && slot.groups.contains_key(&group.id())
         {
             slot.groups.insert(group.id(), closed);
+            // Only the newest closed group keeps memory for readers near the tail.
+            if let Some((_, before)) = slot.groups.range(..group.id()).next_back() {
+                before.shed(0);
+            }
         }
+    }
+
+    /// Gives back what readers near the tails could do without. Returns the chunks given back.
+    pub(crate) fn reclaim(&self) -> usize {
+        let inner = self.inner.lock();
+        let mut given = 0;
+        for lane in &inner.lanes {
+            let newest = lane.groups.values().rev().take(2);
+            given += newest.map(|group| group.shed(usize::from(!group.is_frozen()))).sum::<usize>();
+        }
+        given
     }
 
     /// Ends active groups that are older than the stream's limit; the lane goes on in a new group
@@ -189,8 +252,13 @@ impl Streamlet {
     /// Ends every active group, as at a clean stop, and closes what is frozen.
     pub fn close_all(self: &Arc<Self>, now_ms: u64) -> bool {
         self.end_active(now_ms, |_| true);
+        let _turn = self.maintenance.lock();
         let lanes = self.inner.lock().lanes.len() as u32;
-        (0..lanes).all(|lane| self.close_frozen(LaneId(lane), now_ms))
+        let mut all = true;
+        for lane in (0..lanes).map(LaneId) {
+            all &= self.repair(lane, now_ms) && self.close_frozen(lane, now_ms);
+        }
+        all
     }
 
     fn end_active(&self, now_ms: u64, which: impl Fn(&crate::streamlet::ActiveGroup) -> bool) -> usize {
@@ -200,7 +268,7 @@ impl Streamlet {
             for (index, lane) in inner.lanes.iter_mut().enumerate() {
                 let Some(active) = lane.active() else { continue };
                 if which(&active)
-                    && active.group.failure().is_none()
+                    && !active.group.is_broken()
                     && let Some(carry) = self.freeze(&active, now_ms)
                 {
                     lane.slot = LaneSlot::Idle(carry);
@@ -214,39 +282,58 @@ impl Streamlet {
         ended.len()
     }
 
-    /// Writes what lies in memory and the durable marks of active groups; for the flush interval.
+    /// Writes what lies in memory and the durable marks of active groups, and asks again for work
+    /// that is due; for the flush interval.
     pub fn flush(&self) {
         for group in self.active_groups() {
-            if group.policy() != AckPolicy::Synced {
-                group.write_out();
-            }
-            if group.failure().is_some() {
-                let lane = group.spec().lane.lane;
-                (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+            self.env.pump.write(&group);
+            if group.is_broken() {
                 continue;
             }
             if let Err(error) = group.write_mark(&self.env.incarnation) {
                 tracing::warn!(group = ?group, %error, "writing a durable mark failed");
             }
         }
+        let (stream, streamlet) = (self.stream, self.id);
+        for (lane, job) in self.lanes_due() {
+            (self.env.jobs)(match job {
+                Due::Repair => Job::Repair { stream, streamlet, lane },
+                Due::Close => Job::Close { stream, streamlet, lane },
+            });
+        }
+    }
+
+    /// Lanes with a failed group, or with frozen ones that are not closed: also those that a
+    /// recovery found open.
+    fn lanes_due(&self) -> Vec<(LaneId, Due)> {
+        let inner = self.inner.lock();
+        let due = inner.lanes.iter().enumerate().filter_map(|(index, lane)| {
+            let lane_id = LaneId(index as u32);
+            let mut open = lane.groups.values().filter(|g| g.lane_head().is_some());
+            if matches!(lane.slot, LaneSlot::Failed) || open.clone().any(|g| g.is_broken()) {
+                return Some((lane_id, Due::Repair));
+            }
+            open.any(|g| g.is_frozen()).then_some((lane_id, Due::Close))
+        });
+        due.collect()
     }
 
     /// Gives back the memory of lanes that have been idle, and file handles and indexes of closed
-    /// groups not read for as long. Returns how many groups gave something back.
+    /// groups not used for as long. Returns how many groups gave something back.
     pub fn release_idle(&self, now_ms: u64, idle_ms: u64) -> usize {
         let idle = |group: &Group| now_ms.saturating_sub(group.last_used_ms()) >= idle_ms;
-        let (active, closed): (Vec<_>, Vec<_>) = {
+        let (active, closed): (Vec<_>, Vec<Arc<Group>>) = {
             let inner = self.inner.lock();
             let active = inner.lanes.iter().filter_map(|l| l.active()).filter(|a| idle(&a.group)).collect();
             let closed = inner.lanes.iter().flat_map(|l| l.groups.values());
-            (active, closed.filter(|g| g.lane_head().is_none() && idle(g)).cloned().collect())
+            (active, closed.filter(|g| g.lane_head().is_none()).cloned().collect())
         };
         let mut released = 0;
         for active in active {
             if active.group.memory_bytes() == 0 {
                 continue;
             }
-            active.group.write_out();
+            self.env.pump.write(&active.group);
             if let Some(mut tail) = active.tail.try_lock()
                 && tail.writer.release_memory()
             {
@@ -254,8 +341,14 @@ impl Streamlet {
             }
         }
         for group in closed {
-            group.unload();
-            group.release_file();
+            if group.take_read() {
+                group.touch(now_ms);
+            }
+            if idle(&group) {
+                released += usize::from(group.memory_bytes() > 0);
+                group.unload();
+                group.release_file();
+            }
         }
         released
     }

@@ -6,8 +6,7 @@
 
 use std::io::ErrorKind;
 
-use kera_log_segments::group::Group;
-use kera_log_segments::pump::Turn;
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{LaneId, Ordinal};
 
@@ -18,43 +17,36 @@ use crate::streamlet::{Carry, LaneSlot, Prepared, Streamlet};
 
 impl Streamlet {
     /// Closes what counts, discards what does not, and leaves the lane idle. Returns false if the
-    /// outcome could not be recorded yet.
+    /// outcome could not be recorded yet. The maintenance lock is held.
     pub(crate) fn repair(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
-        let Some(groups) = self.stop_lane(lane) else { return true };
-        for group in &groups {
-            while group.write_out() == Turn::Taken {
-                std::thread::yield_now();
-            }
-            if let Some(error) = group.failure() {
-                if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) {
-                    self.env.disk_full.store(true, Ordering::Relaxed);
-                }
-                group.cut_at_written();
-            } else if let Err(error) = group.sync() {
-                tracing::error!(group = ?group, %error, "syncing failed; the group ends at its last written byte");
-                group.cut_at_written();
-            }
-        }
+        let (groups, shown) = match self.stop_lane(lane) {
+            Stopped::Sound => return true,
+            Stopped::NotYet => return false,
+            Stopped::Here(groups, shown) => (groups, shown),
+        };
+        groups.iter().for_each(|group| self.end_group(group, shown));
         let (kept, discarded) = split_chain(&groups);
         let Ok(state) = self.rebuild(&kept, &groups, now_ms) else { return false };
-        let shown = {
-            let inner = self.inner.lock();
-            inner.lanes[lane.0 as usize].head.ordinal()
+        let end = match (kept.last(), groups.first()) {
+            (Some(last), _) => last.end().ordinal,
+            (None, Some(first)) => first.spec().first_ordinal,
+            (None, None) => shown,
         };
-        let end = kept.last().or(discarded.first()).map_or(shown, |g| {
-            if kept.is_empty() { g.spec().first_ordinal } else { g.end().ordinal }
-        });
         // Only `memory` shows records before they are written; their ordinals are never reused.
-        let next = if shown > end { end.max(shown) + ORDINAL_JUMP } else { end };
-        let mut changes = Vec::new();
-        for (index, group) in kept.iter().enumerate() {
-            let mut closed = self.closed_record(lane, group, now_ms, None);
-            if index + 1 == kept.len() {
-                closed.next_ordinal = next;
-            }
-            changes.push(GroupChange::Close(closed));
+        let next = if shown > end { shown + ORDINAL_JUMP } else { end };
+        let mut changes: Vec<_> =
+            kept.iter().map(|group| self.closed_record(lane, group, now_ms, None)).collect();
+        if next > end && changes.is_empty() {
+            // Somebody must carry the jump over a restart: a group without records does.
+            changes.extend(discarded.first().map(|group| self.closed_record(lane, group, now_ms, None)));
         }
-        changes.extend(discarded.iter().map(|g| GroupChange::Delete(self.group_name(g.id()))));
+        if let Some(last) = changes.last_mut() {
+            last.next_ordinal = next;
+        }
+        let carriers: Vec<_> = changes.iter().map(|closed| closed.group.group).collect();
+        let mut changes: Vec<_> = changes.into_iter().map(GroupChange::Close).collect();
+        let gone = discarded.iter().filter(|group| !carriers.contains(&group.id()));
+        changes.extend(gone.map(|group| GroupChange::Delete(self.group_name(group.id()))));
         if let Err(error) = self.env.recorder.record_now(self.epoch(), changes) {
             tracing::warn!(lane = %self.lane_key(lane), %error, "a lane could not be put in order yet");
             return false;
@@ -64,15 +56,18 @@ impl Streamlet {
         true
     }
 
-    /// Freezes the lane and returns its groups that are not closed. `None` if nothing has failed.
-    fn stop_lane(&self, lane: LaneId) -> Option<Vec<Arc<Group>>> {
+    /// Freezes the lane and returns its groups that are not closed, with the head at which it stood.
+    fn stop_lane(&self, lane: LaneId) -> Stopped {
         let (head, groups) = {
             let mut inner = self.inner.lock();
-            let slot = inner.lanes.get_mut(lane.0 as usize)?;
+            let announcing = inner.announcing.clone();
+            let Some(slot) = inner.lanes.get_mut(lane.0 as usize) else { return Stopped::Sound };
             let groups: Vec<_> = slot.groups.values().filter(|g| g.lane_head().is_some()).cloned().collect();
-            let failed = groups.iter().any(|g| g.failure().is_some());
-            if !failed && !matches!(slot.slot, LaneSlot::Failed) {
-                return None;
+            if !groups.iter().any(|g| g.is_broken()) && !matches!(slot.slot, LaneSlot::Failed) {
+                return Stopped::Sound;
+            }
+            if groups.iter().any(|g| announcing.contains(&g.id())) {
+                return Stopped::NotYet;
             }
             if let Some(active) = slot.active() {
                 let mut tail = active.tail.lock();
@@ -82,8 +77,28 @@ impl Streamlet {
             slot.slot = LaneSlot::Failed;
             (slot.head.clone(), groups)
         };
+        // From here on the head stands still.
         head.abandon();
-        Some(groups)
+        Stopped::Here(groups, head.ordinal())
+    }
+
+    /// Writes and syncs what can be, and ends a failed group where its bytes are good.
+    fn end_group(&self, group: &Arc<Group>, shown: Ordinal) {
+        if self.env.pump.settle(group).is_ok() {
+            return;
+        }
+        if let Some(error) = group.failure()
+            && matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        {
+            self.env.disk_full.store(true, Ordering::Relaxed);
+        }
+        // What was shown stays, whatever the device may have lost; what was only written under
+        // `synced` does not count: a retry of it must not pass for durable.
+        let keep_written = group.policy() != AckPolicy::Synced || group.synced().ordinal < shown.min(group.written().ordinal);
+        if keep_written { group.cut_at_written() } else { group.cut_at_synced() };
+        if let Err(error) = group.sync_good() {
+            tracing::error!(group = ?group, %error, "syncing what is left of a failed group failed: it may be damaged after a power loss");
+        }
     }
 
     /// The lane's state at the end of the last group that counts.
@@ -93,10 +108,10 @@ impl Streamlet {
             return Ok(LaneState::decode(first).unwrap_or_default());
         };
         let mut state = LaneState::decode(last.snapshot()).unwrap_or_default();
-        let max = self.env.limits.max_producers;
-        last.for_each_header(|header| state.note(header, now_ms, max)).map_err(|error| {
+        last.for_each_header(|header| state.note(header, now_ms, usize::MAX)).map_err(|error| {
             tracing::warn!(group = ?last, %error, "a failed group cannot be read back yet");
         })?;
+        state.bound(self.env.limits.max_producers);
         Ok(state)
     }
 
@@ -111,30 +126,35 @@ impl Streamlet {
                 slot.groups.remove(&group.id());
             }
             slot.prepared = Prepared::No;
-            // Set before the lane takes appends again, and never above what is readable.
-            let readable: Ordinal = kept.last().map_or(0, |g| g.end().ordinal);
-            slot.head.resume(readable.max(carry.next_ordinal));
+            // Before the lane takes appends again: all below is durable, or lost for good.
+            slot.head.raise(carry.next_ordinal);
             slot.slot = LaneSlot::Idle(carry);
             slot.head.clone()
         };
         head.wake_all();
-        for group in discarded {
-            group.release_file();
-            if let Err(error) = self.env.io.remove_file(&group.spec().path)
-                && error.kind() != ErrorKind::NotFound
-            {
-                tracing::warn!(group = ?group, %error, "a discarded group's file could not be removed");
-            }
-        }
+        discarded.iter().for_each(|group| self.remove_file(group));
     }
 }
 
+/// What stopping a lane for repair found.
+enum Stopped {
+    /// Nothing has failed.
+    Sound,
+    /// A group is just being begun.
+    NotYet,
+    /// Its open groups, and the durable head.
+    Here(Vec<Arc<Group>>, Ordinal),
+}
+
 /// Groups count as long as each begins where the one before ends; an empty one counts for nothing.
+/// Those of an older epoch were recovered and counted before: a gap may follow them.
 fn split_chain(groups: &[Arc<Group>]) -> (Vec<Arc<Group>>, Vec<Arc<Group>>) {
     let mut kept: Vec<Arc<Group>> = Vec::new();
     let mut discarded = Vec::new();
     for group in groups {
-        let follows = kept.last().is_none_or(|k| k.end().ordinal == group.spec().first_ordinal);
+        let follows = kept.last().is_none_or(|k| {
+            k.end().ordinal == group.spec().first_ordinal || k.spec().epoch != group.spec().epoch
+        });
         let empty = group.end().ordinal == group.spec().first_ordinal;
         if discarded.is_empty() && follows && !empty {
             kept.push(group.clone());

@@ -19,9 +19,12 @@ pub struct LaneCut {
 }
 
 impl Streamlet {
-    /// Stops appends and returns each lane's boundary; [`Self::finish_growth`] or
-    /// [`Self::abort_growth`] must follow. `None` if a lane is recovering or a growth is under way;
-    /// try again.
+    /// Stops appends of the present generation and returns each lane's boundary;
+    /// [`Self::finish_growth`] or [`Self::abort_growth`] must follow. `None` if a lane is recovering
+    /// or a growth is under way; try again.
+    ///
+    /// Before the boundaries are recorded, wait until [`Self::growth_settled`]: a lane that lost
+    /// bytes below its boundary would go on below it.
     pub fn cut_lanes(&self) -> Option<Vec<LaneCut>> {
         let mut inner = self.inner.lock();
         if inner.cutting || inner.lanes.iter().any(|l| matches!(l.slot, LaneSlot::Failed)) {
@@ -43,6 +46,26 @@ impl Streamlet {
             LaneCut { lane: LaneId(index as u32), ordinal }
         });
         Some(cuts.collect())
+    }
+
+    /// True once every lane's durable head has reached its boundary. Pumps on the way; call without
+    /// holding any lock.
+    pub fn growth_settled(&self, cuts: &[LaneCut]) -> bool {
+        let lanes: Vec<_> = {
+            let inner = self.inner.lock();
+            let lane_of = |cut: &LaneCut| {
+                let lane = inner.lanes.get(cut.lane.0 as usize)?;
+                let open: Vec<_> = lane.groups.values().filter(|g| g.lane_head().is_some()).cloned().collect();
+                Some((cut.ordinal, lane.head.clone(), open))
+            };
+            cuts.iter().filter_map(lane_of).collect()
+        };
+        lanes.iter().all(|(boundary, head, open)| {
+            if head.ordinal() < *boundary {
+                open.iter().for_each(|group| group.pump(&self.env.pump));
+            }
+            head.ordinal() >= *boundary
+        })
     }
 
     /// Opens the new lanes. The growth is recorded.

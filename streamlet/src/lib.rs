@@ -8,7 +8,9 @@
 //! previous process left is `recovery.rs`.
 //!
 //! **Lock order:** streamlet, then group (`Tail`), then the leaf locks of
-//! `kera_log_segments` (lane head, window). No lock is held across I/O or while waiting.
+//! `kera_log_segments` (lane head, window); see [`kera_log_segments::sync::Rank`]. None of them is
+//! held across I/O or while waiting. Closing, repair and trim take turns under a lock of their own,
+//! which stands before all others and which no append or read ever takes.
 #![forbid(unsafe_code)]
 
 mod append;
@@ -19,6 +21,7 @@ pub mod producers;
 mod read;
 pub mod recorder;
 mod recovery;
+mod relane;
 mod roll;
 mod streamlet;
 mod trim;

@@ -76,6 +76,12 @@ pub struct LaneState {
     epochs: Vec<(Epoch, Ordinal)>,
 }
 
+impl Producer {
+    fn encoded_bytes(&self) -> usize {
+        19 + self.batches.len() * 16
+    }
+}
+
 impl LaneState {
     /// Decides on a batch. Changes nothing.
     ///
@@ -166,17 +172,33 @@ impl LaneState {
 
     /// The lane snapshot: at most `max_bytes`, forgetting the longest silent producers if need be.
     pub fn encode(&mut self, max_bytes: usize) -> Vec<u8> {
-        loop {
-            let bytes = self.encode_all();
-            if bytes.len() <= max_bytes || self.producers.is_empty() {
-                return bytes;
+        let mut bytes = self.encoded_bytes();
+        if bytes > max_bytes {
+            let mut oldest_last: Vec<_> = self.producers.iter().map(|(id, p)| (p.last_ms, *id)).collect();
+            oldest_last.sort_unstable_by(|a, b| b.cmp(a));
+            while bytes > max_bytes
+                && let Some((_, id)) = oldest_last.pop()
+                && let Some(producer) = self.producers.remove(&id)
+            {
+                bytes -= producer.encoded_bytes();
             }
+        }
+        self.encode_all()
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        10 + self.epochs.len() * 12 + self.producers.values().map(Producer::encoded_bytes).sum::<usize>()
+    }
+
+    /// Forgets the longest silent producers until at most `max_producers` are left.
+    pub fn bound(&mut self, max_producers: usize) {
+        while self.producers.len() > max_producers {
             self.evict_oldest();
         }
     }
 
     fn encode_all(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(16 + self.producers.len() * 64);
+        let mut out = Vec::with_capacity(self.encoded_bytes());
         out.extend_from_slice(&SNAPSHOT_VERSION.to_le_bytes());
         out.extend_from_slice(&(self.epochs.len() as u32).to_le_bytes());
         for (epoch, ordinal) in &self.epochs {
@@ -319,8 +341,11 @@ mod tests {
         for cut in [0, 1, 5, whole.len() / 2, whole.len() - 1] {
             assert_eq!(LaneState::decode(&whole[..cut]), None);
         }
+        assert_eq!(whole.len(), state.encoded_bytes());
         let small = state.encode(2000);
-        assert!(small.len() <= 2000);
+        assert!(small.len() <= 2000 && small.len() > 2000 - 19 - 16 * 16);
+        // The longest silent go first.
+        assert!(state.producer_epochs().all(|(id, _)| id >= 100 - state.producers() as i64));
         assert!(LaneState::decode(&small).is_some_and(|s| s.producers() > 0));
     }
 }

@@ -1,5 +1,7 @@
 //! Reading a lane: from a cursor to whole batches below the durable head, across groups.
 
+use std::io::ErrorKind;
+
 use bytes::Bytes;
 use kera_log_segments::group::Group;
 use kera_log_segments::read::{ReadError, ReadSpec};
@@ -99,6 +101,7 @@ impl Streamlet {
     /// [`LaneReadError`].
     pub fn read(&self, spec: LaneReadSpec) -> Result<Found, LaneReadError> {
         let mut from = spec.from;
+        let mut trimmed = false;
         loop {
             let target = self.target(spec.lane, from)?;
             let nothing = |next, groups| Found {
@@ -110,7 +113,13 @@ impl Streamlet {
                 log_start: target.log_start,
                 groups,
             };
-            let Some(group) = target.group else { return Ok(nothing(from, Vec::new())) };
+            let Some(group) = target.group else {
+                if target.ordinal >= target.head {
+                    return Ok(nothing(from, Vec::new()));
+                }
+                // In a gap that reaches up to the head: nothing will ever be in it.
+                return Ok(nothing(Located { ordinal: target.head, at: None }, Vec::new()));
+            };
             if target.ordinal >= spec.end_ordinal {
                 return Ok(nothing(Located { ordinal: target.ordinal, at: None }, Vec::new()));
             }
@@ -118,14 +127,24 @@ impl Streamlet {
                 .at
                 .filter(|(id, generation, _)| *id == group.id() && *generation == group.spec().generation)
                 .map(|(_, _, address)| address);
-            let place = group.locate(target.ordinal, hint, spec.cached_only)?;
-            let out = group.read(ReadSpec {
-                from: place.address,
-                limit: target.limit,
-                end_ordinal: spec.end_ordinal.min(target.head),
-                max_bytes: spec.max_bytes,
-                cached_only: spec.cached_only,
-            })?;
+            let read = group.locate(target.ordinal, hint, spec.cached_only).and_then(|place| {
+                group.read(ReadSpec {
+                    from: place.address,
+                    limit: target.limit,
+                    end_ordinal: spec.end_ordinal.min(target.head),
+                    max_bytes: spec.max_bytes,
+                    cached_only: spec.cached_only,
+                })
+            });
+            let out = match read {
+                Ok(out) => out,
+                Err(ReadError::Io { error, .. }) if error.kind() == ErrorKind::NotFound && !trimmed => {
+                    // A trim has just removed the file; looked up again, the ordinal is out of range.
+                    trimmed = true;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let end = group.end().ordinal;
             if out.batches == 0 {
                 if !target.last && target.ordinal >= end {
@@ -242,24 +261,17 @@ impl Streamlet {
         let start = group.locate(target.ordinal, None, false)?;
         let mut end = start;
         // The index tells in O(1) where roughly `max_bytes` further a batch begins.
-        let wish = start.address + max_bytes as u64;
+        let wish = start.address.saturating_add(max_bytes as u64);
         if let Some(jump) = group.boundary_below(wish).filter(|j| {
             j.address > start.address && j.ordinal <= target.head && j.ordinal - start.ordinal <= max_ordinals
         }) {
             end = jump;
         }
         if end.address == start.address {
-            let out = group.read(ReadSpec {
-                from: start.address,
-                limit: target.limit,
-                end_ordinal: target.head.min(start.ordinal.saturating_add(max_ordinals.max(1))),
-                max_bytes,
-                cached_only: false,
-            })?;
-            if out.batches == 0 {
+            end = group.cut(start, target.limit, target.head, max_bytes as u64, max_ordinals)?;
+            if end.ordinal <= target.ordinal {
                 return Ok(None);
             }
-            end = out.next;
         }
         let at = Some((group.id(), group.spec().generation, start.address));
         Ok(Some((Located { ordinal: target.ordinal, at }, end.ordinal)))

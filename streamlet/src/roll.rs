@@ -10,21 +10,37 @@ use kera_protocol::ids::{GroupId, LaneId};
 
 use crate::closing::Job;
 use crate::recorder::GroupChange;
-use crate::streamlet::{ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail};
+use crate::streamlet::{ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail, group_lock};
+
+/// A group just begun.
+pub(crate) struct Begun {
+    active: Arc<ActiveGroup>,
+    /// Its record was made ahead.
+    recorded: bool,
+}
+
+/// The lane snapshot takes a quarter of the first segment at most, so that data fits behind it.
+pub(crate) fn snapshot_limit(segment_size: u32) -> usize {
+    segment_size as usize / 4
+}
 
 impl Streamlet {
-    /// Opens a group in an idle lane. The streamlet lock is held.
-    pub(crate) fn open_group(&self, inner: &mut Inner, lane: LaneId, now_ms: u64) -> Arc<ActiveGroup> {
-        let index = lane.0 as usize;
-        let carry = match std::mem::replace(&mut inner.lanes[index].slot, LaneSlot::Failed) {
-            LaneSlot::Idle(carry) => carry,
-            LaneSlot::Active(active) => {
-                inner.lanes[index].slot = LaneSlot::Active(active.clone());
-                return active;
-            }
-            LaneSlot::Failed => Carry { state: Default::default(), next_ordinal: inner.lanes[index].head.ordinal() },
-        };
-        self.begin(inner, lane, carry, now_ms)
+    /// Opens a group in an idle lane; `None` if it is not idle. The streamlet lock is held.
+    pub(crate) fn open_group(&self, inner: &mut Inner, lane: LaneId, now_ms: u64) -> Option<Begun> {
+        let slot = &mut inner.lanes.get_mut(lane.0 as usize)?.slot;
+        let LaneSlot::Idle(carry) = slot else { return None };
+        let carry = Carry { state: std::mem::take(&mut carry.state), next_ordinal: carry.next_ordinal };
+        Some(self.begin(inner, lane, carry, now_ms))
+    }
+
+    /// Asks for the record of a group just begun, with all locks released.
+    pub(crate) fn announce(&self, lane: LaneId, begun: Begun) -> Arc<ActiveGroup> {
+        if !begun.recorded {
+            let group = &begun.active.group;
+            self.record_open(group, lane);
+            self.inner.lock().announcing.retain(|id| *id != group.id());
+        }
+        begun.active
     }
 
     /// Replaces a full group. Takes the streamlet lock, then the group lock.
@@ -36,8 +52,9 @@ impl Streamlet {
             return;
         }
         if let Some(carry) = self.freeze(full, now_ms) {
-            self.begin(&mut inner, lane, carry, now_ms);
+            let begun = self.begin(&mut inner, lane, carry, now_ms);
             drop(inner);
+            self.announce(lane, begun);
             (self.env.jobs)(Job::Close { stream: self.stream, streamlet: self.id, lane });
         }
     }
@@ -55,9 +72,11 @@ impl Streamlet {
         Some(Carry { state, next_ordinal: end.ordinal })
     }
 
-    fn begin(&self, inner: &mut Inner, lane: LaneId, mut carry: Carry, now_ms: u64) -> Arc<ActiveGroup> {
+    fn begin(&self, inner: &mut Inner, lane: LaneId, mut carry: Carry, now_ms: u64) -> Begun {
         let settings = self.settings.load();
         let epoch = inner.epoch;
+        // While lanes are being cut, what was split by the old number is refused (but for retries).
+        let lane_generation = settings.lane_generation + u32::from(inner.cutting);
         let slot = &mut inner.lanes[lane.0 as usize];
         let (group_id, recorded) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
             Prepared::Ready(id) => (id, true),
@@ -69,8 +88,7 @@ impl Streamlet {
             }
         };
         let spec = self.spec(&settings, lane, group_id, epoch, carry.next_ordinal, now_ms);
-        // A quarter of the first segment at most, so that data always fits behind it.
-        let snapshot = carry.state.encode(settings.segment_size as usize / 4);
+        let snapshot = carry.state.encode(snapshot_limit(settings.segment_size));
         let slot = &mut inner.lanes[lane.0 as usize];
         let (group, writer) = Group::create(
             spec,
@@ -87,21 +105,21 @@ impl Streamlet {
             head: slot.head.clone(),
             failures: slot.head.failures(),
             created_ms: now_ms,
-            tail: kera_log_segments::sync::Mutex::new(Tail {
+            tail: group_lock(Tail {
                 writer,
                 state: carry.state,
-                lane_generation: settings.lane_generation,
+                lane_generation,
                 frozen: false,
                 prepare_asked: false,
             }),
         });
         slot.slot = LaneSlot::Active(active.clone());
         if recorded {
-            group.set_recorded();
+            group.mark_recorded();
         } else {
-            self.record_open(&group, lane);
+            inner.announcing.push(group_id);
         }
-        active
+        Begun { active, recorded }
     }
 
     /// Asks for the group's record; the head counts the group once it is durable.

@@ -9,7 +9,7 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::pump::{Incarnation, Pump};
-use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 
 use crate::closing::Job;
@@ -47,7 +47,8 @@ pub struct Env {
     pub recorder: Arc<dyn GroupRecorder>,
     /// Store and boot.
     pub incarnation: Incarnation,
-    /// Takes work that must not happen on the append path.
+    /// Takes work that must not happen on the append path. Only queues it: it may be called from
+    /// anywhere, with locks held that [`Streamlet::do_job`] needs.
     pub jobs: Box<dyn Fn(Job) + Send + Sync>,
     /// Directory of stream directories.
     pub root: PathBuf,
@@ -86,6 +87,9 @@ pub struct Streamlet {
     pub(crate) id: StreamletId,
     pub(crate) env: Arc<Env>,
     pub(crate) settings: ArcSwap<Settings>,
+    /// Closing, repair, recording and trim take turns: each leaves records and files that the next
+    /// relies on. Held across I/O, so no append and no read ever takes it.
+    pub(crate) maintenance: Mutex<()>,
     /// The streamlet lock: first of the two levels.
     pub(crate) inner: Mutex<Inner>,
     pub(crate) deleted: AtomicBool,
@@ -98,7 +102,11 @@ pub(crate) struct Inner {
     pub(crate) lanes: Vec<Lane>,
     /// Lanes of producers, with `lane_by = producer`: pinned for the life of (id, epoch).
     pub(crate) pins: HashMap<(i64, i16), LaneId>,
-    /// Lanes are being cut for a growth: no appends until it is recorded.
+    /// When `pins` has grown to this, those that no lane remembers are dropped.
+    pub(crate) pins_limit: usize,
+    /// Groups begun whose record is not asked for yet: repair must not close them before.
+    pub(crate) announcing: Vec<GroupId>,
+    /// Lanes are being cut for a growth: nothing split by the old number is appended any more.
     pub(crate) cutting: bool,
 }
 
@@ -152,6 +160,16 @@ pub(crate) struct Tail {
     pub(crate) prepare_asked: bool,
 }
 
+/// The streamlet lock over `inner`.
+pub(crate) fn streamlet_lock(inner: Inner) -> Mutex<Inner> {
+    mutex(Rank::Streamlet, inner)
+}
+
+/// The group lock over `tail`.
+pub(crate) fn group_lock(tail: Tail) -> Mutex<Tail> {
+    mutex(Rank::Group, tail)
+}
+
 impl Streamlet {
     pub(crate) fn lane_key(&self, lane: LaneId) -> LaneKey {
         LaneKey { stream: self.stream, streamlet: self.id, lane }
@@ -203,18 +221,20 @@ impl Streamlet {
     /// Changes what may change while the stream runs, except the number of lanes
     /// (see [`Streamlet::cut_lanes`]).
     pub fn alter(&self, change: impl Fn(&mut Settings)) {
-        let mut settings = (**self.settings.load()).clone();
-        let (lanes, generation) = (settings.lanes, settings.lane_generation);
-        change(&mut settings);
-        (settings.lanes, settings.lane_generation) = (lanes, generation);
-        let ack = settings.ack;
-        self.settings.store(Arc::new(settings));
-        let active: Vec<_> = {
+        let groups = {
+            // Under the lock, so that neither a growth nor a group begun meanwhile is missed.
             let inner = self.inner.lock();
-            inner.lanes.iter().filter_map(Lane::active).collect()
+            let mut settings = (**self.settings.load()).clone();
+            let (lanes, generation) = (settings.lanes, settings.lane_generation);
+            change(&mut settings);
+            (settings.lanes, settings.lane_generation) = (lanes, generation);
+            let ack = settings.ack;
+            self.settings.store(Arc::new(settings));
+            let active: Vec<_> = inner.lanes.iter().filter_map(Lane::active).collect();
+            active.iter().for_each(|active| active.group.set_policy(ack));
+            active
         };
-        for active in active {
-            active.group.set_policy(ack);
+        for active in groups {
             active.group.pump(&self.env.pump);
         }
     }

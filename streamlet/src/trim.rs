@@ -1,7 +1,5 @@
 //! Trim and retention: moving a lane's log start up and freeing whole groups below it.
 
-use std::io::ErrorKind;
-
 use kera_log_segments::group::Group;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
@@ -28,6 +26,7 @@ impl Streamlet {
     /// # Errors
     /// [`RecordError`] if the new log start could not be recorded; nothing is deleted then.
     pub fn trim(&self, lane: LaneId, ordinal: Ordinal) -> Result<Trimmed, RecordError> {
+        let _turn = self.maintenance.lock();
         let (log_start, doomed, successor, epoch) = {
             let inner = self.inner.lock();
             let Some(slot) = inner.lanes.get(lane.0 as usize) else { return Ok(Trimmed::default()) };
@@ -43,8 +42,17 @@ impl Streamlet {
                 }
             }
             if successor.is_none() {
-                successor = doomed.pop();
+                // The newest group with records stays, and with it what follows: its file tells
+                // what the lane remembers of its producers.
+                let newest = doomed.iter().rposition(|g| g.end().ordinal > g.spec().first_ordinal).unwrap_or(0);
+                successor = doomed.drain(newest..).next();
             }
+            // Below the oldest group that stays there may be a gap; a start within it would look to
+            // a recovery as if groups were missing.
+            let log_start = match &successor {
+                Some(oldest) if !doomed.is_empty() => log_start.max(oldest.spec().first_ordinal.min(slot.head.ordinal())),
+                _ => log_start,
+            };
             if log_start == slot.log_start && doomed.is_empty() {
                 return Ok(Trimmed { log_start, ..Default::default() });
             }
@@ -54,7 +62,7 @@ impl Streamlet {
         if let Some(successor) = successor.filter(|g| g.lane_head().is_some()) {
             // An active successor: its header and snapshot must be on disk before the state in the
             // groups below may go.
-            if successor.written().address == 0 || successor.sync().is_err() {
+            if successor.written().address == 0 || self.env.pump.settle(&successor).is_err() {
                 doomed.clear();
             }
         }
@@ -72,12 +80,7 @@ impl Streamlet {
         let mut freed_bytes = 0;
         for group in &doomed {
             freed_bytes += group.end_address();
-            group.release_file();
-            if let Err(error) = self.env.io.remove_file(&group.spec().path)
-                && error.kind() != ErrorKind::NotFound
-            {
-                tracing::warn!(group = ?group, %error, "a trimmed group's file could not be removed");
-            }
+            self.remove_file(group);
         }
         Ok(Trimmed { log_start, freed_bytes, groups: doomed.len() })
     }

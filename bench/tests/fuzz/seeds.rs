@@ -1,6 +1,7 @@
 //! The seeds of the fuzz targets: small inputs that reach every part of what is fuzzed.
 
 use bytes::BytesMut;
+use kera_log_segments::group::AckPolicy;
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, SegmentHeader};
 use kera_protocol::Message;
 use kera_protocol::batch::{
@@ -117,6 +118,7 @@ fn segment(segment: u32, first_ordinal: u64, snapshot: &[u8]) -> SegmentHeader {
         snapshot_bytes: snapshot.len() as u32,
         snapshot_crc: crc32c(snapshot),
         created_ms: 1_700_000_000_000,
+        ack: AckPolicy::Synced,
     }
 }
 

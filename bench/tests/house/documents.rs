@@ -118,6 +118,42 @@ fn make_targets_that_documents_name_exist() {
     check("a make target that a document names exists", broken);
 }
 
+/// The string literal that follows each `mark` in `text`.
+fn literals_after<'a>(text: &'a str, mark: &str) -> BTreeSet<&'a str> {
+    let after = text
+        .match_indices(mark)
+        .map(|(at, _)| text[at + mark.len()..].trim_start());
+    let opened = after.filter_map(|rest| rest.strip_prefix('"'));
+    opened
+        .filter_map(|rest| rest.split_once('"'))
+        .map(|(literal, _)| literal)
+        .collect()
+}
+
+#[test]
+fn every_metric_is_documented_and_every_documented_metric_exists() {
+    let code = fs::read_to_string(root().join("broker/src/metrics.rs")).expect("the metrics");
+    let document = fs::read_to_string(root().join("docs/metrics.md")).expect("docs/metrics.md");
+    let mut exist = literals_after(&code, "registry.register(");
+    exist.extend(literals_after(&code, "gauge(&mut registry,"));
+    exist.extend(literals_after(&code, "gauge(registry,"));
+    assert!(exist.len() > 10, "only {exist:?} were found in the code");
+    let quoted = document.split('`').skip(1).step_by(2);
+    // A counter is exposed with a suffix of its own.
+    let documented: BTreeSet<_> = quoted
+        .filter_map(|code| code.strip_prefix("kera_"))
+        .map(|name| name.strip_suffix("_total").unwrap_or(name))
+        .collect();
+    let broken: Vec<_> = exist
+        .symmetric_difference(&documented)
+        .map(|name| format!("kera_{name} is only in one of broker/src/metrics.rs, docs/metrics.md"))
+        .collect();
+    check(
+        "the document lists every metric there is, and no other",
+        broken,
+    );
+}
+
 #[test]
 fn the_two_commands_stand_in_the_readme_and_ci_runs_the_second() {
     let readme = fs::read_to_string(root().join("README.md")).expect("a README");

@@ -20,7 +20,7 @@ use super::status;
 use crate::catalog::{Stream, settings_of};
 use crate::clock::now_ms;
 use crate::fetch::cursor;
-use crate::start::{BROKER_ID, Shared};
+use crate::start::Shared;
 
 /// Producer ids taken from the metadata store at once.
 const PRODUCER_ID_BLOCK: u64 = 1000;
@@ -174,17 +174,7 @@ impl Streams for StreamsService {
 }
 
 fn create(shared: &Arc<Shared>, record: StreamRecord) -> Result<Arc<Stream>, WireError> {
-    let (record, records) =
-        shared.metadata.create_stream(record, BROKER_ID).map_err(|e| metadata_error(&e))?;
-    shared.recorder.add_streamlets(&records);
-    let settings = settings_of(&record);
-    let streamlets = records
-        .iter()
-        .map(|s| Streamlet::new(record.id, s.streamlet, s.epoch, settings.clone(), shared.env.clone()))
-        .collect();
-    let stream = Stream::new(record, streamlets);
-    shared.catalog.insert(stream.clone());
-    Ok(stream)
+    shared.create_stream(record).map_err(|e| metadata_error(&e))
 }
 
 fn alter(shared: &Shared, stream: &Stream, wire: &v1::StreamConfig) -> Result<(), WireError> {
@@ -209,7 +199,7 @@ fn grow(shared: &Shared, stream: &Stream, old: &StreamRecord, mut new: StreamRec
     for (index, streamlet) in stream.streamlets.iter().enumerate() {
         let Some(cuts) = cut(streamlet) else {
             stream.streamlets[..index].iter().for_each(|s| s.abort_growth());
-            let text = format!("a lane of stream {} is recovering from a failed write; try again", old.name);
+            let text = format!("a lane of stream {} could not make its records durable; try again", old.name);
             return Err(WireError::new(ErrorCode::StorageError, text));
         };
         if new.config.lane_by == LaneBy::Key {
@@ -227,13 +217,22 @@ fn grow(shared: &Shared, stream: &Stream, old: &StreamRecord, mut new: StreamRec
     Ok(())
 }
 
+/// Cuts a streamlet's lanes and waits until all below the boundaries is durable: a failed write must
+/// not put a lane's end below its recorded boundary.
 fn cut(streamlet: &Streamlet) -> Option<Vec<kera_streamlet::LaneCut>> {
+    let mut cuts = None;
     for _ in 0..CUT_ATTEMPTS {
-        if let Some(cuts) = streamlet.cut_lanes() {
-            return Some(cuts);
+        if cuts.is_none() {
+            cuts = streamlet.cut_lanes();
         }
-        // A repair is short; it needs no more than its turn at the disk.
+        if cuts.as_ref().is_some_and(|cuts| streamlet.growth_settled(cuts)) {
+            return cuts;
+        }
+        // A repair or a sync is short; it needs no more than its turn at the disk.
         std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    if cuts.is_some() {
+        streamlet.abort_growth();
     }
     None
 }

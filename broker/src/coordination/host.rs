@@ -270,7 +270,7 @@ impl Host {
     /// Sends the replies whose events are durable.
     fn settle(&self, state: &mut State, waker: &Waker) {
         while let Some((appended, _)) = state.held.front() {
-            match appended.outcome() {
+            match appended.poll(waker) {
                 Outcome::Durable => {
                     if let Some((_, replies)) = state.held.pop_front() {
                         replies.into_iter().for_each(|(tell, answer)| drop(tell.send(answer)));
@@ -280,11 +280,7 @@ impl Host {
                     self.give_up(state, "writing its events failed");
                     return;
                 }
-                Outcome::Pending => {
-                    if appended.head.wait(appended.next_ordinal, waker) {
-                        break;
-                    }
-                }
+                Outcome::Pending => break,
             }
         }
         if let Some((appended, below)) = &state.trim {

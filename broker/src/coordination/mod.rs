@@ -16,15 +16,14 @@ use kera_metadata::{MetadataError, StreamConfig, StreamRecord};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::partition::key_hash;
 use kera_protocol::v1;
-use kera_streamlet::Streamlet;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use crate::catalog::{Stream, settings_of};
+use crate::catalog::Stream;
 use crate::clock::now_ms;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
-use crate::start::{BROKER_ID, Shared};
+use crate::start::Shared;
 use host::Host;
 
 /// The internal stream of leases and commits.
@@ -177,15 +176,5 @@ fn create_stream(shared: &Shared, streamlets: u32) -> Result<Arc<Stream>, Metada
         max_batch_bytes: StreamConfig::default_max_batch_bytes(1 << 20),
         ..StreamConfig::default()
     };
-    let record = StreamRecord::new(GROUPS_STREAM, config, now_ms());
-    let (record, records) = shared.metadata.create_stream(record, BROKER_ID)?;
-    shared.recorder.add_streamlets(&records);
-    let settings = settings_of(&record);
-    let streamlets = records
-        .iter()
-        .map(|s| Streamlet::new(record.id, s.streamlet, s.epoch, settings.clone(), shared.env.clone()))
-        .collect();
-    let stream = Stream::new(record, streamlets);
-    shared.catalog.insert(stream.clone());
-    Ok(stream)
+    shared.create_stream(StreamRecord::new(GROUPS_STREAM, config, now_ms()))
 }

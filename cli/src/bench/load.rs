@@ -20,8 +20,8 @@ use crate::failure::Failure;
 const VALUES: usize = 1024;
 /// Batches of one producer whose acknowledgements are waited for.
 const TRACKED: usize = 4096;
-/// Shorter waits are spun through: the system's timers are no finer.
-const SPIN: Duration = Duration::from_micros(60);
+/// Shorter waits are spun through: a timer would come too late by more.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// What a load is made of.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +30,10 @@ pub struct Plan {
     pub records: u64,
     /// Records a second of all producers together; none for as many as possible.
     pub rate: Option<f64>,
-    /// Put the moment each record was due into its first eight bytes, in nanoseconds since `begin`.
+    /// Put the moment each record was due into its first eight bytes.
     pub stamped: bool,
-    /// The moment from which everything is counted.
-    pub begin: Instant,
+    /// Stamps are nanoseconds since this moment.
+    pub stamps_from: Instant,
 }
 
 /// Runs the load and waits until every record is acknowledged; returns the latencies from due (or
@@ -45,19 +45,24 @@ pub async fn produce(
     plan: Plan,
 ) -> Result<Histogram<u64>, Failure> {
     let producers = u64::from(load.producers);
-    let mut running = Vec::new();
-    for number in 0..producers {
+    let mut open = Vec::new();
+    for _ in 0..producers {
         let builder = Producer::builder()
             .bootstrap(bootstrap)
             .stream(stream)
             .compression(load.compression.into());
-        let producer = load.batching.apply(builder).build().await?;
+        open.push(load.batching.apply(builder).build().await?);
+    }
+    let begin = Instant::now();
+    let mut running = Vec::new();
+    for (number, producer) in (0..producers).zip(open) {
         let share = plan.records / producers + u64::from(number < plan.records % producers);
         let part = Part {
             producer: producer.clone(),
             values: Values::new(load.record_size as usize),
             records: share,
-            begin: plan.begin,
+            begin,
+            stamps_from: plan.stamps_from,
             every: plan
                 .rate
                 .map(|rate| Duration::from_secs_f64(producers as f64 / rate)),
@@ -133,6 +138,7 @@ struct Part {
     values: Values,
     records: u64,
     begin: Instant,
+    stamps_from: Instant,
     every: Option<Duration>,
     stamped: bool,
 }
@@ -158,7 +164,8 @@ impl Part {
             let value = self.values.next();
             if self.stamped {
                 let moment = due.unwrap_or_else(Instant::now);
-                let nanos = moment.saturating_duration_since(self.begin).as_nanos() as u64;
+                let nanos = moment.saturating_duration_since(self.stamps_from);
+                let nanos = u64::try_from(nanos.as_nanos()).unwrap_or(u64::MAX);
                 value[..8].copy_from_slice(&nanos.to_le_bytes());
             }
             let record = Record::of_value(value);
@@ -244,8 +251,8 @@ fn wait_until(due: Instant) {
             return;
         }
         if left > SPIN {
-            // May come back early, never much too late.
-            std::thread::park_timeout(left - SPIN / 2);
+            // May come back early.
+            std::thread::park_timeout(left);
         } else {
             std::hint::spin_loop();
         }

@@ -1,9 +1,11 @@
 //! `kera bench`: load from this process, measured here and at the broker.
 
+mod consume;
 mod cpu;
 mod disk;
 mod load;
 mod produce;
+mod read;
 pub mod report;
 mod setup;
 
@@ -35,7 +37,7 @@ pub struct CommonArgs {
     /// The stream; made if there is none
     pub stream: String,
     /// Records in all
-    #[arg(long, short = 'n', value_name = "N", default_value = "1M", value_parser = parse::records)]
+    #[arg(long, short = 'n', value_name = "N", default_value = "5M", value_parser = parse::records)]
     pub records: u64,
     /// Streamlets, if the stream is made
     #[arg(long, value_name = "M", default_value_t = 1)]
@@ -141,6 +143,7 @@ pub async fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Produce(args) => produce::run(args).await,
         BenchCommand::Latency(args) => produce::latency(args).await,
-        BenchCommand::Consume(_) | BenchCommand::E2e(_) => Ok(std::process::ExitCode::SUCCESS),
+        BenchCommand::Consume(args) => consume::run(args).await,
+        BenchCommand::E2e(args) => consume::e2e(args).await,
     }
 }

@@ -44,7 +44,7 @@ async fn load(
         records: common.records,
         rate,
         stamped: false,
-        begin: Instant::now(),
+        stamps_from: Instant::now(),
     };
     let latencies = produce(&common.stream, &common.connect.bootstrap, load, plan).await?;
     let taken = meter.stop();

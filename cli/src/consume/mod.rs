@@ -2,11 +2,12 @@
 
 mod alone;
 mod format;
+mod shared;
 
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use kera_protocol::batch::Record;
+use kera_consumer::{Batch, ConsumeError, Order};
 
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
@@ -99,42 +100,71 @@ impl Sink {
         self.written >= self.most
     }
 
-    /// Writes a record; false when it was the last to be written.
-    fn write(
-        &mut self,
-        (streamlet, lane): (u32, u32),
-        ordinal: u64,
-        record: &Record<'_>,
-    ) -> Result<bool, Failure> {
-        let headers: Vec<_> = record
-            .headers()
-            .map(|header| (header.key, header.value))
-            .collect();
-        self.line.clear();
-        self.formatter.write(
-            &Shown {
-                streamlet,
-                lane,
-                ordinal,
-                timestamp_ms: record.timestamp,
-                key: record.key,
-                value: record.value,
-                headers: &headers,
-            },
-            &mut self.line,
-        )?;
-        self.out.bytes(&self.line)?;
-        self.written += 1;
-        Ok(!self.is_full())
+    /// Writes a batch's records; false if --max ended it before its last.
+    fn write(&mut self, batch: &Batch) -> Result<bool, Failure> {
+        let lane = batch.lane();
+        for record in batch.records() {
+            if self.is_full() {
+                return Ok(false);
+            }
+            let record = record?;
+            let headers: Vec<_> = record
+                .headers()
+                .map(|header| (header.key, header.value))
+                .collect();
+            self.line.clear();
+            self.formatter.write(
+                &Shown {
+                    streamlet: lane.streamlet.0,
+                    lane: lane.lane.0,
+                    ordinal: record.ordinal,
+                    timestamp_ms: record.timestamp,
+                    key: record.key,
+                    value: record.value,
+                    headers: &headers,
+                },
+                &mut self.line,
+            )?;
+            self.out.bytes(&self.line)?;
+            self.written += 1;
+        }
+        Ok(true)
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        self.out.flush()
+    }
+}
+
+/// Says what is wrong and returns if reading may go on; otherwise it ends.
+fn go_on(error: ConsumeError) -> Result<(), Failure> {
+    if !error.is_retryable() {
+        return Err(error.into());
+    }
+    eprintln!("warning: {error}");
+    Ok(())
+}
+
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Lane => Order::Lane,
+            OrderArg::None => Order::None,
+        }
     }
 }
 
 /// Runs `kera consume`.
 pub async fn run(args: ConsumeArgs) -> Outcome {
     let mut sink = Sink::new(&args);
+    // The first contact says clearly when nobody is there.
+    args.connect.control().await?;
     if !sink.is_full() {
-        alone::consume(&args, &mut sink).await?;
+        match &args.group {
+            Some(group) => shared::consume(&args, group, &mut sink).await?,
+            None => alone::consume(&args, &mut sink).await?,
+        }
     }
-    sink.out.flush()?;
+    sink.flush()?;
     Ok(ExitCode::SUCCESS)
 }

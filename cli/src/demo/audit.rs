@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use kera_rpc::Client;
+use kera_consumer::{Reader, Start};
 
 use super::check::{Audit, Verdict};
 use super::data::Flight;
 use crate::failure::Failure;
-use crate::parse::Start;
-use crate::reader::{LaneReader, find};
 
 /// The broker has just answered; it is not waited for long.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads everything that `stream` holds. `sent` is what each producer had acknowledged.
 pub(super) async fn audit(
@@ -19,30 +17,30 @@ pub(super) async fn audit(
     stream: &str,
     sent: Vec<u64>,
 ) -> Result<Verdict, Failure> {
-    let client = Client::connect_to(bootstrap)?;
-    let meta = client.stream(stream).await?;
-    let places = find(&client, stream, Start::Earliest).await?;
+    let mut reader = Reader::builder()
+        .bootstrap(bootstrap)
+        .stream(stream)
+        .start(Start::Earliest)
+        .follow(false)
+        .open()
+        .await?;
     let mut audit = Audit::new(sent);
-    for place in places {
-        let mut reader = LaneReader::new(client.clone(), meta.clone(), &place, PATIENCE);
-        while reader.ordinal() < place.head_ordinal {
-            let before = reader.ordinal();
-            let bytes = reader.read(PATIENCE).await?;
-            reader.visit(&bytes, |ordinal, record| {
-                let flight = record.value.and_then(Flight::parse);
-                audit.record(
-                    ordinal,
-                    flight.map(|flight| (flight.producer, flight.sequence)),
-                );
-                Ok(true)
-            })?;
-            if reader.ordinal() == before {
-                return Err(Failure::message(format!(
-                    "nothing can be read at ordinal {before}, below the durable head {}",
-                    place.head_ordinal
-                )));
-            }
+    loop {
+        let next = tokio::time::timeout(PATIENCE, reader.next_batch()).await;
+        let Ok(next) = next else {
+            return Err(Failure::message(format!(
+                "nothing can be read behind ordinal {}",
+                audit.next_ordinal()
+            )));
+        };
+        let Some(batch) = next? else {
+            return Ok(audit.finish());
+        };
+        for record in batch.records() {
+            let record = record?;
+            let flight = record.value.and_then(Flight::parse);
+            let identity = flight.map(|flight| (flight.producer, flight.sequence));
+            audit.record(record.ordinal, identity);
         }
     }
-    Ok(audit.finish())
 }

@@ -108,6 +108,11 @@ impl Audit {
         self.next[producer] = self.next[producer].max(sequence + 1);
     }
 
+    /// The least ordinal that the next record may have.
+    pub fn next_ordinal(&self) -> u64 {
+        self.next_ordinal.unwrap_or(0)
+    }
+
     /// The verdict, once the lane was read to its end.
     pub fn finish(mut self) -> Verdict {
         self.verdict.lost = self.verdict.sent - self.seen.count();

@@ -70,7 +70,7 @@ impl Part {
         let offset = (self.number * flights.len() / 4) as u64;
         while next < self.records {
             ticks.tick().await;
-            allowed = f64::min(allowed + each, 2.0 * each);
+            allowed = f64::min(allowed + each, 10.0 * each);
             let mut burst = Burst::default();
             while allowed >= 1.0 && next < self.records {
                 allowed -= 1.0;
@@ -155,8 +155,7 @@ async fn track(
 pub(super) fn outside(sent: &[Sent], away: Option<(Instant, Instant)>) -> Histogram<u64> {
     let mut all = histogram();
     for (appended, latency, count) in sent.iter().flat_map(|sent| &sent.latencies) {
-        let touched =
-            away.is_some_and(|(from, to)| *appended < to && *appended + *latency > from);
+        let touched = away.is_some_and(|(from, to)| *appended < to && *appended + *latency > from);
         if !touched {
             record(&mut all, *latency, *count);
         }

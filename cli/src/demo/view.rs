@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::data::carrier_name;
 use crate::failure::Failure;
-use crate::output::{Table, count};
+use crate::output::{Table, count, per_second};
 
 /// How often a terminal is repainted.
 const REPAINT: Duration = Duration::from_millis(100);
@@ -76,10 +76,7 @@ impl Progress {
     /// Adds what a consumer computed from a batch.
     pub(super) fn add_delays<'a>(&self, batch: impl IntoIterator<Item = (&'a str, Delays)>) {
         // Poisoned only if a thread panicked here, where nothing does.
-        let mut delays = self
-            .delays
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         for (carrier, more) in batch {
             let sum = match delays.get_mut(carrier) {
                 Some(sum) => sum,
@@ -93,10 +90,7 @@ impl Progress {
 
     /// The table computed from the stream: delay by carrier, the most flights first.
     pub(super) fn table(&self) -> String {
-        let delays = self
-            .delays
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rows: Vec<(&String, &Delays)> = delays.iter().collect();
         rows.sort_by_key(|(code, delays)| (std::cmp::Reverse(delays.flights), code.as_str()));
         let mut table = Table::new(&["carrier", "", ">flights", ">mean delay"]);
@@ -141,6 +135,11 @@ impl View {
         }
     }
 
+    /// Seconds since the demo began.
+    pub(super) fn seconds(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
     /// Says something that stays on the screen.
     pub(super) fn say(&self, text: &str) {
         match &self.terminal {
@@ -173,8 +172,16 @@ impl View {
         let consumers = progress.consumers.load(Relaxed);
         match &self.terminal {
             Some(terminal) => {
-                terminal.acknowledged.set_position(acknowledged);
-                terminal.processed.set_position(processed);
+                for (bar, done) in [
+                    (&terminal.acknowledged, acknowledged),
+                    (&terminal.processed, processed),
+                ] {
+                    bar.set_position(done);
+                    bar.set_message(format!(
+                        "{}/s",
+                        count(per_second(done, self.begin.elapsed()))
+                    ));
+                }
                 terminal.lag.set_position(lag);
                 terminal.lag.set_message(format!(
                     "{} behind, {consumers} consumer{} on one lane",
@@ -185,7 +192,7 @@ impl View {
             }
             None => eprintln!(
                 "{:5.1} s  {:>9} of {} acknowledged  {:>9} processed  {:>9} behind  {consumers} consumers",
-                self.begin.elapsed().as_secs_f64(),
+                self.seconds(),
                 count(acknowledged),
                 count(self.records),
                 count(processed),
@@ -223,11 +230,11 @@ impl Terminal {
             bar.set_prefix(prefix);
             bar
         };
-        let bar = "{prefix:>12} [{bar:40.green}] {human_pos}/{human_len} {per_sec}";
+        let bar = "{prefix:>12} [{bar:40.green}] {human_pos}/{human_len} {msg}";
         Self {
             acknowledged: add(records, bar, "acknowledged"),
             processed: add(records, bar, "processed"),
-            lag: add(records / 4, "{prefix:>12} [{bar:40.yellow}] {msg}", "lag"),
+            lag: add(records / 8, "{prefix:>12} [{bar:40.yellow}] {msg}", "lag"),
             table: add(0, "\n{msg}", ""),
             bars,
         }

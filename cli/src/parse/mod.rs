@@ -147,6 +147,17 @@ impl From<Start> for v1::StartAt {
     }
 }
 
+impl From<Start> for kera_consumer::Start {
+    fn from(start: Start) -> Self {
+        match start {
+            Start::Earliest => Self::Earliest,
+            Start::Latest => Self::Latest,
+            Start::Time(ms) => Self::Timestamp(ms),
+            Start::Ordinal(ordinal) => Self::Ordinal(ordinal),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

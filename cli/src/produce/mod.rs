@@ -71,7 +71,7 @@ pub struct BatchingArgs {
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = parse::small_size)]
     pub batch_size: u32,
     /// Send a batch when its first record has waited this long
-    #[arg(long, value_name = "DURATION", default_value = "5ms", value_parser = parse::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse::duration)]
     pub linger: std::time::Duration,
 }
 

@@ -53,8 +53,9 @@ pub async fn run(args: ProduceArgs) -> Outcome {
     if !args.quiet {
         let took = begin.elapsed();
         eprintln!(
-            "{} records acknowledged in {} ({}/s)",
+            "{} record{} acknowledged in {} ({}/s)",
             count(sent),
+            if sent == 1 { "" } else { "s" },
             short_time(took),
             count(per_second(sent, took))
         );

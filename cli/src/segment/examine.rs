@@ -29,6 +29,8 @@ pub(super) struct Examination {
     pub(super) group: u64,
     pub(super) generation: u32,
     pub(super) epoch: u32,
+    /// What acknowledgements promised when the group was begun.
+    pub(super) ack: String,
     pub(super) segment_size: u32,
     pub(super) segments_at_most: u32,
     pub(super) snapshot_bytes: u32,
@@ -180,6 +182,7 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
         group: header.group.0,
         generation: header.generation,
         epoch: header.epoch.0,
+        ack: format!("{:?}", header.ack).to_lowercase(),
         segment_size: header.segment_size,
         segments_at_most: header.segments,
         snapshot_bytes: header.snapshot_bytes,

@@ -32,6 +32,7 @@ fn header(segment: u32, first_ordinal: u64) -> SegmentHeader {
         snapshot_bytes: 0,
         snapshot_crc: 0,
         created_ms: 1_700_000_000_000,
+        ack: kera_log_segments::group::AckPolicy::Written,
     }
 }
 

@@ -48,8 +48,8 @@ pub(super) fn print(found: &Examination, with_batches: bool) -> Result<(), Failu
         (
             "group",
             format!(
-                "{}, generation {}, epoch {}",
-                found.group, found.generation, found.epoch
+                "{}, generation {}, epoch {}, ack {}",
+                found.group, found.generation, found.epoch, found.ack
             ),
         ),
         (

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kera_protocol::ids::StreamletId;
 use tokio::time::Instant;
 
 use super::{After, Fetcher, Sink};
@@ -57,14 +56,8 @@ impl Fetcher {
         };
         match meta {
             Ok(meta) => {
-                let owners: Vec<Arc<str>> = meta
-                    .owners()
-                    .iter()
-                    .map(|owner| owner.as_str().into())
-                    .collect();
-                self.state
-                    .lock()
-                    .set_owners(|streamlet| owners.get(StreamletId(streamlet).0 as usize).cloned());
+                let owners = meta.owners().iter().map(|owner| owner.as_str().into());
+                self.state.lock().set_owners(owners.collect());
                 true
             }
             Err(error) => {

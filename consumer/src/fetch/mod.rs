@@ -4,6 +4,8 @@
 //! Replies are handled where they arrive, on the connection's reading task, and the next request
 //! leaves from there: the driver task only connects, waits out pauses, and finds owners.
 
+mod arrive;
+mod ask;
 mod driver;
 mod source;
 mod state;
@@ -54,6 +56,8 @@ struct After {
     credits: Vec<(Arc<DataConnection>, v1::CreditRequest)>,
     ready: bool,
     drive: bool,
+    /// Records that were trimmed before they were read.
+    skipped: u64,
 }
 
 /// Counts for metrics.
@@ -66,7 +70,6 @@ pub(crate) struct FetchCounts {
 pub(crate) struct Fetcher {
     client: Client,
     stream: String,
-    settings: FetchSettings,
     state: Mutex<State>,
     ready: Notify,
     work: Notify,
@@ -80,7 +83,6 @@ impl Fetcher {
         let fetcher = Arc::new(Self {
             client,
             stream,
-            settings,
             state: Mutex::new(State::new(settings)),
             ready: Notify::new(),
             work: Notify::new(),
@@ -94,8 +96,9 @@ impl Fetcher {
 
     /// Starts to read a source. Its key.
     pub(crate) fn add(&self, spec: SourceSpec) -> u64 {
-        let key = self.state.lock().add(spec);
-        self.work.notify_one();
+        let mut after = After::default();
+        let key = self.state.lock().add(spec, &mut after);
+        self.finish(after);
         key
     }
 
@@ -161,6 +164,16 @@ impl Fetcher {
         for connection in after.flush {
             connection.flush();
         }
+        if after.skipped > 0 {
+            self.counts
+                .skipped
+                .fetch_add(after.skipped, Ordering::Relaxed);
+            tracing::warn!(
+                stream = self.stream,
+                skipped = after.skipped,
+                "records were trimmed before they were read"
+            );
+        }
         if after.ready {
             self.ready.notify_one();
         }
@@ -190,7 +203,6 @@ impl FrameSink for Sink {
         };
         let mut after = After::default();
         fetcher.state.lock().reply(token, reply, &mut after);
-        fetcher.count(&mut after);
         fetcher.finish(after);
     }
 
@@ -217,20 +229,6 @@ impl FrameSink for Sink {
             .lock()
             .link_down(&self.address, self.link, &mut after);
         fetcher.finish(after);
-    }
-}
-
-impl Fetcher {
-    fn count(&self, _after: &mut After) {
-        let skipped = self.state.lock().take_skipped();
-        if skipped > 0 {
-            self.counts.skipped.fetch_add(skipped, Ordering::Relaxed);
-            tracing::warn!(
-                stream = self.stream,
-                skipped,
-                "records were trimmed before they were read"
-            );
-        }
     }
 }
 

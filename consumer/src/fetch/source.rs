@@ -52,12 +52,12 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(spec: SourceSpec) -> Self {
+    pub(super) fn new(spec: SourceSpec, owner: Option<Arc<str>>) -> Self {
         Self {
             next: spec.from,
             phase: Phase::Idle,
             round: 0,
-            owner: None,
+            owner,
             link: 0,
             subscription: 0,
             credit: 0,
@@ -131,14 +131,9 @@ impl Source {
     }
 
     /// How much credit to add after data was taken; 0 until it is worth a frame.
-    pub(super) fn credit_due(
-        &mut self,
-        settings: &FetchSettings,
-        sources: usize,
-        buffered: usize,
-    ) -> u64 {
+    pub(super) fn credit_due(&mut self, settings: &FetchSettings, sources: usize) -> u64 {
         let window = Self::window(settings, sources) as i64;
-        if buffered > settings.memory_limit || self.credit > window / 2 {
+        if self.credit > window / 2 {
             return 0;
         }
         let due = window - self.credit;

@@ -51,8 +51,14 @@ impl AlignedBuf {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
-        Self { start, len, home: Home::Heap }
+        let Some(start) = NonNull::new(start) else {
+            std::alloc::handle_alloc_error(layout)
+        };
+        Self {
+            start,
+            len,
+            home: Home::Heap,
+        }
     }
 
     fn layout(len: usize) -> Layout {
@@ -85,7 +91,9 @@ impl Drop for AlignedBuf {
     fn drop(&mut self) {
         match &self.home {
             // SAFETY: allocated by `zeroed` with this layout.
-            Home::Heap => unsafe { std::alloc::dealloc(self.start.as_ptr(), Self::layout(self.len)) },
+            Home::Heap => unsafe {
+                std::alloc::dealloc(self.start.as_ptr(), Self::layout(self.len))
+            },
             Home::Arena { arena, slot } => arena.free.lock().push(*slot),
         }
     }
@@ -93,7 +101,9 @@ impl Drop for AlignedBuf {
 
 impl fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +135,12 @@ impl Arena {
             )
         }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Arc::new(Self { start, slots, slot_bytes, free: Mutex::new((0..slots).rev().collect()) }))
+        Ok(Arc::new(Self {
+            start,
+            slots,
+            slot_bytes,
+            free: Mutex::new((0..slots).rev().collect()),
+        }))
     }
 
     /// A free slot, if `len` fits into one and one is left.
@@ -136,19 +151,34 @@ impl Arena {
         let slot = self.free.lock().pop()?;
         // SAFETY: `slot` is below `slots`, so the address lies within the mapping.
         let start = unsafe { self.start.add(slot as usize * self.slot_bytes) };
-        Some(AlignedBuf { start, len: self.slot_bytes, home: Home::Arena { arena: self.clone(), slot } })
+        Some(AlignedBuf {
+            start,
+            len: self.slot_bytes,
+            home: Home::Arena {
+                arena: self.clone(),
+                slot,
+            },
+        })
     }
 
     /// The whole arena, as the kernel wants it for registering.
     pub(super) fn iovec(&self) -> libc::iovec {
-        libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: self.slots as usize * self.slot_bytes }
+        libc::iovec {
+            iov_base: self.start.as_ptr().cast(),
+            iov_len: self.slots as usize * self.slot_bytes,
+        }
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this length; every buffer holds the arena, so none is left.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.slots as usize * self.slot_bytes) };
+        let _ = unsafe {
+            rustix::mm::munmap(
+                self.start.as_ptr().cast(),
+                self.slots as usize * self.slot_bytes,
+            )
+        };
     }
 }
 

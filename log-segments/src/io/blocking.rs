@@ -79,7 +79,10 @@ fn run_phase(phase: Vec<Op>, done: &mut Vec<Done>) {
         return;
     }
     let next = AtomicUsize::new(0);
-    let slots: Vec<Mutex<Slot>> = phase.into_iter().map(|op| Mutex::new(Slot::Todo(op))).collect();
+    let slots: Vec<Mutex<Slot>> = phase
+        .into_iter()
+        .map(|op| Mutex::new(Slot::Todo(op)))
+        .collect();
     let work = || {
         while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Nobody else comes to this slot: each index is drawn once.
@@ -92,14 +95,20 @@ fn run_phase(phase: Vec<Op>, done: &mut Vec<Done>) {
     std::thread::scope(|scope| {
         for _ in 1..threads {
             // Refused (no more threads): the others and this one do the work.
-            let _ = std::thread::Builder::new().name("kera-io".into()).spawn_scoped(scope, work);
+            let _ = std::thread::Builder::new()
+                .name("kera-io".into())
+                .spawn_scoped(scope, work);
         }
         work();
     });
-    done.extend(slots.into_iter().filter_map(|slot| match slot.into_inner() {
-        Slot::Done(done) => Some(done),
-        Slot::Todo(_) | Slot::Taken => None,
-    }));
+    done.extend(
+        slots
+            .into_iter()
+            .filter_map(|slot| match slot.into_inner() {
+                Slot::Done(done) => Some(done),
+                Slot::Todo(_) | Slot::Taken => None,
+            }),
+    );
 }
 
 /// An operation on its way through the threads of a phase.

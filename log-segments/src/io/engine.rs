@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+use super::Io;
 use super::blocking::Blocking;
 use super::uring::Uring;
-use super::Io;
 
 /// Which engine to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

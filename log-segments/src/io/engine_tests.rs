@@ -71,18 +71,48 @@ fn plain_calls_on_request_never_try_a_ring() {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn seccomp_refusal_falls_back() {
-    const LOAD_NR: libc::sock_filter = libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    let allow = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    let refuse = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
-    let is_setup = libc::sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_io_uring_setup as u32 };
+    const LOAD_NR: libc::sock_filter = libc::sock_filter {
+        code: 0x20,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let allow = libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ALLOW,
+    };
+    let refuse = libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+    };
+    let is_setup = libc::sock_filter {
+        code: 0x15,
+        jt: 0,
+        jf: 1,
+        k: libc::SYS_io_uring_setup as u32,
+    };
     let worker = std::thread::spawn(move || {
         let mut program = [LOAD_NR, is_setup, refuse, allow];
-        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
         // SAFETY: plain numbers; affects this thread alone, which ends with this test.
         let armed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 };
         // SAFETY: the program is valid for the call, which copies it; it binds this thread alone.
-        let armed = armed && unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0 };
-        assert!(armed, "seccomp is not available: {}", io::Error::last_os_error());
+        let armed = armed
+            && unsafe {
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter) == 0
+            };
+        assert!(
+            armed,
+            "seccomp is not available: {}",
+            io::Error::last_os_error()
+        );
         logged(|| {
             let io = open_engine(EngineKind::Auto);
             assert_eq!(io.name(), "blocking");

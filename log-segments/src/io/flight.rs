@@ -17,10 +17,29 @@ const MAX_TRANSFER: usize = 1 << 30;
 
 /// One request to the kernel.
 pub(super) enum Transfer {
-    Gather { fd: RawFd, slices: *const libc::iovec, count: u32, offset: u64 },
-    Write { fd: RawFd, start: *const u8, len: u32, offset: u64, fixed: bool },
-    Read { fd: RawFd, start: *mut u8, len: u32, offset: u64, fixed: bool },
-    SyncData { fd: RawFd },
+    Gather {
+        fd: RawFd,
+        slices: *const libc::iovec,
+        count: u32,
+        offset: u64,
+    },
+    Write {
+        fd: RawFd,
+        start: *const u8,
+        len: u32,
+        offset: u64,
+        fixed: bool,
+    },
+    Read {
+        fd: RawFd,
+        start: *mut u8,
+        len: u32,
+        offset: u64,
+        fixed: bool,
+    },
+    SyncData {
+        fd: RawFd,
+    },
 }
 
 /// What an operation needs next.
@@ -59,13 +78,23 @@ impl Flight {
         let direct = op.file().directness() != Directness::Cached;
         let goal = match &op {
             Op::Write { bufs, .. } => Ok(bufs.iter().map(|buf| buf.len()).sum()),
-            Op::WriteDirect { buf, len, .. } | Op::Read { buf, len, .. } => checked(buf.len(), *len),
+            Op::WriteDirect { buf, len, .. } | Op::Read { buf, len, .. } => {
+                checked(buf.len(), *len)
+            }
             Op::WriteZeros { len, .. } => Ok(*len),
             Op::SyncData { .. } | Op::SyncFileSystem { .. } => Ok(0),
         };
         let sync = op.is_sync();
-        let mut this =
-            Self { state: State::Flying(op), fixed, sync, direct, done: 0, goal: 0, stalls: 0, slices: Vec::new() };
+        let mut this = Self {
+            state: State::Flying(op),
+            fixed,
+            sync,
+            direct,
+            done: 0,
+            goal: 0,
+            stalls: 0,
+            slices: Vec::new(),
+        };
         match goal {
             Ok(0) if !sync => this.finish(Ok(0)),
             Ok(goal) => this.goal = goal,
@@ -87,7 +116,9 @@ impl Flight {
 
     /// What to ask the kernel for. What a ring cannot do is done here and now.
     pub(super) fn next(&mut self) -> Step {
-        let State::Flying(op) = &mut self.state else { return Step::Finished };
+        let State::Flying(op) = &mut self.state else {
+            return Step::Finished;
+        };
         let fd = match op {
             Op::SyncFileSystem { .. } => None,
             _ => op.file().raw_fd(),
@@ -108,7 +139,8 @@ impl Flight {
             }
             Op::WriteZeros { offset, .. } => {
                 let whole = ZEROS.0.len();
-                let parts = (0..len.div_ceil(whole)).map(|i| &ZEROS.0[..whole.min(len - i * whole)]);
+                let parts =
+                    (0..len.div_ceil(whole)).map(|i| &ZEROS.0[..whole.min(len - i * whole)]);
                 gather(parts, 0, &mut self.slices);
                 gathered(&self.slices, fd, *offset + done as u64)
             }
@@ -165,7 +197,11 @@ impl Flight {
         if self.stalls <= MAX_STALLS {
             return false;
         }
-        let kind = if answer < 0 { io::ErrorKind::Interrupted } else { io::ErrorKind::WriteZero };
+        let kind = if answer < 0 {
+            io::ErrorKind::Interrupted
+        } else {
+            io::ErrorKind::WriteZero
+        };
         self.finish(Err(kind.into()));
         true
     }
@@ -175,7 +211,11 @@ impl Flight {
         match self.state {
             State::Landed(done) => done,
             State::Flying(op) => Done::of(op, Err(lost())),
-            State::Gone => Done { result: Err(lost()), buf: None, bufs: Vec::new() },
+            State::Gone => Done {
+                result: Err(lost()),
+                buf: None,
+                bufs: Vec::new(),
+            },
         }
     }
 
@@ -190,7 +230,11 @@ impl Flight {
                     Some(code) => io::Error::from_raw_os_error(code),
                     None => error.kind().into(),
                 });
-                Done { result, buf: None, bufs: Vec::new() }
+                Done {
+                    result,
+                    buf: None,
+                    bufs: Vec::new(),
+                }
             }
         }
     }
@@ -201,11 +245,20 @@ fn lost() -> io::Error {
 }
 
 fn gathered(slices: &[libc::iovec], fd: RawFd, offset: u64) -> Transfer {
-    Transfer::Gather { fd, slices: slices.as_ptr(), count: slices.len() as u32, offset }
+    Transfer::Gather {
+        fd,
+        slices: slices.as_ptr(),
+        count: slices.len() as u32,
+        offset,
+    }
 }
 
 /// Fills `slices` with what is left of `parts` after `skip` bytes, as much as one request takes.
-fn gather<'a>(parts: impl Iterator<Item = &'a [u8]>, mut skip: usize, slices: &mut Vec<libc::iovec>) {
+fn gather<'a>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    mut skip: usize,
+    slices: &mut Vec<libc::iovec>,
+) {
     slices.clear();
     for part in parts {
         if skip >= part.len() {
@@ -214,7 +267,10 @@ fn gather<'a>(parts: impl Iterator<Item = &'a [u8]>, mut skip: usize, slices: &m
         }
         let rest = &part[skip..];
         skip = 0;
-        slices.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+        slices.push(libc::iovec {
+            iov_base: rest.as_ptr().cast_mut().cast(),
+            iov_len: rest.len(),
+        });
         if slices.len() == MAX_SLICES {
             break;
         }

@@ -242,11 +242,21 @@ pub struct Done {
 impl Done {
     fn of(op: Op, result: io::Result<usize>) -> Self {
         match op {
-            Op::Write { bufs, .. } => Self { result, buf: None, bufs },
-            Op::WriteDirect { buf, .. } | Op::Read { buf, .. } => Self { result, buf: Some(buf), bufs: Vec::new() },
-            Op::WriteZeros { .. } | Op::SyncData { .. } | Op::SyncFileSystem { .. } => {
-                Self { result, buf: None, bufs: Vec::new() }
-            }
+            Op::Write { bufs, .. } => Self {
+                result,
+                buf: None,
+                bufs,
+            },
+            Op::WriteDirect { buf, .. } | Op::Read { buf, .. } => Self {
+                result,
+                buf: Some(buf),
+                bufs: Vec::new(),
+            },
+            Op::WriteZeros { .. } | Op::SyncData { .. } | Op::SyncFileSystem { .. } => Self {
+                result,
+                buf: None,
+                bufs: Vec::new(),
+            },
         }
     }
 }

@@ -37,13 +37,20 @@ pub(super) fn open(path: &Path, how: OpenHow, direct: bool) -> io::Result<FileRe
         options.custom_flags(libc::O_DIRECT);
     }
     let opened = options.open(path).and_then(|file| {
-        let directness = if direct { directness(&file)? } else { Directness::Cached };
+        let directness = if direct {
+            directness(&file)?
+        } else {
+            Directness::Cached
+        };
         Ok(OsFile { file, directness })
     });
     match opened {
         Ok(file) => Ok(Arc::new(file)),
         Err(error) => {
-            let refused = matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported);
+            let refused = matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            );
             if direct && how == OpenHow::CreateNew && refused {
                 // A kernel makes the file before it refuses O_DIRECT on it.
                 let _ = std::fs::remove_file(path);
@@ -67,7 +74,9 @@ fn directness(file: &StdFile) -> io::Result<Directness> {
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        format!("direct i/o in blocks of {BLOCK_BYTES} bytes is not supported for this file; use the page cache"),
+        format!(
+            "direct i/o in blocks of {BLOCK_BYTES} bytes is not supported for this file; use the page cache"
+        ),
     ))
 }
 
@@ -107,10 +116,14 @@ impl File for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
-            let read = retry(|| rustix::io::pread(&self.file, &mut buf[filled..], offset + filled as u64))?;
+            let read = retry(|| {
+                rustix::io::pread(&self.file, &mut buf[filled..], offset + filled as u64)
+            })?;
             filled += read;
             // A direct read ends at the end of the file, and could not go on from an odd offset.
-            if read == 0 || (self.directness != Directness::Cached && !filled.is_multiple_of(BLOCK_BYTES)) {
+            if read == 0
+                || (self.directness != Directness::Cached && !filled.is_multiple_of(BLOCK_BYTES))
+            {
                 break;
             }
         }
@@ -131,7 +144,9 @@ impl File for OsFile {
                 Ok(0) => break,
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+                Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -160,7 +175,10 @@ impl File for OsFile {
 
     fn file_system(&self) -> io::Result<FileSystem> {
         let magic = retry(|| rustix::fs::fstatfs(&self.file))?.f_type;
-        Ok(FileSystem { device: self.file.metadata()?.dev(), magic: magic as u64 })
+        Ok(FileSystem {
+            device: self.file.metadata()?.dev(),
+            magic: magic as u64,
+        })
     }
 
     fn directness(&self) -> Directness {
@@ -199,7 +217,10 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
 /// A file in memory that no name leads to; `None` where the system has none to give.
 pub(super) fn memory_file() -> Option<FileRef> {
     let fd = rustix::fs::memfd_create("kera-probe", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-    Some(Arc::new(OsFile { file: fd.into(), directness: Directness::Cached }))
+    Some(Arc::new(OsFile {
+        file: fd.into(),
+        directness: Directness::Cached,
+    }))
 }
 
 pub(super) fn create_dir_all(dir: &Path) -> io::Result<()> {

@@ -13,14 +13,26 @@ pub(super) fn perform(mut op: Op) -> Done {
             let len = bufs.iter().map(|buf| buf.len()).sum();
             file.write_vectored_at(&slices, *offset).map(|()| len)
         }
-        Op::WriteDirect { file, offset, buf, len } => match checked(buf.len(), *len) {
-            Ok(len) => file.write_vectored_at(&[IoSlice::new(&buf[..len])], *offset).map(|()| len),
+        Op::WriteDirect {
+            file,
+            offset,
+            buf,
+            len,
+        } => match checked(buf.len(), *len) {
+            Ok(len) => file
+                .write_vectored_at(&[IoSlice::new(&buf[..len])], *offset)
+                .map(|()| len),
             Err(error) => Err(error),
         },
-        Op::WriteZeros { file, offset, len } => {
-            file.write_vectored_at(&zero_slices(*len), *offset).map(|()| *len)
-        }
-        Op::Read { file, offset, buf, len } => match checked(buf.len(), *len) {
+        Op::WriteZeros { file, offset, len } => file
+            .write_vectored_at(&zero_slices(*len), *offset)
+            .map(|()| *len),
+        Op::Read {
+            file,
+            offset,
+            buf,
+            len,
+        } => match checked(buf.len(), *len) {
             Ok(len) => file.read_at(&mut buf[..len], *offset),
             Err(error) => Err(error),
         },
@@ -44,7 +56,9 @@ pub(super) fn checked(buffer: usize, len: usize) -> io::Result<usize> {
 /// Slices of the one block of zeros that make `len` bytes.
 pub(super) fn zero_slices(len: usize) -> Vec<IoSlice<'static>> {
     let whole = ZEROS.0.len();
-    (0..len.div_ceil(whole)).map(|i| IoSlice::new(&ZEROS.0[..whole.min(len - i * whole)])).collect()
+    (0..len.div_ceil(whole))
+        .map(|i| IoSlice::new(&ZEROS.0[..whole.min(len - i * whole)]))
+        .collect()
 }
 
 /// Whether performing `op` waits for the device, so that several at a time are worth a thread each.

@@ -11,7 +11,9 @@ pub(super) fn start_writeback(file: BorrowedFd<'_>, offset: u64, len: u64) -> io
         return Err(io::ErrorKind::InvalidInput.into());
     };
     // SAFETY: the descriptor is borrowed, so it is open; the call takes no pointers.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    let result = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
+    };
     if result == 0 {
         return Ok(());
     }

@@ -71,11 +71,22 @@ impl Uring {
     /// Writes, syncs and reads back a file in memory. A sandbox may grant the ring and then fail
     /// each operation.
     fn check_round_trip(&self) -> io::Result<()> {
-        let Some(file) = os::memory_file() else { return Ok(()) };
+        let Some(file) = os::memory_file() else {
+            return Ok(());
+        };
         let ops = vec![
-            Op::Write { file: file.clone(), offset: 0, bufs: vec![bytes::Bytes::from_static(b"kera")] },
+            Op::Write {
+                file: file.clone(),
+                offset: 0,
+                bufs: vec![bytes::Bytes::from_static(b"kera")],
+            },
             Op::SyncData { file: file.clone() },
-            Op::Read { file, offset: 0, buf: AlignedBuf::zeroed(BLOCK_BYTES), len: 4 },
+            Op::Read {
+                file,
+                offset: 0,
+                buf: AlignedBuf::zeroed(BLOCK_BYTES),
+                len: 4,
+            },
         ];
         let mut read = None;
         for done in self.run(ops) {
@@ -84,7 +95,10 @@ impl Uring {
         }
         match read {
             Some(buf) if buf.starts_with(b"kera") => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring read back something else than it wrote")),
+            _ => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "io_uring read back something else than it wrote",
+            )),
         }
     }
 
@@ -114,11 +128,17 @@ impl Uring {
         match ring.fly(&mut flights) {
             Ok(()) => {
                 *slot = Some(ring);
-                ManuallyDrop::into_inner(flights).into_iter().map(Flight::into_done).collect()
+                ManuallyDrop::into_inner(flights)
+                    .into_iter()
+                    .map(Flight::into_done)
+                    .collect()
             }
             Err(error) => {
                 tracing::error!(%error, "an io_uring ring failed, its operations under way count as failed");
-                flights.iter_mut().map(|flight| flight.abandon(&error)).collect()
+                flights
+                    .iter_mut()
+                    .map(|flight| flight.abandon(&error))
+                    .collect()
             }
         }
     }
@@ -179,22 +199,35 @@ impl Io for Uring {
     }
 
     fn buffer(&self, len: usize) -> AlignedBuf {
-        self.arena.take(len).unwrap_or_else(|| AlignedBuf::zeroed(len))
+        self.arena
+            .take(len)
+            .unwrap_or_else(|| AlignedBuf::zeroed(len))
     }
 }
 
 impl Ring {
     fn new() -> io::Result<Self> {
         // Completions are only looked for when a batch waits: no need to interrupt it (Linux 5.19).
-        let ring = IoUring::builder().dontfork().setup_coop_taskrun().build(DEPTH);
+        let ring = IoUring::builder()
+            .dontfork()
+            .setup_coop_taskrun()
+            .build(DEPTH);
         let ring = match ring {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => IoUring::builder().dontfork().build(DEPTH)?,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                IoUring::builder().dontfork().build(DEPTH)?
+            }
             ring => ring?,
         };
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_submit_stable() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring of this kernel is too old (5.6 is the first that fits)"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "io_uring of this kernel is too old (5.6 is the first that fits)",
+            ));
         }
-        Ok(Self { ring, arena: Registration::Untried })
+        Ok(Self {
+            ring,
+            arena: Registration::Untried,
+        })
     }
 
     fn check_operations(&self) -> io::Result<()> {
@@ -208,11 +241,15 @@ impl Ring {
             ("write_fixed", opcode::WriteFixed::CODE),
             ("read_fixed", opcode::ReadFixed::CODE),
         ];
-        match needed.into_iter().find(|(_, code)| !probe.is_supported(*code)) {
+        match needed
+            .into_iter()
+            .find(|(_, code)| !probe.is_supported(*code))
+        {
             None => Ok(()),
-            Some((name, _)) => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, format!("io_uring does not grant the operation {name}")))
-            }
+            Some((name, _)) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("io_uring does not grant the operation {name}"),
+            )),
         }
     }
 
@@ -236,7 +273,10 @@ impl Ring {
         let mut from = 0;
         while from < flights.len() {
             let sync = flights[from].is_sync();
-            let len = flights[from..].iter().take_while(|flight| flight.is_sync() == sync).count();
+            let len = flights[from..]
+                .iter()
+                .take_while(|flight| flight.is_sync() == sync)
+                .count();
             self.fly_phase(from, &mut flights[from..from + len])?;
             from += len;
         }
@@ -270,7 +310,11 @@ impl Ring {
                 return Ok(());
             }
             // With more to submit, half the ring is enough to go on with.
-            let want = if ready.is_empty() { waiting_for } else { waiting_for.div_ceil(2) };
+            let want = if ready.is_empty() {
+                waiting_for
+            } else {
+                waiting_for.div_ceil(2)
+            };
             match self.ring.submit_and_wait(want as usize) {
                 Ok(_) => refusals = 0,
                 Err(error) => match error.raw_os_error() {
@@ -295,23 +339,52 @@ impl Ring {
 
 fn entry(transfer: &Transfer) -> squeue::Entry {
     match *transfer {
-        Transfer::Gather { fd, slices, count, offset } => {
-            opcode::Writev::new(types::Fd(fd), slices, count).offset(offset).build()
-        }
-        Transfer::Write { fd, start, len, offset, fixed: true } => {
-            opcode::WriteFixed::new(types::Fd(fd), start, len, 0).offset(offset).build()
-        }
-        Transfer::Write { fd, start, len, offset, fixed: false } => {
-            opcode::Write::new(types::Fd(fd), start, len).offset(offset).build()
-        }
-        Transfer::Read { fd, start, len, offset, fixed: true } => {
-            opcode::ReadFixed::new(types::Fd(fd), start, len, 0).offset(offset).build()
-        }
-        Transfer::Read { fd, start, len, offset, fixed: false } => {
-            opcode::Read::new(types::Fd(fd), start, len).offset(offset).build()
-        }
-        Transfer::SyncData { fd } => {
-            opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build()
-        }
+        Transfer::Gather {
+            fd,
+            slices,
+            count,
+            offset,
+        } => opcode::Writev::new(types::Fd(fd), slices, count)
+            .offset(offset)
+            .build(),
+        Transfer::Write {
+            fd,
+            start,
+            len,
+            offset,
+            fixed: true,
+        } => opcode::WriteFixed::new(types::Fd(fd), start, len, 0)
+            .offset(offset)
+            .build(),
+        Transfer::Write {
+            fd,
+            start,
+            len,
+            offset,
+            fixed: false,
+        } => opcode::Write::new(types::Fd(fd), start, len)
+            .offset(offset)
+            .build(),
+        Transfer::Read {
+            fd,
+            start,
+            len,
+            offset,
+            fixed: true,
+        } => opcode::ReadFixed::new(types::Fd(fd), start, len, 0)
+            .offset(offset)
+            .build(),
+        Transfer::Read {
+            fd,
+            start,
+            len,
+            offset,
+            fixed: false,
+        } => opcode::Read::new(types::Fd(fd), start, len)
+            .offset(offset)
+            .build(),
+        Transfer::SyncData { fd } => opcode::Fsync::new(types::Fd(fd))
+            .flags(types::FsyncFlags::DATASYNC)
+            .build(),
     }
 }

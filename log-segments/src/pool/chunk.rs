@@ -63,7 +63,15 @@ pub struct ChunkWriter {
 impl ChunkWriter {
     pub(super) fn new(pool: Arc<Shared>, index: u32) -> Self {
         let base = pool.region.at(index as usize * CHUNK_BYTES);
-        Self { chunk: Arc::new(Chunk { pool, index, base, published: AtomicUsize::new(0) }), staged: 0 }
+        Self {
+            chunk: Arc::new(Chunk {
+                pool,
+                index,
+                base,
+                published: AtomicUsize::new(0),
+            }),
+            staged: 0,
+        }
     }
 
     /// Bytes written, staged ones included.
@@ -97,7 +105,11 @@ impl ChunkWriter {
         // this writer alone has access; `bytes` is a reference to initialised memory, and it
         // cannot overlap a range that no reference points into.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.chunk.base.add(self.staged).as_ptr(), taken);
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.chunk.base.add(self.staged).as_ptr(),
+                taken,
+            );
         }
         self.staged += taken;
         taken
@@ -117,7 +129,11 @@ impl ChunkWriter {
         );
         // SAFETY: the range is staged and above `published`: this writer alone has access to it.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.chunk.base.add(at).as_ptr(), bytes.len());
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.chunk.base.add(at).as_ptr(),
+                bytes.len(),
+            );
         }
     }
 
@@ -128,7 +144,9 @@ impl ChunkWriter {
 
     /// A reader of this chunk.
     pub fn reader(&self) -> ChunkReader {
-        ChunkReader { chunk: self.chunk.clone() }
+        ChunkReader {
+            chunk: self.chunk.clone(),
+        }
     }
 }
 
@@ -166,7 +184,10 @@ impl ChunkReader {
     pub fn slice(&self, range: Range<usize>) -> Bytes {
         // Checked here, so that the owner's `as_ref` cannot panic.
         let _ = self.chunk.bytes(range.clone());
-        Bytes::from_owner(Slice { chunk: self.chunk.clone(), range })
+        Bytes::from_owner(Slice {
+            chunk: self.chunk.clone(),
+            range,
+        })
     }
 
     /// The published bytes of `range`, borrowed.
@@ -180,7 +201,10 @@ impl ChunkReader {
 
 impl std::fmt::Debug for ChunkReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ChunkReader").field("chunk", &self.chunk.index).field("published", &self.len()).finish()
+        f.debug_struct("ChunkReader")
+            .field("chunk", &self.chunk.index)
+            .field("published", &self.len())
+            .finish()
     }
 }
 

@@ -57,13 +57,17 @@ impl ChunkPool {
         if limit_bytes < CHUNK_BYTES {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("chunk pool limit of {limit_bytes} bytes holds no chunk; give it at least {CHUNK_BYTES} bytes"),
+                format!(
+                    "chunk pool limit of {limit_bytes} bytes holds no chunk; give it at least {CHUNK_BYTES} bytes"
+                ),
             ));
         }
         if limit_bytes > MAX_POOL_BYTES {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("chunk pool limit of {limit_bytes} bytes is over {MAX_POOL_BYTES}; check its unit"),
+                format!(
+                    "chunk pool limit of {limit_bytes} bytes is over {MAX_POOL_BYTES}; check its unit"
+                ),
             ));
         }
         let chunks = (limit_bytes / CHUNK_BYTES) as u32;
@@ -73,7 +77,13 @@ impl ChunkPool {
                 format!("reserving {limit_bytes} bytes of address space for the chunk pool failed ({error}); lower the limit or allow overcommit"),
             )
         })?;
-        Ok(Self { shared: Arc::new(Shared { region, chunks, free: free_list::FreeList::new(chunks) }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                region,
+                chunks,
+                free: free_list::FreeList::new(chunks),
+            }),
+        })
     }
 
     /// Takes a free chunk, or `None` when all of the limit is handed out.
@@ -119,7 +129,9 @@ impl ChunkPool {
     /// Meant for a sweeper: the interval between two calls is how long a free chunk stays warm.
     pub fn give_back_idle(&self) -> usize {
         self.shared.free.give_back_idle(|run| {
-            self.shared.region.give_back(run.start as usize * CHUNK_BYTES, run.len() * CHUNK_BYTES);
+            self.shared
+                .region
+                .give_back(run.start as usize * CHUNK_BYTES, run.len() * CHUNK_BYTES);
         }) * CHUNK_BYTES
     }
 }

@@ -52,7 +52,11 @@ impl Region {
     /// # Panics
     /// If `offset` is beyond the region.
     pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset < self.len, "offset {offset} lies beyond a region of {} bytes", self.len);
+        assert!(
+            offset < self.len,
+            "offset {offset} lies beyond a region of {} bytes",
+            self.len
+        );
         // SAFETY: `offset` is within the one allocation that starts at `base`.
         unsafe { self.base.add(offset) }
     }
@@ -62,12 +66,21 @@ impl Region {
     /// The caller has checked that nobody holds a reference into the range: the chunks in it are
     /// free and in the sweep's hands. Failure only means that the memory stays.
     pub(super) fn give_back(&self, offset: usize, len: usize) {
-        assert!(offset <= self.len && len <= self.len - offset, "range lies beyond the region");
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "range lies beyond the region"
+        );
         #[cfg(not(miri))]
         {
             use rustix::mm::{Advice, madvise};
             // SAFETY: the range lies within the mapping, and no reference into it exists.
-            let _ = unsafe { madvise(self.base.add(offset).as_ptr().cast(), len, Advice::LinuxDontNeed) };
+            let _ = unsafe {
+                madvise(
+                    self.base.add(offset).as_ptr().cast(),
+                    len,
+                    Advice::LinuxDontNeed,
+                )
+            };
         }
         #[cfg(miri)]
         // SAFETY: the range lies within the allocation, and no reference into it exists.

@@ -26,9 +26,18 @@ fn pool(chunks: usize) -> ChunkPool {
 
 #[test]
 fn limit_is_checked_and_rounded_to_whole_chunks() {
-    assert_eq!(ChunkPool::new(CHUNK_BYTES - 1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(ChunkPool::new(usize::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(ChunkPool::new(3 * CHUNK_BYTES + 5).unwrap().limit(), 3 * CHUNK_BYTES);
+    assert_eq!(
+        ChunkPool::new(CHUNK_BYTES - 1).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        ChunkPool::new(usize::MAX).unwrap_err().kind(),
+        io::ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        ChunkPool::new(3 * CHUNK_BYTES + 5).unwrap().limit(),
+        3 * CHUNK_BYTES
+    );
 }
 
 #[test]
@@ -38,7 +47,10 @@ fn append_takes_what_fits() {
     let reader = writer.reader();
     assert!(writer.is_empty() && reader.is_empty());
     assert_eq!(writer.append(b"kera"), 4);
-    assert_eq!((writer.len(), writer.remaining(), reader.len()), (4, CHUNK_BYTES - 4, 4));
+    assert_eq!(
+        (writer.len(), writer.remaining(), reader.len()),
+        (4, CHUNK_BYTES - 4, 4)
+    );
     assert_eq!(reader.bytes(1..3), b"er");
     let rest = vec![7u8; CHUNK_BYTES];
     assert_eq!(writer.append(&rest), CHUNK_BYTES - 4);
@@ -92,7 +104,10 @@ fn chunk_returns_when_writer_readers_and_slices_are_gone() {
     drop(writer);
     drop(reader);
     drop(slice);
-    assert!(pool.try_take().is_none(), "a slice of a slice still holds the chunk");
+    assert!(
+        pool.try_take().is_none(),
+        "a slice of a slice still holds the chunk"
+    );
     assert_eq!(&part[..], b"el");
     drop(part);
     assert_eq!(pool.used(), 0);
@@ -144,7 +159,11 @@ fn only_chunks_unused_since_the_last_sweep_are_given_back() {
     assert_eq!(pool.give_back_idle(), 0);
     drop(all);
     assert_eq!(pool.warm(), pool.limit());
-    assert_eq!(pool.give_back_idle(), 0, "all were in use since the last call");
+    assert_eq!(
+        pool.give_back_idle(),
+        0,
+        "all were in use since the last call"
+    );
     // The top three are used in between, so only those below them are idle.
     let three: Vec<_> = (0..3).map(|_| pool.try_take().unwrap()).collect();
     drop(three);
@@ -152,7 +171,13 @@ fn only_chunks_unused_since_the_last_sweep_are_given_back() {
     assert_eq!(pool.warm(), 3 * CHUNK_BYTES);
     assert_eq!(pool.give_back_idle(), 3 * CHUNK_BYTES);
     assert_eq!((pool.warm(), pool.used()), (0, 0));
-    assert_eq!((0..).map_while(|_| pool.try_take()).collect::<Vec<_>>().len(), 200);
+    assert_eq!(
+        (0..)
+            .map_while(|_| pool.try_take())
+            .collect::<Vec<_>>()
+            .len(),
+        200
+    );
 }
 
 #[test]
@@ -163,7 +188,10 @@ fn listeners_are_woken_once_by_a_returned_chunk() {
     let writer = pool.try_take().unwrap();
     assert!(pool.on_free(&waker));
     if waker.will_wake(&waker.clone()) {
-        assert!(pool.on_free(&waker), "registering twice is one registration");
+        assert!(
+            pool.on_free(&waker),
+            "registering twice is one registration"
+        );
     }
     drop(writer);
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
@@ -179,14 +207,31 @@ fn waiters_are_served_in_turn_and_a_cancelled_one_passes_its_turn_on() {
     let (second_count, second_waker) = counter();
     let mut first = Box::pin(pool.take());
     let mut second = pin!(pool.take());
-    assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_pending());
-    assert!(second.as_mut().poll(&mut Context::from_waker(&second_waker)).is_pending());
+    assert!(
+        first
+            .as_mut()
+            .poll(&mut Context::from_waker(&first_waker))
+            .is_pending()
+    );
+    assert!(
+        second
+            .as_mut()
+            .poll(&mut Context::from_waker(&second_waker))
+            .is_pending()
+    );
     drop(held);
-    let woken = || (first_count.0.load(Ordering::SeqCst), second_count.0.load(Ordering::SeqCst));
+    let woken = || {
+        (
+            first_count.0.load(Ordering::SeqCst),
+            second_count.0.load(Ordering::SeqCst),
+        )
+    };
     assert_eq!(woken(), (1, 0), "one chunk wakes one waiter");
     drop(first);
     assert_eq!(woken(), (1, 1));
-    let got = second.as_mut().poll(&mut Context::from_waker(&second_waker));
+    let got = second
+        .as_mut()
+        .poll(&mut Context::from_waker(&second_waker));
     assert!(matches!(got, Poll::Ready(_)));
 }
 
@@ -198,15 +243,35 @@ fn a_waiter_whose_chunk_was_snatched_keeps_its_place() {
     let (second_count, second_waker) = counter();
     let mut first = pin!(pool.take());
     let mut second = pin!(pool.take());
-    assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_pending());
-    assert!(second.as_mut().poll(&mut Context::from_waker(&second_waker)).is_pending());
+    assert!(
+        first
+            .as_mut()
+            .poll(&mut Context::from_waker(&first_waker))
+            .is_pending()
+    );
+    assert!(
+        second
+            .as_mut()
+            .poll(&mut Context::from_waker(&second_waker))
+            .is_pending()
+    );
     drop(held);
     let snatched = pool.try_take().unwrap();
-    assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_pending());
+    assert!(
+        first
+            .as_mut()
+            .poll(&mut Context::from_waker(&first_waker))
+            .is_pending()
+    );
     drop(snatched);
     assert_eq!(first_count.0.load(Ordering::SeqCst), 2);
     assert_eq!(second_count.0.load(Ordering::SeqCst), 0);
-    assert!(first.as_mut().poll(&mut Context::from_waker(&first_waker)).is_ready());
+    assert!(
+        first
+            .as_mut()
+            .poll(&mut Context::from_waker(&first_waker))
+            .is_ready()
+    );
 }
 
 /// One writer and several readers of one chunk: whatever length a reader sees, all bytes below it
@@ -278,5 +343,11 @@ fn concurrent_takers_and_sweeper_never_share_a_chunk() {
         }
     });
     assert_eq!(pool.used(), 0);
-    assert_eq!((0..).map_while(|_| pool.try_take()).collect::<Vec<_>>().len(), 8);
+    assert_eq!(
+        (0..)
+            .map_while(|_| pool.try_take())
+            .collect::<Vec<_>>()
+            .len(),
+        8
+    );
 }

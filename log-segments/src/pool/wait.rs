@@ -24,7 +24,12 @@ impl Future for Take {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ChunkWriter> {
         let this = self.get_mut();
-        match this.pool.shared.free.take_or_queue(&mut this.ticket, context.waker()) {
+        match this
+            .pool
+            .shared
+            .free
+            .take_or_queue(&mut this.ticket, context.waker())
+        {
             Some(index) => Poll::Ready(ChunkWriter::new(this.pool.shared.clone(), index)),
             None => Poll::Pending,
         }
@@ -41,6 +46,8 @@ impl Drop for Take {
 
 impl std::fmt::Debug for Take {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Take").field("waiting", &self.ticket.is_some()).finish()
+        f.debug_struct("Take")
+            .field("waiting", &self.ticket.is_some())
+            .finish()
     }
 }

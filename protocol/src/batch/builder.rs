@@ -46,14 +46,19 @@ pub struct NewRecord<'a> {
     pub timestamp: i64,
 }
 
-/// Bytes before a record's key: length, attributes, timestamp, ordinal, key length, and for a
-/// record without key also the value length.
-const HEAD_BYTES: usize = 5 + 1 + varint::MAX_VARLONG_BYTES + 5 + 5 + 5;
+/// Most bytes of a record beside its key, value and headers: length, attributes, timestamp, ordinal,
+/// key length, value length, header count.
+const FIELDS_BYTES: usize = 5 + 1 + varint::MAX_VARLONG_BYTES + 5 + 5 + 5 + 5;
+/// A buffer's first size when nobody asked for one.
+const FIRST_BYTES: usize = 1 << 10;
 
 /// Encodes records straight into the bytes of a batch.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
+    /// Initialised up to its length, of which only `at` bytes mean something: records are written
+    /// into a slice, which is quicker than appending piece by piece.
     buffer: BytesMut,
+    at: usize,
     count: u32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -70,9 +75,9 @@ impl BatchBuilder {
         Self::from_buffer(BytesMut::with_capacity(bytes))
     }
 
-    /// An empty builder over the memory of `buffer`, whose bytes are dropped.
-    pub fn from_buffer(mut buffer: BytesMut) -> Self {
-        buffer.clear();
+    /// An empty builder over the memory of `buffer`. What the buffer holds is overwritten; it is best
+    /// handed over as it came out of an earlier batch, uncleared.
+    pub fn from_buffer(buffer: BytesMut) -> Self {
         Self {
             buffer,
             ..Self::default()
@@ -80,18 +85,21 @@ impl BatchBuilder {
     }
 
     /// Records written so far.
+    #[inline]
     pub fn record_count(&self) -> u32 {
         self.count
     }
 
     /// True if no record was written yet.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Bytes of the batch so far, header included, before compression.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.buffer.len().max(HEADER_BYTES)
+        self.at.max(HEADER_BYTES)
     }
 
     /// Bytes the batch may reach before the builder allocates.
@@ -112,10 +120,8 @@ impl BatchBuilder {
     /// An upper bound of the bytes by which `record` makes the batch longer.
     #[inline]
     pub fn record_bound(record: &NewRecord<'_>) -> usize {
-        let mut bytes = HEAD_BYTES
-            + 5
-            + record.key.map_or(0, <[u8]>::len)
-            + record.value.map_or(0, <[u8]>::len);
+        let mut bytes =
+            FIELDS_BYTES + record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
         for header in record.headers {
             bytes += 10 + header.key.len() + header.value.map_or(0, <[u8]>::len);
         }
@@ -129,20 +135,26 @@ impl BatchBuilder {
     #[inline]
     pub fn push(&mut self, record: &NewRecord<'_>) -> Result<u32, BatchError> {
         let bound = Self::record_bound(record);
-        if self.len() + bound > MAX_BATCH_BYTES {
-            return Err(BatchError::BadLength((self.len() + bound) as i64));
+        let end = self.len() + bound;
+        if end > self.buffer.len() {
+            self.enlarge(end)?;
         }
-        if self.count == 0 {
-            self.start(record.timestamp);
+        let index = self.count;
+        if index == 0 {
+            self.at = HEADER_BYTES;
+            self.base_timestamp = record.timestamp;
+            self.max_timestamp = record.timestamp;
         } else if record.timestamp > self.max_timestamp {
             self.max_timestamp = record.timestamp;
         }
-        self.buffer.reserve(bound);
-
-        let index = self.count;
         let timestamp_delta = record.timestamp.wrapping_sub(self.base_timestamp);
         let key_length = record.key.map_or(-1, |key| key.len() as i64);
         let value_length = record.value.map_or(-1, |value| value.len() as i64);
+        let headers_bytes = if record.headers.is_empty() {
+            1
+        } else {
+            headers_size(record.headers)
+        };
         let body = 1
             + varint::size(timestamp_delta)
             + varint::size(i64::from(index))
@@ -150,57 +162,48 @@ impl BatchBuilder {
             + key_length.max(0) as usize
             + varint::size(value_length)
             + value_length.max(0) as usize
-            + headers_size(record.headers);
+            + headers_bytes;
 
-        let mut head = [0_u8; HEAD_BYTES];
+        let out = &mut self.buffer[self.at..end];
         let mut at = 0;
-        varint::write(&mut head, &mut at, body as i64);
-        head[at] = 0;
+        varint::write(out, &mut at, body as i64);
+        out[at] = 0;
         at += 1;
-        varint::write(&mut head, &mut at, timestamp_delta);
-        varint::write(&mut head, &mut at, i64::from(index));
-        varint::write(&mut head, &mut at, key_length);
+        varint::write(out, &mut at, timestamp_delta);
+        varint::write(out, &mut at, i64::from(index));
+        varint::write(out, &mut at, key_length);
         if let Some(key) = record.key {
-            self.buffer.extend_from_slice(&head[..at]);
-            self.buffer.extend_from_slice(key);
-            at = 0;
+            copy(out, &mut at, key);
         }
-        varint::write(&mut head, &mut at, value_length);
-        self.buffer.extend_from_slice(&head[..at]);
+        varint::write(out, &mut at, value_length);
         if let Some(value) = record.value {
-            self.buffer.extend_from_slice(value);
+            copy(out, &mut at, value);
         }
         if record.headers.is_empty() {
-            self.buffer.extend_from_slice(&[0]);
+            out[at] = 0;
+            at += 1;
         } else {
-            self.push_headers(record.headers);
+            write_headers(out, &mut at, record.headers);
         }
+        self.at += at;
         self.count = index + 1;
         Ok(index)
     }
 
-    fn start(&mut self, timestamp: i64) {
-        self.buffer.clear();
-        self.buffer.extend_from_slice(&[0; HEADER_BYTES]);
-        self.base_timestamp = timestamp;
-        self.max_timestamp = timestamp;
-    }
-
-    fn push_headers(&mut self, headers: &[Header<'_>]) {
-        self.push_varint(headers.len() as i64);
-        for header in headers {
-            self.push_varint(header.key.len() as i64);
-            self.buffer.extend_from_slice(header.key.as_bytes());
-            self.push_varint(header.value.map_or(-1, |value| value.len() as i64));
-            self.buffer.extend_from_slice(header.value.unwrap_or(&[]));
+    /// Initialises the buffer up to `end` at least: all it has, or twice what it had.
+    #[cold]
+    fn enlarge(&mut self, end: usize) -> Result<(), BatchError> {
+        if end > MAX_BATCH_BYTES {
+            return Err(BatchError::BadLength(end as i64));
         }
-    }
-
-    fn push_varint(&mut self, value: i64) {
-        let mut out = [0; varint::MAX_VARLONG_BYTES];
-        let mut at = 0;
-        varint::write(&mut out, &mut at, value);
-        self.buffer.extend_from_slice(&out[..at]);
+        let capacity = self.buffer.capacity();
+        let bytes = if end <= capacity {
+            capacity
+        } else {
+            end.max(capacity * 2).max(FIRST_BYTES)
+        };
+        self.buffer.resize(bytes, 0);
+        Ok(())
     }
 
     /// Ends the batch: compresses the records, writes the header and the CRC. The builder is then
@@ -219,6 +222,7 @@ impl BatchBuilder {
             return Err(BatchError::Inconsistent("it holds no records"));
         }
         let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.truncate(self.at);
         let mut attributes = Compression::None as i16;
         if compression != Compression::None {
             let compressed = codec::compress(compression, &buffer[HEADER_BYTES..]);
@@ -240,8 +244,25 @@ impl BatchBuilder {
         buffer[35..43].copy_from_slice(&self.max_timestamp.to_be_bytes());
         buffer[57..61].copy_from_slice(&self.count.to_be_bytes());
         write_stamp(&mut buffer, stamp);
+        self.at = 0;
         self.count = 0;
         Ok(buffer.freeze())
+    }
+}
+
+#[inline]
+fn copy(out: &mut [u8], at: &mut usize, bytes: &[u8]) {
+    out[*at..*at + bytes.len()].copy_from_slice(bytes);
+    *at += bytes.len();
+}
+
+fn write_headers(out: &mut [u8], at: &mut usize, headers: &[Header<'_>]) {
+    varint::write(out, at, headers.len() as i64);
+    for header in headers {
+        varint::write(out, at, header.key.len() as i64);
+        copy(out, at, header.key.as_bytes());
+        varint::write(out, at, header.value.map_or(-1, |value| value.len() as i64));
+        copy(out, at, header.value.unwrap_or(&[]));
     }
 }
 

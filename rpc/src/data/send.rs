@@ -17,6 +17,8 @@ use super::Shared;
 
 /// Bodies up to this many bytes are copied behind their header: cheaper than a vector of their own.
 const COPY_BYTES: usize = 512;
+/// A ping now and then costs nothing.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(3600);
 /// Vectors per write call.
 const VECTORS: usize = 64;
 /// Write calls a sender makes for others before a task takes over.
@@ -185,6 +187,7 @@ impl Sender {
 
 /// Goes on writing when the socket was full, and keeps the connection alive.
 pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: Duration) {
+    let keepalive = keepalive.clamp(Duration::from_millis(1), LONGEST_KEEPALIVE);
     let first = tokio::time::Instant::now() + keepalive;
     let mut tick = tokio::time::interval_at(first, keepalive);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -13,8 +13,16 @@ impl Extents {
         }
         let from = self.0.partition_point(|known| known.end < range.start);
         let to = self.0.partition_point(|known| known.start <= range.end);
-        let start = self.0.get(from).filter(|_| from < to).map_or(range.start, |first| first.start.min(range.start));
-        let end = if from < to { self.0[to - 1].end.max(range.end) } else { range.end };
+        let start = self
+            .0
+            .get(from)
+            .filter(|_| from < to)
+            .map_or(range.start, |first| first.start.min(range.start));
+        let end = if from < to {
+            self.0[to - 1].end.max(range.end)
+        } else {
+            range.end
+        };
         self.0.splice(from..to, std::iter::once(start..end));
     }
 
@@ -29,7 +37,10 @@ impl Extents {
         }
         let before = self.0[from].start..range.start;
         let after = range.end..self.0[to - 1].end;
-        self.0.splice(from..to, [before, after].into_iter().filter(|left| !left.is_empty()));
+        self.0.splice(
+            from..to,
+            [before, after].into_iter().filter(|left| !left.is_empty()),
+        );
     }
 
     /// Whether any byte of `range` is in the set.
@@ -47,7 +58,10 @@ impl Extents {
     /// The end of the extent that holds `offset`.
     pub(super) fn end_of(&self, offset: u64) -> Option<u64> {
         let at = self.0.partition_point(|known| known.end <= offset);
-        self.0.get(at).filter(|known| known.start <= offset).map(|known| known.end)
+        self.0
+            .get(at)
+            .filter(|known| known.start <= offset)
+            .map(|known| known.end)
     }
 }
 
@@ -64,7 +78,11 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = (any::<bool>(), 0u64..40, 0u64..12).prop_map(|(insert, start, len)| {
-            if insert { Step::Insert(start, start + len) } else { Step::Remove(start, start + len) }
+            if insert {
+                Step::Insert(start, start + len)
+            } else {
+                Step::Remove(start, start + len)
+            }
         });
         prop::collection::vec(step, 0..40)
     }

@@ -45,7 +45,12 @@ pub(super) struct State {
 
 impl State {
     /// Plans the writes of `pieces`, in ascending order.
-    pub(super) fn lay_out(&mut self, io: &dyn Io, file: &FileRef, pieces: &[Piece<'_>]) -> io::Result<Layout> {
+    pub(super) fn lay_out(
+        &mut self,
+        io: &dyn Io,
+        file: &FileRef,
+        pieces: &[Piece<'_>],
+    ) -> io::Result<Layout> {
         if let Some(failed) = self.failed {
             return Err(remembered(failed));
         }
@@ -59,7 +64,8 @@ impl State {
 
     /// Takes no more writes from now on.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        self.failed.get_or_insert((error.kind(), error.raw_os_error()));
+        self.failed
+            .get_or_insert((error.kind(), error.raw_os_error()));
     }
 }
 
@@ -84,17 +90,35 @@ impl DirectFile {
     pub(super) fn over(io: Arc<dyn Io>, inner: FileRef, stage_limit: u64) -> io::Result<Self> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let file_system = inner.file_system()?;
-        let one_flush =
-            super::one_flush_covers_all(file_system.magic) && inner.directness() == Directness::Confirmed;
-        let blocks = Blocks::new(inner.len()?, stage_limit, id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1);
-        let state = State { blocks, unsynced_blocks: false, failed: None };
-        Ok(Self { id, io, inner, file_system, one_flush, state: Mutex::new(state) })
+        let one_flush = super::one_flush_covers_all(file_system.magic)
+            && inner.directness() == Directness::Confirmed;
+        let blocks = Blocks::new(
+            inner.len()?,
+            stage_limit,
+            id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1,
+        );
+        let state = State {
+            blocks,
+            unsynced_blocks: false,
+            failed: None,
+        };
+        Ok(Self {
+            id,
+            io,
+            inner,
+            file_system,
+            one_flush,
+            state: Mutex::new(state),
+        })
     }
 }
 
 impl fmt::Debug for DirectFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DirectFile").field("inner", &self.inner).field("one_flush", &self.one_flush).finish_non_exhaustive()
+        f.debug_struct("DirectFile")
+            .field("inner", &self.inner)
+            .field("one_flush", &self.one_flush)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,7 +127,11 @@ impl File for DirectFile {
         let piece = (offset, bufs.iter().map(|buf| &buf[..]).collect());
         let mut state = self.state.lock();
         let layout = state.lay_out(&*self.io, &self.inner, &[piece])?;
-        let failed = self.io.run(layout.ops).into_iter().find_map(|done: Done| done.result.err());
+        let failed = self
+            .io
+            .run(layout.ops)
+            .into_iter()
+            .find_map(|done: Done| done.result.err());
         match failed {
             None => Ok(()),
             Some(error) => {
@@ -119,7 +147,9 @@ impl File for DirectFile {
             let at = offset + filled as u64;
             let start = at / BLOCK * BLOCK;
             let skip = (at - start) as usize;
-            let want = (buf.len() - filled + skip).next_multiple_of(BLOCK_BYTES).min(READ_BYTES as usize);
+            let want = (buf.len() - filled + skip)
+                .next_multiple_of(BLOCK_BYTES)
+                .min(READ_BYTES as usize);
             let mut blocks = self.io.buffer(want);
             let read = self.inner.read_at(&mut blocks[..want], start)?;
             let some = read.saturating_sub(skip).min(buf.len() - filled);

@@ -27,8 +27,9 @@ type Block = Box<[u8; BLOCK_BYTES]>;
 pub(super) struct Blocks {
     /// Blocks that may hold something else than zeros.
     data: Extents,
-    /// Blocks written with zeros ahead of their use, allocated therefore.
-    staged: Extents,
+    /// Blocks written through this handle, be it with zeros ahead of their use: they have their
+    /// place on the disk. Of a file found there nothing is known, it may have holes.
+    allocated: Extents,
     /// Copies of partly filled blocks, the latest last.
     tails: VecDeque<(u64, Block)>,
     /// Zeros are staged below this address only.
@@ -52,7 +53,7 @@ impl Blocks {
         data.insert(0..len.next_multiple_of(BLOCK));
         Self {
             data,
-            staged: Extents::default(),
+            allocated: Extents::default(),
             tails: VecDeque::new(),
             stage_limit,
             next_stage: FIRST_STAGE,
@@ -64,7 +65,7 @@ impl Blocks {
     pub(super) fn cut(&mut self, len: u64) {
         let end = len.next_multiple_of(BLOCK);
         self.data.remove(end..u64::MAX);
-        self.staged.remove(end..u64::MAX);
+        self.allocated.remove(end..u64::MAX);
         self.tails.clear();
     }
 
@@ -74,16 +75,27 @@ impl Blocks {
     /// # Errors
     /// When a block that is partly overwritten had to be read, and could not be; or when a piece
     /// lies beyond what a file can hold.
-    pub(super) fn lay_out(&mut self, io: &dyn Io, file: &FileRef, pieces: &[Piece<'_>]) -> io::Result<Layout> {
+    pub(super) fn lay_out(
+        &mut self,
+        io: &dyn Io,
+        file: &FileRef,
+        pieces: &[Piece<'_>],
+    ) -> io::Result<Layout> {
         let runs = runs(pieces)?;
-        let mut layout = Layout { ops: Vec::new(), allocates: false };
+        let mut layout = Layout {
+            ops: Vec::new(),
+            allocates: false,
+        };
         for (run, pieces) in &runs {
             self.fill(io, file, run.clone(), pieces, &mut layout.ops)?;
         }
-        let fresh: Vec<bool> = runs.iter().map(|(run, _)| !self.is_allocated(run)).collect();
+        let fresh: Vec<bool> = runs
+            .iter()
+            .map(|(run, _)| !self.is_allocated(run))
+            .collect();
         for (run, _) in &runs {
             self.data.insert(run.clone());
-            self.staged.remove(run.clone());
+            self.allocated.insert(run.clone());
         }
         // Only now, with all of the round's data known: zeros must never meet it.
         for ((run, _), fresh) in runs.iter().zip(fresh) {
@@ -96,30 +108,35 @@ impl Blocks {
     }
 
     fn is_allocated(&self, run: &Range<u64>) -> bool {
-        let mut at = run.start;
-        while at < run.end {
-            match self.data.end_of(at).or_else(|| self.staged.end_of(at)) {
-                Some(end) => at = end,
-                None => return false,
-            }
-        }
-        true
+        self.allocated
+            .end_of(run.start)
+            .is_some_and(|end| end >= run.end)
     }
 
     /// Plans zeros from `from` on, up to the next bytes in use.
     fn stage(&mut self, from: u64, file: &FileRef, ops: &mut Vec<Op>) {
         let shorten = (self.spread % (self.next_stage / 2)) / BLOCK * BLOCK;
-        self.spread = self.spread.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f) >> 1;
-        let mut end = from.saturating_add(self.next_stage - shorten).min(self.stage_limit / BLOCK * BLOCK);
-        for used in [&self.data, &self.staged] {
+        self.spread = self
+            .spread
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f)
+            >> 1;
+        let mut end = from
+            .saturating_add(self.next_stage - shorten)
+            .min(self.stage_limit / BLOCK * BLOCK);
+        for used in [&self.data, &self.allocated] {
             end = end.min(used.next_from(from).unwrap_or(u64::MAX));
         }
         if end <= from {
             return;
         }
         self.next_stage = (self.next_stage * 2).min(MAX_STAGE);
-        self.staged.insert(from..end);
-        ops.push(Op::WriteZeros { file: file.clone(), offset: from, len: (end - from) as usize });
+        self.allocated.insert(from..end);
+        ops.push(Op::WriteZeros {
+            file: file.clone(),
+            offset: from,
+            len: (end - from) as usize,
+        });
     }
 
     fn fill(
@@ -130,7 +147,15 @@ impl Blocks {
         pieces: &[Piece<'_>],
         ops: &mut Vec<Op>,
     ) -> io::Result<()> {
-        let mut image = Image { io, at: run.start, end: run.end, filled: 0, buf: None, file, ops };
+        let mut image = Image {
+            io,
+            at: run.start,
+            end: run.end,
+            filled: 0,
+            buf: None,
+            file,
+            ops,
+        };
         for (offset, bufs) in pieces {
             if image.position() < *offset {
                 self.put_old(io, file, image.position()..*offset, &mut image)?;
@@ -159,7 +184,13 @@ impl Blocks {
     }
 
     /// Puts what the file holds in `range`, which lies in a block or two.
-    fn put_old(&mut self, io: &dyn Io, file: &FileRef, range: Range<u64>, image: &mut Image<'_>) -> io::Result<()> {
+    fn put_old(
+        &mut self,
+        io: &dyn Io,
+        file: &FileRef,
+        range: Range<u64>,
+        image: &mut Image<'_>,
+    ) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let block = at / BLOCK * BLOCK;
@@ -193,7 +224,9 @@ fn runs<'p, 'a>(pieces: &'p [Piece<'a>]) -> io::Result<Vec<(Range<u64>, &'p [Pie
     let mut runs: Vec<(Range<u64>, Range<usize>)> = Vec::new();
     for (at, (offset, bufs)) in pieces.iter().enumerate() {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let end = offset.checked_add(len as u64).filter(|end| *end <= i64::MAX as u64 - BLOCK);
+        let end = offset
+            .checked_add(len as u64)
+            .filter(|end| *end <= i64::MAX as u64 - BLOCK);
         let Some(end) = end else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -218,7 +251,10 @@ fn runs<'p, 'a>(pieces: &'p [Piece<'a>]) -> io::Result<Vec<(Range<u64>, &'p [Pie
             _ => runs.push((blocks, at..at + 1)),
         }
     }
-    Ok(runs.into_iter().map(|(run, members)| (run, &pieces[members])).collect())
+    Ok(runs
+        .into_iter()
+        .map(|(run, members)| (run, &pieces[members]))
+        .collect())
 }
 
 /// A run being copied into buffers, front to back.
@@ -276,7 +312,12 @@ impl Image<'_> {
 
     fn emit(&mut self, len: usize) {
         if let Some(buf) = self.buf.take() {
-            self.ops.push(Op::WriteDirect { file: self.file.clone(), offset: self.at, buf, len });
+            self.ops.push(Op::WriteDirect {
+                file: self.file.clone(),
+                offset: self.at,
+                buf,
+                len,
+            });
         }
         self.at += len as u64;
         self.filled = 0;

@@ -16,15 +16,23 @@
 //! # Where one flush is enough
 //! Only where it was shown, told by the magic number of `statfs`:
 //!
-//! | file system | what is done | shown by |
+//! | file system | what is done | why |
 //! |---|---|---|
-//! | ext4 (also ext2, ext3 by the same driver) | `O_DIRECT`, one flush | the kernel's `fdatasync` sends a flush to the device even for a file with nothing to write (`ext4_sync_file`: it does unless the journal commit it waits for does so itself); observed as the device's count of flushes, see `bench/benches/io.rs` |
-//! | xfs | as for all others | it flushes likewise, but blocks may be shared (`cp --reflink` is the default of `cp`), and overwriting a shared block allocates a new one |
-//! | all others: btrfs and zfs never overwrite, network and layered file systems promise nothing here, tmpfs has no device | page cache, `fdatasync` of each file | |
+//! | ext4 (ext2 and ext3 have the same driver and number) | `O_DIRECT`, one flush | `fdatasync` sends a flush to the device even for a file with nothing to write, unless the journal commit it waits for sends one itself (`ext4_sync_file`); and ext4 never moves or shares a block that is written |
+//! | xfs | page cache, `fdatasync` of each | it sends the flush likewise (`xfs_file_fsync`), but blocks may be shared (`cp` clones by default), and overwriting a shared block allocates another one, which the file's own sync has to make reachable |
+//! | all others | page cache, `fdatasync` of each | btrfs and zfs never overwrite; network and layered file systems promise nothing here; tmpfs has no device |
 //!
-//! A file that asks ext4 for data journalling is written through the page cache even with
-//! `O_DIRECT`; the kernel says so (`statx`, from Linux 6.1 on), and the file is treated as any other.
-//! Where the kernel is older and cannot say, each file is synced by itself.
+//! The flush can be counted: the bench `io` of `kera-bench` overwrites one file and syncs another,
+//! clean one, a hundred times, and prints how many flushes the device saw. On Linux 6.18 these were
+//! 100 on ext4 with a journal, on ext4 without, and on xfs.
+//!
+//! A file of ext4 that journals its data, or is encrypted, goes through the page cache even with
+//! `O_DIRECT`; the kernel says so (`statx`, from Linux 6.1 on), and such a file is treated as any
+//! other. Where the kernel is older and cannot say, each file is synced by itself.
+//!
+//! Where files are synced one by one, the syncs still go out as one batch, so that they share the
+//! file system's commits. `syncfs` would be a little faster for a thousand files, but it would also
+//! wait for whatever else the page cache holds, which on a broker may be gigabytes.
 
 mod extents;
 mod file;
@@ -92,16 +100,29 @@ impl DirectWriter {
     pub fn open(&self, path: &Path, how: OpenHow, stage_limit: u64) -> io::Result<FileRef> {
         let direct = match self.io.open(path, how, true) {
             Ok(file) => file,
-            Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+                ) =>
+            {
                 return self.io.open(path, how, false);
             }
             Err(error) => return Err(error),
         };
         if one_flush_covers_all(direct.file_system()?.magic) {
-            return Ok(Arc::new(DirectFile::over(self.io.clone(), direct, stage_limit)?));
+            return Ok(Arc::new(DirectFile::over(
+                self.io.clone(),
+                direct,
+                stage_limit,
+            )?));
         }
         drop(direct);
-        let again = if how == OpenHow::CreateNew { OpenHow::ReadWrite } else { how };
+        let again = if how == OpenHow::CreateNew {
+            OpenHow::ReadWrite
+        } else {
+            how
+        };
         self.io.open(path, again, false)
     }
 
@@ -118,6 +139,8 @@ impl DirectWriter {
 
 impl fmt::Debug for DirectWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DirectWriter").field("engine", &self.io.name()).finish()
+        f.debug_struct("DirectWriter")
+            .field("engine", &self.io.name())
+            .finish()
     }
 }

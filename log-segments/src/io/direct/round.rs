@@ -33,15 +33,22 @@ impl Job<'_> {
 
     /// Whether another file's flush cannot make this one's bytes durable.
     fn needs_own_sync(&self) -> bool {
-        self.direct.as_ref().is_none_or(|(file, state)| !file.one_flush || state.unsynced_blocks)
+        self.direct
+            .as_ref()
+            .is_none_or(|(file, state)| !file.one_flush || state.unsynced_blocks)
     }
 
     fn device(&self) -> Option<u64> {
-        self.direct.as_ref().map(|(file, _)| file.file_system.device)
+        self.direct
+            .as_ref()
+            .map(|(file, _)| file.file_system.device)
     }
 
     fn sync_op(&self) -> Op {
-        let file = self.direct.as_ref().map_or(self.file, |(direct, _)| &direct.inner);
+        let file = self
+            .direct
+            .as_ref()
+            .map_or(self.file, |(direct, _)| &direct.inner);
         Op::SyncData { file: file.clone() }
     }
 
@@ -81,15 +88,30 @@ impl<'r> Round<'r> {
                 Some(direct) => (direct.id, 0),
                 None => (0, std::sync::Arc::as_ptr(&range.file).cast::<()>() as usize),
             };
-            let job = Job { file: &range.file, ranges: Vec::new(), direct: None, error: None };
+            let job = Job {
+                file: &range.file,
+                ranges: Vec::new(),
+                direct: None,
+                error: None,
+            };
             jobs.entry(key).or_insert(job).ranges.push(at);
         }
         let mut jobs: Vec<Job<'r>> = jobs.into_values().collect();
         for job in &mut jobs {
             job.ranges.sort_by_key(|at| ranges[*at].offset);
-            job.direct = job.file.as_direct().map(|direct| (direct, direct.state.lock()));
+            job.direct = job
+                .file
+                .as_direct()
+                .map(|direct| (direct, direct.state.lock()));
         }
-        Self { io, ranges, jobs, ops: Vec::new(), owners: Vec::new(), bytes: 0 }
+        Self {
+            io,
+            ranges,
+            jobs,
+            ops: Vec::new(),
+            owners: Vec::new(),
+            bytes: 0,
+        }
     }
 
     pub(super) fn run(mut self) -> Vec<io::Result<()>> {
@@ -121,7 +143,12 @@ impl<'r> Round<'r> {
                     .ranges
                     .iter()
                     .map(|range| &self.ranges[*range])
-                    .map(|range| (range.offset, range.bufs.iter().map(|buf| &buf[..]).collect()))
+                    .map(|range| {
+                        (
+                            range.offset,
+                            range.bufs.iter().map(|buf| &buf[..]).collect(),
+                        )
+                    })
                     .collect();
                 match state.lay_out(self.io, &direct.inner, &pieces) {
                     Ok(layout) => self.ops.extend(layout.ops),
@@ -131,7 +158,11 @@ impl<'r> Round<'r> {
             None => {
                 for range in &job.ranges {
                     let DirectRange { file, offset, bufs } = &self.ranges[*range];
-                    self.ops.push(Op::Write { file: file.clone(), offset: *offset, bufs: bufs.clone() });
+                    self.ops.push(Op::Write {
+                        file: file.clone(),
+                        offset: *offset,
+                        bufs: bufs.clone(),
+                    });
                 }
             }
         }
@@ -154,9 +185,12 @@ impl<'r> Round<'r> {
     }
 
     fn sync(&mut self) {
-        let written: Vec<usize> = (0..self.jobs.len()).filter(|at| self.jobs[*at].error.is_none()).collect();
-        let (mut syncing, covered): (Vec<usize>, Vec<usize>) =
-            written.into_iter().partition(|at| self.jobs[*at].needs_own_sync());
+        let written: Vec<usize> = (0..self.jobs.len())
+            .filter(|at| self.jobs[*at].error.is_none())
+            .collect();
+        let (mut syncing, covered): (Vec<usize>, Vec<usize>) = written
+            .into_iter()
+            .partition(|at| self.jobs[*at].needs_own_sync());
         // On each device one sync at least, so that it is flushed for all.
         let mut flushed: BTreeMap<u64, bool> = BTreeMap::new();
         for at in &syncing {
@@ -166,7 +200,9 @@ impl<'r> Round<'r> {
         }
         let mut waiting = Vec::new();
         for at in covered {
-            let Some(device) = self.jobs[at].device() else { continue };
+            let Some(device) = self.jobs[at].device() else {
+                continue;
+            };
             match flushed.entry(device) {
                 Entry::Occupied(_) => waiting.push((at, device)),
                 Entry::Vacant(first) => {
@@ -177,8 +213,11 @@ impl<'r> Round<'r> {
         }
         self.sync_each(&syncing, &mut flushed);
         // Where none of a device's syncs went well nothing is known to be flushed.
-        let left: Vec<usize> =
-            waiting.into_iter().filter(|(_, device)| flushed.get(device) != Some(&true)).map(|(at, _)| at).collect();
+        let left: Vec<usize> = waiting
+            .into_iter()
+            .filter(|(_, device)| flushed.get(device) != Some(&true))
+            .map(|(at, _)| at)
+            .collect();
         self.sync_each(&left, &mut flushed);
     }
 

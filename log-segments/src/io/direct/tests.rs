@@ -8,12 +8,14 @@ use super::layout::MAX_STAGE;
 use super::*;
 use crate::io::fault::{CrashPlan, Fault, FaultIo};
 use crate::io::tests::Bench;
-use crate::io::{Directness, File, Op};
+use crate::io::{Directness, Op};
 
 const LIMIT: u64 = 8 * 1024 * 1024;
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
-    (0..len).map(|at| ((at * 31 + salt * 7 + at / 251) % 251) as u8 + 1).collect()
+    (0..len)
+        .map(|at| ((at * 31 + salt * 7 + at / 251) % 251) as u8 + 1)
+        .collect()
 }
 
 fn range(file: &FileRef, offset: u64, bytes: &[u8]) -> DirectRange {
@@ -51,13 +53,17 @@ fn fault(seed: u64) -> (FaultIo, DirectWriter, PathBuf) {
 }
 
 fn open(writer: &DirectWriter, dir: &Path, name: &str) -> FileRef {
-    writer.open(&dir.join(name), OpenHow::CreateNew, LIMIT).unwrap()
+    writer
+        .open(&dir.join(name), OpenHow::CreateNew, LIMIT)
+        .unwrap()
 }
 
 /// Appends in odd lengths, a jump to the next segment, fixed places beyond the limit.
 fn appends_and_fixed_places(bench: &Bench) {
     let writer = DirectWriter::new(bench.io.clone());
-    let files: Vec<FileRef> = (0..5).map(|at| open(&writer, &bench.dir, &format!("f{at}"))).collect();
+    let files: Vec<FileRef> = (0..5)
+        .map(|at| open(&writer, &bench.dir, &format!("f{at}")))
+        .collect();
     let mut expected: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     let mut ends = [0usize; 5];
     for round in 0..30usize {
@@ -88,13 +94,20 @@ fn appends_and_fixed_places(bench: &Bench) {
     for (at, file) in files.iter().enumerate() {
         let image = &expected[&at];
         let found = read(file, 0, image.len());
-        assert!(found == *image, "file {at} differs at {:?}", found.iter().zip(image).position(|(a, b)| a != b));
+        assert!(
+            found == *image,
+            "file {at} differs at {:?}",
+            found.iter().zip(image).position(|(a, b)| a != b)
+        );
         // Parts at odd places, too.
         for offset in [1, 4_095, 4_097, 70_001] {
             assert!(read(file, offset, 5_000) == image[offset as usize..offset as usize + 5_000]);
         }
         // What the disk holds, seen without what the file remembers.
-        let other = bench.io.open(&bench.dir.join(format!("f{at}")), OpenHow::ReadOnly, false).unwrap();
+        let other = bench
+            .io
+            .open(&bench.dir.join(format!("f{at}")), OpenHow::ReadOnly, false)
+            .unwrap();
         assert!(read(&other, 0, image.len()) == *image);
     }
 }
@@ -127,17 +140,31 @@ fn appends_and_fixed_places_without_direct_io() {
 #[test]
 fn a_steady_round_needs_one_sync_for_all_files() {
     let (io, writer, dir) = fault(1);
-    let files: Vec<FileRef> = (0..50).map(|at| open(&writer, &dir, &format!("f{at}"))).collect();
+    let files: Vec<FileRef> = (0..50)
+        .map(|at| open(&writer, &dir, &format!("f{at}")))
+        .collect();
     let mut syncs = Vec::new();
     for round in 0..40u64 {
         let before = io.counts().syncs;
-        let ranges = files.iter().map(|file| range(file, round * 1_000, &[7; 1_000])).collect();
+        let ranges = files
+            .iter()
+            .map(|file| range(file, round * 1_000, &[7; 1_000]))
+            .collect();
         all_good(writer.write_and_sync(ranges));
         syncs.push(io.counts().syncs - before);
     }
-    assert_eq!(syncs[0], 50, "the first round allocates blocks in every file");
-    assert!(syncs[1..].iter().filter(|count| **count == 1).count() >= 20, "{syncs:?}");
-    assert!(syncs.iter().all(|count| *count >= 1), "every round flushes: {syncs:?}");
+    assert_eq!(
+        syncs[0], 50,
+        "the first round allocates blocks in every file"
+    );
+    assert!(
+        syncs[1..].iter().filter(|count| **count == 1).count() >= 20,
+        "{syncs:?}"
+    );
+    assert!(
+        syncs.iter().all(|count| *count >= 1),
+        "every round flushes: {syncs:?}"
+    );
 }
 
 #[test]
@@ -145,7 +172,10 @@ fn zeros_stay_within_bounds_and_never_meet_data() {
     let (_, writer, dir) = fault(1);
     let file = open(&writer, &dir, "f");
     // The second range lies where zeros would be staged for the first.
-    all_good(writer.write_and_sync(vec![range(&file, 0, &[1; 100]), range(&file, 20_000, &[2; 100])]));
+    all_good(writer.write_and_sync(vec![
+        range(&file, 0, &[1; 100]),
+        range(&file, 20_000, &[2; 100]),
+    ]));
     assert_eq!(read(&file, 20_000, 100), [2; 100]);
     // Later ones, too: an older place in front of data known already.
     all_good(writer.write_and_sync(vec![range(&file, 6_000_000, &[3; 100])]));
@@ -156,21 +186,32 @@ fn zeros_stay_within_bounds_and_never_meet_data() {
         all_good(writer.write_and_sync(vec![range(&file, end, &pattern(70_000, 1))]));
         end += 70_000;
         let staged_to = file.len().unwrap();
-        assert!(staged_to <= end.next_multiple_of(4_096).max(6_004_096) + MAX_STAGE && staged_to <= LIMIT);
+        assert!(
+            staged_to <= end.next_multiple_of(4_096).max(6_004_096) + MAX_STAGE
+                && staged_to <= LIMIT
+        );
     }
 }
 
 #[test]
 fn files_are_plain_where_one_flush_is_not_shown_to_do() {
     let (io, writer, dir) = fault(1);
-    assert_eq!(open(&writer, &dir, "ext4").directness(), Directness::Confirmed);
+    assert_eq!(
+        open(&writer, &dir, "ext4").directness(),
+        Directness::Confirmed
+    );
     io.set_file_system(0x5846_5342, true);
     assert_eq!(open(&writer, &dir, "xfs").directness(), Directness::Cached);
     io.set_file_system(0xEF53, true);
     io.refuse_direct(true);
-    assert_eq!(open(&writer, &dir, "refused").directness(), Directness::Cached);
-    let files: Vec<FileRef> =
-        ["xfs", "refused"].iter().map(|name| writer.open(&dir.join(name), OpenHow::ReadWrite, 0).unwrap()).collect();
+    assert_eq!(
+        open(&writer, &dir, "refused").directness(),
+        Directness::Cached
+    );
+    let files: Vec<FileRef> = ["xfs", "refused"]
+        .iter()
+        .map(|name| writer.open(&dir.join(name), OpenHow::ReadWrite, 0).unwrap())
+        .collect();
     let before = io.counts().syncs;
     all_good(writer.write_and_sync(files.iter().map(|file| range(file, 3, b"abc")).collect()));
     assert_eq!(io.counts().syncs - before, 2, "each by itself");
@@ -182,10 +223,19 @@ fn unsynced_writes_through_the_file_are_covered_by_the_next_round() {
         let (io, writer, dir) = fault(seed);
         let file = open(&writer, &dir, "f");
         let other = open(&writer, &dir, "g");
-        file.write_vectored_at(&[IoSlice::new(b"first, "), IoSlice::new(b"unsynced, ")], 0).unwrap();
-        all_good(writer.write_and_sync(vec![range(&other, 0, b"x"), range(&file, 17, b"then synced")]));
+        file.write_vectored_at(&[IoSlice::new(b"first, "), IoSlice::new(b"unsynced, ")], 0)
+            .unwrap();
+        all_good(writer.write_and_sync(vec![
+            range(&other, 0, b"x"),
+            range(&file, 17, b"then synced"),
+        ]));
         let (after, _) = io.crash(&CrashPlan::power_loss(seed));
-        assert!(after.contents(&dir.join("f")).unwrap().starts_with(b"first, unsynced, then synced"));
+        assert!(
+            after
+                .contents(&dir.join("f"))
+                .unwrap()
+                .starts_with(b"first, unsynced, then synced")
+        );
     }
 }
 
@@ -210,13 +260,44 @@ fn a_reopened_file_keeps_what_shares_its_blocks() {
     let bytes = pattern(10_000, 1);
     all_good(writer.write_and_sync(vec![range(&open(&writer, &dir, "f"), 0, &bytes[..5_000])]));
     let writer = DirectWriter::new(Arc::new(io.clone()));
-    let file = writer.open(&dir.join("f"), OpenHow::ReadWrite, LIMIT).unwrap();
-    all_good(writer.write_and_sync(vec![range(&file, 5_000, &bytes[5_000..]), range(&file, 2_000_001, b"far")]));
+    let file = writer
+        .open(&dir.join("f"), OpenHow::ReadWrite, LIMIT)
+        .unwrap();
+    all_good(writer.write_and_sync(vec![
+        range(&file, 5_000, &bytes[5_000..]),
+        range(&file, 2_000_001, b"far"),
+    ]));
     assert!(read(&file, 0, 10_000) == bytes);
     assert_eq!(read(&file, 2_000_000, 5)[..4], *b"\0far");
     file.set_len(7_000).unwrap();
     all_good(writer.write_and_sync(vec![range(&file, 7_000, &bytes[7_000..8_000])]));
     assert!(read(&file, 0, 8_000) == bytes[..8_000]);
+}
+
+/// What lies below the end of a file found on the disk may be a hole: its blocks are allocated by
+/// the write, which another file's flush does not make reachable.
+#[test]
+fn a_reopened_file_is_synced_by_itself_where_it_may_have_holes() {
+    for seed in 0..30 {
+        let (io, writer, dir) = fault(seed);
+        let first = open(&writer, &dir, "f");
+        all_good(writer.write_and_sync(vec![
+            range(&first, 0, b"start"),
+            range(&first, 2_000_000, b"far"),
+        ]));
+        drop(first);
+        let file = writer
+            .open(&dir.join("f"), OpenHow::ReadWrite, LIMIT)
+            .unwrap();
+        let other = open(&writer, &dir, "other");
+        all_good(writer.write_and_sync(vec![
+            range(&file, 900_000, b"in a hole"),
+            range(&other, 0, b"x"),
+        ]));
+        let (after, _) = io.crash(&CrashPlan::power_loss(seed));
+        let found = after.contents(&dir.join("f")).unwrap();
+        assert_eq!(found[900_000..900_009], *b"in a hole", "seed {seed}");
+    }
 }
 
 #[test]
@@ -234,7 +315,10 @@ fn a_failed_write_fails_its_file_alone_and_for_good() {
     let ok: Vec<bool> = round(0).iter().map(Result::is_ok).collect();
     assert_eq!(ok, [false, true, false]);
     let again = round(50);
-    assert_eq!(again[0].as_ref().unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(
+        again[0].as_ref().unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
     assert!(again[1].is_ok());
     assert!(bad.sync_data().is_err() && bad.write_vectored_at(&[IoSlice::new(b"x")], 0).is_err());
     assert!(bad.read_at(&mut [0; 4], 0).is_ok(), "it can still be read");
@@ -246,18 +330,35 @@ fn a_full_disk_is_told_as_such() {
     let file = open(&writer, &dir, "f");
     io.inject(Fault::NoSpaceAfter { bytes: 10_000 });
     let results = writer.write_and_sync(vec![range(&file, 0, &[1; 30_000])]);
-    assert_eq!(results[0].as_ref().unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(
+        results[0].as_ref().unwrap_err().kind(),
+        io::ErrorKind::StorageFull
+    );
 }
 
 #[test]
 fn a_failed_flush_is_tried_through_the_files_that_relied_on_it() {
     let (io, writer, dir) = fault(1);
-    let files: Vec<FileRef> = ["a", "b", "c"].iter().map(|name| open(&writer, &dir, name)).collect();
-    let round = |offset| writer.write_and_sync(files.iter().map(|file| range(file, offset, &[5; 50])).collect());
+    let files: Vec<FileRef> = ["a", "b", "c"]
+        .iter()
+        .map(|name| open(&writer, &dir, name))
+        .collect();
+    let round = |offset| {
+        writer.write_and_sync(
+            files
+                .iter()
+                .map(|file| range(file, offset, &[5; 50]))
+                .collect(),
+        )
+    };
     all_good(round(0));
     io.inject(Fault::FailSync { nth: 1 });
     let results = round(50);
-    assert_eq!(results.iter().filter(|result| result.is_err()).count(), 1, "{results:?}");
+    assert_eq!(
+        results.iter().filter(|result| result.is_err()).count(),
+        1,
+        "{results:?}"
+    );
     io.inject(Fault::StopAfter { ops: 0 });
     assert!(round(100).iter().all(Result::is_err));
 }
@@ -274,14 +375,22 @@ fn empty_rounds_and_ranges_do_nothing_wrong() {
     ]));
     assert_eq!(read(&file, 9, 4), b"\0ab\0");
     let beyond = DirectRange::new(file.clone(), u64::MAX - 1, vec![Bytes::from_static(b"abc")]);
-    assert_eq!(writer.write_and_sync(vec![beyond])[0].as_ref().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(
+        writer.write_and_sync(vec![beyond])[0]
+            .as_ref()
+            .unwrap_err()
+            .kind(),
+        io::ErrorKind::InvalidInput
+    );
 }
 
 #[test]
 fn rounds_from_several_threads_over_the_same_files() {
     let Some(bench) = Bench::uring() else { return };
     let writer = DirectWriter::new(bench.io.clone());
-    let files: Vec<FileRef> = (0..4).map(|at| open(&writer, &bench.dir, &format!("f{at}"))).collect();
+    let files: Vec<FileRef> = (0..4)
+        .map(|at| open(&writer, &bench.dir, &format!("f{at}")))
+        .collect();
     std::thread::scope(|scope| {
         for thread in 0..4usize {
             let (writer, files) = (&writer, &files);
@@ -289,9 +398,14 @@ fn rounds_from_several_threads_over_the_same_files() {
                 for round in 0..25usize {
                     // Neighbours within one block, written by different threads.
                     let offset = (round * 4 + thread) as u64 * 300;
-                    let order: Vec<&FileRef> =
-                        if thread % 2 == 0 { files.iter().collect() } else { files.iter().rev().collect() };
-                    let ranges = order.iter().map(|file| range(file, offset, &pattern(300, round * 4 + thread)));
+                    let order: Vec<&FileRef> = if thread % 2 == 0 {
+                        files.iter().collect()
+                    } else {
+                        files.iter().rev().collect()
+                    };
+                    let ranges = order
+                        .iter()
+                        .map(|file| range(file, offset, &pattern(300, round * 4 + thread)));
                     all_good(writer.write_and_sync(ranges.collect()));
                 }
             });
@@ -304,16 +418,28 @@ fn rounds_from_several_threads_over_the_same_files() {
 }
 
 /// What a round acknowledged survives power loss, whatever came after it.
-fn acknowledged_survives(seed: u64, steps: &[(usize, usize, bool)], one_flush: bool, magic: u64) -> Result<(), String> {
+fn acknowledged_survives(
+    seed: u64,
+    steps: &[(usize, usize, bool)],
+    one_flush: bool,
+    magic: u64,
+) -> Result<(), String> {
     let (io, writer, dir) = fault(seed);
     io.set_file_system(magic, one_flush);
-    let files: Vec<FileRef> = (0..4).map(|at| open(&writer, &dir, &format!("f{at}"))).collect();
+    let files: Vec<FileRef> = (0..4)
+        .map(|at| open(&writer, &dir, &format!("f{at}")))
+        .collect();
     let mut appended: Vec<Vec<u8>> = vec![Vec::new(); files.len()];
     let mut acknowledged = [0usize; 4];
-    io.inject(Fault::StopAfter { ops: 20 + seed % 200 });
+    io.inject(Fault::StopAfter {
+        ops: 20 + seed % 200,
+    });
     for (at, len, second) in steps {
         let mut ranges = Vec::new();
-        for at in [Some(*at % 4), second.then_some((*at + 1) % 4)].into_iter().flatten() {
+        for at in [Some(*at % 4), second.then_some((*at + 1) % 4)]
+            .into_iter()
+            .flatten()
+        {
             let bytes = pattern(*len, appended[at].len());
             ranges.push((at, range(&files[at], appended[at].len() as u64, &bytes)));
             appended[at].extend(bytes);
@@ -328,9 +454,14 @@ fn acknowledged_survives(seed: u64, steps: &[(usize, usize, bool)], one_flush: b
     for crash in 0..4 {
         let (after, _) = io.crash(&CrashPlan::power_loss(seed.wrapping_add(crash)));
         for at in 0..files.len() {
-            let found = after.contents(&dir.join(format!("f{at}"))).unwrap_or_default();
+            let found = after
+                .contents(&dir.join(format!("f{at}")))
+                .unwrap_or_default();
             if found.get(..acknowledged[at]) != Some(&appended[at][..acknowledged[at]]) {
-                return Err(format!("file {at} lost some of {} acknowledged bytes", acknowledged[at]));
+                return Err(format!(
+                    "file {at} lost some of {} acknowledged bytes",
+                    acknowledged[at]
+                ));
             }
         }
     }
@@ -359,7 +490,9 @@ proptest! {
 #[test]
 fn a_file_system_that_breaks_the_promise_is_caught() {
     let steps: Vec<_> = (0..40).map(|at| (at, 700, true)).collect();
-    let caught = (0..20).filter(|seed| acknowledged_survives(seed + 180, &steps, false, EXT4_MAGIC).is_err()).count();
+    let caught = (0..20)
+        .filter(|seed| acknowledged_survives(seed + 180, &steps, false, EXT4_MAGIC).is_err())
+        .count();
     assert!(caught > 5, "caught {caught} of 20");
 }
 
@@ -368,9 +501,18 @@ fn a_direct_file_serves_engines_that_know_nothing_of_it() {
     let (io, writer, dir) = fault(1);
     let file = open(&writer, &dir, "f");
     let done = io.run(vec![
-        Op::Write { file: file.clone(), offset: 10, bufs: vec![Bytes::from_static(b"odd place")] },
+        Op::Write {
+            file: file.clone(),
+            offset: 10,
+            bufs: vec![Bytes::from_static(b"odd place")],
+        },
         Op::SyncData { file: file.clone() },
-        Op::Read { file: file.clone(), offset: 12, buf: io.buffer(100), len: 7 },
+        Op::Read {
+            file: file.clone(),
+            offset: 12,
+            buf: io.buffer(100),
+            len: 7,
+        },
     ]);
     assert_eq!(&done[2].buf.as_ref().unwrap()[..7], b"d place");
 }

@@ -54,7 +54,11 @@ impl CrashPlan {
 
     /// Power loss, by seed.
     pub fn power_loss(seed: u64) -> Self {
-        Self { seed, how: CrashHow::PowerLoss, ..Self::kill() }
+        Self {
+            seed,
+            how: CrashHow::PowerLoss,
+            ..Self::kill()
+        }
     }
 }
 
@@ -113,15 +117,25 @@ impl Disk {
     pub(super) fn sync_names(&mut self, dir: &Path) {
         let within = |path: &Path| path.parent() == Some(dir);
         self.durable_files.retain(|path, _| !within(path));
-        self.durable_files.extend(self.files.iter().filter(|(path, _)| within(path)).map(|(p, id)| (p.clone(), *id)));
+        self.durable_files.extend(
+            self.files
+                .iter()
+                .filter(|(path, _)| within(path))
+                .map(|(p, id)| (p.clone(), *id)),
+        );
         // A directory whose removal is durable took everything in it along.
-        let gone: Vec<PathBuf> =
-            self.durable_dirs.iter().filter(|path| within(path) && !self.dirs.contains(*path)).cloned().collect();
+        let gone: Vec<PathBuf> = self
+            .durable_dirs
+            .iter()
+            .filter(|path| within(path) && !self.dirs.contains(*path))
+            .cloned()
+            .collect();
         for top in gone {
             self.durable_dirs.retain(|path| !path.starts_with(&top));
             self.durable_files.retain(|path, _| !path.starts_with(&top));
         }
-        self.durable_dirs.extend(self.dirs.iter().filter(|path| within(path)).cloned());
+        self.durable_dirs
+            .extend(self.dirs.iter().filter(|path| within(path)).cloned());
     }
 
     fn lose_names(&mut self, rng: &mut Rng) {
@@ -134,15 +148,24 @@ impl Disk {
             }
         }
         let mut files: BTreeMap<PathBuf, u64> = BTreeMap::new();
-        let paths: std::collections::BTreeSet<&PathBuf> = self.files.keys().chain(self.durable_files.keys()).collect();
+        let paths: std::collections::BTreeSet<&PathBuf> =
+            self.files.keys().chain(self.durable_files.keys()).collect();
         for path in paths {
             let (now, durable) = (self.files.get(path), self.durable_files.get(path));
-            let found = if now == durable || rng.coin() { now } else { durable };
+            let found = if now == durable || rng.coin() {
+                now
+            } else {
+                durable
+            };
             if let Some(id) = found {
                 files.insert(path.clone(), *id);
             }
         }
-        let reachable = |path: &Path| path.ancestors().skip(1).all(|dir| dir.parent().is_none() || dirs.contains(dir));
+        let reachable = |path: &Path| {
+            path.ancestors()
+                .skip(1)
+                .all(|dir| dir.parent().is_none() || dirs.contains(dir))
+        };
         let kept: Vec<PathBuf> = dirs.iter().filter(|dir| reachable(dir)).cloned().collect();
         files.retain(|path, _| reachable(path));
         self.dirs = kept.into_iter().collect();
@@ -158,7 +181,12 @@ impl Disk {
         inode.durable.write(offset, bytes);
         // Unsynced changes are older than what is planted.
         for change in &mut inode.unsynced {
-            if let Unsynced::Write { offset: at, bytes: old, .. } = change {
+            if let Unsynced::Write {
+                offset: at,
+                bytes: old,
+                ..
+            } = change
+            {
                 let mut new = old.to_vec();
                 let from = offset.max(*at);
                 let to = (offset + bytes.len() as u64).min(*at + new.len() as u64);
@@ -198,8 +226,14 @@ impl Disk {
         }
         let mut flips = Vec::new();
         for _ in 0..count {
-            let Some((path, start, len)) = pages.get(rng.below(pages.len() as u64) as usize) else { break };
-            let flip = Flip { path: path.clone(), offset: start + rng.below(*len), bit: rng.below(8) as u8 };
+            let Some((path, start, len)) = pages.get(rng.below(pages.len() as u64) as usize) else {
+                break;
+            };
+            let flip = Flip {
+                path: path.clone(),
+                offset: start + rng.below(*len),
+                bit: rng.below(8) as u8,
+            };
             if self.flip(&flip).is_ok() {
                 flips.push(flip);
             }
@@ -215,7 +249,11 @@ impl Disk {
                     hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                 }
                 if let Some(inode) = self.inodes.get(id) {
-                    hash = if inodes { inode.current.fold(hash) } else { inode.durable.fold(hash) };
+                    hash = if inodes {
+                        inode.current.fold(hash)
+                    } else {
+                        inode.durable.fold(hash)
+                    };
                 }
             }
         }
@@ -297,19 +335,27 @@ impl Inode {
         let len = match mercy {
             Mercy::Nothing => before.len(),
             Mercy::Everything => replay.len(),
-            Mercy::Prefix(_) | Mercy::Scattered => lengths[rng.below(lengths.len() as u64) as usize],
+            Mercy::Prefix(_) | Mercy::Scattered => {
+                lengths[rng.below(lengths.len() as u64) as usize]
+            }
         };
         let scattered = matches!(mercy, Mercy::Scattered);
         for (sector, versions) in sectors {
             let start = sector * SECTOR;
-            let choice = if scattered { rng.below(versions.len() as u64 + 1) as usize } else { versions.len() };
+            let choice = if scattered {
+                rng.below(versions.len() as u64 + 1) as usize
+            } else {
+                versions.len()
+            };
             match choice.checked_sub(1).and_then(|at| versions.get(at)) {
                 Some(version) => {
                     self.durable.put(start, version);
                     self.allocated.insert(start / PAGE);
                 }
                 None if start >= before.len() && !stale.is_empty() => {
-                    let shown: Vec<u8> = (start..start + SECTOR).map(|at| stale[at as usize % stale.len()]).collect();
+                    let shown: Vec<u8> = (start..start + SECTOR)
+                        .map(|at| stale[at as usize % stale.len()])
+                        .collect();
                     self.durable.put(start, &shown);
                 }
                 None => {}

@@ -5,15 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::Counts;
 use super::image::{Image, PAGE};
 use super::inject::{Kind, Rules, Verdict};
 use super::rng::Rng;
-use super::Counts;
 
 /// A change of a file that is not known to be durable.
 #[derive(Clone, Debug)]
 pub(super) enum Unsynced {
-    Write { offset: u64, bytes: Arc<[u8]>, direct: bool },
+    Write {
+        offset: u64,
+        bytes: Arc<[u8]>,
+        direct: bool,
+    },
     SetLen(u64),
 }
 
@@ -90,7 +94,9 @@ impl Disk {
     pub(super) fn gate_plain(&mut self, path: &Path) -> io::Result<()> {
         match self.gate(path, Kind::Other) {
             Verdict::Go => Ok(()),
-            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => Err(error),
+            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
+                Err(error)
+            }
         }
     }
 
@@ -107,7 +113,14 @@ impl Disk {
         id
     }
 
-    pub(super) fn write(&mut self, id: u64, path: &Path, offset: u64, bytes: Vec<u8>, direct: bool) -> io::Result<()> {
+    pub(super) fn write(
+        &mut self,
+        id: u64,
+        path: &Path,
+        offset: u64,
+        bytes: Vec<u8>,
+        direct: bool,
+    ) -> io::Result<()> {
         let (len, error) = match self.gate(path, Kind::Write(bytes.len())) {
             Verdict::Go => (bytes.len(), None),
             Verdict::Short(len, error) => (len, Some(error)),
@@ -126,13 +139,19 @@ impl Disk {
         }
         if len > 0 {
             inode.current.write(offset, &bytes[..len]);
-            inode.unsynced.push(Unsynced::Write { offset, bytes: bytes[..len].into(), direct });
+            inode.unsynced.push(Unsynced::Write {
+                offset,
+                bytes: bytes[..len].into(),
+                direct,
+            });
         }
         error.map_or(Ok(()), Err)
     }
 
     pub(super) fn inode(&mut self, id: u64) -> io::Result<&mut Inode> {
-        self.inodes.get_mut(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.inodes
+            .get_mut(&id)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn set_len(&mut self, id: u64, path: &Path, len: u64) -> io::Result<()> {
@@ -188,7 +207,9 @@ impl Disk {
     /// A failed sync: some of the unsynced data is on the disk, the rest is in memory only and
     /// marked clean.
     fn lose(&mut self, id: u64) {
-        let Some(inode) = self.inodes.get_mut(&id) else { return };
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
         for change in std::mem::take(&mut inode.unsynced) {
             if self.rng.coin() {
                 inode.apply(&change);
@@ -221,12 +242,20 @@ impl Inode {
     /// What a flush of the device makes durable by itself: direct writes to blocks that were
     /// durably allocated within the durable length.
     fn settle_overwrites(&mut self) {
-        if self.unsynced.iter().any(|change| matches!(change, Unsynced::SetLen(_))) {
+        if self
+            .unsynced
+            .iter()
+            .any(|change| matches!(change, Unsynced::SetLen(_)))
+        {
             return;
         }
         for change in std::mem::take(&mut self.unsynced) {
             let overwrites = match &change {
-                Unsynced::Write { offset, bytes, direct: true } => {
+                Unsynced::Write {
+                    offset,
+                    bytes,
+                    direct: true,
+                } => {
                     offset + bytes.len() as u64 <= self.durable.len()
                         && blocks(*offset, bytes.len()).all(|block| self.allocated.contains(&block))
                 }

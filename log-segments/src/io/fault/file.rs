@@ -23,8 +23,20 @@ pub(super) struct FaultFile {
 }
 
 impl FaultFile {
-    pub(super) fn new(disk: Arc<Mutex<Disk>>, id: u64, path: PathBuf, how: OpenHow, direct: bool) -> Self {
-        Self { disk, id, path, how, direct }
+    pub(super) fn new(
+        disk: Arc<Mutex<Disk>>,
+        id: u64,
+        path: PathBuf,
+        how: OpenHow,
+        direct: bool,
+    ) -> Self {
+        Self {
+            disk,
+            id,
+            path,
+            how,
+            direct,
+        }
     }
 
     fn check_writable(&self) -> io::Result<()> {
@@ -34,7 +46,11 @@ impl FaultFile {
         Ok(())
     }
 
-    fn check_aligned(&self, offset: u64, mut parts: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
+    fn check_aligned(
+        &self,
+        offset: u64,
+        mut parts: impl Iterator<Item = (usize, usize)>,
+    ) -> io::Result<()> {
         let aligned = |n: usize| n.is_multiple_of(BLOCK_BYTES);
         if self.direct
             && !(offset.is_multiple_of(BLOCK_BYTES as u64)
@@ -48,15 +64,27 @@ impl FaultFile {
 
 impl fmt::Debug for FaultFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FaultFile").field("path", &self.path).field("direct", &self.direct).finish_non_exhaustive()
+        f.debug_struct("FaultFile")
+            .field("path", &self.path)
+            .field("direct", &self.direct)
+            .finish_non_exhaustive()
     }
 }
 
 impl File for FaultFile {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         self.check_writable()?;
-        self.check_aligned(offset, bufs.iter().map(|buf| (buf.as_ptr() as usize, buf.len())))?;
-        self.disk.lock().write(self.id, &self.path, offset, bufs.concat_bytes(), self.direct)
+        self.check_aligned(
+            offset,
+            bufs.iter().map(|buf| (buf.as_ptr() as usize, buf.len())),
+        )?;
+        self.disk.lock().write(
+            self.id,
+            &self.path,
+            offset,
+            bufs.concat_bytes(),
+            self.direct,
+        )
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -64,7 +92,9 @@ impl File for FaultFile {
         let mut disk = self.disk.lock();
         match disk.gate(&self.path, Kind::Read) {
             Verdict::Go => Ok(disk.inode(self.id)?.current.read(offset, buf)),
-            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => Err(error),
+            Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
+                Err(error)
+            }
         }
     }
 
@@ -99,11 +129,18 @@ impl File for FaultFile {
     }
 
     fn file_system(&self) -> io::Result<FileSystem> {
-        Ok(FileSystem { device: DEVICE, magic: self.disk.lock().magic })
+        Ok(FileSystem {
+            device: DEVICE,
+            magic: self.disk.lock().magic,
+        })
     }
 
     fn directness(&self) -> Directness {
-        if self.direct { Directness::Confirmed } else { Directness::Cached }
+        if self.direct {
+            Directness::Confirmed
+        } else {
+            Directness::Cached
+        }
     }
 }
 

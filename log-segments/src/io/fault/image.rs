@@ -34,7 +34,10 @@ impl Image {
         while !bytes.is_empty() {
             let within = (offset % PAGE) as usize;
             let some = bytes.len().min(PAGE as usize - within);
-            let page = self.pages.entry(offset / PAGE).or_insert_with(|| Arc::new([0; PAGE as usize]));
+            let page = self
+                .pages
+                .entry(offset / PAGE)
+                .or_insert_with(|| Arc::new([0; PAGE as usize]));
             Arc::make_mut(page)[within..within + some].copy_from_slice(&bytes[..some]);
             offset += some as u64;
             bytes = &bytes[some..];

@@ -84,7 +84,11 @@ fn broken() -> io::Error {
 
 impl Rules {
     pub(super) fn add(&mut self, fault: Fault, only: Option<String>) {
-        self.rules.push(Rule { fault, only, seen: 0 });
+        self.rules.push(Rule {
+            fault,
+            only,
+            seen: 0,
+        });
     }
 
     pub(super) fn clear(&mut self) {
@@ -101,7 +105,11 @@ impl Rules {
             return Verdict::Fail(broken());
         }
         for rule in &mut self.rules {
-            if rule.only.as_ref().is_some_and(|only| !path.contains(only.as_str())) {
+            if rule
+                .only
+                .as_ref()
+                .is_some_and(|only| !path.contains(only.as_str()))
+            {
                 continue;
             }
             let mut nth_is = |nth: u64| {
@@ -113,15 +121,24 @@ impl Rules {
                     let room = bytes.saturating_sub(rule.seen);
                     rule.seen += room.min(len as u64);
                     if room < len as u64 {
-                        return Verdict::Short(room as usize, io::Error::from_raw_os_error(libc::ENOSPC));
+                        return Verdict::Short(
+                            room as usize,
+                            io::Error::from_raw_os_error(libc::ENOSPC),
+                        );
                     }
                 }
-                (Fault::FailRead { nth }, Kind::Read) if nth_is(*nth) => return Verdict::Fail(broken()),
-                (Fault::FailWrite { nth }, Kind::Write(_)) if nth_is(*nth) => return Verdict::Fail(broken()),
+                (Fault::FailRead { nth }, Kind::Read) if nth_is(*nth) => {
+                    return Verdict::Fail(broken());
+                }
+                (Fault::FailWrite { nth }, Kind::Write(_)) if nth_is(*nth) => {
+                    return Verdict::Fail(broken());
+                }
                 (Fault::ShortWrite { nth, bytes }, Kind::Write(len)) if nth_is(*nth) => {
                     return Verdict::Short((*bytes).min(len), broken());
                 }
-                (Fault::FailSync { nth }, Kind::Sync) if nth_is(*nth) => return Verdict::LoseSync(broken()),
+                (Fault::FailSync { nth }, Kind::Sync) if nth_is(*nth) => {
+                    return Verdict::LoseSync(broken());
+                }
                 (Fault::StopAfter { ops }, kind) => {
                     rule.seen += 1;
                     if rule.seen > *ops {

@@ -59,7 +59,9 @@ pub struct FaultIo {
 impl FaultIo {
     /// An empty file system whose choices follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { disk: Arc::new(Mutex::new(Disk::new(seed))) }
+        Self {
+            disk: Arc::new(Mutex::new(Disk::new(seed))),
+        }
     }
 
     /// Orders a failure.
@@ -146,7 +148,12 @@ impl FaultIo {
     /// [`CrashPlan::random_flips`] flipped.
     pub fn crash(&self, plan: &CrashPlan) -> (FaultIo, Vec<Flip>) {
         let (disk, flips) = self.disk.lock().after_crash(plan);
-        (FaultIo { disk: Arc::new(Mutex::new(disk)) }, flips)
+        (
+            FaultIo {
+                disk: Arc::new(Mutex::new(disk)),
+            },
+            flips,
+        )
     }
 
     fn check_parent(disk: &Disk, path: &Path) -> io::Result<()> {
@@ -159,7 +166,9 @@ impl FaultIo {
 
 impl std::fmt::Debug for FaultIo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FaultIo").field("counts", &self.counts()).finish_non_exhaustive()
+        f.debug_struct("FaultIo")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
     }
 }
 
@@ -186,9 +195,14 @@ impl Io for FaultIo {
         if !disk.is_dir(dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let children = disk.files.keys().chain(&disk.dirs).filter(|path| path.parent() == Some(dir));
-        let mut names: Vec<String> =
-            children.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
+        let children = disk
+            .files
+            .keys()
+            .chain(&disk.dirs)
+            .filter(|path| path.parent() == Some(dir));
+        let mut names: Vec<String> = children
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
         names.sort_unstable();
         Ok(names)
     }
@@ -196,7 +210,10 @@ impl Io for FaultIo {
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         let mut disk = self.disk.lock();
         disk.gate_plain(path)?;
-        disk.files.remove(path).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        disk.files
+            .remove(path)
+            .map(|_| ())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
@@ -248,7 +265,13 @@ impl Io for FaultIo {
             (_, Some(id)) => id,
             (_, None) => return Err(io::ErrorKind::NotFound.into()),
         };
-        Ok(Arc::new(FaultFile::new(self.disk.clone(), id, path.to_owned(), how, direct)))
+        Ok(Arc::new(FaultFile::new(
+            self.disk.clone(),
+            id,
+            path.to_owned(),
+            how,
+            direct,
+        )))
     }
 
     fn run(&self, ops: Vec<Op>) -> Vec<Done> {

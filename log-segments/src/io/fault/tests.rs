@@ -35,7 +35,10 @@ fn scenario(seed: u64) -> (u64, u64, Vec<Flip>) {
         }
         let _ = files[round as usize % 3].sync_data();
     }
-    let plan = CrashPlan { random_flips: 3, ..CrashPlan::power_loss(seed) };
+    let plan = CrashPlan {
+        random_flips: 3,
+        ..CrashPlan::power_loss(seed)
+    };
     let (after, flips) = io.crash(&plan);
     (io.fingerprint(), after.fingerprint(), flips)
 }
@@ -48,7 +51,11 @@ fn the_same_seed_gives_the_same_machine() {
         assert_eq!(first, scenario(seed), "seed {seed}");
         seen.insert(first.1);
     }
-    assert!(seen.len() > 10, "different seeds leave different bytes: {}", seen.len());
+    assert!(
+        seen.len() > 10,
+        "different seeds leave different bytes: {}",
+        seen.len()
+    );
 }
 
 #[test]
@@ -78,7 +85,10 @@ fn power_loss_keeps_what_was_synced_and_only_tears_the_rest() {
         put(&file, 8_000, &[3; 5_000]).unwrap();
         let (after, _) = io.crash(&CrashPlan::power_loss(seed));
         let bytes = contents(&after, "/d/f").unwrap();
-        assert!(bytes.len() >= 3_000 && bytes[..3_000] == [1; 3_000], "seed {seed}");
+        assert!(
+            bytes.len() >= 3_000 && bytes[..3_000] == [1; 3_000],
+            "seed {seed}"
+        );
         let rest = &bytes[3_000..];
         assert!(rest.iter().all(|byte| [0, 2, 3].contains(byte)));
         match (rest.is_empty(), rest.len() == 10_000 && !rest.contains(&0)) {
@@ -87,7 +97,10 @@ fn power_loss_keeps_what_was_synced_and_only_tears_the_rest() {
             _ => torn += 1,
         }
     }
-    assert!(lost > 20 && kept > 20 && torn > 20, "lost {lost}, kept {kept}, torn {torn}");
+    assert!(
+        lost > 20 && kept > 20 && torn > 20,
+        "lost {lost}, kept {kept}, torn {torn}"
+    );
 }
 
 #[test]
@@ -103,7 +116,10 @@ fn unsynced_writes_survive_out_of_order_and_in_sectors() {
         let bytes = contents(&io.crash(&CrashPlan::power_loss(seed)).0, "/d/f").unwrap();
         reordered |= bytes[..4_096].contains(&9) && bytes[4_096..].contains(&2);
         for sector in bytes.chunks(512) {
-            assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is written whole or not at all");
+            assert!(
+                sector.iter().all(|byte| *byte == sector[0]),
+                "a sector is written whole or not at all"
+            );
         }
         sectors |= bytes[..4_096].contains(&1) && bytes[..4_096].contains(&9);
     }
@@ -117,7 +133,10 @@ fn stale_bytes_show_where_a_file_grew() {
         let file = create(&io, "/d/f");
         file.sync_data().unwrap();
         put(&file, 0, &[1; 8_192]).unwrap();
-        let plan = CrashPlan { stale: b"stale!".to_vec(), ..CrashPlan::power_loss(seed) };
+        let plan = CrashPlan {
+            stale: b"stale!".to_vec(),
+            ..CrashPlan::power_loss(seed)
+        };
         let bytes = contents(&io.crash(&plan).0, "/d/f").unwrap();
         bytes.windows(6).any(|window| window == b"stale!")
     });
@@ -131,7 +150,9 @@ fn names_are_durable_after_a_sync_of_file_or_directory() {
             .filter(|seed| {
                 let io = machine(*seed);
                 prepare(&io);
-                io.crash(&CrashPlan::power_loss(*seed)).0.exists(Path::new(path))
+                io.crash(&CrashPlan::power_loss(*seed))
+                    .0
+                    .exists(Path::new(path))
             })
             .count()
     };
@@ -177,9 +198,15 @@ fn a_full_disk_takes_what_fits_and_recovers() {
     io.inject(Fault::NoSpaceAfter { bytes: 150 });
     put(&file, 0, &[1; 100]).unwrap();
     let error = put(&file, 100, &[2; 100]).unwrap_err();
-    assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::StorageFull, Some(libc::ENOSPC)));
+    assert_eq!(
+        (error.kind(), error.raw_os_error()),
+        (ErrorKind::StorageFull, Some(libc::ENOSPC))
+    );
     assert_eq!(file.len().unwrap(), 150);
-    assert_eq!(put(&file, 150, &[3]).unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(
+        put(&file, 150, &[3]).unwrap_err().kind(),
+        ErrorKind::StorageFull
+    );
     assert_eq!(file.read_at(&mut [0; 10], 0).unwrap(), 10, "readers go on");
     io.heal();
     put(&file, 150, &[3; 100]).unwrap();
@@ -194,9 +221,15 @@ fn the_nth_operation_fails_once() {
     io.inject(Fault::FailRead { nth: 2 });
     io.inject_on("/d/g", Fault::ShortWrite { nth: 1, bytes: 3 });
     put(&file, 0, b"1").unwrap();
-    assert_eq!(put(&other, 0, b"12345").unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(
+        put(&other, 0, b"12345").unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
     assert_eq!(other.len().unwrap(), 3);
-    assert_eq!(put(&file, 1, b"2").unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(
+        put(&file, 1, b"2").unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
     assert_eq!(file.len().unwrap(), 1);
     put(&file, 1, b"3").unwrap();
     let mut buf = [0; 2];
@@ -232,11 +265,16 @@ fn a_stopped_machine_does_nothing_more() {
     assert!(put(&file, 4, b"half?").is_err());
     assert!(io.stopped());
     assert!(file.sync_data().is_err());
-    assert!(io.open(Path::new("/d/g"), OpenHow::CreateNew, false).is_err());
+    assert!(
+        io.open(Path::new("/d/g"), OpenHow::CreateNew, false)
+            .is_err()
+    );
     let (after, _) = io.crash(&CrashPlan::kill());
     let bytes = contents(&after, "/d/f").unwrap();
     assert!(bytes.starts_with(b"last") && b"lasthalf?".starts_with(&bytes[..]));
-    let reopened = after.open(Path::new("/d/f"), OpenHow::ReadWrite, false).unwrap();
+    let reopened = after
+        .open(Path::new("/d/f"), OpenHow::ReadWrite, false)
+        .unwrap();
     put(&reopened, 0, b"on").unwrap();
 }
 
@@ -247,10 +285,18 @@ fn flips_and_plants_hit_what_they_name() {
     put(&file, 0, &[0; 10_000]).unwrap();
     file.sync_data().unwrap();
     let path = PathBuf::from("/d/f");
-    let flip = Flip { path: path.clone(), offset: 77, bit: 3 };
+    let flip = Flip {
+        path: path.clone(),
+        offset: 77,
+        bit: 3,
+    };
     let plan = CrashPlan {
         flips: vec![flip.clone()],
-        plants: vec![Plant { path: path.clone(), offset: 9_998, bytes: b"abc".to_vec() }],
+        plants: vec![Plant {
+            path: path.clone(),
+            offset: 9_998,
+            bytes: b"abc".to_vec(),
+        }],
         random_flips: 5,
         ..CrashPlan::power_loss(9)
     };
@@ -264,7 +310,14 @@ fn flips_and_plants_hit_what_they_name() {
         expected[flip.offset as usize] ^= 1 << flip.bit;
     }
     assert_eq!(bytes, expected);
-    assert!(io.flip(&Flip { path, offset: 10_000, bit: 0 }).is_err());
+    assert!(
+        io.flip(&Flip {
+            path,
+            offset: 10_000,
+            bit: 0
+        })
+        .is_err()
+    );
     assert!(io.plant(Path::new("/d/none"), 0, b"x").is_err());
 }
 
@@ -273,11 +326,21 @@ fn mixing_page_cache_and_direct_writes_is_an_error() {
     let io = machine(1);
     let cached = create(&io, "/d/f");
     put(&cached, 0, b"cached").unwrap();
-    let direct = io.open(Path::new("/d/f"), OpenHow::ReadWrite, true).unwrap();
+    let direct = io
+        .open(Path::new("/d/f"), OpenHow::ReadWrite, true)
+        .unwrap();
     let mut buf = io.buffer(4_096);
-    assert!(direct.write_vectored_at(&[IoSlice::new(&buf)], 4_096).is_err());
+    assert!(
+        direct
+            .write_vectored_at(&[IoSlice::new(&buf)], 4_096)
+            .is_err()
+    );
     assert_eq!(direct.read_at(&mut buf, 0).unwrap(), 6);
-    assert_eq!(direct.read_at(&mut buf, 6).unwrap_err().kind(), ErrorKind::InvalidInput, "not aligned");
+    assert_eq!(
+        direct.read_at(&mut buf, 6).unwrap_err().kind(),
+        ErrorKind::InvalidInput,
+        "not aligned"
+    );
 }
 
 /// The rule that lets one flush serve many files, and where it ends.
@@ -287,14 +350,19 @@ fn a_flush_covers_only_direct_overwrites_of_durable_blocks() {
     let mut ones = crate::io::AlignedBuf::zeroed(4_096);
     ones.fill(1);
     // (file system where one flush is enough, allocated before, direct) -> always kept
-    for (one_flush, allocated, direct, kept) in
-        [(true, true, true, true), (false, true, true, false), (true, false, true, false), (true, true, false, false)]
-    {
+    for (one_flush, allocated, direct, kept) in [
+        (true, true, true, true),
+        (false, true, true, false),
+        (true, false, true, false),
+        (true, true, false, false),
+    ] {
         let survived = (0..30)
             .filter(|seed| {
                 let io = machine(*seed);
                 io.set_file_system(0xEF53, one_flush);
-                let file = io.open(Path::new("/d/f"), OpenHow::CreateNew, direct).unwrap();
+                let file = io
+                    .open(Path::new("/d/f"), OpenHow::CreateNew, direct)
+                    .unwrap();
                 let other = create(&io, "/d/other");
                 if allocated {
                     file.write_vectored_at(&[IoSlice::new(&block)], 0).unwrap();
@@ -305,6 +373,10 @@ fn a_flush_covers_only_direct_overwrites_of_durable_blocks() {
                 contents(&io.crash(&CrashPlan::power_loss(*seed)).0, "/d/f").unwrap() == ones[..]
             })
             .count();
-        assert_eq!(survived == 30, kept, "{one_flush} {allocated} {direct}: {survived} of 30");
+        assert_eq!(
+            survived == 30,
+            kept,
+            "{one_flush} {allocated} {direct}: {survived} of 30"
+        );
     }
 }

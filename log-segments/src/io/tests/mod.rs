@@ -22,7 +22,11 @@ impl Bench {
         let base = std::env::current_exe().unwrap();
         let keep = tempfile::tempdir_in(base.parent().unwrap()).unwrap();
         let dir = keep.path().to_owned();
-        Self { io, dir, _keep: Some(keep) }
+        Self {
+            io,
+            dir,
+            _keep: Some(keep),
+        }
     }
 
     pub(crate) fn blocking() -> Self {
@@ -42,7 +46,11 @@ impl Bench {
     }
 
     pub(crate) fn over(io: Arc<dyn Io>, dir: PathBuf) -> Self {
-        Self { io, dir, _keep: None }
+        Self {
+            io,
+            dir,
+            _keep: None,
+        }
     }
 }
 

@@ -1,0 +1,141 @@
+//! Reading as a member of a consumer group.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kera_consumer::{Batch, ConsumeError, Consumer};
+use kera_protocol::v1;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+
+use super::{ConsumeArgs, Sink, go_on};
+use crate::connect::{Control, refused};
+use crate::failure::Failure;
+
+/// How often progress is committed.
+const COMMIT_EVERY: Duration = Duration::from_millis(500);
+/// Likewise when the command ends once everything is committed.
+const COMMIT_EVERY_TO_END: Duration = Duration::from_millis(100);
+
+pub(super) async fn consume(
+    args: &ConsumeArgs,
+    group: &str,
+    sink: &mut Sink,
+) -> Result<(), Failure> {
+    let mut control = args.connect.control().await?;
+    let ends = if args.follow {
+        None
+    } else {
+        Some(Ends::now(&mut control, &args.stream).await?)
+    };
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut consumer = Consumer::builder()
+        .bootstrap(&args.connect.bootstrap)
+        .stream(&args.stream)
+        .group(group)
+        .client_name(format!("kera consume, process {}", std::process::id()))
+        .order(args.order.into())
+        .start(args.from.into())
+        .manual_commit()
+        .open()
+        .await?;
+    let mut ticks = tokio::time::interval(match ends {
+        Some(_) => COMMIT_EVERY_TO_END,
+        None => COMMIT_EVERY,
+    });
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut written: Option<Batch> = None;
+    while !sink.is_full() {
+        tokio::select! {
+            batch = consumer.next_batch() => match batch {
+                Ok(batch) => {
+                    let whole = sink.write(&batch)?;
+                    // What is committed must have reached whoever reads along.
+                    sink.flush()?;
+                    if whole {
+                        match consumer.mark(&batch) {
+                            // Another member will write it too.
+                            Err(error @ ConsumeError::StaleLease { .. }) => {
+                                eprintln!("warning: {error}");
+                            }
+                            marked => marked?,
+                        }
+                        written = Some(batch);
+                    }
+                }
+                Err(error) => go_on(error)?,
+            },
+            _ = ticks.tick() => {
+                if let Some(batch) = written.take() {
+                    commit(&consumer, &batch).await?;
+                }
+                if let Some(ends) = &ends
+                    && ends.are_reached(&mut control, group).await?
+                {
+                    break;
+                }
+            }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+        }
+    }
+    if let Some(batch) = written {
+        commit(&consumer, &batch).await?;
+    }
+    Ok(consumer.close().await?)
+}
+
+/// Commits everything marked so far. A range that was marked to its end was committed and given
+/// back already; that is no failure.
+async fn commit(consumer: &Consumer, batch: &Batch) -> Result<(), Failure> {
+    match consumer.commit(batch).await {
+        Err(ConsumeError::StaleLease { .. }) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// What was durable when the command began.
+struct Ends(HashMap<(u32, u32), u64>);
+
+impl Ends {
+    async fn now(control: &mut Control, stream: &str) -> Result<Self, Failure> {
+        let request = v1::FindOrdinalsRequest {
+            name: stream.to_owned(),
+            at: Some(v1::find_ordinals_request::At::Latest(true)),
+        };
+        let answer = control.streams.find_ordinals(request).await;
+        let lanes = answer
+            .map_err(|status| refused(&status))?
+            .into_inner()
+            .lanes;
+        Ok(Self(
+            lanes
+                .into_iter()
+                .map(|lane| ((lane.streamlet, lane.lane), lane.head_ordinal))
+                .collect(),
+        ))
+    }
+
+    /// Whether the group has committed all of it.
+    async fn are_reached(&self, control: &mut Control, group: &str) -> Result<bool, Failure> {
+        let request = v1::DescribeGroupRequest {
+            group: group.to_owned(),
+        };
+        let answer = control.consumers.describe_group(request).await;
+        let lanes = answer
+            .map_err(|status| refused(&status))?
+            .into_inner()
+            .lanes;
+        let committed: HashMap<(u32, u32), u64> = lanes
+            .into_iter()
+            .map(|lane| ((lane.streamlet, lane.lane), lane.committed))
+            .collect();
+        Ok(self.0.iter().all(|(lane, end)| {
+            *end == 0
+                || committed
+                    .get(lane)
+                    .is_some_and(|committed| committed >= end)
+        }))
+    }
+}

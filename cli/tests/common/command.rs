@@ -1,0 +1,66 @@
+//! Runs commands to their end, within limits.
+
+use std::io::Write;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::PATIENCE;
+
+/// How a command ended, and what it wrote.
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Finished {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.stdout.clone()).expect("the output is text")
+    }
+}
+
+/// The `kera` binary of this build, undisturbed by the environment.
+pub fn kera() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kera"));
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"KERA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs a command to its end. One that takes too long is killed, which fails the test.
+pub fn finish(mut command: Command, input: &[u8]) -> Finished {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command can be started");
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let mut stdin = child.stdin.take().expect("standard input is piped");
+    let input = input.to_vec();
+    // A command may write before it has read everything, or end without reading.
+    std::thread::spawn(move || {
+        let _ = stdin.write_all(&input);
+    });
+    let (ended, waiting) = channel();
+    std::thread::spawn(move || {
+        let _ = ended.send(child.wait_with_output());
+    });
+    let Ok(output) = waiting.recv_timeout(PATIENCE) else {
+        // It has not been waited for, so the id is still its own.
+        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        panic!("{command:?} did not end");
+    };
+    let output = output.expect("the command can be waited for");
+    Finished {
+        status: output.status,
+        stdout: output.stdout,
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}

@@ -1,0 +1,268 @@
+//! Runs the real `kera` binary: a broker that can be killed and brought back, and client commands.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+mod command;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+pub use command::{Finished, finish, kera};
+
+/// Whatever takes longer has failed. Nothing is expected to take anywhere near as long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How often something is looked at that tells of no change by itself.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Lines of the broker's log shown when a test fails.
+const LOG_LINES: usize = 80;
+
+/// A broker process with a data directory of its own, on a port of its own.
+pub struct Broker {
+    child: Option<Child>,
+    home: Option<TempDir>,
+    data_dir: PathBuf,
+    flags: Vec<String>,
+    address: String,
+}
+
+/// An empty directory on the disk that holds the build, for data that is to be durable.
+pub fn home() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("the build's directory can be written")
+}
+
+impl Broker {
+    /// Starts a broker on a port that the system chooses.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// As [`start`](Self::start), with more flags of `kera serve`.
+    pub fn with(flags: &[&str]) -> Self {
+        let home = home();
+        let data_dir = home.path().join("data");
+        Self::new(home, data_dir, flags)
+    }
+
+    /// A broker whose data directory is elsewhere.
+    pub fn on(data_dir: &Path) -> Self {
+        Self::new(home(), data_dir.to_owned(), &[])
+    }
+
+    fn new(home: TempDir, data_dir: PathBuf, flags: &[&str]) -> Self {
+        let mut broker = Self {
+            child: None,
+            home: Some(home),
+            data_dir,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            address: "127.0.0.1:0".to_owned(),
+        };
+        broker.restart();
+        broker
+    }
+
+    /// HOST:PORT; the same after each restart.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    fn home(&self) -> &Path {
+        self.home.as_ref().expect("a broker has a home").path()
+    }
+
+    /// The running broker's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the broker runs").id()
+    }
+
+    /// What the broker logged, over all its lives.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.home().join("broker.log")).unwrap_or_default()
+    }
+
+    /// Starts the broker on its directory and, after the first time, on its port; returns when it
+    /// serves, with how long that took.
+    pub fn restart(&mut self) -> Duration {
+        assert!(self.child.is_none(), "the broker runs already");
+        let begin = Instant::now();
+        let mut child = self
+            .command()
+            .stdout(Stdio::piped())
+            .stderr(self.open_log())
+            .spawn()
+            .expect("the broker can be started");
+        let lines = lines_of(&mut child);
+        self.child = Some(child);
+        loop {
+            let Ok(line) = lines.recv_timeout(PATIENCE) else {
+                panic!("the broker did not say that it listens");
+            };
+            if let Some(address) = line.strip_prefix("listening on ") {
+                self.address = address.trim().to_owned();
+                return begin.elapsed();
+            }
+        }
+    }
+
+    /// Starts the broker and kills it after `delay`, whether or not it serves by then.
+    pub fn restart_in_vain(&mut self, delay: Duration) {
+        assert!(self.child.is_none(), "the broker runs already");
+        let mut child = self
+            .command()
+            .stdout(Stdio::null())
+            .stderr(self.open_log())
+            .spawn()
+            .expect("the broker can be started");
+        std::thread::sleep(delay);
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// A `kera serve` like this broker's, not started.
+    pub fn command(&self) -> Command {
+        let mut command = kera();
+        command
+            .arg("serve")
+            .args(["--listen", &self.address])
+            .args(["--http-listen", "off"])
+            .arg("--data-dir")
+            .arg(self.data_dir())
+            .args(&self.flags)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn open_log(&self) -> File {
+        let path = self.home().join("broker.log");
+        let file = File::options().create(true).append(true).open(path);
+        file.expect("the broker's log can be written")
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("the broker runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// SIGTERM; how the broker ended, and how long that took.
+    pub fn stop(&mut self) -> (ExitStatus, Duration) {
+        let begin = Instant::now();
+        self.signal(Signal::TERM);
+        let mut child = self.child.take().expect("the broker runs");
+        loop {
+            if let Some(status) = child.try_wait().expect("a child can be waited for") {
+                return (status, begin.elapsed());
+            }
+            if begin.elapsed() > PATIENCE {
+                child.kill().expect("a child can be killed");
+                child.wait().expect("a child can be waited for");
+                panic!("the broker did not stop at SIGTERM");
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Sends the running broker a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child has a process id"), signal).expect("a child is signalled");
+    }
+
+    /// Whether the broker process still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child
+            .as_mut()
+            .is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Runs a client command against this broker; it must succeed. What it wrote.
+    pub fn run(&self, words: &[&str]) -> String {
+        self.feed(words, b"")
+    }
+
+    /// As [`run`](Self::run), with standard input.
+    pub fn feed(&self, words: &[&str], input: &[u8]) -> String {
+        let finished = self.attempt(words, input);
+        assert!(
+            finished.status.success(),
+            "kera {} failed: {}",
+            words.join(" "),
+            finished.stderr
+        );
+        finished.text()
+    }
+
+    /// Runs a client command that must fail with status 1; what it said.
+    pub fn refused(&self, words: &[&str]) -> String {
+        let finished = self.attempt(words, b"");
+        assert_eq!(
+            finished.status.code(),
+            Some(1),
+            "kera {} ended with {}: {}",
+            words.join(" "),
+            finished.status,
+            finished.stderr
+        );
+        finished.stderr
+    }
+
+    /// Runs a client command, however it ends.
+    pub fn attempt(&self, words: &[&str], input: &[u8]) -> Finished {
+        let mut command = kera();
+        command.args(words).env("KERA_BOOTSTRAP", &self.address);
+        finish(command, input)
+    }
+
+    /// Runs a client command with `--json`; its answer.
+    pub fn json(&self, words: &[&str]) -> serde_json::Value {
+        let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        let text = self.run(&words);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Gone already, or going now; either will do.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking()
+            && let Some(home) = self.home.take()
+        {
+            let home = home.keep();
+            let log = fs::read_to_string(home.join("broker.log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+            eprintln!("the broker's last words, from {}:", home.display());
+            eprintln!("{}", last.join("\n"));
+        }
+    }
+}
+
+/// The lines that a child writes to its standard output, read as they come so that it never waits.
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let stdout = child.stdout.take().expect("standard output is piped");
+    let (lines, received) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Read on even when nobody listens any more.
+            let _ = lines.send(line);
+        }
+    });
+    received
+}

@@ -1,0 +1,158 @@
+//! The end of a run: groups read to the end, and everything is read once more.
+
+use std::time::{Duration, Instant};
+
+use kera_consumer::{Reader, Start};
+use kera_history::{Event, Lane, Reader as HistoryReader, payload};
+use kera_protocol::v1;
+use tokio::time::sleep;
+
+use crate::common::PATIENCE;
+use crate::world::{KEYED, LANES, ORDERED, PINNED, SHARED, STREAMLETS, World, hashed};
+
+/// How often progress is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits until both groups have committed everything; records what they claim then.
+pub async fn drain(world: &World) -> Result<(), String> {
+    let begin = Instant::now();
+    for group in [ORDERED, SHARED] {
+        loop {
+            let asked = world.recorder().now();
+            let request = v1::DescribeGroupRequest {
+                group: World::group_name(group).to_owned(),
+            };
+            let described = world
+                .client()
+                .consumers_call(|mut stub| {
+                    let request = request.clone();
+                    async move { stub.describe_group(request).await }
+                })
+                .await;
+            let described = described.map_err(|error| format!("group {group}: {error}"))?;
+            let claims = || {
+                described
+                    .lanes
+                    .iter()
+                    .map(|lane| (history_lane(lane), lane))
+            };
+            world
+                .recorder()
+                .record_all(claims().map(|(lane, progress)| Event::CommitObserved {
+                    group,
+                    lane,
+                    ordinal: progress.committed,
+                    asked,
+                }));
+            // Lanes of which the group knows nothing yet may well hold records.
+            let all = described.lanes.len() as u32 == STREAMLETS * LANES * 2;
+            if all && described.lanes.iter().all(|lane| lane.lag == 0) {
+                world
+                    .recorder()
+                    .record_all(claims().map(|(lane, progress)| Event::Drained {
+                        reader: HistoryReader::Group(group),
+                        lane,
+                        ordinal: progress.head_ordinal,
+                    }));
+                break;
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(format!(
+                    "group {group} did not read to the end: {described:?}"
+                ));
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+    Ok(())
+}
+
+fn history_lane(progress: &v1::LaneProgress) -> Lane {
+    Lane {
+        stream: KEYED,
+        streamlet: progress.streamlet,
+        lane: progress.lane,
+    }
+}
+
+/// Reads both streams without a group, from their first record to their last, and records what the
+/// broker says of them.
+pub async fn read_everything(world: &World) {
+    world.stop();
+    for stream in [KEYED, PINNED] {
+        describe(world, stream).await;
+        let consumer = world.next_consumer();
+        let reader = Reader::builder()
+            .bootstrap(world.address())
+            .stream(World::stream_name(stream))
+            .start(Start::Earliest)
+            .follow(false)
+            .open();
+        let mut reader = reader.await.expect("a reader can be opened");
+        loop {
+            let batch = match reader.next_batch().await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => break,
+                Err(error) => {
+                    world.complain(format!("stream {stream} cannot be read: {error}"));
+                    return;
+                }
+            };
+            let lane = world.lane(batch.lane());
+            let head = Some(batch.head_ordinal());
+            let events = batch.records().filter_map(|record| {
+                let record = record.ok()?;
+                Some(Event::Read {
+                    consumer,
+                    lease: None,
+                    lane,
+                    ordinal: record.ordinal,
+                    record: record.value.and_then(|value| payload::decode(value).ok()),
+                    key: record.key.map(hashed),
+                    head,
+                })
+            });
+            world.recorder().record_all(events);
+        }
+        for position in reader.positions() {
+            world.recorder().record(Event::Drained {
+                reader: HistoryReader::Consumer(consumer),
+                lane: world.lane(position.lane),
+                ordinal: position.next.ordinal,
+            });
+        }
+    }
+}
+
+async fn describe(world: &World, stream: u32) {
+    let asked = world.recorder().now();
+    let request = v1::DescribeStreamRequest {
+        name: World::stream_name(stream).to_owned(),
+    };
+    let described = world
+        .client()
+        .streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.describe_stream(request).await }
+        })
+        .await
+        .expect("a stream can be described");
+    for description in described.lanes {
+        let lane = Lane {
+            stream,
+            streamlet: description.streamlet,
+            lane: description.lane,
+        };
+        world.recorder().record(Event::HeadObserved {
+            lane,
+            head: description.head_ordinal,
+            asked,
+        });
+        // What lies between the end of a group and the next was given up.
+        let gaps = description.groups.windows(2).filter_map(|pair| {
+            let (from, to) = (pair[0].end_ordinal, pair[1].first_ordinal);
+            (from < to).then_some(Event::OrdinalGap { lane, from, to })
+        });
+        world.recorder().record_all(gaps);
+    }
+}

@@ -1,0 +1,215 @@
+//! What all clients of a run share.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use kera_consumer::{LaneKey, StreamId};
+use kera_history::{Event, History, Lane, NamedThing, Order, Recorder};
+use kera_rpc::{Client, ClientOptions, RetryPolicy};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::common::PATIENCE;
+
+/// The stream whose lanes are chosen by key, and grow.
+pub const KEYED: u32 = 0;
+/// The stream whose lanes are chosen by producer.
+pub const PINNED: u32 = 1;
+/// M of both streams.
+pub const STREAMLETS: u32 = 2;
+/// Q of both streams, at first.
+pub const LANES: u32 = 2;
+/// The group that reads in order.
+pub const ORDERED: u32 = 0;
+/// The group that shares lanes.
+pub const SHARED: u32 = 1;
+
+/// Shared by all clients.
+#[derive(Clone)]
+pub struct World {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    recorder: Recorder,
+    client: Client,
+    address: String,
+    streams: OnceLock<HashMap<StreamId, u32>>,
+    acknowledged: AtomicU64,
+    news: Notify,
+    stopping: AtomicBool,
+    next_consumer: AtomicU32,
+    complaints: Mutex<Vec<String>>,
+}
+
+impl World {
+    pub fn new(path: &Path, title: &str, address: &str) -> Self {
+        let recorder = Recorder::to_file(path, title).expect("a history can be written");
+        for stream in [KEYED, PINNED] {
+            recorder.record(Event::Named {
+                thing: NamedThing::Stream,
+                id: stream,
+                name: Self::stream_name(stream).to_owned(),
+            });
+        }
+        for (group, order) in [(ORDERED, Order::Lane), (SHARED, Order::None)] {
+            recorder.record(Event::Named {
+                thing: NamedThing::Group,
+                id: group,
+                name: Self::group_name(group).to_owned(),
+            });
+            recorder.record(Event::GroupDefined {
+                group,
+                stream: KEYED,
+                order,
+            });
+        }
+        let options = ClientOptions {
+            retry: Self::retry(),
+            ..ClientOptions::default()
+        };
+        Self {
+            inner: Arc::new(Inner {
+                recorder,
+                client: Client::new(address, options).expect("the broker's address is one"),
+                address: address.to_owned(),
+                streams: OnceLock::new(),
+                acknowledged: AtomicU64::new(0),
+                news: Notify::new(),
+                stopping: AtomicBool::new(false),
+                next_consumer: AtomicU32::new(0),
+                complaints: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    pub fn stream_name(stream: u32) -> &'static str {
+        if stream == PINNED { "pinned" } else { "keyed" }
+    }
+
+    pub fn group_name(group: u32) -> &'static str {
+        if group == SHARED { "shared" } else { "ordered" }
+    }
+
+    /// Control calls go on trying while the broker is away.
+    pub fn retry() -> RetryPolicy {
+        RetryPolicy {
+            first: Duration::from_millis(20),
+            longest: Duration::from_millis(200),
+            deadline: PATIENCE,
+        }
+    }
+
+    pub fn recorder(&self) -> &Recorder {
+        &self.inner.recorder
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// Looks up the streams' ids, once they exist.
+    pub async fn learn_streams(&self) {
+        let mut streams = HashMap::new();
+        for stream in [KEYED, PINNED] {
+            let meta = self.client().refresh(Self::stream_name(stream)).await;
+            streams.insert(meta.expect("the stream exists").id, stream);
+        }
+        assert!(
+            self.inner.streams.set(streams).is_ok(),
+            "streams are learnt once"
+        );
+    }
+
+    /// A lane as the history names it.
+    pub fn lane(&self, key: LaneKey) -> Lane {
+        let streams = self.inner.streams.get().expect("streams are known");
+        Lane {
+            stream: streams[&key.stream],
+            streamlet: key.streamlet.0,
+            lane: key.lane.0,
+        }
+    }
+
+    pub fn next_consumer(&self) -> u32 {
+        self.inner.next_consumer.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn acknowledged(&self) -> u64 {
+        self.inner.acknowledged.load(Ordering::SeqCst)
+    }
+
+    pub fn count_acknowledged(&self) {
+        self.inner.acknowledged.fetch_add(1, Ordering::SeqCst);
+        self.inner.news.notify_waiters();
+    }
+
+    /// Waits until more records are acknowledged than before.
+    pub async fn acknowledged_above(&self, before: u64) {
+        let waiting = async {
+            loop {
+                let news = self.inner.news.notified();
+                if self.acknowledged() > before {
+                    return;
+                }
+                news.await;
+            }
+        };
+        let result = timeout(PATIENCE, waiting).await;
+        assert!(
+            result.is_ok(),
+            "nothing was acknowledged within {PATIENCE:?}"
+        );
+    }
+
+    /// Tells consumers to come to an end.
+    pub fn stop(&self) {
+        self.inner.stopping.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.inner.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Something that no client should ever see, whatever is done to the broker.
+    pub fn complain(&self, what: String) {
+        self.recorder().record(Event::Note { text: what.clone() });
+        let complaints = self.inner.complaints.lock();
+        let mut complaints = complaints.expect("no client panicked");
+        // The first few tell what went wrong; the history has all of them.
+        if complaints.len() < 10 {
+            eprintln!("complaint: {what}");
+            complaints.push(what);
+        }
+    }
+
+    pub fn complaints(&self) -> Result<(), String> {
+        let complaints = self.inner.complaints.lock().expect("no client panicked");
+        if complaints.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("clients complain: {}", complaints.join("; ")))
+        }
+    }
+
+    /// Ends recording. All other clients must be gone.
+    pub fn finish(self) -> History {
+        let inner = Arc::into_inner(self.inner).expect("all clients have ended");
+        inner.recorder.finish().expect("the history is written")
+    }
+}
+
+/// A key as histories name it.
+pub fn hashed(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,342 @@
+//! Bytes at the socket that are no requests get a clear error, and disturb nobody else.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use bytes::{Bytes, BytesMut};
+use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::{
+    self, Decoded, Frame, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply, PREFIX_BYTES,
+};
+use kera_protocol::v1;
+
+use crate::common::{Broker, PATIENCE};
+
+const LIMIT: usize = 1 << 20;
+
+struct Raw {
+    socket: TcpStream,
+    received: BytesMut,
+}
+
+impl Raw {
+    /// A connection that has sent nothing yet.
+    fn connect(broker: &Broker) -> Self {
+        let socket = TcpStream::connect(broker.address()).expect("the broker accepts");
+        socket
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout can be set");
+        Self {
+            socket,
+            received: BytesMut::new(),
+        }
+    }
+
+    /// A connection after a good hello.
+    fn open(broker: &Broker) -> Self {
+        let mut raw = Self::connect(broker);
+        raw.send(&Hello::CURRENT.encode());
+        let reply = raw.hello_reply();
+        assert_eq!(reply.max_frame_bytes as usize, LIMIT);
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        // The broker may have closed already: that shows in what it said.
+        let _ = self.socket.write_all(bytes);
+    }
+
+    fn hello_reply(&mut self) -> HelloReply {
+        let mut reply = [0; HELLO_REPLY_BYTES];
+        self.socket
+            .read_exact(&mut reply)
+            .expect("the hello is answered");
+        HelloReply::decode(&reply).expect("the answer is a hello")
+    }
+
+    /// The next frame; none when the broker closed.
+    fn next(&mut self) -> Option<Frame> {
+        loop {
+            let decoded = frame::decode(&self.received, 1 << 30).expect("the broker sends frames");
+            if let Decoded::Frame(header) = decoded {
+                let whole = self.received.split_to(header.total_bytes()).freeze();
+                return Some(Frame::from_parts(&header, &whole));
+            }
+            let mut bytes = [0; 4096];
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(read) => self.received.extend_from_slice(&bytes[..read]),
+                // It closed while we were still sending.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("the broker neither answers nor closes: {error}"),
+            }
+        }
+    }
+
+    /// The broker says goodbye with this code, and closes.
+    fn goes_away(mut self, code: ErrorCode) {
+        let frame = self.next().expect("the broker says why it closes");
+        assert_eq!(frame.kind, FrameKind::GoAway);
+        let message: v1::GoAway = frame.message().expect("a goodbye");
+        assert_eq!(
+            ErrorCode::from_number(message.error),
+            Some(code),
+            "{}",
+            message.message
+        );
+        assert!(!message.message.is_empty());
+        assert!(self.next().is_none(), "nothing follows a goodbye");
+    }
+}
+
+fn broker() -> Broker {
+    let broker = Broker::with(&["--server-max-frame-bytes", "1MiB"]);
+    broker.run(&["stream", "create", "s"]);
+    broker
+}
+
+/// Others go on as if nothing had happened.
+fn unharmed(broker: &mut Broker) {
+    assert!(broker.is_running());
+    let before = broker.run(&["consume", "s"]);
+    broker.feed(&["produce", "s", "-q"], b"fine\n");
+    assert_eq!(broker.run(&["consume", "s"]), format!("{before}fine\n"));
+}
+
+fn append(broker: &Broker, body: &[u8], correlation: u32) -> BytesMut {
+    let described = broker.json(&["stream", "describe", "s"]);
+    let id: kera_protocol::ids::StreamId = described["id"]
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .expect("an id");
+    let request = v1::AppendRequest {
+        stream: Bytes::copy_from_slice(id.as_bytes()),
+        ..v1::AppendRequest::default()
+    };
+    let mut out = BytesMut::new();
+    frame::encode_head(
+        &mut out,
+        FrameKind::Append,
+        correlation,
+        &request,
+        body.len(),
+    )
+    .expect("the request fits");
+    out.extend_from_slice(body);
+    out
+}
+
+fn batch() -> Vec<u8> {
+    let mut builder = BatchBuilder::new();
+    let record = NewRecord {
+        timestamp: 1_700_000_000_000,
+        key: None,
+        value: Some(b"by hand"),
+        headers: &[],
+    };
+    builder.push(&record).expect("a record fits");
+    builder
+        .finish(Compression::None, ProducerStamp::NONE)
+        .expect("a record makes a batch")
+        .to_vec()
+}
+
+fn refusal(raw: &mut Raw) -> (u32, v1::AppendResponse) {
+    let frame = raw.next().expect("an append is answered");
+    assert_eq!(frame.kind, FrameKind::AppendReply);
+    (frame.correlation, frame.message().expect("an answer"))
+}
+
+#[test]
+fn an_unknown_protocol_version_is_told_ours() {
+    let mut broker = broker();
+    let mut raw = Raw::connect(&broker);
+    raw.send(
+        &Hello {
+            version: 99,
+            flags: 0,
+        }
+        .encode(),
+    );
+    assert_eq!(raw.hello_reply().version, 1);
+    raw.goes_away(ErrorCode::UnsupportedVersion);
+    unharmed(&mut broker);
+}
+
+#[test]
+fn an_unknown_frame_version_is_refused() {
+    let mut broker = broker();
+    let mut raw = Raw::open(&broker);
+    let mut ping = BytesMut::new();
+    frame::encode_empty(&mut ping, FrameKind::Ping, 7);
+    ping[5] = 9;
+    raw.send(&ping);
+    raw.goes_away(ErrorCode::UnsupportedVersion);
+    unharmed(&mut broker);
+}
+
+#[test]
+fn an_oversized_frame_is_refused_before_it_is_read() {
+    let mut broker = broker();
+    let mut raw = Raw::open(&broker);
+    let mut prefix = [0; PREFIX_BYTES];
+    prefix[..4].copy_from_slice(&(LIMIT as u32 + 1).to_le_bytes());
+    prefix[4] = FrameKind::Append as u8;
+    prefix[5] = 1;
+    // Nothing follows: the length alone is enough.
+    raw.send(&prefix);
+    raw.goes_away(ErrorCode::FrameTooLarge);
+    unharmed(&mut broker);
+}
+
+#[test]
+fn a_truncated_frame_ends_with_its_connection() {
+    let mut broker = broker();
+    let whole = append(&broker, &batch(), 1);
+    for cut in [1, 4, PREFIX_BYTES, PREFIX_BYTES + 3, whole.len() - 1] {
+        let mut raw = Raw::open(&broker);
+        raw.send(&whole[..cut]);
+        raw.socket
+            .shutdown(Shutdown::Write)
+            .expect("a socket can be half closed");
+        while let Some(frame) = raw.next() {
+            assert_eq!(frame.kind, FrameKind::GoAway, "cut at {cut}");
+        }
+    }
+    assert_eq!(
+        broker.run(&["consume", "s"]),
+        "",
+        "nothing of it was stored"
+    );
+    unharmed(&mut broker);
+}
+
+#[test]
+fn an_unknown_kind_and_a_header_that_does_not_decode_are_refused() {
+    let mut broker = broker();
+    let mut unknown = BytesMut::new();
+    frame::encode_empty(&mut unknown, FrameKind::Ping, 7);
+    unknown[4] = 200;
+    let mut raw = Raw::open(&broker);
+    raw.send(&unknown);
+    raw.goes_away(ErrorCode::MalformedFrame);
+
+    let mut garbled = append(&broker, &batch(), 1);
+    for byte in &mut garbled[PREFIX_BYTES..PREFIX_BYTES + 10] {
+        *byte = 0xff;
+    }
+    let mut raw = Raw::open(&broker);
+    raw.send(&garbled);
+    raw.goes_away(ErrorCode::MalformedFrame);
+
+    let mut lying = append(&broker, &batch(), 1);
+    lying[6..8].copy_from_slice(&u16::MAX.to_le_bytes());
+    let mut raw = Raw::open(&broker);
+    raw.send(&lying);
+    raw.goes_away(ErrorCode::MalformedFrame);
+    unharmed(&mut broker);
+}
+
+#[test]
+fn a_bad_batch_is_refused_and_the_connection_goes_on() {
+    let mut broker = broker();
+    let good = batch();
+    let mut flipped = good.clone();
+    *flipped.last_mut().expect("a batch has bytes") ^= 1;
+    let cut = &good[..good.len() - 1];
+    let mut raw = Raw::open(&broker);
+    for (correlation, bad) in [(1, &flipped[..]), (2, cut), (3, &[][..]), (4, &good[..20])] {
+        raw.send(&append(&broker, bad, correlation));
+        let (answered, answer) = refusal(&mut raw);
+        assert_eq!(answered, correlation);
+        let code = ErrorCode::from_number(answer.error);
+        assert!(
+            matches!(
+                code,
+                Some(ErrorCode::CorruptBatch | ErrorCode::InvalidBatch)
+            ),
+            "{correlation}: {code:?} {}",
+            answer.message
+        );
+        assert!(!answer.message.is_empty());
+    }
+    raw.send(&append(&broker, &good, 5));
+    let (answered, answer) = refusal(&mut raw);
+    assert_eq!((answered, answer.error), (5, 0), "{}", answer.message);
+    assert_eq!(broker.run(&["consume", "s"]), "by hand\n");
+    unharmed(&mut broker);
+}
+
+#[test]
+fn what_does_not_exist_is_named() {
+    let mut broker = broker();
+    let mut raw = Raw::open(&broker);
+    let body = batch();
+    let id = broker.json(&["stream", "describe", "s"])["id"].clone();
+    let id: kera_protocol::ids::StreamId =
+        id.as_str().and_then(|id| id.parse().ok()).expect("an id");
+    let good = Bytes::copy_from_slice(id.as_bytes());
+    for (stream, streamlet, lane, code) in [
+        (Bytes::from_static(&[7; 16]), 0, 0, ErrorCode::UnknownStream),
+        (Bytes::from_static(&[7; 3]), 0, 0, ErrorCode::MalformedFrame),
+        (good.clone(), 77, 0, ErrorCode::UnknownStreamlet),
+        (good, 0, 77, ErrorCode::UnknownLane),
+    ] {
+        let request = v1::AppendRequest {
+            stream,
+            streamlet,
+            lane,
+            ..v1::AppendRequest::default()
+        };
+        let mut out = BytesMut::new();
+        frame::encode_head(&mut out, FrameKind::Append, 9, &request, body.len()).expect("it fits");
+        out.extend_from_slice(&body);
+        raw.send(&out);
+        let (_, answer) = refusal(&mut raw);
+        assert_eq!(
+            ErrorCode::from_number(answer.error),
+            Some(code),
+            "{}",
+            answer.message
+        );
+    }
+    unharmed(&mut broker);
+}
+
+#[test]
+fn random_bytes_are_survived() {
+    let mut broker = broker();
+    let mut state = 0x6b65_7261_u64;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    };
+    for round in 0..60 {
+        let bytes: Vec<u8> = (0..round * 37 + 1).map(|_| next()).collect();
+        // Before and after the hello, and behind the start of gRPC.
+        let mut raw = match round % 3 {
+            0 => Raw::connect(&broker),
+            1 => Raw::open(&broker),
+            _ => {
+                let mut raw = Raw::connect(&broker);
+                raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+                raw
+            }
+        };
+        raw.send(&bytes);
+        raw.socket.shutdown(Shutdown::Write).ok();
+        let mut answer = Vec::new();
+        // However it ends, it ends.
+        if let Err(error) = raw.socket.read_to_end(&mut answer) {
+            assert_eq!(
+                error.kind(),
+                ErrorKind::ConnectionReset,
+                "round {round}: {error}"
+            );
+        }
+    }
+    unharmed(&mut broker);
+}

@@ -1,0 +1,122 @@
+//! A full disk stops producers with a clear error, and nothing else.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use kera_producer::{Producer, Record};
+
+use crate::common::{Broker, home};
+
+/// A small file system of its own, unmounted when dropped.
+struct Small {
+    directory: tempfile::TempDir,
+}
+
+impl Small {
+    fn mount(megabytes: u32) -> Result<Self, String> {
+        let directory = home();
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+            .arg(directory.path())
+            .output()
+            .map_err(|error| error.to_string())?;
+        if output.status.success() {
+            Ok(Self { directory })
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // A lazy unmount succeeds even if the broker is still on its way out.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+async fn producer(broker: &Broker, stream: &str, deadline: Duration) -> Producer {
+    Producer::builder()
+        .bootstrap(broker.address())
+        .stream(stream)
+        .batch_size(16 << 10)
+        .deadline(deadline)
+        .build()
+        .await
+        .expect("a producer can be built")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
+    let small = match Small::mount(48) {
+        Ok(small) => small,
+        Err(reason) => {
+            eprintln!(
+                "SKIPPED: no small file system can be mounted here: {}",
+                reason.trim()
+            );
+            return;
+        }
+    };
+    let mut broker = tokio::task::block_in_place(|| Broker::on(&small.path().join("data")));
+    tokio::task::block_in_place(|| {
+        let sizes = ["--segment-size", "256KiB", "--segments-per-group", "4"];
+        for stream in ["ballast", "s"] {
+            broker.run(&[&["stream", "create", stream], &sizes[..]].concat());
+        }
+    });
+    let ballast = producer(&broker, "ballast", Duration::from_secs(3)).await;
+    let kept = producer(&broker, "s", Duration::from_secs(3)).await;
+    let first = kept
+        .append(&Record::of_value(b"before"))
+        .expect("a record is taken");
+    first.await.expect("there is space");
+
+    // Until the disk is full.
+    let value = vec![7; 8 << 10];
+    let mut stored = 0_u32;
+    let refused = loop {
+        assert!(stored < 48 << 7, "48 MiB were stored in 48 MiB");
+        let delivery = ballast.append_wait(&Record::of_value(&value)).await;
+        match delivery.expect("a record is taken").await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(stored > 1_000, "{stored} records of 8 KiB");
+    let said = refused.to_string();
+    assert!(said.contains("STORAGE_FULL"), "{said}");
+
+    // Readers go on, and so does the broker.
+    let read = |broker: &Broker, stream: &str| {
+        tokio::task::block_in_place(|| {
+            broker
+                .attempt(&["consume", stream, "-f", "raw"], b"")
+                .stdout
+        })
+    };
+    assert!(broker.is_running());
+    assert!(read(&broker, "ballast").len() >= stored as usize * value.len());
+    assert_eq!(read(&broker, "s"), b"before");
+
+    // Space returns.
+    tokio::task::block_in_place(|| broker.run(&["stream", "trim", "ballast", "--everything"]));
+    let again = producer(&broker, "s", Duration::from_secs(30)).await;
+    let second = again
+        .append(&Record::of_value(b", after"))
+        .expect("a record is taken");
+    second.await.expect("there is space again");
+    assert_eq!(read(&broker, "s"), b"before, after");
+    tokio::task::block_in_place(|| {
+        broker.kill();
+        broker.restart();
+    });
+    assert_eq!(read(&broker, "s"), b"before, after");
+    drop(broker);
+    drop(small);
+}

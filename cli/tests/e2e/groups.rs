@@ -1,0 +1,101 @@
+//! `kera group`, and `kera consume --group`.
+
+use crate::common::Broker;
+
+fn lag(broker: &Broker, group: &str) -> Option<u64> {
+    let groups = broker.json(&["group", "list"]);
+    let groups = groups.as_array().expect("a list");
+    groups.iter().find(|g| g["group"] == group)?["lag"].as_u64()
+}
+
+fn numbers(text: &str) -> Vec<u64> {
+    let mut numbers: Vec<u64> = text
+        .lines()
+        .map(|line| line.parse().expect("a number"))
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn input(range: std::ops::Range<u64>) -> String {
+    range.map(|n| format!("{n}\n")).collect()
+}
+
+#[test]
+fn a_group_goes_on_where_it_was() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "2", "--lanes", "2"]);
+    for order in ["lane", "none"] {
+        let group = format!("g-{order}");
+        let consume = ["consume", "s", "--group", &group, "--order", order];
+        let all = broker.run(&["consume", "s"]).lines().count() as u64;
+        broker.feed(
+            &["produce", "s", "-q", "--batch-size", "1KiB"],
+            input(all..all + 1_000).as_bytes(),
+        );
+        assert_eq!(
+            numbers(&broker.run(&consume)),
+            (0..all + 1_000).collect::<Vec<_>>()
+        );
+        assert_eq!(lag(&broker, &group), Some(0));
+        assert_eq!(broker.run(&consume), "", "everything was committed");
+        broker.feed(
+            &["produce", "s", "-q"],
+            input(all + 1_000..all + 1_010).as_bytes(),
+        );
+        assert_eq!(lag(&broker, &group), Some(10));
+        broker.kill();
+        broker.restart();
+        assert_eq!(
+            numbers(&broker.run(&consume)),
+            (all + 1_000..all + 1_010).collect::<Vec<_>>(),
+            "commits survive the broker"
+        );
+    }
+}
+
+#[test]
+fn described_reset_and_deleted() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    broker.feed(&["produce", "s", "-q"], input(0..100).as_bytes());
+    let consume = ["consume", "s", "--group", "g"];
+    broker.run(&consume);
+    let described = broker.json(&["group", "describe", "g"]);
+    assert_eq!(described["stream"], "s");
+    assert_eq!(described["order"], "lane");
+    assert_eq!(described["members"], 0);
+    assert_eq!(described["lanes"][0]["committed"], 100);
+    assert_eq!(described["lanes"][0]["lag"], 0);
+
+    broker.run(&["group", "reset", "g", "--to", "ordinal:90"]);
+    assert_eq!(lag(&broker, "g"), Some(10));
+    assert_eq!(
+        numbers(&broker.run(&consume)),
+        (90..100).collect::<Vec<_>>()
+    );
+    broker.run(&["group", "reset", "g", "--to", "earliest"]);
+    assert_eq!(numbers(&broker.run(&consume)), (0..100).collect::<Vec<_>>());
+
+    broker.run(&["group", "delete", "g", "--yes"]);
+    assert_eq!(lag(&broker, "g"), None);
+    let said = broker.refused(&["group", "describe", "g"]);
+    assert!(said.contains("UNKNOWN_CONSUMER_GROUP"), "{said}");
+    assert_eq!(
+        numbers(&broker.run(&consume)),
+        (0..100).collect::<Vec<_>>(),
+        "it starts anew"
+    );
+}
+
+#[test]
+fn a_group_keeps_its_order() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    broker.feed(&["produce", "s", "-q"], b"1\n");
+    broker.run(&["consume", "s", "--group", "g", "--order", "none"]);
+    let said = broker.refused(&["consume", "s", "--group", "g", "--order", "lane"]);
+    assert!(said.contains("GROUP_CONFLICT"), "{said}");
+    let said = broker.refused(&["group", "reset", "nobody", "--to", "earliest"]);
+    assert!(said.contains("UNKNOWN_CONSUMER_GROUP"), "{said}");
+}

@@ -1,0 +1,163 @@
+//! Starting and stopping.
+
+use std::time::Duration;
+
+use kera_producer::{Producer, Record};
+
+use crate::common::{Broker, finish, home, kera};
+
+#[test]
+fn a_second_broker_on_the_same_directory_is_refused() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    let mut second = kera();
+    second
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "off",
+            "--data-dir",
+        ])
+        .arg(broker.data_dir());
+    let finished = finish(second, b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let directory = broker.data_dir().display().to_string();
+    assert!(finished.stderr.contains(&directory), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains(&broker.pid().to_string()),
+        "it names the other process: {}",
+        finished.stderr
+    );
+    assert_eq!(finished.text(), "", "it never listened");
+    // The first one does not notice; and its death frees the directory.
+    broker.feed(&["produce", "s", "-q"], b"one\n");
+    broker.kill();
+    broker.restart();
+    assert_eq!(broker.run(&["consume", "s"]), "one\n");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let broker = Broker::start();
+    let home = home();
+    let mut second = kera();
+    second
+        .args([
+            "serve",
+            "--listen",
+            broker.address(),
+            "--http-listen",
+            "off",
+            "--data-dir",
+        ])
+        .arg(home.path());
+    let finished = finish(second, b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains(broker.address()),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_directory_of_something_else_is_left_alone() {
+    let home = home();
+    std::fs::write(home.path().join("thesis.txt"), "years of work").expect("a file is written");
+    let mut serve = kera();
+    serve
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--http-listen",
+            "off",
+            "--data-dir",
+        ])
+        .arg(home.path());
+    let finished = finish(serve, b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("thesis.txt"),
+        "{}",
+        finished.stderr
+    );
+    let left: Vec<_> = std::fs::read_dir(home.path())
+        .expect("the directory can be read")
+        .map(|entry| entry.expect("an entry").file_name())
+        .filter(|name| name != "LOCK")
+        .collect();
+    assert_eq!(left, ["thesis.txt"]);
+}
+
+#[test]
+fn sigterm_stops_an_idle_broker_at_once() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    broker.feed(&["produce", "s", "-q"], b"one\n");
+    let (status, took) = broker.stop();
+    assert!(status.success(), "{status}: {}", broker.log());
+    // Far below the time that is given to requests in flight.
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    broker.restart();
+    assert_eq!(broker.run(&["consume", "s"]), "one\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sigterm_loses_nothing_of_a_stream_of_appends() {
+    let mut broker = Broker::start();
+    broker.run(&[
+        "stream",
+        "create",
+        "s",
+        "--lanes",
+        "2",
+        "--segment-size",
+        "256KiB",
+    ]);
+    let producer = Producer::builder()
+        .bootstrap(broker.address())
+        .stream("s")
+        .deadline(Duration::from_secs(60))
+        .build()
+        .await
+        .expect("a producer can be built");
+    let mut deliveries = Vec::new();
+    for round in 0..3_u32 {
+        for n in 0..20_000_u32 {
+            let key = (n % 100).to_le_bytes();
+            let value = (round * 20_000 + n).to_le_bytes();
+            let record = Record::keyed(&key, &value);
+            deliveries.push(
+                producer
+                    .append_wait(&record)
+                    .await
+                    .expect("a record is taken"),
+            );
+        }
+        // Much of it is under way now.
+        let (status, _) = tokio::task::block_in_place(|| broker.stop());
+        assert!(status.success(), "{status}");
+        tokio::task::block_in_place(|| broker.restart());
+    }
+    let mut places = std::collections::BTreeSet::new();
+    for delivery in deliveries {
+        let place = delivery.await.expect("every record is stored in the end");
+        assert!(places.insert((place.streamlet, place.lane, place.ordinal)));
+    }
+    producer.close().await.expect("a producer can be closed");
+    let read = tokio::task::block_in_place(|| broker.attempt(&["consume", "s", "-f", "raw"], b""));
+    let mut values: Vec<u32> = read
+        .stdout
+        .chunks(4)
+        .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+        .collect();
+    values.sort_unstable();
+    assert!(
+        values == (0..60_000).collect::<Vec<_>>(),
+        "{} values",
+        values.len()
+    );
+}

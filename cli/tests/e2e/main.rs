@@ -1,0 +1,13 @@
+//! The real binary, end to end: one broker process for each test, and commands and clients that
+//! talk to it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_bytes;
+mod disk_full;
+mod durability;
+mod groups;
+mod lifecycle;
+mod round_trip;
+mod streams;

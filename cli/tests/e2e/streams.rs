@@ -1,0 +1,207 @@
+//! `kera stream`.
+
+use serde_json::Value;
+
+use crate::common::Broker;
+
+#[test]
+fn created_listed_described_and_deleted() {
+    let broker = Broker::start();
+    assert_eq!(broker.json(&["stream", "list"]), serde_json::json!([]));
+    let create = [
+        "stream",
+        "create",
+        "clicks",
+        "--streamlets",
+        "3",
+        "--lanes",
+        "2",
+        "--ack",
+        "synced",
+        "--segment-size",
+        "128KiB",
+        "--segments-per-group",
+        "4",
+        "--retention-time",
+        "7d",
+        "--retention-bytes",
+        "10GiB",
+        "--group-max-age",
+        "1h",
+    ];
+    let created = broker.json(&create);
+    assert_eq!(created["streamlets"], 3);
+    assert_eq!(created["lanes"], 2);
+    assert_eq!(created["ack"], "synced");
+    assert_eq!(created["segment_size"], 128 << 10);
+    assert_eq!(created["retention_ms"], 7 * 24 * 3600 * 1000_u64);
+    assert_eq!(created["retention_bytes"], 10_u64 << 30);
+    assert_eq!(created["group_max_age_ms"], 3600 * 1000);
+    assert_eq!(created["owners"].as_array().map(Vec::len), Some(3));
+    assert_eq!(created["owners"][0]["owner"], broker.address());
+    let listed = broker.json(&["stream", "list"]);
+    assert_eq!(listed[0]["id"], created["id"]);
+    let described = broker.json(&["stream", "describe", "clicks"]);
+    assert_eq!(described["id"], created["id"]);
+    assert_eq!(
+        described["lane_descriptions"].as_array().map(Vec::len),
+        Some(6)
+    );
+
+    let said = broker.refused(&["stream", "create", "clicks"]);
+    assert!(said.contains("STREAM_EXISTS"), "{said}");
+    broker.run(&["stream", "create", "clicks", "--if-not-exists"]);
+
+    broker.feed(&["produce", "clicks", "-q"], b"one\n");
+    broker.run(&["stream", "delete", "clicks", "--yes"]);
+    assert_eq!(broker.json(&["stream", "list"]), serde_json::json!([]));
+    let said = broker.refused(&["consume", "clicks"]);
+    assert!(said.contains("UNKNOWN_STREAM"), "{said}");
+    let again = broker.json(&["stream", "create", "clicks"]);
+    assert_ne!(again["id"], created["id"]);
+    assert_eq!(
+        broker.run(&["consume", "clicks"]),
+        "",
+        "a new stream of an old name is empty"
+    );
+}
+
+#[test]
+fn refusals_name_object_and_code() {
+    let broker = Broker::start();
+    for (words, code) in [
+        (vec!["stream", "describe", "nothing"], "UNKNOWN_STREAM"),
+        (
+            vec!["stream", "delete", "nothing", "--yes"],
+            "UNKNOWN_STREAM",
+        ),
+        (
+            vec!["stream", "alter", "nothing", "--lanes", "2"],
+            "UNKNOWN_STREAM",
+        ),
+        (vec!["produce", "nothing"], "UNKNOWN_STREAM"),
+        (vec!["consume", "nothing"], "UNKNOWN_STREAM"),
+        (vec!["stream", "create", "a/b"], "INVALID_NAME"),
+        (vec!["stream", "create", ".."], "INVALID_NAME"),
+        (vec!["stream", "create", "_kera-mine"], "INVALID_NAME"),
+        (
+            vec!["stream", "create", "small", "--segment-size", "1KiB"],
+            "INVALID_ARGUMENT",
+        ),
+    ] {
+        let said = broker.refused(&words);
+        assert!(said.starts_with("error: "), "{said}");
+        assert!(said.contains(code), "{words:?}: {said}");
+    }
+    broker.run(&["stream", "create", "s", "--lanes", "4"]);
+    let said = broker.refused(&["stream", "alter", "s", "--lanes", "2"]);
+    assert!(said.contains("INVALID_ARGUMENT"), "{said}");
+    let said = broker.refused(&["consume", "s", "--streamlet", "9", "--lane", "0"]);
+    assert!(said.contains("streamlet") || said.contains("9/0"), "{said}");
+    // Nothing of this has hurt.
+    broker.feed(&["produce", "s", "-q"], b"fine\n");
+    assert_eq!(broker.run(&["consume", "s"]), "fine\n");
+}
+
+#[test]
+fn altered_settings_survive_a_restart() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    broker.feed(
+        &["produce", "s", "-q", "--key-separator", ","],
+        b"a,1\nb,2\nc,3\nd,4\n",
+    );
+    let altered = broker.json(&[
+        "stream",
+        "alter",
+        "s",
+        "--lanes",
+        "4",
+        "--retention-time",
+        "30d",
+        "--ack",
+        "memory",
+    ]);
+    assert_eq!(altered["lanes"], 4);
+    assert_eq!(altered["lane_generation"], 1);
+    broker.feed(
+        &["produce", "s", "-q", "--key-separator", ","],
+        b"a,5\nb,6\nc,7\nd,8\n",
+    );
+    broker.run(&["stream", "alter", "s", "--ack", "written"]);
+    broker.stop();
+    broker.restart();
+    let described = broker.json(&["stream", "describe", "s"]);
+    assert_eq!(described["lanes"], 4);
+    assert_eq!(described["ack"], "written");
+    assert_eq!(described["retention_ms"], 30 * 24 * 3600 * 1000_u64);
+    let text = broker.run(&["consume", "s"]);
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["1", "2", "3", "4", "5", "6", "7", "8"]);
+}
+
+#[test]
+fn trimmed_records_are_not_served_any_more() {
+    let mut broker = Broker::start();
+    broker.run(&[
+        "stream",
+        "create",
+        "s",
+        "--segment-size",
+        "64KiB",
+        "--segments-per-group",
+        "1",
+    ]);
+    let input: String = (0..20_000).map(|n| format!("{n:019}\n")).collect();
+    broker.feed(
+        &["produce", "s", "-q", "--batch-size", "8KiB"],
+        input.as_bytes(),
+    );
+    let groups = |broker: &Broker| {
+        let described = broker.json(&["stream", "describe", "s"]);
+        let lane = described["lane_descriptions"][0].clone();
+        let groups = lane["groups"].as_array().map_or(0, Vec::len);
+        (lane["log_start"].as_u64(), groups)
+    };
+    let (_, before) = groups(&broker);
+    let said = broker.refused(&["stream", "trim", "s", "--ordinal", "12345"]);
+    assert!(
+        said.contains("lane"),
+        "ordinals count within a lane: {said}"
+    );
+    broker.run(&[
+        "stream",
+        "trim",
+        "s",
+        "--ordinal",
+        "12345",
+        "--streamlet",
+        "0",
+        "--lane",
+        "0",
+    ]);
+    let first = |broker: &Broker| -> Value {
+        let text = broker.run(&["consume", "s", "--format", "jsonl", "--max", "1"]);
+        serde_json::from_str(&text).expect("a record")
+    };
+    assert_eq!(first(&broker)["ordinal"], 12_345);
+    let (start, after) = groups(&broker);
+    assert_eq!(start, Some(12_345));
+    assert!(
+        after < before,
+        "whole groups below are deleted: {before}, then {after}"
+    );
+    broker.kill();
+    broker.restart();
+    assert_eq!(first(&broker)["ordinal"], 12_345);
+    broker.run(&["stream", "trim", "s", "--everything"]);
+    assert_eq!(broker.run(&["consume", "s"]), "");
+    broker.feed(&["produce", "s", "-q"], b"next\n");
+    let next = first(&broker);
+    assert_eq!(next["value"], "next");
+    assert!(
+        next["ordinal"].as_u64() >= Some(20_000),
+        "ordinals are never reused: {next}"
+    );
+}

@@ -1,0 +1,293 @@
+//! What arrives: replies, pushes, refusals.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::{Frame, FrameKind};
+use kera_protocol::ids::Ordinal;
+use kera_protocol::v1::{self, Cursor};
+use kera_rpc::ConnectionError;
+use tokio::time::Instant;
+
+use super::After;
+use super::source::Phase;
+use super::state::{Link, ROUND_BITS, Ready, State};
+use crate::batch::Chunk;
+use crate::error::ConsumeError;
+
+/// Pause before a lane that failed for a reason that may not pass is tried again.
+const HOPELESS_PAUSE: Duration = Duration::from_secs(1);
+
+impl State {
+    pub(super) fn reply(
+        &mut self,
+        token: u64,
+        reply: Result<Frame, ConnectionError>,
+        after: &mut After,
+    ) {
+        let (key, round) = (token >> ROUND_BITS, token as u16);
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
+        if source.round != round {
+            return;
+        }
+        let frame = match reply {
+            Ok(frame) => frame,
+            Err(_) => {
+                // The link tells when it is gone; what was asked for is asked for again then.
+                self.back_to_idle(key, after);
+                return;
+            }
+        };
+        match frame.kind {
+            FrameKind::SubscribeReply => match frame.message::<v1::SubscribeResponse>() {
+                Ok(response) if response.error == 0 => {}
+                Ok(response) => {
+                    self.end_subscription(key);
+                    let error = WireError::from_number(response.error, response.message);
+                    self.failed(key, error, None, after);
+                }
+                Err(error) => self.failed(key, error.into(), None, after),
+            },
+            _ => match frame.message::<v1::ReadResponse>() {
+                Ok(response) if response.error == 0 => {
+                    source.ask_once = false;
+                    let next = response.next;
+                    self.received(
+                        key,
+                        frame.body,
+                        next,
+                        response.head_ordinal,
+                        response.finished,
+                        after,
+                    );
+                }
+                Ok(response) => {
+                    let error = WireError::from_number(response.error, response.message);
+                    self.failed(key, error, Some(response.log_start), after);
+                }
+                Err(error) => self.failed(key, error.into(), None, after),
+            },
+        }
+    }
+
+    pub(super) fn pushed(
+        &mut self,
+        address: &Arc<str>,
+        link: u64,
+        frame: Frame,
+        after: &mut After,
+    ) {
+        let Ok(message) = frame.message::<v1::PushData>() else {
+            return;
+        };
+        let Some(Link::Up {
+            id, subscriptions, ..
+        }) = self.links.get_mut(address)
+        else {
+            return;
+        };
+        // Pushes that were under way when a subscription ended have no owner any more.
+        let Some(&key) = subscriptions
+            .get(&message.subscription)
+            .filter(|_| *id == link)
+        else {
+            return;
+        };
+        if message.error != 0 || message.finished {
+            subscriptions.remove(&message.subscription);
+        }
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
+        source.credit -= frame.body.len() as i64;
+        if message.error != 0 {
+            let error = WireError::from_number(message.error, message.message);
+            source.phase = Phase::Idle;
+            self.failed(key, error, None, after);
+            return;
+        }
+        self.received(
+            key,
+            frame.body,
+            message.next,
+            message.head_ordinal,
+            message.finished,
+            after,
+        );
+    }
+
+    /// Data of a source arrived, or the news that there is none.
+    pub(super) fn received(
+        &mut self,
+        key: u64,
+        body: Bytes,
+        next: Option<Cursor>,
+        head: Ordinal,
+        finished: bool,
+        after: &mut After,
+    ) {
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
+        let from = source.next.ordinal;
+        let next = next.unwrap_or(source.next);
+        if next.ordinal < from || (!body.is_empty() && next.ordinal == from) {
+            let error = WireError::new(
+                ErrorCode::Internal,
+                "broker's answer does not go forward".to_owned(),
+            );
+            self.failed(key, error, None, after);
+            return;
+        }
+        source.next = next;
+        source.head = source.head.max(head);
+        source.attempt = 0;
+        let finished = finished || next.ordinal >= source.spec.end;
+        let empty = body.is_empty();
+        let was_pushed = source.phase == Phase::Subscribed;
+        let pause = match empty && !was_pushed && !finished && next.ordinal == from {
+            true => source.pause_after_empty(Instant::now()),
+            false => None,
+        };
+        if finished {
+            source.phase = Phase::Ended;
+        } else if !was_pushed {
+            source.phase = Phase::Idle;
+        }
+        if !empty || finished {
+            self.deliver(key, body, from, finished);
+            after.ready = true;
+        }
+        if finished || was_pushed {
+            return;
+        }
+        match pause {
+            Some(pause) => self.pause(key, pause, after),
+            None if self.buffered < self.settings.memory_limit => self.ask(key, after),
+            None => self.idle.push_back(key),
+        }
+    }
+
+    pub(super) fn deliver(&mut self, key: u64, body: Bytes, from: Ordinal, finished: bool) {
+        let Some(source) = self.sources.get(&key) else {
+            return;
+        };
+        self.buffered += body.len();
+        self.ready.push_back(Ready::Chunk(Chunk {
+            source: key,
+            tag: source.spec.tag,
+            lane: source.spec.lane,
+            body,
+            from,
+            end: source.spec.end,
+            next: source.next,
+            head: source.head,
+            finished,
+        }));
+    }
+
+    /// The broker refused to read a source.
+    pub(super) fn failed(
+        &mut self,
+        key: u64,
+        error: WireError,
+        log_start: Option<Ordinal>,
+        after: &mut After,
+    ) {
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
+        source.phase = Phase::Idle;
+        source.attempt += 1;
+        let at = source.next.ordinal;
+        if error.code == ErrorCode::OutOfRange {
+            match log_start {
+                // Only the answer to a request says where the log starts.
+                None if source.spec.push && !source.ask_once => {
+                    source.ask_once = true;
+                    self.ask(key, after);
+                    return;
+                }
+                Some(start) if start > at => {
+                    let start = start.min(source.spec.end);
+                    after.skipped += start - at;
+                    source.next = Cursor {
+                        ordinal: start,
+                        ..Cursor::default()
+                    };
+                    source.ask_once = false;
+                    if start >= source.spec.end {
+                        source.phase = Phase::Ended;
+                        self.deliver(key, Bytes::new(), at, true);
+                        after.ready = true;
+                    } else {
+                        self.ask(key, after);
+                    }
+                    return;
+                }
+                _ => {}
+            }
+        }
+        if matches!(
+            error.code,
+            ErrorCode::NotOwner | ErrorCode::UnknownStreamlet | ErrorCode::UnknownLane
+        ) {
+            self.refresh = true;
+            source.owner = None;
+        }
+        if error.code.is_retryable() {
+            let pause = self
+                .retry
+                .pause(source.attempt)
+                .max(Duration::from_millis(1));
+            self.pause(key, pause, after);
+            return;
+        }
+        let lane = source.spec.lane;
+        let hopeless = error.code == ErrorCode::UnknownStream;
+        if hopeless {
+            source.phase = Phase::Ended;
+        }
+        self.ready.push_back(Ready::Failed(ConsumeError::Lane {
+            lane,
+            ordinal: at,
+            error,
+        }));
+        after.ready = true;
+        if !hopeless {
+            self.pause(key, HOPELESS_PAUSE, after);
+        }
+    }
+
+    pub(super) fn pause(&mut self, key: u64, pause: Duration, after: &mut After) {
+        if let Some(source) = self.sources.get_mut(&key) {
+            source.phase = Phase::Paused;
+            self.paused.insert((Instant::now() + pause, key));
+            after.drive = true;
+        }
+    }
+
+    pub(super) fn back_to_idle(&mut self, key: u64, after: &mut After) {
+        if let Some(source) = self.sources.get_mut(&key)
+            && matches!(source.phase, Phase::Asked | Phase::Subscribed)
+        {
+            source.phase = Phase::Idle;
+            source.round = source.round.wrapping_add(1);
+            self.idle.push_back(key);
+            after.drive = true;
+        }
+    }
+
+    pub(super) fn end_subscription(&mut self, key: u64) {
+        if let Some(source) = self.sources.get(&key)
+            && let Some(owner) = &source.owner
+            && let Some(Link::Up { subscriptions, .. }) = self.links.get_mut(owner)
+        {
+            subscriptions.remove(&source.subscription);
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The leases a consumer holds, and how far each is delivered, processed and committed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kera_protocol::ids::{LaneKey, Ordinal};
+use kera_protocol::v1::{Cursor, LeaseCommit};
+
+/// Released leases that are remembered, so that a late commit of theirs is known to be done.
+const REMEMBERED: usize = 1_024;
+
+/// A lease, as the application sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// Its id; grows for ever within a group.
+    pub lease: u64,
+    /// The lane.
+    pub lane: LaneKey,
+    /// First ordinal to be delivered.
+    pub start: Ordinal,
+    /// Exclusive; `None`: the lane from `start` on.
+    pub end: Option<Ordinal>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) info: LeaseInfo,
+    /// The fetcher's key; `None` once nothing more is fetched.
+    pub(crate) source: Option<u64>,
+    /// Everything below was delivered to the application,
+    delivered: Ordinal,
+    /// was processed by it,
+    processed: Cursor,
+    /// is committed.
+    committed: Ordinal,
+    /// Nothing follows this ordinal.
+    finished_at: Option<Ordinal>,
+    returning: bool,
+    /// A commit with release is under way.
+    releasing: bool,
+}
+
+impl Held {
+    fn new(info: LeaseInfo, start: Cursor, committed: Ordinal) -> Self {
+        Self {
+            info,
+            source: None,
+            delivered: start.ordinal,
+            processed: start,
+            committed,
+            finished_at: info.end.filter(|end| *end <= start.ordinal),
+            returning: false,
+            releasing: false,
+        }
+    }
+
+    /// Up to where can be committed: what lies between the last record and the end was never
+    /// stored, and counts as processed with it.
+    fn position(&self) -> Cursor {
+        match self.finished_at {
+            Some(end) if self.processed.ordinal >= self.delivered => Cursor {
+                ordinal: end.max(self.processed.ordinal),
+                ..if end == self.processed.ordinal {
+                    self.processed
+                } else {
+                    Cursor::default()
+                }
+            },
+            _ => self.processed,
+        }
+    }
+
+    /// True if nothing is left to do but the release.
+    fn is_done(&self) -> bool {
+        let position = self.position().ordinal;
+        match self.finished_at {
+            Some(end) if position >= end => true,
+            _ => self.returning && position >= self.delivered,
+        }
+    }
+
+    fn due(&self, all: bool) -> Option<LeaseCommit> {
+        if self.releasing {
+            return None;
+        }
+        let position = self.position();
+        let done = self.is_done();
+        if !done && (!all || position.ordinal <= self.committed) {
+            return None;
+        }
+        Some(LeaseCommit {
+            lease: self.info.lease,
+            next: (position.ordinal > self.committed).then_some(position),
+            release: done,
+        })
+    }
+}
+
+/// All leases held.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseTable {
+    held: BTreeMap<u64, Held>,
+    /// (lease, committed) of leases released lately, oldest first.
+    released: VecDeque<(u64, Ordinal)>,
+}
+
+impl LeaseTable {
+    /// Takes over a lease that is read from `start` on and committed up to `committed`.
+    pub(crate) fn insert(&mut self, info: LeaseInfo, start: Cursor, committed: Ordinal) {
+        self.held
+            .insert(info.lease, Held::new(info, start, committed));
+    }
+
+    pub(crate) fn set_source(&mut self, lease: u64, source: u64) {
+        if let Some(held) = self.held.get_mut(&lease) {
+            held.source = Some(source);
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.held.keys().copied().collect()
+    }
+
+    /// True if anything processed is not committed, or not released although it is done.
+    pub(crate) fn has_uncommitted(&self) -> bool {
+        self.held
+            .values()
+            .any(|held| held.is_done() || held.position().ordinal > held.committed)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Leases that are still being read or processed.
+    pub(crate) fn active(&self) -> usize {
+        self.held.values().filter(|held| !held.is_done()).count()
+    }
+
+    pub(crate) fn infos(&self) -> Vec<LeaseInfo> {
+        self.held.values().map(|held| held.info).collect()
+    }
+
+    pub(crate) fn delivered(&self, lease: u64) -> Option<Ordinal> {
+        self.held.get(&lease).map(|held| held.delivered)
+    }
+
+    /// Notes that a batch up to `next` goes to the application. False if it may not.
+    pub(crate) fn deliver(&mut self, lease: u64, next: Ordinal) -> bool {
+        let Some(held) = self.held.get_mut(&lease) else {
+            return false;
+        };
+        if held.returning || held.releasing {
+            return false;
+        }
+        held.delivered = held.delivered.max(next);
+        if let Some(end) = held.info.end
+            && next >= end
+        {
+            held.finished_at = Some(end);
+        }
+        true
+    }
+
+    /// Notes that nothing of the lease is stored at or above `at`. True if it is done with that.
+    pub(crate) fn finish(&mut self, lease: u64, at: Ordinal) -> bool {
+        let Some(held) = self.held.get_mut(&lease) else {
+            return false;
+        };
+        held.finished_at = Some(held.info.end.unwrap_or(at).max(held.delivered));
+        held.is_done()
+    }
+
+    /// Notes that everything of the lease below `next` is processed. False if it is not held;
+    /// otherwise true, and whether a commit is already due for it.
+    pub(crate) fn processed(&mut self, lease: u64, next: Cursor) -> Option<bool> {
+        let held = self.held.get_mut(&lease)?;
+        if next.ordinal > held.processed.ordinal {
+            held.processed = next;
+        }
+        Some(held.is_done())
+    }
+
+    /// Up to where a lease is committed, if it is held or was released lately.
+    pub(crate) fn committed(&self, lease: u64) -> Option<Ordinal> {
+        let released = || self.released.iter().rev().find(|(id, _)| *id == lease);
+        match self.held.get(&lease) {
+            Some(held) => Some(held.committed),
+            None => released().map(|(_, committed)| *committed),
+        }
+    }
+
+    /// Marks leases as to be given back. Those newly so, and their sources, which must be removed.
+    pub(crate) fn give_back(&mut self, leases: &[u64]) -> (Vec<LeaseInfo>, Vec<u64>) {
+        let mut sources = Vec::new();
+        let mut infos = Vec::new();
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(lease)
+                && !held.returning
+                && !held.releasing
+            {
+                held.returning = true;
+                infos.push(held.info);
+                sources.extend(held.source.take());
+            }
+        }
+        (infos, sources)
+    }
+
+    /// Everything is to be given back.
+    pub(crate) fn give_back_all(&mut self) -> Vec<u64> {
+        let ids = self.ids();
+        self.give_back(&ids).1
+    }
+
+    /// What to commit now: what must be released, and with `all` any progress. At most `limit`.
+    pub(crate) fn due(&mut self, all: bool, limit: usize) -> Vec<LeaseCommit> {
+        let mut due = Vec::new();
+        for held in self.held.values_mut() {
+            if due.len() == limit {
+                break;
+            }
+            if let Some(commit) = held.due(all) {
+                held.releasing = commit.release;
+                due.push(commit);
+            }
+        }
+        due
+    }
+
+    /// A commit failed on its way; it may or may not have taken effect, and is tried again.
+    pub(crate) fn commit_failed(&mut self, commits: &[LeaseCommit]) {
+        for commit in commits {
+            if let Some(held) = self.held.get_mut(&commit.lease) {
+                held.releasing = false;
+            }
+        }
+    }
+
+    /// A commit was answered. Leases that ended with it, and their sources.
+    pub(crate) fn commit_done(
+        &mut self,
+        commits: &[LeaseCommit],
+        stale: &[u64],
+    ) -> (Vec<LeaseInfo>, Vec<u64>) {
+        let mut released = Vec::new();
+        let mut sources = Vec::new();
+        for commit in commits.iter().filter(|c| !stale.contains(&c.lease)) {
+            let Some(held) = self.held.get_mut(&commit.lease) else {
+                continue;
+            };
+            if let Some(next) = commit.next {
+                held.committed = held.committed.max(next.ordinal);
+            }
+            if commit.release
+                && let Some(held) = self.held.remove(&commit.lease)
+            {
+                if self.released.len() == REMEMBERED {
+                    self.released.pop_front();
+                }
+                self.released.push_back((commit.lease, held.committed));
+                sources.extend(held.source);
+                released.push(held.info);
+            }
+        }
+        (released, sources)
+    }
+
+    /// Leases that ended without our doing, of those held, and their sources.
+    pub(crate) fn lost(&mut self, leases: &[u64]) -> (Vec<LeaseInfo>, Vec<u64>) {
+        let mut infos = Vec::new();
+        let mut sources = Vec::new();
+        for lease in leases {
+            // What is being released may well be unknown to the broker by now.
+            if self.held.get(lease).is_some_and(|held| !held.releasing)
+                && let Some(held) = self.held.remove(lease)
+            {
+                infos.push(held.info);
+                sources.extend(held.source);
+            }
+        }
+        (infos, sources)
+    }
+
+    /// All leases are gone with the membership.
+    pub(crate) fn lost_all(&mut self) -> (Vec<LeaseInfo>, Vec<u64>) {
+        let held = std::mem::take(&mut self.held);
+        let sources = held.values().filter_map(|held| held.source).collect();
+        (held.into_values().map(|held| held.info).collect(), sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+
+    fn at(ordinal: Ordinal) -> Cursor {
+        Cursor {
+            ordinal,
+            ..Cursor::default()
+        }
+    }
+
+    fn table(end: Option<Ordinal>) -> LeaseTable {
+        let mut table = LeaseTable::default();
+        let lane = LaneKey {
+            stream: StreamId::random(),
+            streamlet: StreamletId(0),
+            lane: LaneId(0),
+        };
+        let info = LeaseInfo {
+            lease: 1,
+            lane,
+            start: 10,
+            end,
+        };
+        table.insert(info, at(10), 10);
+        table.set_source(1, 7);
+        table
+    }
+
+    #[test]
+    fn progress_is_committed_when_asked_for_and_a_range_ends_by_itself() {
+        let mut table = table(Some(30));
+        assert!(table.due(true, 9).is_empty());
+        assert!(table.deliver(1, 20));
+        assert!(table.due(true, 9).is_empty(), "delivered is not processed");
+        assert_eq!(table.processed(1, at(20)), Some(false));
+        assert!(table.due(false, 9).is_empty());
+        let due = table.due(true, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(20)), false));
+        table.commit_done(&due, &[]);
+        assert_eq!(table.committed(1), Some(20));
+        assert!(table.deliver(1, 30));
+        assert_eq!(table.active(), 1);
+        assert_eq!(table.processed(1, at(30)), Some(true));
+        assert_eq!(table.active(), 0);
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(30)), true));
+        assert!(table.due(true, 9).is_empty(), "it is under way");
+        table.commit_failed(&due);
+        assert_eq!(table.due(false, 9), due);
+        assert!(table.lost(&[1]).0.is_empty(), "its release is under way");
+        let (released, sources) = table.commit_done(&due, &[]);
+        assert_eq!((released.len(), sources, table.len()), (1, vec![7], 0));
+        assert_eq!(table.committed(1), Some(30), "a late commit finds it done");
+    }
+
+    #[test]
+    fn a_lease_to_be_given_back_waits_for_what_was_delivered() {
+        let mut table = table(None);
+        assert!(table.deliver(1, 20));
+        let (infos, sources) = table.give_back(&[1, 2]);
+        assert_eq!((infos.len(), sources), (1, vec![7]));
+        assert!(!table.deliver(1, 30), "no more batches of it");
+        assert!(table.due(true, 9).is_empty());
+        table.processed(1, at(20));
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(20)), true));
+        assert!(table.give_back(&[1]).0.is_empty());
+    }
+
+    #[test]
+    fn what_was_never_stored_counts_as_processed() {
+        let mut table = table(Some(30));
+        assert!(table.deliver(1, 20));
+        assert!(!table.finish(1, 30));
+        assert!(table.due(true, 9).is_empty(), "20 is not processed");
+        assert_eq!(table.processed(1, at(20)), Some(true));
+        assert_eq!(table.due(false, 9)[0].next, Some(at(30)));
+    }
+
+    #[test]
+    fn what_a_resumed_range_skips_is_committed() {
+        let mut table = table(Some(30));
+        let info = table.infos()[0];
+        table.insert(LeaseInfo { start: 30, ..info }, at(30), 10);
+        assert!(table.has_uncommitted());
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(30)), true));
+    }
+
+    #[test]
+    fn stale_and_lost_leases_are_not_committed_again() {
+        let mut table = table(None);
+        assert!(table.deliver(1, 20));
+        table.processed(1, at(20));
+        let due = table.due(true, 9);
+        table.commit_done(&due, &[1]);
+        assert_eq!(table.committed(1), Some(10));
+        let (infos, sources) = table.lost(&[1]);
+        assert_eq!((infos.len(), sources), (1, vec![7]));
+        assert_eq!(table.processed(1, at(30)), None);
+        assert!(!table.deliver(1, 30));
+    }
+}

@@ -1,0 +1,474 @@
+//! What the tasks of one membership share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::v1::{self, Cursor, LeaseCommit};
+use kera_rpc::{Client, RpcError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use super::leases::{LeaseInfo, LeaseTable};
+use super::{Rebalance, tasks};
+use crate::batch::Batch;
+use crate::config::{Fetch, Order, Start};
+use crate::error::ConsumeError;
+use crate::fetch::{Fetcher, SourceSpec};
+
+/// Told of changes of leases.
+pub(crate) type RebalanceHook = dyn Fn(Rebalance<'_>) + Send + Sync;
+/// Says where to resume a lane, given where the group stands.
+pub(crate) type ResumeHook = dyn Fn(LaneKey, Ordinal) -> Option<Ordinal> + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct GroupSettings {
+    pub(crate) stream: String,
+    pub(crate) group: String,
+    pub(crate) client_name: String,
+    pub(crate) order: Order,
+    pub(crate) start: Start,
+    pub(crate) session: Duration,
+    pub(crate) fetch: Fetch,
+    pub(crate) max_leases: usize,
+    pub(crate) range_bytes: u32,
+    pub(crate) commit_interval: Option<Duration>,
+    pub(crate) on_rebalance: Option<Arc<RebalanceHook>>,
+    pub(crate) resume_from: Option<Arc<ResumeHook>>,
+}
+
+/// Who we are to the coordinator.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) member: String,
+    /// Counts rejoins, so that only one task rejoins for one reason.
+    pub(super) epoch: u64,
+    pub(super) heartbeat: Duration,
+}
+
+struct CommitWaiter {
+    lease: u64,
+    ordinal: Ordinal,
+    caller: oneshot::Sender<Result<(), ConsumeError>>,
+}
+
+/// One membership in one group.
+pub(crate) struct Group {
+    pub(super) client: Client,
+    pub(super) settings: GroupSettings,
+    pub(super) fetcher: Arc<Fetcher>,
+    session: Mutex<Session>,
+    rejoining: tokio::sync::Mutex<()>,
+    pub(super) leases: Mutex<LeaseTable>,
+    waiters: Mutex<Vec<CommitWaiter>>,
+    fatal: Mutex<Option<ConsumeError>>,
+    /// There is room for leases.
+    pub(super) room: Notify,
+    /// There is something to commit.
+    pub(super) commits: Notify,
+    /// A commit was answered.
+    pub(super) settled: Notify,
+    pub(crate) commit_count: AtomicU64,
+    closing: AtomicBool,
+}
+
+impl Group {
+    /// Joins. The tasks are not started.
+    pub(crate) async fn join(
+        client: Client,
+        settings: GroupSettings,
+        fetcher: Arc<Fetcher>,
+    ) -> Result<Arc<Self>, ConsumeError> {
+        let group = Self {
+            client,
+            settings,
+            fetcher,
+            session: Mutex::new(Session {
+                member: String::new(),
+                epoch: 0,
+                heartbeat: Duration::from_secs(1),
+            }),
+            rejoining: tokio::sync::Mutex::default(),
+            leases: Mutex::default(),
+            waiters: Mutex::default(),
+            fatal: Mutex::default(),
+            room: Notify::new(),
+            commits: Notify::new(),
+            settled: Notify::new(),
+            commit_count: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+        };
+        group.rejoin(0).await?;
+        Ok(Arc::new(group))
+    }
+
+    pub(super) fn session(&self) -> Session {
+        self.session.lock().clone()
+    }
+
+    /// Joins again, unless another task did since `seen`. If the coordinator does not know the
+    /// member any more, all leases are lost.
+    pub(super) async fn rejoin(&self, seen: u64) -> Result<(), RpcError> {
+        let _turn = self.rejoining.lock().await;
+        let before = self.session();
+        if before.epoch != seen {
+            return Ok(());
+        }
+        let request = v1::JoinRequest {
+            group: self.settings.group.clone(),
+            stream: self.settings.stream.clone(),
+            order: v1::Order::from(self.settings.order) as i32,
+            client: self.settings.client_name.clone(),
+            session_ms: self.settings.session.as_millis() as u32,
+            start: Some(self.settings.start.start_at()),
+            member: before.member.clone(),
+        };
+        let reply = self
+            .client
+            .consumers_call(|mut stub| {
+                let request = request.clone();
+                async move { stub.join(request).await }
+            })
+            .await?;
+        let changed = reply.member != before.member;
+        *self.session.lock() = Session {
+            member: reply.member,
+            epoch: seen + 1,
+            heartbeat: Duration::from_millis(u64::from(reply.heartbeat_ms.max(1))),
+        };
+        if changed {
+            let lost = self.leases.lock().lost_all();
+            self.forget(lost, |infos| Rebalance::Lost(infos));
+        }
+        Ok(())
+    }
+
+    /// What a failed call means: join again, give up, or try again after a pause.
+    pub(super) async fn recover(&self, error: RpcError, epoch: u64, attempt: u32) {
+        let unknown = matches!(
+            error.code(),
+            Some(ErrorCode::UnknownMember | ErrorCode::UnknownConsumerGroup)
+        );
+        let error = match unknown {
+            true => match self.rejoin(epoch).await {
+                Ok(()) => return,
+                Err(error) => error,
+            },
+            false => error,
+        };
+        if !error.is_retryable() && !unknown {
+            self.fail(error.into());
+            return;
+        }
+        tracing::debug!(group = self.settings.group, %error, "coordinator is not reached");
+        tokio::time::sleep(self.client.options().retry.pause(attempt + 1)).await;
+    }
+
+    /// Ends the consumer for good: who waits for batches or commits is told.
+    pub(crate) fn fail(&self, error: ConsumeError) {
+        for waiter in self.waiters.lock().drain(..) {
+            let _ = waiter.caller.send(Err(error.clone()));
+        }
+        self.fatal.lock().get_or_insert(error);
+        self.fetcher.wake();
+        self.settled.notify_waiters();
+    }
+
+    pub(crate) fn fatal(&self) -> Option<ConsumeError> {
+        self.fatal.lock().clone()
+    }
+
+    /// Takes over granted leases and starts to read them.
+    pub(super) fn granted(&self, granted: Vec<v1::Lease>) {
+        let mut infos = Vec::new();
+        let mut specs = Vec::new();
+        for lease in granted {
+            let Some(stream) = StreamId::from_slice(&lease.stream) else {
+                continue;
+            };
+            let lane = LaneKey {
+                stream,
+                streamlet: StreamletId(lease.streamlet),
+                lane: LaneId(lease.lane),
+            };
+            let mut from = lease.start.unwrap_or_default();
+            let committed = from.ordinal;
+            if let Some(resume_from) = &self.settings.resume_from
+                && let Some(ordinal) = resume_from(lane, from.ordinal)
+                && ordinal > from.ordinal
+            {
+                from = Cursor {
+                    ordinal,
+                    ..Cursor::default()
+                };
+            }
+            let end = (lease.end_ordinal != 0).then_some(lease.end_ordinal);
+            infos.push(LeaseInfo {
+                lease: lease.lease,
+                lane,
+                start: from.ordinal,
+                end,
+            });
+            specs.push((
+                committed,
+                SourceSpec {
+                    tag: lease.lease,
+                    lane,
+                    from,
+                    end: end.unwrap_or(Ordinal::MAX),
+                    lane_generation: lease.lane_generation,
+                    // A range is short: one answer brings it.
+                    push: self.settings.fetch == Fetch::Push && self.settings.order == Order::Lane,
+                },
+            ));
+        }
+        self.tell(&infos, Rebalance::Assigned);
+        for (info, (committed, spec)) in infos.into_iter().zip(specs) {
+            self.leases.lock().insert(info, spec.from, committed);
+            let source = self.fetcher.add(spec);
+            self.leases.lock().set_source(info.lease, source);
+        }
+    }
+
+    /// Stops delivering leases that are to be given back.
+    pub(super) fn give_back(&self, leases: &[u64]) {
+        let (infos, sources) = self.leases.lock().give_back(leases);
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+        self.tell(&infos, Rebalance::GivingBack);
+        self.commits.notify_one();
+    }
+
+    pub(super) fn lost(&self, leases: &[u64]) {
+        let lost = self.leases.lock().lost(leases);
+        self.forget(lost, |infos| Rebalance::Lost(infos));
+    }
+
+    pub(super) fn forget(
+        &self,
+        (infos, sources): (Vec<LeaseInfo>, Vec<u64>),
+        news: impl FnOnce(&[LeaseInfo]) -> Rebalance<'_>,
+    ) {
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+        self.tell(&infos, news);
+        if !infos.is_empty() {
+            self.settle_waiters();
+            self.room.notify_one();
+        }
+    }
+
+    fn tell<'a>(
+        &self,
+        infos: &'a [LeaseInfo],
+        news: impl FnOnce(&'a [LeaseInfo]) -> Rebalance<'a>,
+    ) {
+        if !infos.is_empty()
+            && let Some(hook) = &self.settings.on_rebalance
+        {
+            hook(news(infos));
+        }
+    }
+
+    /// Notes that a batch goes to the application; false if its lease is no longer ours.
+    pub(crate) fn deliver(&self, lease: u64, batch: &Batch) -> bool {
+        self.leases.lock().deliver(lease, batch.next_ordinal())
+    }
+
+    /// Nothing follows in this lease.
+    pub(crate) fn finished(&self, lease: u64, at: Ordinal) {
+        if self.leases.lock().finish(lease, at) {
+            self.commits.notify_one();
+            self.room.notify_one();
+        }
+    }
+
+    /// Notes that a batch, and everything of its lease before it, is processed.
+    pub(crate) fn processed(&self, lease: u64, next: Cursor) -> Result<(), ConsumeError> {
+        let mut leases = self.leases.lock();
+        match leases.processed(lease, next) {
+            None if leases.committed(lease) >= Some(next.ordinal) => Ok(()),
+            None => Err(ConsumeError::StaleLease { lease }),
+            Some(false) => Ok(()),
+            Some(true) => {
+                self.commits.notify_one();
+                self.room.notify_one();
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that everything of the lease below `next` is processed, and waits until that is durably
+    /// committed.
+    pub(crate) async fn commit(&self, lease: u64, next: Cursor) -> Result<(), ConsumeError> {
+        let done = {
+            // In one go: the commit might otherwise be answered before anyone waits for it.
+            let mut leases = self.leases.lock();
+            if leases
+                .committed(lease)
+                .is_some_and(|committed| committed >= next.ordinal)
+            {
+                return Ok(());
+            }
+            if leases.processed(lease, next).is_none() {
+                return Err(ConsumeError::StaleLease { lease });
+            }
+            let (caller, done) = oneshot::channel();
+            self.waiters.lock().push(CommitWaiter {
+                lease,
+                ordinal: next.ordinal,
+                caller,
+            });
+            done
+        };
+        if let Some(error) = self.fatal() {
+            return Err(error);
+        }
+        self.commits.notify_one();
+        self.room.notify_one();
+        done.await.unwrap_or(Err(ConsumeError::Closed))
+    }
+
+    /// True if all progress is to be committed now.
+    pub(super) fn wants_commit(&self) -> bool {
+        self.closing.load(Ordering::Acquire) || !self.waiters.lock().is_empty()
+    }
+
+    /// Answers those whose commit is known to be done or to have failed.
+    fn settle_waiters(&self) {
+        let leases = self.leases.lock();
+        self.waiters.lock().retain_mut(|waiter| {
+            let answer = match leases.committed(waiter.lease) {
+                Some(committed) if committed >= waiter.ordinal => Ok(()),
+                Some(_) => return true,
+                None => Err(ConsumeError::StaleLease {
+                    lease: waiter.lease,
+                }),
+            };
+            let (unused, _) = oneshot::channel();
+            let caller = std::mem::replace(&mut waiter.caller, unused);
+            let _ = caller.send(answer);
+            false
+        });
+    }
+
+    /// A commit was answered.
+    pub(super) fn commit_done(&self, commits: &[LeaseCommit], stale: &[u64]) {
+        self.commit_count.fetch_add(1, Ordering::Relaxed);
+        // Who waits for a commit that ends its lease must hear of the commit, not of the end.
+        self.waiters.lock().retain_mut(|waiter| {
+            let done = commits.iter().any(|commit| {
+                commit.lease == waiter.lease
+                    && commit
+                        .next
+                        .is_some_and(|next| next.ordinal >= waiter.ordinal)
+            });
+            if !done || stale.contains(&waiter.lease) {
+                return true;
+            }
+            let (unused, _) = oneshot::channel();
+            let _ = std::mem::replace(&mut waiter.caller, unused).send(Ok(()));
+            false
+        });
+        let released = self.leases.lock().commit_done(commits, stale);
+        self.forget(released, |infos| Rebalance::Released(infos));
+        self.leases.lock().commit_failed(commits);
+        self.lost(stale);
+        self.settle_waiters();
+        self.settled.notify_waiters();
+    }
+
+    /// Starts the tasks. Abort them to end the membership.
+    pub(crate) fn spawn(self: &Arc<Self>) -> Vec<tokio::task::AbortHandle> {
+        [
+            tokio::spawn(tasks::heartbeats(self.clone())).abort_handle(),
+            tokio::spawn(tasks::acquires(self.clone())).abort_handle(),
+            tokio::spawn(tasks::commits(self.clone())).abort_handle(),
+        ]
+        .into()
+    }
+
+    /// Ends the task that asks for leases.
+    pub(crate) fn stop_acquiring(&self, tasks: &[tokio::task::AbortHandle]) {
+        if let Some(acquires) = tasks.get(1) {
+            acquires.abort();
+        }
+    }
+
+    pub(crate) fn lease_infos(&self) -> Vec<LeaseInfo> {
+        self.leases.lock().infos()
+    }
+
+    pub(crate) fn lease_count(&self) -> usize {
+        self.leases.lock().len()
+    }
+
+    /// Durable records of the leases held that are not delivered.
+    pub(crate) fn lag(&self) -> u64 {
+        let heads = self.fetcher.heads();
+        let leases = self.leases.lock();
+        heads
+            .into_iter()
+            .filter_map(|(lease, head, end)| {
+                let delivered = leases.delivered(lease)?;
+                // A range is durable to its end from the start.
+                let known = if end == Ordinal::MAX { head } else { end };
+                Some(known.saturating_sub(delivered))
+            })
+            .sum()
+    }
+
+    /// Leaves: the leases end at once.
+    pub(crate) async fn leave(&self) -> Result<(), RpcError> {
+        let request = v1::LeaveRequest {
+            group: self.settings.group.clone(),
+            member: self.session().member,
+        };
+        self.client
+            .consumers_call(|mut stub| {
+                let request = request.clone();
+                async move { stub.leave(request).await }
+            })
+            .await
+            .map(|_| ())
+    }
+
+    /// Gives everything back and waits, at most `limit`, until what was processed is committed.
+    pub(crate) async fn give_back_all(&self, limit: Duration) -> Result<(), ConsumeError> {
+        self.closing.store(true, Ordering::Release);
+        let sources = self.leases.lock().give_back_all();
+        for source in sources {
+            self.fetcher.remove(source);
+        }
+        let all = async {
+            loop {
+                let settled = self.settled.notified();
+                tokio::pin!(settled);
+                settled.as_mut().enable();
+                if let Some(error) = self.fatal() {
+                    return Err(error);
+                }
+                if !self.leases.lock().has_uncommitted() {
+                    return Ok(());
+                }
+                self.commits.notify_one();
+                settled.await;
+            }
+        };
+        match tokio::time::timeout(limit, all).await {
+            Ok(done) => done,
+            Err(_) => Err(RpcError::from(WireError::new(
+                ErrorCode::Timeout,
+                format!(
+                    "commits of group {:?} were not answered within {limit:?}",
+                    self.settings.group
+                ),
+            ))
+            .into()),
+        }
+    }
+}

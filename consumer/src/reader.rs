@@ -1,0 +1,335 @@
+//! Reading lanes without a group.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::v1::{self, Cursor};
+use kera_rpc::{Client, RpcError};
+use tokio::time::Instant;
+
+use crate::batch::{Batch, ChunkReader, Position};
+use crate::builder::ReaderBuilder;
+use crate::config::{Fetch, FetchSettings, Seek, Start};
+use crate::error::ConsumeError;
+use crate::fetch::{Fetcher, Popped, SourceSpec};
+use crate::metrics::Metrics;
+
+/// How often a reader that follows all lanes looks for new ones.
+const LANES_INTERVAL: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct Lane {
+    source: u64,
+    key: LaneKey,
+    /// Everything below was delivered.
+    next: Cursor,
+    end: Ordinal,
+    finished: bool,
+}
+
+/// Reads lanes of a stream, on its own: it commits nothing, and every reader sees every record.
+///
+/// After a lost connection or a restart of the broker it goes on where it was.
+pub struct Reader {
+    client: Client,
+    stream: String,
+    fetch: Fetch,
+    follow: bool,
+    /// New lanes are read too.
+    all_lanes: bool,
+    look_for_lanes: Instant,
+    fetcher: Arc<Fetcher>,
+    lanes: Vec<Lane>,
+    index: BTreeMap<(u32, u32), usize>,
+    current: Option<ChunkReader>,
+    counts: Metrics,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader")
+            .field("stream", &self.stream)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Settings of a new reader.
+    pub fn builder() -> ReaderBuilder {
+        ReaderBuilder::new()
+    }
+
+    pub(crate) async fn open(
+        client: Client,
+        stream: String,
+        settings: FetchSettings,
+        start: Start,
+        follow: bool,
+        chosen: Option<Vec<(u32, u32)>>,
+    ) -> Result<Self, ConsumeError> {
+        let id = client.refresh(&stream).await?.id;
+        let found = find(&client, &stream, start).await?;
+        let fetcher = Fetcher::start(client.clone(), stream.clone(), settings);
+        let mut reader = Self {
+            client,
+            stream,
+            fetch: settings.fetch,
+            follow,
+            all_lanes: chosen.is_none(),
+            look_for_lanes: Instant::now() + LANES_INTERVAL,
+            fetcher,
+            lanes: Vec::new(),
+            index: BTreeMap::new(),
+            current: None,
+            counts: Metrics::default(),
+        };
+        let wanted = |lane: &(u32, u32)| chosen.as_ref().is_none_or(|all| all.contains(lane));
+        for lane in found {
+            if wanted(&(lane.streamlet, lane.lane)) {
+                reader.add(id, lane);
+            }
+        }
+        for (streamlet, lane) in chosen.unwrap_or_default() {
+            if !reader.index.contains_key(&(streamlet, lane)) {
+                return Err(ConsumeError::UnknownLane { streamlet, lane });
+            }
+        }
+        Ok(reader)
+    }
+
+    fn add(&mut self, stream: StreamId, found: v1::LaneCursor) {
+        let key = LaneKey {
+            stream,
+            streamlet: StreamletId(found.streamlet),
+            lane: LaneId(found.lane),
+        };
+        let from = found.cursor.unwrap_or_default();
+        let end = if self.follow {
+            Ordinal::MAX
+        } else {
+            found.head_ordinal.max(from.ordinal)
+        };
+        let index = self.lanes.len();
+        let mut lane = Lane {
+            source: 0,
+            key,
+            next: from,
+            end,
+            finished: false,
+        };
+        lane.source = self.fetcher.add(self.spec(index, &lane));
+        self.index.insert((found.streamlet, found.lane), index);
+        self.lanes.push(lane);
+    }
+
+    fn spec(&self, index: usize, lane: &Lane) -> SourceSpec {
+        SourceSpec {
+            tag: index as u64,
+            lane: lane.key,
+            from: lane.next,
+            end: lane.end,
+            lane_generation: None,
+            push: self.fetch == Fetch::Push,
+        }
+    }
+
+    /// The next batch of any lane, as soon as there is one; `None` when all lanes are read to their
+    /// end, which never happens while following. Safe to cancel: nothing is lost.
+    ///
+    /// # Errors
+    /// [`ConsumeError::Lane`] and [`ConsumeError::Corrupt`] are about one lane: call again to go on,
+    /// or [`seek`](Self::seek) past it.
+    pub async fn next_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
+        loop {
+            if let Some(batch) = self.take_batch()? {
+                return Ok(Some(batch));
+            }
+            match self.fetcher.pop() {
+                Popped::Chunk(chunk) => self.current = Some(ChunkReader::new(chunk)),
+                Popped::Failed(error) => return Err(error),
+                Popped::Empty => {
+                    if self.lanes.iter().all(|lane| lane.finished) {
+                        return Ok(None);
+                    }
+                    self.wait().await;
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self) {
+        if !(self.follow && self.all_lanes) {
+            return self.fetcher.readable().await;
+        }
+        let waited = tokio::time::timeout_at(self.look_for_lanes, self.fetcher.readable()).await;
+        if waited.is_err() {
+            self.look_for_lanes = Instant::now() + LANES_INTERVAL;
+            if let Err(error) = self.add_new_lanes().await {
+                tracing::debug!(stream = self.stream, %error, "cannot look for new lanes");
+            }
+        }
+    }
+
+    /// Reads lanes that were added, from their first record.
+    async fn add_new_lanes(&mut self) -> Result<(), RpcError> {
+        let meta = self.client.refresh(&self.stream).await?;
+        let lanes = meta.streamlets as usize * meta.lanes as usize;
+        let known = self.lanes.first().map(|lane| lane.key.stream);
+        if lanes == self.lanes.len() || known.is_some_and(|id| id != meta.id) {
+            return Ok(());
+        }
+        for lane in find(&self.client, &self.stream, Start::Earliest).await? {
+            if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
+                self.add(meta.id, lane);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
+        let Some(reader) = &mut self.current else {
+            return Ok(None);
+        };
+        let index = reader.chunk.tag as usize;
+        let lane = &mut self.lanes[index];
+        if lane.source != reader.chunk.source {
+            // The lane was moved elsewhere.
+            self.current = None;
+            return Ok(None);
+        }
+        match reader.next_batch(None) {
+            Some(Ok(batch)) => {
+                lane.next = batch.position().next;
+                self.counts.batches += 1;
+                self.counts.records += batch.len() as u64;
+                self.counts.bytes += batch.wire_bytes() as u64;
+                Ok(Some(batch))
+            }
+            Some(Err(error)) => {
+                let ordinal = reader.position();
+                self.fetcher.rewind(reader.chunk.source, ordinal);
+                self.counts.corrupt_batches += 1;
+                let lane = lane.key;
+                self.current = None;
+                Err(ConsumeError::Corrupt {
+                    lane,
+                    ordinal,
+                    error,
+                })
+            }
+            None => {
+                if reader.chunk.next.ordinal > lane.next.ordinal {
+                    lane.next = reader.chunk.next;
+                }
+                lane.finished |= reader.chunk.finished;
+                self.current = None;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Goes on elsewhere in one lane: at a stored cursor, an ordinal, a time, or an end of the lane.
+    /// Batches delivered later come from there. A reader that does not follow still ends where the
+    /// head was when it was opened.
+    ///
+    /// # Errors
+    /// [`ConsumeError::UnknownLane`]; [`ConsumeError::Rpc`] if the broker was asked and not reached.
+    pub async fn seek(
+        &mut self,
+        streamlet: u32,
+        lane: u32,
+        to: impl Into<Seek>,
+    ) -> Result<(), ConsumeError> {
+        let unknown = ConsumeError::UnknownLane { streamlet, lane };
+        let index = *self.index.get(&(streamlet, lane)).ok_or(unknown.clone())?;
+        let cursor = match to.into() {
+            Seek::Cursor(cursor) => cursor,
+            Seek::To(start) => find(&self.client, &self.stream, start)
+                .await?
+                .into_iter()
+                .find(|found| (found.streamlet, found.lane) == (streamlet, lane))
+                .and_then(|found| found.cursor)
+                .ok_or(unknown)?,
+        };
+        self.restart(index, cursor);
+        Ok(())
+    }
+
+    /// Goes on elsewhere in every lane.
+    ///
+    /// # Errors
+    /// [`ConsumeError::Rpc`] if the broker was not reached.
+    pub async fn seek_all(&mut self, to: Start) -> Result<(), ConsumeError> {
+        for found in find(&self.client, &self.stream, to).await? {
+            if let Some(&index) = self.index.get(&(found.streamlet, found.lane)) {
+                self.restart(index, found.cursor.unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, index: usize, cursor: Cursor) {
+        self.fetcher.remove(self.lanes[index].source);
+        self.lanes[index].next = cursor;
+        self.lanes[index].finished = false;
+        let spec = self.spec(index, &self.lanes[index]);
+        self.lanes[index].source = self.fetcher.add(spec);
+    }
+
+    /// Where the reader stands in each lane: what follows the last batch delivered.
+    pub fn positions(&self) -> Vec<Position> {
+        self.lanes
+            .iter()
+            .map(|lane| Position {
+                lane: lane.key,
+                next: lane.next,
+                lease: None,
+            })
+            .collect()
+    }
+
+    /// Counts and sizes.
+    pub fn metrics(&self) -> Metrics {
+        let lag = self
+            .fetcher
+            .heads()
+            .into_iter()
+            .filter_map(|(tag, head, end)| {
+                let lane = self.lanes.get(tag as usize)?;
+                let known = if end == Ordinal::MAX { head } else { end };
+                Some(known.saturating_sub(lane.next.ordinal))
+            })
+            .sum();
+        Metrics {
+            lag,
+            buffered_bytes: self.fetcher.buffered_bytes(),
+            skipped_records: self.fetcher.counts.skipped.load(Ordering::Relaxed),
+            connects: self.fetcher.counts.connects.load(Ordering::Relaxed),
+            ..self.counts
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.fetcher.close();
+    }
+}
+
+async fn find(client: &Client, stream: &str, at: Start) -> Result<Vec<v1::LaneCursor>, RpcError> {
+    let request = v1::FindOrdinalsRequest {
+        name: stream.to_owned(),
+        at: Some(at.find()),
+    };
+    let reply = client
+        .streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.find_ordinals(request).await }
+        })
+        .await?;
+    Ok(reply.lanes)
+}

@@ -1,0 +1,246 @@
+//! Control calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1::{self, Cursor, find_ordinals_request::At};
+use kera_rpc::status_of;
+use kera_rpc::v1::consumers_server::Consumers;
+use kera_rpc::v1::streams_server::Streams;
+use tonic::{Request, Response, Status};
+
+use super::{Fake, STREAM_ID};
+
+pub struct Control(pub Arc<Fake>);
+
+fn refuse(code: ErrorCode) -> Status {
+    status_of(&WireError::new(code, "planted"))
+}
+
+impl Control {
+    /// Fails as planned, or checks that the member is known.
+    fn enter(&self, member: Option<&str>) -> Result<(), Status> {
+        let mut state = self.0.state.lock();
+        if state.failures > 0 {
+            state.failures -= 1;
+            self.0.changed.notify_waiters();
+            return Err(Status::unavailable("planted"));
+        }
+        match member {
+            Some(member) if !state.members.contains(member) => {
+                Err(refuse(ErrorCode::UnknownMember))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+macro_rules! not_needed {
+    ($($name:ident($request:ident) -> $response:ident;)+) => {
+        $(
+            fn $name<'life0, 'async_trait>(
+                &'life0 self,
+                _: Request<v1::$request>,
+            ) -> std::pin::Pin<
+                Box<
+                    dyn Future<Output = Result<Response<v1::$response>, Status>>
+                        + Send
+                        + 'async_trait,
+                >,
+            >
+            where
+                'life0: 'async_trait,
+                Self: 'async_trait,
+            {
+                Box::pin(async { Err(Status::unimplemented("not needed by consumers")) })
+            }
+        )+
+    };
+}
+
+#[tonic::async_trait]
+impl Streams for Control {
+    async fn get_stream(
+        &self,
+        _: Request<v1::GetStreamRequest>,
+    ) -> Result<Response<v1::StreamInfo>, Status> {
+        let state = self.0.state.lock();
+        let streamlets = 1 + state.lanes.keys().map(|lane| lane.0).max().unwrap();
+        let lanes = 1 + state.lanes.keys().map(|lane| lane.1).max().unwrap();
+        Ok(Response::new(v1::StreamInfo {
+            name: "s".to_owned(),
+            id: Bytes::copy_from_slice(&STREAM_ID),
+            config: Some(v1::StreamConfig {
+                streamlets: Some(streamlets),
+                lanes: Some(lanes),
+                ..v1::StreamConfig::default()
+            }),
+            streamlets: (0..streamlets)
+                .map(|streamlet| v1::StreamletInfo {
+                    streamlet,
+                    owner: self.0.data_address.clone(),
+                    epoch: 1,
+                })
+                .collect(),
+            ..v1::StreamInfo::default()
+        }))
+    }
+
+    async fn find_ordinals(
+        &self,
+        request: Request<v1::FindOrdinalsRequest>,
+    ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
+        let at = request.into_inner().at.unwrap();
+        let state = self.0.state.lock();
+        let lanes = state
+            .lanes
+            .iter()
+            .map(|(lane, log)| v1::LaneCursor {
+                streamlet: lane.0,
+                lane: lane.1,
+                cursor: Some(Cursor {
+                    ordinal: match at {
+                        At::Earliest(_) => log.log_start,
+                        At::Latest(_) => log.head,
+                        // Record n was written at time n.
+                        At::TimestampMs(n) | At::Ordinal(n) => n.clamp(log.log_start, log.head),
+                    },
+                    ..Cursor::default()
+                }),
+                head_ordinal: log.head,
+                log_start: log.log_start,
+            })
+            .collect();
+        Ok(Response::new(v1::FindOrdinalsResponse { lanes }))
+    }
+
+    not_needed! {
+        create_stream(CreateStreamRequest) -> StreamInfo;
+        list_streams(ListStreamsRequest) -> ListStreamsResponse;
+        describe_stream(DescribeStreamRequest) -> DescribeStreamResponse;
+        alter_stream(AlterStreamRequest) -> StreamInfo;
+        delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
+        trim_stream(TrimStreamRequest) -> TrimStreamResponse;
+        init_producer(InitProducerRequest) -> InitProducerResponse;
+        describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse;
+    }
+}
+
+#[tonic::async_trait]
+impl Consumers for Control {
+    async fn join(
+        &self,
+        request: Request<v1::JoinRequest>,
+    ) -> Result<Response<v1::JoinResponse>, Status> {
+        self.enter(None)?;
+        let request = request.into_inner();
+        let mut state = self.0.state.lock();
+        state.joins += 1;
+        let member = match state.members.contains(&request.member) {
+            true => request.member,
+            false => format!("m{}", state.joins),
+        };
+        state.members.insert(member.clone());
+        drop(state);
+        self.0.changed.notify_waiters();
+        Ok(Response::new(v1::JoinResponse {
+            member,
+            session_ms: request.session_ms,
+            heartbeat_ms: 20,
+        }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let request = request.into_inner();
+        self.enter(Some(&request.member))?;
+        let state = self.0.state.lock();
+        Ok(Response::new(v1::HeartbeatResponse {
+            give_back: state.give_back.clone(),
+            lost: request
+                .leases
+                .into_iter()
+                .filter(|lease| !state.held.contains_key(lease))
+                .collect(),
+        }))
+    }
+
+    async fn acquire(
+        &self,
+        request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
+        let request = request.into_inner();
+        let wait = Duration::from_millis(u64::from(request.max_wait_ms));
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            self.enter(Some(&request.member))?;
+            let leases: Vec<v1::Lease> = {
+                let mut state = self.0.state.lock();
+                let count = state.grants.len().min(request.max_leases as usize);
+                let leases: Vec<v1::Lease> = state.grants.drain(..count).collect();
+                for lease in &leases {
+                    state.held.insert(lease.lease, lease.clone());
+                }
+                leases
+            };
+            if !leases.is_empty() || tokio::time::timeout_at(deadline, changed).await.is_err() {
+                self.0.changed.notify_waiters();
+                return Ok(Response::new(v1::AcquireResponse { leases }));
+            }
+        }
+    }
+
+    async fn commit(
+        &self,
+        request: Request<v1::CommitRequest>,
+    ) -> Result<Response<v1::CommitResponse>, Status> {
+        let request = request.into_inner();
+        self.enter(Some(&request.member))?;
+        let mut state = self.0.state.lock();
+        let mut stale = Vec::new();
+        for commit in request.commits {
+            if !state.held.contains_key(&commit.lease) {
+                stale.push(commit.lease);
+                continue;
+            }
+            if let Some(next) = commit.next {
+                let before = state.commits.insert(commit.lease, next.ordinal);
+                assert!(before.is_none_or(|before| before < next.ordinal));
+            }
+            if commit.release {
+                state.held.remove(&commit.lease);
+                state.released.push(commit.lease);
+            }
+        }
+        drop(state);
+        self.0.changed.notify_waiters();
+        Ok(Response::new(v1::CommitResponse { stale }))
+    }
+
+    async fn leave(
+        &self,
+        request: Request<v1::LeaveRequest>,
+    ) -> Result<Response<v1::LeaveResponse>, Status> {
+        self.enter(None)?;
+        let request = request.into_inner();
+        self.0.change(|state| {
+            state.left += usize::from(state.members.remove(&request.member));
+            state.held.clear();
+        });
+        Ok(Response::new(v1::LeaveResponse {}))
+    }
+
+    not_needed! {
+        list_groups(ListGroupsRequest) -> ListGroupsResponse;
+        describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
+        reset_group(ResetGroupRequest) -> ResetGroupResponse;
+        delete_group(DeleteGroupRequest) -> DeleteGroupResponse;
+    }
+}

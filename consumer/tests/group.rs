@@ -1,0 +1,433 @@
+//! Members of groups against a coordinator that does what the test says.
+
+mod fake;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fake::Fake;
+use futures::StreamExt;
+use kera_consumer::{
+    Batch, ConsumeError, Consumer, ConsumerBuilder, Fetch, Order, Rebalance, Start,
+};
+use kera_protocol::error::ErrorCode;
+use parking_lot::Mutex;
+
+/// Commits by themselves come so rarely that tests see only the others.
+const NEVER: Duration = Duration::from_secs(3_600);
+const OFTEN: Duration = Duration::from_millis(1);
+
+fn consumer(fake: &Arc<Fake>) -> ConsumerBuilder {
+    Consumer::builder()
+        .bootstrap(&fake.bootstrap)
+        .stream("s")
+        .group("g")
+        .start(Start::Earliest)
+}
+
+fn values(batch: &Batch) -> Vec<u64> {
+    batch
+        .records()
+        .map(|record| {
+            let record = record.unwrap();
+            let text = std::str::from_utf8(record.value.unwrap()).unwrap();
+            assert_eq!(text, record.ordinal.to_string());
+            record.ordinal
+        })
+        .collect()
+}
+
+async fn next(consumer: &mut Consumer) -> Vec<u64> {
+    values(&consumer.next_batch().await.unwrap())
+}
+
+#[tokio::test]
+async fn reads_its_leases_and_commits_by_itself() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 2).await;
+        fake.fill((0, 0), 100, 10);
+        fake.fill((0, 1), 100, 10);
+        fake.grant((0, 0), 40, 0);
+        fake.grant((0, 1), 0, 0);
+        let mut consumer = consumer(&fake)
+            .fetch(fetch)
+            .auto_commit(OFTEN)
+            .open()
+            .await
+            .unwrap();
+        let mut seen = [Vec::new(), Vec::new()];
+        while seen[0].len() + seen[1].len() < 160 {
+            let batch = consumer.next_batch().await.unwrap();
+            seen[batch.lane().lane.0 as usize].extend(values(&batch));
+        }
+        assert_eq!(seen[0], (40..100).collect::<Vec<_>>());
+        assert_eq!(seen[1], (0..100).collect::<Vec<_>>());
+        let metrics = consumer.metrics();
+        assert_eq!((metrics.records, metrics.leases, metrics.lag), (160, 2, 0));
+        // What was delivered last is processed once more is asked for.
+        assert!(
+            tokio::time::timeout(OFTEN, consumer.next_batch())
+                .await
+                .is_err()
+        );
+        fake.until(|state| state.commits.get(&1) == Some(&100))
+            .await;
+        fake.until(|state| state.commits.get(&2) == Some(&100))
+            .await;
+        assert!(fake.state.lock().released.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn close_commits_what_was_delivered_and_leaves() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
+    assert_eq!(next(&mut consumer).await[0], 0);
+    assert_eq!(next(&mut consumer).await[0], 10);
+    assert!(fake.state.lock().commits.is_empty());
+    consumer.close().await.unwrap();
+    let state = fake.state.lock();
+    assert_eq!(
+        state.commits[&1], 20,
+        "what was fetched ahead is not committed"
+    );
+    assert_eq!((state.released.clone(), state.left), (vec![1], 1));
+}
+
+#[tokio::test]
+async fn a_dropped_consumer_leaves_without_a_commit() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
+    next(&mut consumer).await;
+    drop(consumer);
+    fake.until(|state| state.left == 1).await;
+    assert!(fake.state.lock().commits.is_empty());
+}
+
+#[tokio::test]
+async fn manual_commits_are_durable_when_they_return_and_share_requests() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let first = consumer.next_batch().await.unwrap();
+    let second = consumer.next_batch().await.unwrap();
+    let third = consumer.next_batch().await.unwrap();
+    consumer.commit(&first).await.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 10);
+    let (two, three) = tokio::join!(consumer.commit(&second), consumer.commit(&third));
+    two.unwrap();
+    three.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 30);
+    assert_eq!(consumer.metrics().commits, 2);
+    // Again, and backwards: nothing to do.
+    consumer.commit(&first).await.unwrap();
+    assert_eq!(consumer.metrics().commits, 2);
+    next(&mut consumer).await;
+    let fifth = consumer.next_batch().await.unwrap();
+    consumer.mark(&fifth).unwrap();
+    next(&mut consumer).await;
+    consumer.close().await.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 50, "only what was marked");
+}
+
+#[tokio::test]
+async fn a_lease_that_ended_is_told_from_one_that_holds() {
+    let fake = Fake::start(1, 2).await;
+    fake.fill((0, 0), 10, 10);
+    fake.fill((0, 1), 10, 10);
+    fake.grant((0, 0), 0, 0);
+    let news = Arc::new(Mutex::new(Vec::new()));
+    let told = news.clone();
+    let mut consumer = consumer(&fake)
+        .manual_commit()
+        .on_rebalance(move |rebalance| {
+            told.lock().push(match rebalance {
+                Rebalance::Assigned(leases) => ("assigned", leases[0].lease),
+                Rebalance::Lost(leases) => ("lost", leases[0].lease),
+                Rebalance::GivingBack(leases) => ("giving back", leases[0].lease),
+                Rebalance::Released(leases) => ("released", leases[0].lease),
+                _ => ("other", 0),
+            });
+        })
+        .open()
+        .await
+        .unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    fake.change(|state| state.held.clear());
+    let error = consumer.commit(&batch).await.unwrap_err();
+    assert!(matches!(error, ConsumeError::StaleLease { lease: 1 }));
+    assert!(matches!(
+        consumer.mark(&batch),
+        Err(ConsumeError::StaleLease { .. })
+    ));
+    let lease = fake.grant((0, 1), 0, 0);
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(batch.lease(), Some(lease));
+    consumer.commit(&batch).await.unwrap();
+    assert_eq!(
+        *news.lock(),
+        [("assigned", 1), ("lost", 1), ("assigned", 2)]
+    );
+    assert!(!fake.state.lock().commits.contains_key(&1));
+}
+
+#[tokio::test]
+async fn a_lease_is_given_back_after_what_was_delivered_is_processed() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill((0, 0), 100, 10);
+        let lease = fake.grant((0, 0), 0, 0);
+        let asked = Arc::new(tokio::sync::Notify::new());
+        let hears = asked.clone();
+        let mut consumer = consumer(&fake)
+            .fetch(fetch)
+            .auto_commit(NEVER)
+            .on_rebalance(move |rebalance| {
+                if matches!(rebalance, Rebalance::GivingBack(_)) {
+                    hears.notify_one();
+                }
+            })
+            .open()
+            .await
+            .unwrap();
+        assert_eq!(next(&mut consumer).await[0], 0);
+        fake.change(|state| state.give_back = vec![lease]);
+        asked.notified().await;
+        assert!(
+            fake.state.lock().released.is_empty(),
+            "a batch is being processed"
+        );
+        let again = fake.grant((0, 0), 10, 0);
+        let batch = consumer.next_batch().await.unwrap();
+        assert_eq!((batch.lease(), batch.first_ordinal()), (Some(again), 10));
+        fake.until(|state| state.released == [lease]).await;
+        assert_eq!(fake.state.lock().commits[&lease], 10);
+    }
+}
+
+#[tokio::test]
+async fn ranges_are_read_committed_and_followed_by_others() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 1_000, 10);
+    for start in (0..1_000).step_by(50) {
+        fake.grant((0, 0), start, start + 50);
+    }
+    let mut consumer = consumer(&fake)
+        .order(Order::None)
+        .max_leases(3)
+        .auto_commit(NEVER)
+        .open()
+        .await
+        .unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 1_000 {
+        seen.extend(next(&mut consumer).await);
+        assert!(
+            consumer.leases().len() <= 6,
+            "three read, three on their way back"
+        );
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..1_000).collect::<Vec<_>>());
+    consumer.close().await.unwrap();
+    let state = fake.state.lock();
+    assert_eq!(state.released.len(), 20);
+    for (lease, committed) in &state.commits {
+        assert_eq!(*committed, lease * 50);
+    }
+    assert_eq!(fake.subscribes.load(Ordering::SeqCst), 0);
+    assert!(
+        fake.reads.load(Ordering::SeqCst) < 60,
+        "about one answer a range"
+    );
+}
+
+#[tokio::test]
+async fn a_range_may_begin_and_end_within_a_batch() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 30, 10);
+    let lease = fake.grant((0, 0), 13, 17);
+    let mut consumer = consumer(&fake)
+        .order(Order::None)
+        .manual_commit()
+        .open()
+        .await
+        .unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(values(&batch), [13, 14, 15, 16]);
+    let committer = consumer.committer();
+    let task = tokio::spawn(async move {
+        committer.commit(&batch).await.unwrap();
+        (committer, batch)
+    });
+    let (committer, batch) = task.await.unwrap();
+    fake.until(|state| state.released == [lease]).await;
+    assert_eq!(fake.state.lock().commits[&lease], 17);
+    committer.commit(&batch).await.unwrap();
+    committer.mark(&batch).unwrap();
+    assert_eq!(consumer.metrics().commits, 1, "it was committed already");
+    let next = fake.grant((0, 0), 17, 20);
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(batch.lease(), Some(next));
+    drop(consumer);
+    let error = committer.commit(&batch).await.unwrap_err();
+    assert!(matches!(error, ConsumeError::Closed), "{error}");
+}
+
+#[tokio::test]
+async fn a_range_that_was_trimmed_is_finished_without_records() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.trim((0, 0), 50);
+    let gone = fake.grant((0, 0), 10, 40);
+    fake.grant((0, 0), 60, 80);
+    let mut consumer = consumer(&fake)
+        .order(Order::None)
+        .auto_commit(NEVER)
+        .open()
+        .await
+        .unwrap();
+    assert_eq!(next(&mut consumer).await[0], 60);
+    fake.until(|state| state.released == [gone]).await;
+    assert_eq!(fake.state.lock().commits[&gone], 40);
+    assert_eq!(consumer.metrics().skipped_records, 30);
+}
+
+#[tokio::test]
+async fn a_lane_lease_ends_where_its_lane_generation_does() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill((0, 0), 50, 10);
+        let lease = fake.grant((0, 0), 0, 0);
+        let mut consumer = consumer(&fake)
+            .fetch(fetch)
+            .auto_commit(OFTEN)
+            .open()
+            .await
+            .unwrap();
+        fake.change(|state| {
+            let log = state.lanes.get_mut(&(0, 0)).unwrap();
+            log.boundaries.insert(0, 50);
+        });
+        fake.fill((0, 0), 50, 10);
+        let mut seen = Vec::new();
+        while seen.len() < 50 {
+            seen.extend(next(&mut consumer).await);
+        }
+        assert_eq!(seen, (0..50).collect::<Vec<_>>());
+        let waiting = tokio::spawn(async move { next(&mut consumer).await });
+        fake.until(|state| state.released == [lease]).await;
+        assert_eq!(fake.state.lock().commits[&lease], 50);
+        waiting.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_restarted_broker_repeats_nothing_that_was_delivered() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill((0, 0), 200, 10);
+        fake.grant((0, 0), 0, 0);
+        let mut consumer = consumer(&fake)
+            .fetch(fetch)
+            .auto_commit(NEVER)
+            .open()
+            .await
+            .unwrap();
+        let mut seen = Vec::new();
+        while seen.len() < 100 {
+            seen.extend(next(&mut consumer).await);
+        }
+        // Control calls fail for a while, data connections end; the lease is still ours.
+        fake.refuse.store(true, Ordering::SeqCst);
+        fake.change(|state| state.failures = 5);
+        fake.kill_connections();
+        fake.until(|state| state.failures == 0).await;
+        fake.refuse.store(false, Ordering::SeqCst);
+        while seen.len() < 200 {
+            seen.extend(next(&mut consumer).await);
+        }
+        assert_eq!(seen, (0..200).collect::<Vec<_>>());
+        assert_eq!(fake.state.lock().joins, 1);
+        assert_eq!(consumer.leases()[0].lease, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_member_that_is_not_known_joins_again_without_its_leases() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    fake.change(|state| {
+        state.members.clear();
+        state.held.clear();
+    });
+    fake.until(|state| state.joins == 2).await;
+    let error = consumer.commit(&batch).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::StaleLease));
+    let lease = fake.grant((0, 0), 0, 0);
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!((batch.lease(), batch.first_ordinal()), (Some(lease), 0));
+}
+
+#[tokio::test]
+async fn positions_kept_by_the_application_decide_where_to_resume() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 20, 0);
+    let mut consumer = consumer(&fake)
+        .manual_commit()
+        .resume_from(|lane, committed| {
+            assert_eq!((lane.lane.0, committed), (0, 20));
+            Some(47)
+        })
+        .open()
+        .await
+        .unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(batch.first_ordinal(), 47);
+    let position = batch.position();
+    assert_eq!((position.next.ordinal, position.lease), (50, Some(1)));
+    consumer.commit(&batch).await.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 50);
+}
+
+#[tokio::test]
+async fn single_records_come_as_a_stream() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 30, 7);
+    fake.grant((0, 0), 0, 0);
+    let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
+    let ordinals: Vec<u64> = consumer
+        .records()
+        .take(30)
+        .map(|record| record.unwrap().ordinal)
+        .collect()
+        .await;
+    assert_eq!(ordinals, (0..30).collect::<Vec<_>>());
+    consumer.close().await.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 30);
+}
+
+#[tokio::test]
+async fn settings_and_refusals_are_errors_at_once() {
+    let fake = Fake::start(1, 1).await;
+    for (builder, name) in [
+        (consumer(&fake).group(""), "group"),
+        (consumer(&fake).stream(""), "stream"),
+        (consumer(&fake).max_leases(0), "max_leases"),
+    ] {
+        match builder.open().await {
+            Err(ConsumeError::Setting { setting, .. }) => assert_eq!(setting, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Appends a hundred records to a stream and prints where the last one is.
+//!
+//! `kera serve &`, `kera stream create clicks`, then
+//! `cargo run -p kera-producer --example quickstart -- 127.0.0.1:7600 clicks`
+
+use kera_producer::{Producer, Record};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let bootstrap = arguments.next().unwrap_or("127.0.0.1:7600".to_owned());
+    let stream = arguments.next().unwrap_or("clicks".to_owned());
+
+    let producer = Producer::builder()
+        .bootstrap(bootstrap)
+        .stream(stream)
+        .build()
+        .await?;
+
+    let mut last = None;
+    for number in 0..100 {
+        let key = format!("user-{}", number % 7);
+        let value = format!("click {number}");
+        // Encoded at once; waits only if the broker cannot keep up and memory is used up.
+        let record = Record::keyed(key.as_bytes(), value.as_bytes());
+        last = Some(producer.append_wait(&record).await?);
+    }
+    // Everything is acknowledged when this returns.
+    producer.flush().await?;
+
+    if let Some(delivery) = last {
+        let place = delivery.await?;
+        println!(
+            "100 records appended, the last as record {} of lane {} of streamlet {}",
+            place.ordinal, place.lane, place.streamlet
+        );
+    }
+    producer.close().await?;
+    Ok(())
+}

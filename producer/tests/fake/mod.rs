@@ -1,0 +1,437 @@
+//! A broker for tests: speaks data frames and the two control calls that producers make, keeps lanes
+//! in memory, recognises duplicates and gaps as a real one does, and misbehaves when told to.
+#![allow(dead_code)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use kera_protocol::batch::{BatchHeader, batches, validate_records};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::{
+    Frame, FrameKind, HELLO_BYTES, Hello, HelloReply, PROTOCOL_VERSION, encode_empty, encode_head,
+};
+use kera_protocol::ids::ANY_LANE;
+use kera_protocol::v1;
+use kera_rpc::status_of;
+use kera_rpc::v1::streams_server::{Streams, StreamsServer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+pub const STREAM_ID: [u8; 16] = [9; 16];
+
+/// What the broker does with an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// As a good broker would.
+    Accept,
+    /// Answers this code; nothing is stored.
+    Refuse(ErrorCode),
+    /// Stores the batch, yet answers this code.
+    StoreAndRefuse(ErrorCode),
+    /// Drops the connection; the batch is stored first or not.
+    Drop { store: bool },
+    /// Forgets all producers, then does as a good broker would.
+    Forget,
+    /// Never answers; the batch is stored or not.
+    Swallow { store: bool },
+}
+
+pub type Script = dyn FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send;
+
+#[derive(Default)]
+struct ProducerState {
+    next: i32,
+    recent: VecDeque<(i32, i32, u64)>,
+}
+
+#[derive(Default)]
+pub struct State {
+    /// Whole batches by streamlet and lane.
+    pub lanes: BTreeMap<(u32, u32), Vec<Bytes>>,
+    ends: HashMap<(u32, u32), u64>,
+    producers: HashMap<(i64, u32, u32), ProducerState>,
+    pub config: v1::StreamConfig,
+    pub generation: u32,
+    next_producer: u64,
+    script: Option<Box<Script>>,
+    pub gone: bool,
+}
+
+pub struct Broker {
+    pub state: parking_lot::Mutex<State>,
+    pub bootstrap: String,
+    data_address: String,
+    /// While true, appends wait before they are looked at.
+    held: watch::Sender<bool>,
+    pub appends: AtomicUsize,
+    arrived: Notify,
+}
+
+impl Broker {
+    pub async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
+        Self::start_with(v1::StreamConfig {
+            streamlets: Some(streamlets),
+            lanes: Some(lanes),
+            max_batch_bytes: Some(1 << 20),
+            ..v1::StreamConfig::default()
+        })
+        .await
+    }
+
+    pub async fn start_with(config: v1::StreamConfig) -> Arc<Self> {
+        let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let broker = Arc::new(Self {
+            state: parking_lot::Mutex::new(State {
+                config,
+                next_producer: 100,
+                ..State::default()
+            }),
+            bootstrap: control.local_addr().unwrap().to_string(),
+            data_address: data.local_addr().unwrap().to_string(),
+            held: watch::Sender::new(false),
+            appends: AtomicUsize::new(0),
+            arrived: Notify::new(),
+        });
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(StreamsServer::new(Control(broker.clone())))
+                .serve_with_incoming(TcpIncoming::from(control)),
+        );
+        let accepting = broker.clone();
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = data.accept().await.unwrap();
+                tokio::spawn(accepting.clone().serve(socket));
+            }
+        });
+        broker
+    }
+
+    pub fn script(
+        &self,
+        script: impl FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send + 'static,
+    ) {
+        self.state.lock().script = Some(Box::new(script));
+    }
+
+    pub fn behave(&self) {
+        self.state.lock().script = None;
+    }
+
+    pub fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    /// Forgets its producers, as after their state expired.
+    pub fn forget_producers(&self) {
+        self.state.lock().producers.clear();
+    }
+
+    pub fn grow_lanes(&self, lanes: u32) {
+        let mut state = self.state.lock();
+        state.config.lanes = Some(lanes);
+        state.generation += 1;
+    }
+
+    /// Waits until `count` appends have arrived since the start.
+    pub async fn appends_arrived(&self, count: usize) {
+        loop {
+            let arrived = self.arrived.notified();
+            tokio::pin!(arrived);
+            arrived.as_mut().enable();
+            if self.appends.load(Ordering::SeqCst) >= count {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Values stored in each lane, in order, decoded.
+    pub fn values(&self) -> BTreeMap<(u32, u32), Vec<String>> {
+        self.records(|record| String::from_utf8_lossy(record.value.unwrap_or(b"null")).into())
+    }
+
+    pub fn records<T>(
+        &self,
+        read: impl Fn(&kera_protocol::batch::Record<'_>) -> T,
+    ) -> BTreeMap<(u32, u32), Vec<T>> {
+        let state = self.state.lock();
+        let mut out = BTreeMap::new();
+        for (lane, stored) in &state.lanes {
+            let records: &mut Vec<T> = out.entry(*lane).or_default();
+            for batch in stored {
+                let mut scratch = Vec::new();
+                for record in
+                    kera_protocol::batch::Records::open(batch, 1 << 24, &mut scratch).unwrap()
+                {
+                    records.push(read(&record.unwrap()));
+                }
+            }
+        }
+        out
+    }
+
+    async fn serve(self: Arc<Self>, mut socket: TcpStream) {
+        let mut hello = [0; HELLO_BYTES];
+        if socket.read_exact(&mut hello).await.is_err() {
+            return;
+        }
+        assert_eq!(Hello::decode(&hello), Ok(Hello::CURRENT));
+        let reply = HelloReply {
+            version: PROTOCOL_VERSION,
+            max_frame_bytes: 4 << 20,
+        };
+        let _ = socket.write_all(&reply.encode()).await;
+        let mut buffer = BytesMut::new();
+        let mut held = self.held.subscribe();
+        loop {
+            while let Some(frame) = Frame::split_from(&mut buffer, 4 << 20).unwrap() {
+                let mut out = BytesMut::new();
+                if frame.kind == FrameKind::Ping {
+                    encode_empty(&mut out, FrameKind::Pong, frame.correlation);
+                } else {
+                    assert_eq!(frame.kind, FrameKind::Append);
+                    self.appends.fetch_add(1, Ordering::SeqCst);
+                    self.arrived.notify_waiters();
+                    let _ = held.wait_for(|held| !held).await;
+                    match self.append(&frame) {
+                        Reply::Answer(answer) => {
+                            encode_head(
+                                &mut out,
+                                FrameKind::AppendReply,
+                                frame.correlation,
+                                &answer,
+                                0,
+                            )
+                            .unwrap();
+                        }
+                        Reply::Nothing => {}
+                        Reply::Close => return,
+                    }
+                }
+                if socket.write_all(&out).await.is_err() {
+                    return;
+                }
+            }
+            match socket.read_buf(&mut buffer).await {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn append(&self, frame: &Frame) -> Reply {
+        let request: v1::AppendRequest = frame.message().unwrap();
+        let mut state = self.state.lock();
+        let (header, batch) = batches(&frame.body).next().unwrap().unwrap();
+        assert_eq!(batch.len(), frame.body.len(), "one batch per frame");
+        let action = match &mut state.script {
+            Some(script) => script(&request, &header),
+            None => Action::Accept,
+        };
+        let refuse = |code| {
+            Reply::Answer(v1::AppendResponse {
+                error: code as u32,
+                message: "planted".to_owned(),
+                ..v1::AppendResponse::default()
+            })
+        };
+        match action {
+            Action::Refuse(code) => refuse(code),
+            Action::Drop { store: false } => Reply::Close,
+            Action::Swallow { store: false } => Reply::Nothing,
+            Action::Accept
+            | Action::Forget
+            | Action::StoreAndRefuse(_)
+            | Action::Drop { store: true }
+            | Action::Swallow { store: true } => {
+                if action == Action::Forget {
+                    state.producers.clear();
+                }
+                let answer = match state.store(&request, batch) {
+                    Ok(answer) => answer,
+                    Err(code) => return refuse(code),
+                };
+                match action {
+                    Action::StoreAndRefuse(code) => refuse(code),
+                    Action::Drop { .. } => Reply::Close,
+                    Action::Swallow { .. } => Reply::Nothing,
+                    _ => Reply::Answer(answer),
+                }
+            }
+        }
+    }
+
+    fn info(&self) -> Result<v1::StreamInfo, Status> {
+        let state = self.state.lock();
+        if state.gone {
+            let error = WireError::new(ErrorCode::UnknownStream, "stream s does not exist");
+            return Err(status_of(&error));
+        }
+        Ok(v1::StreamInfo {
+            name: "s".to_owned(),
+            id: Bytes::copy_from_slice(&STREAM_ID),
+            config: Some(state.config),
+            streamlets: (0..state.config.streamlets())
+                .map(|streamlet| v1::StreamletInfo {
+                    streamlet,
+                    owner: self.data_address.clone(),
+                    epoch: 1,
+                })
+                .collect(),
+            lane_generation: state.generation,
+            ..v1::StreamInfo::default()
+        })
+    }
+}
+
+enum Reply {
+    Answer(v1::AppendResponse),
+    Nothing,
+    Close,
+}
+
+impl State {
+    /// Stores a batch as a broker must: duplicates are recognised, gaps, old lanes and unknown
+    /// producers refused.
+    fn store(
+        &mut self,
+        request: &v1::AppendRequest,
+        batch: &[u8],
+    ) -> Result<v1::AppendResponse, ErrorCode> {
+        let header = validate_records(batch, 1 << 24, &mut Vec::new()).expect("the batch is sound");
+        assert_eq!(&request.stream[..], STREAM_ID);
+        let by_producer = self.config.lane_by() == v1::LaneBy::Producer;
+        assert_eq!(request.lane == ANY_LANE, by_producer);
+        let lane = if by_producer {
+            header.producer_id as u32 % self.config.lanes()
+        } else {
+            request.lane
+        };
+        let key = (header.producer_id, request.streamlet, lane);
+        if header.is_idempotent()
+            && let Some(known) = self.producers.get(&key)
+            && let Some((.., base_ordinal)) = known.recent.iter().find(|(first, last, _)| {
+                (*first, *last) == (header.base_sequence, header.last_sequence())
+            })
+        {
+            return Ok(v1::AppendResponse {
+                lane,
+                base_ordinal: *base_ordinal,
+                duplicate: true,
+                ..v1::AppendResponse::default()
+            });
+        }
+        if !by_producer && request.lane_generation != self.generation {
+            return Err(ErrorCode::StaleLanes);
+        }
+        let end = self.ends.entry((request.streamlet, lane)).or_default();
+        if header.is_idempotent() {
+            if header.base_sequence != 0 && !self.producers.contains_key(&key) {
+                return Err(ErrorCode::UnknownProducer);
+            }
+            let known = self.producers.entry(key).or_default();
+            if header.base_sequence != known.next {
+                return Err(ErrorCode::SequenceGap);
+            }
+            known.next = header.last_sequence() + 1;
+            known
+                .recent
+                .push_back((header.base_sequence, header.last_sequence(), *end));
+            if known.recent.len() > 16 {
+                known.recent.pop_front();
+            }
+        }
+        let base_ordinal = *end;
+        *end += header.ordinals();
+        self.lanes
+            .entry((request.streamlet, lane))
+            .or_default()
+            .push(Bytes::copy_from_slice(batch));
+        Ok(v1::AppendResponse {
+            lane,
+            base_ordinal,
+            append_time_ms: 77,
+            ..v1::AppendResponse::default()
+        })
+    }
+}
+
+struct Control(Arc<Broker>);
+
+#[tonic::async_trait]
+impl Streams for Control {
+    async fn get_stream(
+        &self,
+        _: Request<v1::GetStreamRequest>,
+    ) -> Result<Response<v1::StreamInfo>, Status> {
+        self.0.info().map(Response::new)
+    }
+
+    async fn init_producer(
+        &self,
+        _: Request<v1::InitProducerRequest>,
+    ) -> Result<Response<v1::InitProducerResponse>, Status> {
+        let mut state = self.0.state.lock();
+        state.next_producer += 1;
+        Ok(Response::new(v1::InitProducerResponse {
+            producer_id: state.next_producer,
+            producer_epoch: 0,
+        }))
+    }
+
+    async fn create_stream(
+        &self,
+        _: Request<v1::CreateStreamRequest>,
+    ) -> Result<Response<v1::StreamInfo>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn list_streams(
+        &self,
+        _: Request<v1::ListStreamsRequest>,
+    ) -> Result<Response<v1::ListStreamsResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn describe_stream(
+        &self,
+        _: Request<v1::DescribeStreamRequest>,
+    ) -> Result<Response<v1::DescribeStreamResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn alter_stream(
+        &self,
+        _: Request<v1::AlterStreamRequest>,
+    ) -> Result<Response<v1::StreamInfo>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn delete_stream(
+        &self,
+        _: Request<v1::DeleteStreamRequest>,
+    ) -> Result<Response<v1::DeleteStreamResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn trim_stream(
+        &self,
+        _: Request<v1::TrimStreamRequest>,
+    ) -> Result<Response<v1::TrimStreamResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn find_ordinals(
+        &self,
+        _: Request<v1::FindOrdinalsRequest>,
+    ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn describe_broker(
+        &self,
+        _: Request<v1::DescribeBrokerRequest>,
+    ) -> Result<Response<v1::DescribeBrokerResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+}

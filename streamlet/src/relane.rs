@@ -1,0 +1,397 @@
+//! One lane from its records and files.
+//!
+//! Each open group is scanned and counts if it begins where the one before ends: that also proves
+//! the one before whole. Where records that had been shown may be missing at the lane's end,
+//! ordinals jump, so that none is used twice; where they are missing before a group that is whole,
+//! that group is kept and the gap reported.
+
+use std::io::{Error, ErrorKind};
+
+use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::io::OpenHow;
+use kera_log_segments::layout::LayoutError;
+use kera_log_segments::scan::{self, ScanError, ScanSpec, Scanned};
+use kera_log_segments::sync::Arc;
+use kera_log_segments::window::Place;
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::{LaneId, Ordinal};
+
+use crate::producers::{LaneState, Verdict};
+use crate::recorder::{Closed, GroupChange};
+use crate::recovery::{LaneRecords, ORDINAL_JUMP, RecoveredGroup, Recovery};
+use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
+
+/// Why records that had been shown may be missing.
+const DAMAGED: &str = "damaged: the data ends below what was durable";
+const MEMORY: &str = "records acknowledged in memory only may be lost";
+const POWER: &str = "the machine went down, records not yet synced may be lost";
+
+pub(crate) struct LaneBuild<'a> {
+    streamlet: &'a Streamlet,
+    settings: &'a Settings,
+    lane: LaneId,
+    log_start: Ordinal,
+    now_ms: u64,
+    out: &'a mut Recovery,
+    head: Arc<LaneHead>,
+    kept: Vec<Arc<Group>>,
+    /// Those of `kept` that the records have as open.
+    open: Vec<Open>,
+    /// Open in the records, without a usable file.
+    missing: Vec<Missing>,
+    /// The last group that counts is one of `open`.
+    open_end: bool,
+    state: Option<LaneState>,
+    /// Where the next group must begin.
+    expected: Option<Ordinal>,
+    /// Records may be missing from here on.
+    lost: Option<&'static str>,
+    /// Groups recorded after the last one whose first ordinal is known.
+    unknown: u64,
+}
+
+struct Open {
+    group: Arc<Group>,
+    /// Why it must be closed at once, for people.
+    damage: Option<String>,
+    /// Where the lane goes on, if that is not its end.
+    next: Option<Ordinal>,
+    stop: String,
+}
+
+struct Missing {
+    spec: GroupSpec,
+    /// Where the lane ended before it.
+    at: Ordinal,
+    /// Where it goes on; not known before the next group that counts.
+    next: Option<Ordinal>,
+    /// Its file holds something that once counted, or its record carries a gap: it is closed, not
+    /// deleted.
+    damage: Option<String>,
+}
+
+impl<'a> LaneBuild<'a> {
+    pub(crate) fn new(
+        streamlet: &'a Streamlet,
+        settings: &'a Settings,
+        lane: LaneId,
+        log_start: Ordinal,
+        now_ms: u64,
+        out: &'a mut Recovery,
+    ) -> Self {
+        Self {
+            streamlet,
+            settings,
+            lane,
+            log_start,
+            now_ms,
+            out,
+            head: Arc::new(LaneHead::new(0)),
+            kept: Vec::new(),
+            open: Vec::new(),
+            missing: Vec::new(),
+            open_end: false,
+            state: None,
+            expected: None,
+            lost: None,
+            unknown: 0,
+        }
+    }
+
+    /// Puts the lane together.
+    ///
+    /// # Errors
+    /// The store's, and `InvalidData` for a file that only an operator may judge.
+    pub(crate) fn finish(mut self, mut records: LaneRecords) -> std::io::Result<Lane> {
+        records.groups.sort_by_key(|g| g.group);
+        for record in &records.groups {
+            match &record.closed {
+                Some(closed) => self.take_closed(record, closed),
+                None => self.take_open(record)?,
+            }
+        }
+        let end = self.end();
+        let next_ordinal = match self.lost {
+            Some(_) => end + ORDINAL_JUMP * (1 + self.unknown),
+            None => end,
+        };
+        self.go_on(next_ordinal);
+        self.settle_open();
+        self.settle_missing();
+        let mut state = self.final_state();
+        state.expire(self.now_ms.saturating_sub(self.streamlet.env.limits.producer_expiry_ms));
+        // Everything recovered counts: what is on disk was, or may have been, acknowledged.
+        for open in self.open.iter().filter(|open| open.damage.is_none()) {
+            self.head.push_group(open.group.clone());
+        }
+        self.head.advance();
+        self.head.raise(next_ordinal);
+        Ok(Lane {
+            head: self.head,
+            slot: LaneSlot::Idle(Carry { state, next_ordinal }),
+            groups: self.kept.into_iter().map(|g| (g.id(), g)).collect(),
+            log_start: self.log_start,
+            prepared: Prepared::No,
+        })
+    }
+
+    fn spec(&self, record: &RecoveredGroup, first_ordinal: Ordinal) -> GroupSpec {
+        let mut spec = self.streamlet.spec(self.settings, self.lane, record.group, record.epoch, first_ordinal, 0);
+        spec.generation = record.generation;
+        spec.path = self.streamlet.dir().join(GroupSpec::file_name(record.group, record.generation));
+        spec
+    }
+
+    fn take_closed(&mut self, record: &RecoveredGroup, closed: &Closed) {
+        // One without records only says where the lane goes on.
+        if closed.end_ordinal > closed.first_ordinal {
+            let spec = self.spec(record, closed.first_ordinal);
+            let end = Place { address: closed.length, ordinal: closed.end_ordinal };
+            let io = self.streamlet.env.io.clone();
+            self.kept.push(Group::closed(spec, end, closed.data_start, closed.max_timestamp, io));
+            self.state = None;
+        }
+        self.missing.iter_mut().filter(|m| m.next.is_none()).for_each(|m| m.next = Some(closed.first_ordinal));
+        self.expected = Some(closed.next_ordinal);
+        self.open_end = false;
+        self.lost = None;
+        self.unknown = 0;
+    }
+
+    /// Where the lane ends so far.
+    fn end(&self) -> Ordinal {
+        self.expected.unwrap_or(self.log_start).max(self.log_start)
+    }
+
+    fn take_open(&mut self, record: &RecoveredGroup) -> std::io::Result<()> {
+        let spec = self.spec(record, 0);
+        let (scanned, state) = match self.scan(&spec) {
+            Ok(found) => found,
+            Err(error) => return self.take_missing(record, spec, error),
+        };
+        self.out.scanned += 1;
+        self.out.scanned_bytes += scanned.end.address;
+        let first = scanned.header.first_ordinal;
+        // The oldest group there is begins at or below the log start, or some before it are missing.
+        let expected = self.expected.unwrap_or(first.min(self.log_start));
+        if first < expected || (first > expected && self.lost.is_none()) {
+            self.out.reports.push(format!(
+                "{} begins at ordinal {first} where {expected} should follow; it was never acknowledged and is discarded",
+                spec.path.display()
+            ));
+            self.unknown += 1;
+            self.discard(&spec);
+            return Ok(());
+        }
+        self.go_on(first);
+        self.lost = self.loss(record, &scanned);
+        self.unknown = 0;
+        self.expected = Some(scanned.end.ordinal);
+        if scanned.batches == 0 && self.lost.is_none() && !self.kept.is_empty() {
+            // Without batches it says nothing that the group before does not say.
+            self.discard(&spec);
+            return Ok(());
+        }
+        let policy = self.settings.ack;
+        self.state = Some(state);
+        let stop = format!("byte {}, batch at ordinal {}: {}", scanned.end.address, scanned.end.ordinal, scanned.stop);
+        let spec = self.spec(record, first);
+        let group = Group::recovered(spec, policy, self.head.clone(), self.streamlet.env.io.clone(), &scanned);
+        if policy == AckPolicy::Synced {
+            // What the page cache holds counts only once the device holds it.
+            group.harden().map_err(|error| Error::new(error.kind(), format!("{}: {error}", group.spec().path.display())))?;
+        }
+        self.kept.push(group.clone());
+        let damage = (self.lost == Some(DAMAGED)).then(|| format!("{}: {DAMAGED} ({stop})", group.spec().path.display()));
+        self.open.push(Open { group, damage, next: None, stop });
+        self.open_end = true;
+        Ok(())
+    }
+
+    /// A group that is open in the records but has no usable file.
+    fn take_missing(&mut self, record: &RecoveredGroup, spec: GroupSpec, error: ScanError) -> std::io::Result<()> {
+        let path = spec.path.display();
+        let damage = match &error {
+            ScanError::Io(error) if error.kind() == ErrorKind::NotFound => None,
+            ScanError::Io(error) => return Err(Error::new(error.kind(), format!("{path}: {error}"))),
+            ScanError::Foreign { .. } | ScanError::NoHeader(LayoutError::NewerFormat { .. }) => {
+                return Err(Error::new(ErrorKind::InvalidData, format!("{path}: {error}")));
+            }
+            // A write torn in the first segment's head, unless more is known to have been durable.
+            ScanError::NoHeader(_) | ScanError::BadSnapshot => {
+                self.was_durable(&spec).then(|| format!("{path}: {DAMAGED} ({error})"))
+            }
+        };
+        let reason = if damage.is_some() { Some(DAMAGED) } else { self.may_have_lost(record, self.settings.ack) };
+        self.lost = self.lost.or(reason);
+        self.unknown += 1;
+        self.missing.push(Missing { spec, at: self.end(), next: None, damage });
+        Ok(())
+    }
+
+    fn scan(&self, spec: &GroupSpec) -> Result<(Scanned, LaneState), ScanError> {
+        let env = &self.streamlet.env;
+        let file = env.io.open(&spec.path, OpenHow::ReadWrite, false)?;
+        let spec = ScanSpec::open(spec, env.incarnation);
+        let (_, snapshot) = scan::read_head(&*file, &spec)?;
+        let mut state = LaneState::decode(&snapshot).unwrap_or_default();
+        let mut last: Option<(BatchHeader, u64)> = None;
+        let mut scanned = scan::scan(&*file, &spec, |header, address| {
+            if let Some((before, _)) = last.replace((*header, address)) {
+                state.note(&before, self.now_ms, usize::MAX);
+            }
+        })?;
+        if let Some((header, address)) = last {
+            if self.repeats(&state, &scanned, &header, address) {
+                scanned.take_back(Place { address, ordinal: header.base_ordinal });
+            } else {
+                state.note(&header, self.now_ms, usize::MAX);
+            }
+        }
+        state.bound(env.limits.max_producers);
+        Ok((scanned, state))
+    }
+
+    /// A batch's checksum does not cover its first bytes. Where a file system shows stale bytes, the
+    /// last batch may be the beginning of one batch over the rest of an older one; if that one's
+    /// producer is known, its sequence tells. Never below what was seen to be durable.
+    fn repeats(&self, state: &LaneState, scanned: &Scanned, header: &BatchHeader, address: u64) -> bool {
+        let incarnation = &self.streamlet.env.incarnation;
+        let durable = scanned.mark.map_or(0, |m| m.binding_length(&incarnation.store_id, &incarnation.boot_id));
+        address >= durable
+            // Of more producers than are remembered, one may rightly have begun anew.
+            && state.producers() < self.streamlet.env.limits.max_producers
+            && matches!(state.check(header), Ok(Verdict::Duplicate(_)))
+    }
+
+    fn was_durable(&self, spec: &GroupSpec) -> bool {
+        let env = &self.streamlet.env;
+        env.io
+            .open(&spec.path, OpenHow::ReadOnly, false)
+            .and_then(|file| scan::read_mark(&*file, spec.group_bytes()))
+            .ok()
+            .flatten()
+            .is_some_and(|mark| mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0)
+    }
+
+    /// Why records that had been shown may be missing from the end of this group, if they may.
+    fn loss(&self, record: &RecoveredGroup, scanned: &Scanned) -> Option<&'static str> {
+        if scanned.damaged {
+            return Some(DAMAGED);
+        }
+        // The weaker of what was promised when it was begun and what is promised now.
+        self.may_have_lost(record, self.settings.ack).or_else(|| self.may_have_lost(record, scanned.header.ack))
+    }
+
+    fn may_have_lost(&self, record: &RecoveredGroup, ack: AckPolicy) -> Option<&'static str> {
+        let same_boot = record.boot_id == self.streamlet.env.incarnation.boot_id;
+        match ack {
+            AckPolicy::Memory => Some(MEMORY),
+            AckPolicy::Written if !same_boot => Some(POWER),
+            AckPolicy::Written | AckPolicy::Synced => None,
+        }
+    }
+
+    /// The lane goes on at ordinal `to`: where the next group that counts begins, or where the
+    /// next record will be. If that is not where it ended, some record must carry the gap.
+    fn go_on(&mut self, to: Ordinal) {
+        let from = self.end();
+        self.missing.iter_mut().filter(|m| m.next.is_none()).for_each(|m| m.next = Some(to));
+        let Some(reason) = self.lost.filter(|_| to > from) else { return };
+        self.out.gaps.push((self.lane, from, to));
+        if self.open_end
+            && let Some(open) = self.open.last_mut()
+        {
+            let path = open.group.spec().path.display();
+            open.damage = Some(format!("{path}: {reason} ({}); the lane goes on at ordinal {to}", open.stop));
+            open.next = Some(to);
+        } else if let Some(missing) = self.missing.last_mut() {
+            let path = missing.spec.path.display();
+            let text = missing.damage.take().unwrap_or_else(|| format!("{path}: {reason}"));
+            missing.damage = Some(format!("{text}; the lane goes on at ordinal {to} after {from}"));
+        }
+    }
+
+    /// Closes the open groups after which the lane does not simply go on; the others are closed in
+    /// the ordinary way, once synced.
+    fn settle_open(&mut self) {
+        for open in &self.open {
+            let Some(damage) = &open.damage else { continue };
+            self.out.reports.push(damage.clone());
+            if self.settings.ack != AckPolicy::Memory
+                && let Err(error) = self.streamlet.env.pump.settle(&open.group)
+            {
+                self.out.reports.push(format!("{}: {error}", open.group.spec().path.display()));
+            }
+            let mut closed = self.streamlet.closed_record(self.lane, &open.group, self.now_ms, Some(damage.clone()));
+            closed.next_ordinal = open.next.unwrap_or(closed.next_ordinal);
+            self.out.changes.push(GroupChange::Close(closed));
+        }
+        for group in &mut self.kept {
+            if self.open.iter().any(|open| open.damage.is_some() && Arc::ptr_eq(&open.group, group)) {
+                *group = group.to_closed();
+            }
+        }
+    }
+
+    fn settle_missing(&mut self) {
+        for missing in std::mem::take(&mut self.missing) {
+            let Some(damage) = missing.damage else {
+                self.discard(&missing.spec);
+                continue;
+            };
+            self.out.reports.push(damage.clone());
+            self.out.changes.push(GroupChange::Close(Closed {
+                group: self.streamlet.group_name(missing.spec.group),
+                lane: self.lane,
+                epoch: missing.spec.epoch,
+                first_ordinal: missing.at,
+                data_start: 0,
+                length: 0,
+                end_ordinal: missing.at,
+                next_ordinal: missing.next.unwrap_or(missing.at),
+                max_timestamp: i64::MIN,
+                closed_ms: self.now_ms,
+                damage,
+            }));
+        }
+    }
+
+    fn discard(&mut self, spec: &GroupSpec) {
+        self.out.changes.push(GroupChange::Delete(self.streamlet.group_name(spec.group)));
+        self.out.remove.push(spec.path.clone());
+    }
+
+    /// The state after the lane's last group: already known from its scan, else from its footer or
+    /// a walk over its headers.
+    fn final_state(&mut self) -> LaneState {
+        if let Some(state) = self.state.take() {
+            return state;
+        }
+        let Some(last) = self.kept.last() else { return LaneState::default() };
+        if let Some(state) = last.read_footer().and_then(|f| LaneState::decode(&f.lane_state)) {
+            return state;
+        }
+        match self.walk(last) {
+            Ok(state) => state,
+            Err(error) => {
+                self.out.reports.push(format!(
+                    "{}: the lane's memory of its producers cannot be read ({error}); they must begin anew",
+                    last.spec().path.display()
+                ));
+                LaneState::default()
+            }
+        }
+    }
+
+    fn walk(&self, closed: &Group) -> Result<LaneState, ScanError> {
+        let file = closed.file()?;
+        let spec = ScanSpec::closed(closed.spec(), closed.end());
+        let (_, snapshot) = scan::read_head(&*file, &spec)?;
+        let mut state = LaneState::decode(&snapshot).unwrap_or_default();
+        scan::scan(&*file, &spec, |header, _| state.note(header, self.now_ms, usize::MAX))?;
+        state.bound(self.streamlet.env.limits.max_producers);
+        Ok(state)
+    }
+}
