@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use kera_log_segments::group::Group;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
@@ -23,10 +23,13 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription};
+use crate::inbox::{Inbox, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::start::Shared;
 
+/// A connection that has received nothing for this long gives back its buffer.
+const KEEP_INPUT: Duration = Duration::from_secs(2);
 /// Read from the socket before what was read is worked on.
 const READ_AHEAD: usize = 256 * 1024;
 /// Reads and pushes wait while more than this is still to be sent.
@@ -64,7 +67,7 @@ pub struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
     shared: Arc<Shared>,
-    input: BytesMut,
+    input: Inbox,
     /// Progress of the frame at the front of `input` while memory is short.
     partial: Partial,
     out: Outbox,
@@ -97,7 +100,7 @@ impl Connection {
             stream,
             peer,
             shared,
-            input: BytesMut::new(),
+            input: Inbox::default(),
             partial: Partial::default(),
             out: Outbox::default(),
             pending: VecDeque::new(),
@@ -184,17 +187,15 @@ impl Connection {
             if room == 0 {
                 return Ok(());
             }
-            self.input.reserve(room.max(READ_AHEAD / 4));
-            match self.stream.try_read_buf(&mut self.input) {
-                Ok(0) => {
+            match self.input.receive(&self.stream, room)? {
+                Received::Nothing => return Ok(()),
+                Received::Bytes(_) => self.last_input = Instant::now(),
+                Received::End => {
                     if !self.input.is_empty() {
                         tracing::debug!(peer = %self.peer, bytes = self.input.len(), "connection ended within a frame");
                     }
                     return Err(std::io::ErrorKind::UnexpectedEof.into());
                 }
-                Ok(_) => self.last_input = Instant::now(),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
             }
             if self.input.len() >= READ_AHEAD && self.missing_of_frame() == 0 {
                 return Ok(());
@@ -204,7 +205,7 @@ impl Connection {
 
     /// Bytes that the frame at the front still lacks.
     fn missing_of_frame(&self) -> usize {
-        match frame::decode(&self.input, self.max_frame()) {
+        match frame::decode(self.input.bytes(), self.max_frame()) {
             Ok(Decoded::Frame(header)) => header.total_bytes().saturating_sub(self.input.len()),
             _ => 0,
         }
@@ -225,24 +226,23 @@ impl Connection {
             self.serve_reads();
             self.serve_subscriptions();
         }
-        if self.input.is_empty() && self.input.capacity() > READ_AHEAD {
+        if self.input.is_empty() && self.input.capacity() > 2 * READ_AHEAD {
             // A large frame has passed; an idle connection should not keep its memory.
-            self.input = BytesMut::new();
+            self.input = Inbox::default();
         }
     }
 
     fn take_frames(&mut self) {
-        let mut taken = 0;
         // Worked on apart, so that a frame's bytes and the connection can both be borrowed.
         let mut input = std::mem::take(&mut self.input);
         while self.takes_input() {
-            match frame::decode(&input[taken..], self.max_frame()) {
+            match frame::decode(input.bytes(), self.max_frame()) {
                 Ok(Decoded::NeedMore(_)) => break,
-                Ok(Decoded::Frame(header)) if header.total_bytes() > input.len() - taken => break,
+                Ok(Decoded::Frame(header)) if header.total_bytes() > input.len() => break,
                 Ok(Decoded::Frame(header)) => {
-                    let end = taken + header.total_bytes();
-                    match self.take_frame(header, &mut input[taken..end]) {
-                        Ok(true) => taken = end,
+                    let total = header.total_bytes();
+                    match self.take_frame(header, &mut input.bytes_mut()[..total]) {
+                        Ok(true) => input.consume(total),
                         Ok(false) => break,
                         Err(error) => {
                             self.fail(&error);
@@ -256,7 +256,6 @@ impl Connection {
                 }
             }
         }
-        input.advance(taken);
         self.input = input;
     }
 
@@ -503,6 +502,9 @@ impl Connection {
             false
         });
         self.release(released);
+        if self.input.is_empty() && now.duration_since(self.last_input) > KEEP_INPUT {
+            self.input = Inbox::default();
+        }
         let idle = self.shared.config.server.idle_timeout;
         let nothing_open =
             self.pending.is_empty() && self.reads.is_empty() && self.subscriptions.is_empty() && self.disk_reads == 0;

@@ -15,6 +15,7 @@ pub mod coordination;
 mod error;
 pub mod fetch;
 pub mod http;
+mod inbox;
 pub mod listener;
 pub mod maintenance;
 pub mod metrics;

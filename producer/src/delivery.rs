@@ -194,6 +194,14 @@ impl Delivery {
     }
 }
 
+impl Clone for Delivery {
+    /// Another handle of the same record.
+    fn clone(&self) -> Self {
+        // A place among the wakers belongs to one handle.
+        Self::new(self.cell.clone(), self.index, self.timestamp)
+    }
+}
+
 impl std::fmt::Debug for Delivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Delivery")
@@ -294,6 +302,19 @@ mod tests {
             assert_eq!(place.timestamp, 7);
         }
         assert!(cell.finished().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_clone_waits_by_itself() {
+        let cell = BatchCell::new();
+        let first = Delivery::new(cell.clone(), 0, 0);
+        let second = first.clone();
+        let waiting = [tokio::spawn(first), tokio::spawn(second)];
+        tokio::task::yield_now().await;
+        cell.complete(placed(9));
+        for task in waiting {
+            assert_eq!(task.await.unwrap().unwrap().ordinal, 9);
+        }
     }
 
     #[tokio::test]

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
-use super::PATIENCE;
+use super::{PATIENCE, pid_of};
 
 /// How a command ended, and what it wrote.
 pub struct Finished {
@@ -41,20 +41,20 @@ pub fn finish(mut command: Command, input: &[u8]) -> Finished {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command can be started");
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid_of(&child);
     let mut stdin = child.stdin.take().expect("standard input is piped");
     let input = input.to_vec();
     // A command may write before it has read everything, or end without reading.
     std::thread::spawn(move || {
         let _ = stdin.write_all(&input);
     });
-    let (ended, waiting) = channel();
+    let (ended, waiting) = sync_channel(1);
     std::thread::spawn(move || {
         let _ = ended.send(child.wait_with_output());
     });
     let Ok(output) = waiting.recv_timeout(PATIENCE) else {
         // It has not been waited for, so the id is still its own.
-        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+        let _ = kill_process(pid, Signal::KILL);
         panic!("{command:?} did not end");
     };
     let output = output.expect("the command can be waited for");

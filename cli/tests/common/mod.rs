@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,8 +19,6 @@ pub use command::{Finished, finish, kera};
 
 /// Whatever takes longer has failed. Nothing is expected to take anywhere near as long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often something is looked at that tells of no change by itself.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of the broker's log shown when a test fails.
 const LOG_LINES: usize = 80;
 
@@ -117,6 +115,10 @@ impl Broker {
     }
 
     /// Starts the broker and kills it after `delay`, whether or not it serves by then.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a random moment is what is wanted"
+    )]
     pub fn restart_in_vain(&mut self, delay: Duration) {
         assert!(self.child.is_none(), "the broker runs already");
         let mut child = self
@@ -157,28 +159,25 @@ impl Broker {
         child.wait().expect("a child can be waited for");
     }
 
-    /// SIGTERM; how the broker ended, and how long that took.
-    pub fn stop(&mut self) -> (ExitStatus, Duration) {
-        let begin = Instant::now();
+    /// SIGTERM; how the broker ended.
+    pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         let mut child = self.child.take().expect("the broker runs");
-        loop {
-            if let Some(status) = child.try_wait().expect("a child can be waited for") {
-                return (status, begin.elapsed());
-            }
-            if begin.elapsed() > PATIENCE {
-                child.kill().expect("a child can be killed");
-                child.wait().expect("a child can be waited for");
-                panic!("the broker did not stop at SIGTERM");
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let pid = pid_of(&child);
+        let (ended, waiting) = sync_channel(1);
+        std::thread::spawn(move || ended.send(child.wait()));
+        let Ok(status) = waiting.recv_timeout(PATIENCE) else {
+            // It has not been waited for, so the id is still its own.
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("the broker did not stop at SIGTERM");
+        };
+        status.expect("a child can be waited for")
     }
 
     /// Sends the running broker a signal.
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a child has a process id"), signal).expect("a child is signalled");
+        let child = self.child.as_ref().expect("the broker runs");
+        kill_process(pid_of(child), signal).expect("a child is signalled");
     }
 
     /// Whether the broker process still runs.
@@ -254,10 +253,16 @@ impl Drop for Broker {
     }
 }
 
+/// A child's process id, for as long as it was not waited for.
+pub fn pid_of(child: &Child) -> Pid {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.expect("a child has a process id")
+}
+
 /// The lines that a child writes to its standard output, read as they come so that it never waits.
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let stdout = child.stdout.take().expect("standard output is piped");
-    let (lines, received) = channel();
+    let (lines, received) = sync_channel(16);
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             // Read on even when nobody listens any more.

@@ -9,7 +9,7 @@ use kera_producer::{Compression, Delivery, Producer, Record as NewRecord};
 use kera_protocol::partition::lane_of;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -18,6 +18,8 @@ use crate::world::{KEYED, LANES, PINNED, STREAMLETS, World, hashed};
 
 /// Different keys of a producer.
 const KEYS: u32 = 40;
+/// Records of a producer whose outcome is waited for, at most.
+const ACKS_WAITING: usize = 1 << 14;
 
 #[derive(Clone, Copy)]
 struct Style {
@@ -107,7 +109,7 @@ async fn run(
         .build()
         .await
         .expect("a producer can be built");
-    let (to_acker, deliveries) = unbounded_channel();
+    let (to_acker, deliveries) = channel(ACKS_WAITING);
     let acker = tokio::spawn(acknowledge(world.clone(), style.stream, deliveries));
     let mut sent = 0;
     let mut value = Vec::new();
@@ -140,9 +142,8 @@ async fn run(
             };
             match producer.append_wait(&new).await {
                 Ok(delivery) => {
-                    to_acker
-                        .send((record, delivery))
-                        .expect("the acker listens");
+                    let taken = to_acker.send((record, delivery)).await;
+                    assert!(taken.is_ok(), "the acker listens");
                 }
                 Err(error) => {
                     world.recorder().record(Event::Failed {
@@ -169,11 +170,7 @@ async fn run(
     sent
 }
 
-async fn acknowledge(
-    world: World,
-    stream: u32,
-    mut deliveries: UnboundedReceiver<(Record, Delivery)>,
-) {
+async fn acknowledge(world: World, stream: u32, mut deliveries: Receiver<(Record, Delivery)>) {
     while let Some((record, delivery)) = deliveries.recv().await {
         match delivery.await {
             Ok(place) => {

@@ -10,4 +10,5 @@ mod durability;
 mod groups;
 mod lifecycle;
 mod round_trip;
+mod sharing;
 mod streams;
