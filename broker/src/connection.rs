@@ -4,7 +4,7 @@
 //! Nothing here hands work to another task unless bytes must come from the disk. A connection is
 //! woken by its socket, by a durable head it waits for, or by memory becoming free.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +34,8 @@ const KEEP_INPUT: Duration = Duration::from_secs(2);
 const READ_AHEAD: usize = 256 * 1024;
 /// Reads and pushes wait while more than this is still to be sent.
 const SEND_AHEAD: usize = 1 << 20;
+/// Reads of one connection that wait for the disk at a time.
+const MAX_DISK_READS: usize = 16;
 /// Long polls of one connection.
 const MAX_PARKED_READS: usize = 16_384;
 /// An append that is not durable by then is answered with a timeout; it may still take effect.
@@ -74,12 +76,14 @@ pub struct Connection {
     pending: VecDeque<PendingAppend>,
     pending_bytes: usize,
     reads: Vec<Read>,
-    subscriptions: HashMap<u32, Subscription>,
+    subscriptions: BTreeMap<u32, Subscription>,
+    /// The subscription that was pushed to last; the next round begins behind it.
+    last_pushed: u32,
     /// Groups appended to and not yet pumped.
     touched: Vec<Arc<Group>>,
     bell: Arc<Bell>,
     waker: Waker,
-    disk: (mpsc::UnboundedSender<FromDisk>, mpsc::UnboundedReceiver<FromDisk>),
+    disk: (mpsc::Sender<FromDisk>, mpsc::Receiver<FromDisk>),
     /// Reads handed to threads that may wait.
     disk_reads: usize,
     /// Memory is short: no more frames are taken until it is not.
@@ -106,11 +110,12 @@ impl Connection {
             pending: VecDeque::new(),
             pending_bytes: 0,
             reads: Vec::new(),
-            subscriptions: HashMap::new(),
+            subscriptions: BTreeMap::new(),
+            last_pushed: 0,
             touched: Vec::new(),
             waker: Waker::from(bell.clone()),
             bell,
-            disk: mpsc::unbounded_channel(),
+            disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
             starved: false,
             quiet: false,
@@ -164,6 +169,8 @@ impl Connection {
                     }
                 }
                 () = self.bell.0.notified() => self.quiet = false,
+                // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
+                () = std::future::ready(()), if !self.quiet && self.out.bytes() < SEND_AHEAD => {}
                 Some(read) = self.disk.1.recv() => self.take_from_disk(read),
                 _ = tick.tick() => self.look_at_deadlines()?,
                 _ = stopping.wait_for(|stop| *stop), if !self.closing => self.go_away(),
@@ -401,13 +408,15 @@ impl Connection {
                     let read = self.reads.swap_remove(index);
                     self.reply_read(&read, &reply, body);
                 }
+                // Looked at again when one of those at the disk is back.
+                Step::Blocking if self.disk_reads >= MAX_DISK_READS => index += 1,
                 Step::Blocking => {
                     let read = self.reads.swap_remove(index);
                     let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
                     self.disk_reads += 1;
                     tokio::task::spawn_blocking(move || {
                         let step = read.step(&waker, now, true);
-                        let _ = tell.send(FromDisk::Read(read, step));
+                        let _ = tell.blocking_send(FromDisk::Read(read, step));
                     });
                 }
             }
@@ -420,44 +429,45 @@ impl Connection {
         self.out.push(FrameKind::ReadReply, read.correlation, reply, body);
     }
 
+    /// One push for each subscription in turn, so that no lane's backlog starves another's.
     fn serve_subscriptions(&mut self) {
-        let mut ended = Vec::new();
-        let mut disk = Vec::new();
-        for subscription in self.subscriptions.values_mut() {
-            while subscription.has_credit() && !subscription.blocked {
-                if self.out.bytes() >= SEND_AHEAD {
-                    self.quiet = false;
-                    break;
-                }
-                match subscription.step(&self.waker, false) {
-                    Step::Wait => break,
-                    Step::Reply(push, body) => {
-                        if push_out(&mut self.out, &self.shared, &push, body) {
-                            ended.push(subscription.id);
-                            break;
-                        }
+        let mut ready: VecDeque<u32> =
+            self.subscriptions.values().filter(|s| s.has_credit() && !s.blocked).map(|s| s.id).collect();
+        if let Some(at) = ready.iter().position(|id| *id > self.last_pushed) {
+            ready.rotate_left(at);
+        }
+        while let Some(id) = ready.pop_front() {
+            if self.out.bytes() >= SEND_AHEAD {
+                self.quiet = false;
+                return;
+            }
+            let Some(subscription) = self.subscriptions.get_mut(&id) else { continue };
+            match subscription.step(&self.waker, false) {
+                Step::Wait => {}
+                Step::Reply(push, body) => {
+                    self.last_pushed = id;
+                    if push_out(&mut self.out, &self.shared, &push, body) {
+                        self.subscriptions.remove(&id);
+                    } else if subscription.has_credit() {
+                        ready.push_back(id);
                     }
-                    Step::Blocking => {
-                        subscription.blocked = true;
-                        disk.push(subscription.id);
-                    }
                 }
+                Step::Blocking if self.disk_reads >= MAX_DISK_READS => {}
+                Step::Blocking => self.push_from_disk(id),
             }
         }
-        for id in ended {
-            self.subscriptions.remove(&id);
-        }
-        for id in disk {
-            let Some(mut subscription) = self.subscriptions.remove(&id) else { continue };
-            let placeholder = subscription.placeholder();
-            self.subscriptions.insert(id, placeholder);
-            let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
-            self.disk_reads += 1;
-            tokio::task::spawn_blocking(move || {
-                let step = subscription.step(&waker, true);
-                let _ = tell.send(FromDisk::Push(Box::new(subscription), step));
-            });
-        }
+    }
+
+    /// Has a thread that may wait read for a subscription.
+    fn push_from_disk(&mut self, id: u32) {
+        let Some(mut subscription) = self.subscriptions.remove(&id) else { return };
+        self.subscriptions.insert(id, subscription.placeholder());
+        let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
+        self.disk_reads += 1;
+        tokio::task::spawn_blocking(move || {
+            let step = subscription.step(&waker, true);
+            let _ = tell.blocking_send(FromDisk::Push(Box::new(subscription), step));
+        });
     }
 
     fn take_from_disk(&mut self, read: FromDisk) {

@@ -20,6 +20,9 @@ use crate::start::Shared;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
 const HTTP2_PREFACE: &[u8] = b"PRI ";
+/// How often an address in use is tried, and the pause between.
+const BIND_ATTEMPTS: u32 = 100;
+const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Connections the system may hold that are not accepted yet.
 const BACKLOG: u32 = 4096;
 /// Control connections handed to gRPC but not yet taken.
@@ -32,11 +35,22 @@ const CONTROL_QUEUE: usize = 1024;
 pub async fn bind(address: &str, key: &'static str) -> Result<TcpListener, BrokerError> {
     let fail = |error| BrokerError::Listen { address: address.to_string(), key, error };
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    for resolved in tokio::net::lookup_host(address).await.map_err(fail)? {
-        match try_bind(resolved) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
+    // The data directory is ours by now: whoever still has the address is most likely our killed
+    // predecessor, whose sockets the system is taking back.
+    for attempt in 0..BIND_ATTEMPTS {
+        for resolved in tokio::net::lookup_host(address).await.map_err(fail)? {
+            match try_bind(resolved) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = error,
+            }
         }
+        if last.kind() != std::io::ErrorKind::AddrInUse {
+            break;
+        }
+        if attempt == 0 {
+            tracing::info!(address, "the address is in use; waiting for it to become free");
+        }
+        tokio::time::sleep(BIND_PAUSE).await;
     }
     Err(fail(last))
 }

@@ -90,20 +90,15 @@ impl Broker {
     /// [`BrokerError`] says what stands in the way and what to do.
     pub async fn start(config: BrokerConfig) -> Result<Self, BrokerError> {
         let begun = Instant::now();
+        let path = config.data_dir.clone();
+        let dir = off_runtime(move || StoreDir::open(&path)).await?;
         let listening = listener::bind(&config.server.listen, "server.listen").await?;
         let local = listening.local_addr().map_err(|error| BrokerError::Listen {
             address: config.server.listen.clone(),
             key: "server.listen",
             error,
         })?;
-        let opened = tokio::task::spawn_blocking({
-            let config = config.clone();
-            move || open(config, local)
-        });
-        let (shared, maintenance) = opened.await.map_err(|panic| BrokerError::System {
-            what: "starting failed",
-            error: std::io::Error::other(panic),
-        })??;
+        let (shared, maintenance) = off_runtime(move || open(config, dir, local)).await?;
         shared.coordination.open(&shared).await?;
         let http = match &shared.config.http.listen {
             Some(address) => Some(http::serve(address, shared.clone()).await?),
@@ -173,8 +168,17 @@ fn close(shared: &Shared) {
     shared.metadata.close();
 }
 
-fn open(config: BrokerConfig, local: SocketAddr) -> Result<(Arc<Shared>, Maintenance), BrokerError> {
-    let dir = StoreDir::open(&config.data_dir)?;
+/// Runs a step of the start that waits for the disk.
+async fn off_runtime<T: Send + 'static>(
+    step: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
+) -> Result<T, BrokerError> {
+    tokio::task::spawn_blocking(step).await.map_err(|panic| BrokerError::System {
+        what: "starting failed",
+        error: std::io::Error::other(panic),
+    })?
+}
+
+fn open(config: BrokerConfig, dir: StoreDir, local: SocketAddr) -> Result<(Arc<Shared>, Maintenance), BrokerError> {
     let metadata: Arc<dyn MetadataStore> =
         Arc::new(EmbeddedStore::open(dir.metadata(), EmbeddedOptions::default())?);
     let advertised = config.server.advertise.clone().unwrap_or_else(|| advertised_address(local));
@@ -212,7 +216,7 @@ fn open(config: BrokerConfig, local: SocketAddr) -> Result<(Arc<Shared>, Mainten
         },
         disk_full: Default::default(),
     });
-    let catalog = recover_all(&image, &streamlets, &env, &*recorder)?;
+    let catalog = recover_all(&image, &streamlets, &env, &recorder)?;
     remove_deleted_streams(&dir, &image);
     let shared = Arc::new(Shared {
         coordination: Coordination::new(&config),

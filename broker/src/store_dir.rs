@@ -9,8 +9,9 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kera_log_segments::pump::Incarnation;
 use kera_protocol::ids::StreamId;
@@ -20,6 +21,9 @@ use crate::error::BrokerError;
 
 const STORE_FORMAT: u32 = 1;
 const STORE_HEADER: &str = "kera store";
+/// How often a lock is tried whose holder is ending, and the pause between.
+const LOCK_ATTEMPTS: usize = 250;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// An opened, locked data directory. Dropping it releases the lock.
 #[derive(Debug)]
@@ -88,18 +92,35 @@ fn lock(path: &Path) -> Result<File, BrokerError> {
         reason: format!("its lock file cannot be written: {e}; check owner, permissions and that it is not read-only"),
     };
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name).map_err(fail)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            return Err(BrokerError::InUse { path: path.to_path_buf(), pid: pid.trim().to_string() });
+    let mut attempts = 0;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut pid = String::new();
+                file.seek(SeekFrom::Start(0)).map_err(fail)?;
+                let _ = file.read_to_string(&mut pid);
+                let pid = pid.trim();
+                if attempts == LOCK_ATTEMPTS || !is_ending(pid) {
+                    return Err(BrokerError::InUse { path: path.to_path_buf(), pid: pid.to_string() });
+                }
+                attempts += 1;
+                std::thread::park_timeout(LOCK_PAUSE);
+            }
+            Err(error) => return Err(fail(error.into())),
         }
-        Err(error) => return Err(fail(error.into())),
     }
     file.set_len(0).map_err(fail)?;
     writeln!(file, "{}", std::process::id()).map_err(fail)?;
     Ok(file)
+}
+
+/// True if the process has been killed but the system has not yet taken back all it held, as right
+/// after a SIGKILL.
+fn is_ending(pid: &str) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("");
+    matches!(state.trim_start().chars().next(), Some('Z' | 'X'))
 }
 
 fn read_store(path: &Path) -> Result<Option<[u8; 16]>, String> {

@@ -107,7 +107,7 @@ macro_rules! common_settings {
             self
         }
 
-        /// Bytes of one answer or push, unless a single batch is larger. Default 512 KiB.
+        /// Bytes of one answer or push, unless a single batch is larger. Default 256 KiB.
         pub fn fetch_bytes(mut self, bytes: usize) -> Self {
             self.common.fetch.fetch_bytes = bytes;
             self

@@ -109,7 +109,7 @@ impl Default for FetchSettings {
         Self {
             fetch: Fetch::default(),
             memory_limit: 32 << 20,
-            fetch_bytes: 512 << 10,
+            fetch_bytes: 256 << 10,
             poll_wait: Duration::from_secs(5),
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::{DataConnection, FrameSink, RpcError, StreamMeta};
 
@@ -11,7 +12,7 @@ use crate::error::ProduceError;
 use crate::link::{Link, LinkSink};
 use crate::metrics::Counters;
 use crate::settle::Next;
-use crate::shared::{Flushes, Shared};
+use crate::shared::{Flushes, Shared, check_slots};
 use crate::slot::Mode;
 
 /// While something is open or recovering.
@@ -182,7 +183,7 @@ impl Shared {
                     Err(error) => {
                         driver.meta_attempt += 1;
                         tracing::debug!(%error, "cannot refresh the stream yet");
-                        if error.code() == Some(kera_protocol::error::ErrorCode::UnknownStream) {
+                        if error.code() == Some(ErrorCode::UnknownStream) {
                             self.fail_everything(&error);
                         }
                     }
@@ -193,12 +194,12 @@ impl Shared {
         }
     }
 
-    /// The stream is gone: nothing can be delivered any more.
+    /// The stream is gone, or beyond this client: nothing can be delivered any more.
     fn fail_everything(&self, error: &RpcError) {
-        let RpcError::Broker(error) = error else {
-            return;
-        };
-        let error = ProduceError::Refused(error.clone());
+        let error = ProduceError::Refused(match error {
+            RpcError::Broker(error) => error.clone(),
+            other => WireError::new(ErrorCode::Internal, other.to_string()),
+        });
         let mut finished = Vec::new();
         {
             let _no_resplit = self.resplitting.lock();
@@ -321,6 +322,9 @@ impl Shared {
 
     /// Takes over what a refresh told: owners, then lanes.
     fn learn(&self, meta: &Arc<StreamMeta>) {
+        if let Err(error) = check_slots(meta) {
+            return self.fail_everything(&error);
+        }
         for slot in self.slots.iter() {
             let Some(owner) = meta.owners().get(slot.streamlet as usize) else {
                 continue;

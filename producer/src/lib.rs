@@ -18,6 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod append;
 mod config;
 mod delivery;
 mod driver;

@@ -4,17 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kera_protocol::v1;
-use kera_rpc::{Client, RpcError};
+use kera_rpc::Client;
 
 use crate::config::{ProducerBuilder, Settings};
 use crate::delivery::Delivery;
 use crate::error::{AppendError, BuildError, ProduceError};
 use crate::metrics::Metrics;
 use crate::record::Record;
-use crate::shared::Shared;
-
-/// Most slots: streamlets times lanes.
-const MAX_SLOTS: u64 = 1 << 20;
+use crate::shared::{Shared, check_slots};
 
 /// Appends records to one stream. Cheap to clone; clones share everything, from any thread.
 ///
@@ -51,11 +48,7 @@ impl Producer {
 
     pub(crate) async fn open(client: Client, settings: Settings) -> Result<Self, BuildError> {
         let meta = client.refresh(&settings.stream).await?;
-        let slots = u64::from(meta.streamlets) * u64::from(meta.lanes);
-        if slots > MAX_SLOTS {
-            let what = format!("stream {}: {slots} lanes are too many", meta.name);
-            return Err(RpcError::BadAnswer(what).into());
-        }
+        check_slots(&meta)?;
         let identity = if settings.idempotent {
             let request = v1::InitProducerRequest {
                 name: settings.stream.clone(),

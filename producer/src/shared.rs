@@ -10,24 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use kera_protocol::batch::{BatchBuilder, HEADER_BYTES, NewRecord};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::ids::ANY_LANE;
-use kera_protocol::partition::key_hash;
 use kera_protocol::v1;
-use kera_rpc::{Client, ConnectionError, DataConnection, StreamMeta};
-use parking_lot::{Mutex, MutexGuard};
+use kera_rpc::{Client, ConnectionError, DataConnection, RpcError, StreamMeta};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::Settings;
 use crate::delivery::{BatchCell, Targets};
 use crate::driver::Event;
-use crate::error::{AppendError, ProduceError};
+use crate::error::ProduceError;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::metrics::Counters;
-use crate::record::Record;
-use crate::slot::{Finished, Identity, Mode, OpenBatch, ReadyBatch, Slot, SlotState, Status};
+use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Status};
 use crate::slots::{Shape, Slots};
 
 pub(crate) struct Shared {
@@ -50,11 +47,11 @@ pub(crate) struct Shared {
     /// Bytes that a batch of one record may have.
     pub(crate) record_bytes: usize,
     /// Milliseconds since 1970, renewed with each batch and each tick of the background task.
-    clock: AtomicI64,
+    pub(crate) clock: AtomicI64,
     /// The slot that records without key go to.
-    sticky: AtomicUsize,
+    pub(crate) sticky: AtomicUsize,
     /// Slots with an open batch, by the time at which to look at it.
-    watched: Mutex<BinaryHeap<Reverse<(Instant, usize)>>>,
+    pub(crate) watched: Mutex<BinaryHeap<Reverse<(Instant, usize)>>>,
     /// Slots that the background task must look after.
     pub(crate) attention: Mutex<Vec<usize>>,
     pub(crate) events: Mutex<Vec<Event>>,
@@ -157,215 +154,6 @@ impl Shared {
     pub(crate) fn wake_driver(&self) {
         self.driver_asleep.store(false, Ordering::Relaxed);
         self.driver.notify_one();
-    }
-
-    /// The fast path: one slot's lock, one encode, no allocation. `handle` makes the result out of the
-    /// batch's cell, the record's index and its timestamp.
-    #[inline]
-    pub(crate) fn append<R>(
-        &self,
-        record: &Record<'_>,
-        handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R,
-    ) -> Result<R, AppendError> {
-        let hash = record.key.map(key_hash);
-        loop {
-            let shape = self.slots.shape();
-            let index = match hash {
-                // Both are below 2^32, and a short division is quicker.
-                Some(hash) => (hash % shape.count as u32) as usize,
-                None => self.sticky.load(Ordering::Relaxed),
-            };
-            let Some(slot) = self.slots.get(index) else {
-                return Err(AppendError::Closed);
-            };
-            let mut state = slot.state.lock();
-            if state.generation != shape.generation {
-                drop(state);
-                // The slots are changing hands: afterwards there is a new shape.
-                drop(self.resplitting.lock());
-                continue;
-            }
-            let new = NewRecord {
-                key: record.key,
-                value: record.value,
-                headers: record.headers,
-                timestamp: record
-                    .timestamp
-                    .unwrap_or_else(|| self.clock.load(Ordering::Relaxed)),
-            };
-            let bound = BatchBuilder::record_bound(&new);
-            if let Some(open) = &mut state.open
-                && open.builder.len() + bound <= open.room
-                && let Ok(index) = open.builder.push(&new)
-            {
-                let result = handle(&open.cell, index, new.timestamp);
-                if self.settings.linger.is_zero() {
-                    self.send_if_idle(slot, state);
-                }
-                return Ok(result);
-            }
-            let stamp_now = record.timestamp.is_none();
-            let (cell, index, timestamp) =
-                self.append_slowly(slot, state, new, stamp_now, bound)?;
-            return Ok(handle(&cell, index, timestamp));
-        }
-    }
-
-    /// Opens, enlarges or replaces the open batch, then appends.
-    #[cold]
-    fn append_slowly(
-        &self,
-        slot: &Slot,
-        mut state: MutexGuard<'_, SlotState>,
-        mut new: NewRecord<'_>,
-        stamp_now: bool,
-        bound: usize,
-    ) -> Result<(Arc<BatchCell>, u32, i64), AppendError> {
-        let mut to_flush = None;
-        let result = loop {
-            if let Some(open) = &mut state.open {
-                let needed = open.builder.len() + bound;
-                if needed > self.batch_bytes {
-                    to_flush = self.seal(slot, &mut state).or(to_flush);
-                    continue;
-                }
-                let counted = self.memory.next_size(open.counted, needed);
-                if counted > open.counted {
-                    if !self.memory.reserve(counted - open.counted) {
-                        break Err(AppendError::Full);
-                    }
-                    open.builder.reserve_total(counted);
-                    open.counted = counted;
-                }
-                open.room = counted.min(self.batch_bytes);
-            } else {
-                if state.closed {
-                    break Err(AppendError::Closed);
-                }
-                if let Some(error) = &state.failed {
-                    break Err(AppendError::LaneFailed(error.clone()));
-                }
-                let bytes = HEADER_BYTES + bound;
-                if bytes > self.record_bytes {
-                    break Err(AppendError::TooLarge {
-                        bytes,
-                        limit: self.record_bytes,
-                    });
-                }
-                let Some((buffer, counted)) = self.memory.take(bytes) else {
-                    break Err(AppendError::Full);
-                };
-                self.tick_clock();
-                if stamp_now {
-                    new.timestamp = self.clock.load(Ordering::Relaxed);
-                }
-                state.open = Some(OpenBatch {
-                    builder: BatchBuilder::from_buffer(buffer),
-                    cell: BatchCell::new(),
-                    opened: Instant::now(),
-                    counted,
-                    room: counted.min(self.batch_bytes.max(bytes)),
-                });
-                self.watch(slot, &mut state);
-            }
-            let Some(open) = &mut state.open else {
-                continue;
-            };
-            match open.builder.push(&new) {
-                Ok(index) => {
-                    let full = open.builder.len() >= self.batch_bytes;
-                    let place = (open.cell.clone(), index, new.timestamp);
-                    if full {
-                        to_flush = self.seal(slot, &mut state).or(to_flush);
-                    }
-                    break Ok(place);
-                }
-                Err(_) => {
-                    break Err(AppendError::TooLarge {
-                        bytes: bound,
-                        limit: self.record_bytes,
-                    });
-                }
-            }
-        };
-        if self.settings.linger.is_zero() && result.is_ok() {
-            self.send_if_idle(slot, state);
-        } else {
-            drop(state);
-        }
-        if let Some(connection) = to_flush {
-            connection.flush();
-        }
-        if matches!(result, Err(AppendError::Full)) {
-            Counters::add(&self.counters.appends_refused, 1);
-            self.pressed.store(true, Ordering::Relaxed);
-            self.wake_driver();
-        }
-        result
-    }
-
-    /// Without linger: sends the open batch if nothing is under way to its broker.
-    fn send_if_idle(&self, slot: &Slot, mut state: MutexGuard<'_, SlotState>) {
-        if state.open.is_some() && state.link.is_idle() {
-            let to_flush = self.seal(slot, &mut state);
-            drop(state);
-            if let Some(connection) = to_flush {
-                connection.flush();
-            }
-        }
-    }
-
-    fn watch(&self, slot: &Slot, state: &mut SlotState) {
-        if let Some(open) = &state.open
-            && !state.watched
-        {
-            state.watched = true;
-            let due = open.opened + self.settings.linger;
-            self.watched.lock().push(Reverse((due, slot.index)));
-        }
-        if self.driver_asleep.load(Ordering::Relaxed) {
-            self.wake_driver();
-        }
-    }
-
-    /// True if a batch is open somewhere.
-    pub(crate) fn any_watched(&self) -> bool {
-        !self.watched.lock().is_empty()
-    }
-
-    /// Sends open batches that were due at `now`; all of them with `None`.
-    pub(crate) fn send_due_batches(&self, now: Option<Instant>) {
-        let mut due = Vec::new();
-        {
-            let mut watched = self.watched.lock();
-            while let Some(Reverse((at, _))) = watched.peek()
-                && now.is_none_or(|now| *at <= now)
-            {
-                due.extend(watched.pop().map(|Reverse((_, index))| index));
-            }
-        }
-        let mut flushes = Flushes::default();
-        for index in due {
-            let Some(slot) = self.slots.get(index) else {
-                continue;
-            };
-            let mut state = slot.state.lock();
-            state.watched = false;
-            let Some(open) = &state.open else {
-                continue;
-            };
-            if now.is_none_or(|now| open.opened + self.settings.linger <= now) {
-                flushes.add(self.seal(slot, &mut state));
-            } else {
-                self.watch(slot, &mut state);
-            }
-        }
-        flushes.run();
-    }
-
-    /// Sends all open batches.
-    pub(crate) fn send_open_batches(&self) {
-        self.send_due_batches(None);
     }
 
     /// Completes the open batch and sends what may be sent. Returns the connection to flush once the
@@ -522,6 +310,21 @@ impl Shared {
         self.memory.wake_all();
         self.wake_driver();
     }
+}
+
+/// Most slots: streamlets times lanes.
+const MAX_SLOTS: u64 = 1 << 20;
+
+/// Refuses streams of more lanes than a producer keeps state for.
+pub(crate) fn check_slots(meta: &StreamMeta) -> Result<(), RpcError> {
+    let slots = u64::from(meta.streamlets) * u64::from(meta.lanes);
+    if slots > MAX_SLOTS {
+        let name = &meta.name;
+        return Err(RpcError::BadAnswer(format!(
+            "stream {name}: {slots} lanes are more than the {MAX_SLOTS} a producer can serve"
+        )));
+    }
+    Ok(())
 }
 
 /// Connections to flush once no slot is locked, each once.

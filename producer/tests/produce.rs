@@ -400,3 +400,22 @@ async fn many_threads_append_at_once() {
         assert!(own.is_sorted(), "records of one key are in order");
     }
 }
+
+#[tokio::test]
+async fn a_bootstrap_broker_that_is_down_is_passed_over() {
+    let broker = Broker::start(1, 1).await;
+    let down = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = down.local_addr().unwrap();
+    drop(down);
+    let producer = Producer::builder()
+        .bootstrap(format!("{address},{}", broker.bootstrap))
+        .stream("s")
+        .build()
+        .await
+        .unwrap();
+    producer
+        .append(&Record::of_value(b"v"))
+        .unwrap()
+        .await
+        .unwrap();
+}

@@ -23,6 +23,14 @@ fn builder(broker: &Broker) -> ProducerBuilder {
         })
 }
 
+/// How many random runs: `KERA_SEEDS`, or a few.
+fn seeds(few: u64) -> u64 {
+    std::env::var("KERA_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(few)
+}
+
 fn text(number: usize) -> String {
     format!("{number:08}")
 }
@@ -56,7 +64,7 @@ fn append(producer: &Producer, keys: usize, range: std::ops::Range<usize>) {
 
 #[tokio::test]
 async fn each_record_is_stored_once_and_in_order_whatever_fails() {
-    for seed in 0..12 {
+    for seed in 0..seeds(12) {
         let broker = Broker::start(2, 2).await;
         let mut random = StdRng::seed_from_u64(seed);
         broker.script(move |_, _| match random.random_range(0..30) {
@@ -240,7 +248,7 @@ async fn past_the_deadline_records_fail_and_later_ones_go_on() {
 
 #[tokio::test]
 async fn when_lanes_grow_waiting_records_are_split_anew() {
-    for seed in 0..6 {
+    for seed in 0..seeds(6) {
         let broker = Broker::start(2, 1).await;
         let producer = builder(&broker).build().await.unwrap();
         let mut random = StdRng::seed_from_u64(seed);

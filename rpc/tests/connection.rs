@@ -369,3 +369,26 @@ async fn no_broker_and_no_kera_are_clear_errors() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_broker_that_reads_no_more_is_given_up_too() {
+    let options = ConnectOptions {
+        keepalive: Duration::from_millis(20),
+        ..ConnectOptions::default()
+    };
+    let (_broker, connection, _events) = connected(options).await;
+    let body = Bytes::from(vec![1; 1 << 20]);
+    for _ in 0..32 {
+        if connection
+            .submit(FrameKind::Append, &append(0), body.clone(), 0)
+            .is_err()
+        {
+            break;
+        }
+        connection.flush();
+    }
+    match connection.closed().await {
+        ConnectionError::Lost { reason, .. } => assert!(reason.contains("no answer"), "{reason}"),
+        other => panic!("unexpected {other:?}"),
+    }
+}

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
-use kera_protocol::ids::{LaneId, Ordinal};
+use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 
 use crate::producers::LaneState;
 use crate::recorder::GroupChange;
@@ -146,21 +146,22 @@ enum Stopped {
     Here(Vec<Arc<Group>>, Ordinal),
 }
 
-/// Groups count as long as each begins where the one before ends; an empty one counts for nothing.
-/// Those of an older epoch were recovered and counted before: a gap may follow them.
+/// Groups count as long as each begins where the one before ends; those without records are left
+/// out. Groups of an older epoch were recovered and counted before: a gap may follow them.
 fn split_chain(groups: &[Arc<Group>]) -> (Vec<Arc<Group>>, Vec<Arc<Group>>) {
-    let mut kept: Vec<Arc<Group>> = Vec::new();
-    let mut discarded = Vec::new();
+    let (mut kept, mut discarded) = (Vec::new(), Vec::new());
+    let mut end: Option<(Epoch, Ordinal)> = None;
+    let mut broken = false;
     for group in groups {
-        let follows = kept.last().is_none_or(|k| {
-            k.end().ordinal == group.spec().first_ordinal || k.spec().epoch != group.spec().epoch
-        });
-        let empty = group.end().ordinal == group.spec().first_ordinal;
-        if discarded.is_empty() && follows && !empty {
-            kept.push(group.clone());
-        } else {
+        let spec = group.spec();
+        broken |= end.is_some_and(|(epoch, ordinal)| epoch == spec.epoch && ordinal != spec.first_ordinal);
+        let ends_at = group.end().ordinal;
+        if broken || ends_at == spec.first_ordinal {
             discarded.push(group.clone());
+        } else {
+            kept.push(group.clone());
         }
+        end = Some((spec.epoch, ends_at));
     }
     (kept, discarded)
 }

@@ -173,11 +173,11 @@ impl<'a> LaneBuild<'a> {
         self.out.scanned += 1;
         self.out.scanned_bytes += scanned.end.address;
         let first = scanned.header.first_ordinal;
-        // The oldest group there is begins at or below the log start, or some before it are missing.
-        let expected = self.expected.unwrap_or(first.min(self.log_start));
-        if first < expected || (first > expected && self.lost.is_none()) {
+        // What lies between the last group and the log start may have been trimmed.
+        let (lowest, highest) = (self.expected.unwrap_or(0), self.end());
+        if first < lowest || (first > highest && self.lost.is_none()) {
             self.out.reports.push(format!(
-                "{} begins at ordinal {first} where {expected} should follow; it was never acknowledged and is discarded",
+                "{} begins at ordinal {first} where {highest} should follow; it was never acknowledged and is discarded",
                 spec.path.display()
             ));
             self.unknown += 1;

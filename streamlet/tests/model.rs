@@ -21,9 +21,9 @@ use support::{LANE, Machine, Node, settings};
 use kera_protocol::batch::BatchHeader;
 use kera_streamlet::{LaneReadSpec, Located};
 
-/// Schedules tried by each test; `KERA_SCHEDULES` for long runs.
+/// Schedules of each kind tried by each test; `KERA_SCHEDULES` for long runs.
 fn schedules() -> usize {
-    std::env::var("KERA_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000)
+    std::env::var("KERA_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(500)
 }
 
 /// Random schedules, and such that switch threads rarely but at the worst points.
@@ -65,6 +65,8 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
                     Outcome::Durable => return placed,
                     Outcome::Lost => break,
                     Outcome::Pending => {
+                        // The interval at which failures are met that no append meets.
+                        node.streamlet.flush();
                         node.work();
                         pause();
                     }

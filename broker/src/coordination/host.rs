@@ -25,6 +25,8 @@ const BATCH_BYTES: usize = 64 * 1024;
 const MEMORY_ATTEMPTS: usize = 100;
 
 type Answer = Result<Reply, WireError>;
+/// Answers on their way to those who asked.
+type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 
 /// A coordinator with its lane.
 pub struct Host {
@@ -40,7 +42,7 @@ struct State {
     next_ticket: u64,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// Replies that wait for durability, in order.
-    held: VecDeque<(Appended, Vec<(oneshot::Sender<Answer>, Answer)>)>,
+    held: VecDeque<(Appended, Replies)>,
     last: Option<Appended>,
     /// The group that a snapshot was written to.
     snapshot_in: Option<GroupId>,
@@ -96,7 +98,9 @@ impl Host {
                     }
                     match Event::decode(record.key.unwrap_or_default(), record.value.unwrap_or_default()) {
                         Ok(event) => replay.apply(&event),
-                        Err(error) => tracing::error!(%error, ordinal, "an event of a consumer group is passed over"),
+                        // Passing it over would forget a lease or a commit: rather serve no group of
+                        // this coordinator until a build that knows the event reads it.
+                        Err(error) => return Err(format!("event at ordinal {ordinal}: {error}")),
                     }
                 }
             }

@@ -20,8 +20,9 @@ use crate::failure::Failure;
 const VALUES: usize = 1024;
 /// Batches of one producer whose acknowledgements are waited for.
 const TRACKED: usize = 4096;
-/// Shorter waits are spun through: a timer would come too late by more.
-const SPIN: Duration = Duration::from_micros(20);
+/// A producer that is ahead of its rate sleeps at least this long, and then sends all that is due.
+/// Sleeping less would take a core away from the broker; what it adds counts as latency.
+const SLEEP: Duration = Duration::from_micros(200);
 
 /// What a load is made of.
 #[derive(Clone, Copy, Debug)]
@@ -155,10 +156,10 @@ impl Part {
             let due = self
                 .every
                 .map(|every| self.begin + every.mul_f64(number as f64));
-            if let Some(due) = due {
-                if due.saturating_duration_since(Instant::now()) > SPIN {
-                    open.hand_over()?;
-                }
+            if let Some(due) = due
+                && due > Instant::now()
+            {
+                open.hand_over()?;
                 wait_until(due);
             }
             let value = self.values.next();
@@ -250,12 +251,8 @@ fn wait_until(due: Instant) {
         if left.is_zero() {
             return;
         }
-        if left > SPIN {
-            // May come back early.
-            std::thread::park_timeout(left);
-        } else {
-            std::hint::spin_loop();
-        }
+        // May come back early.
+        std::thread::park_timeout(left.max(SLEEP));
     }
 }
 

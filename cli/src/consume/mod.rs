@@ -27,7 +27,7 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --max 10 --metadata
 
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
-share the stream, and go on where the group was. Without --follow the command ends at what was there when it began.")]
+share the stream, and go on where the group was; when --max ends within a batch, the whole batch is read again the next time. Without --follow the command ends at what was there when it began.")]
 pub struct ConsumeArgs {
     /// The stream
     stream: String,

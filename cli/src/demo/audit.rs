@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kera_consumer::{Reader, Start};
+use kera_consumer::{Fetch, Reader, Start};
 
 use super::check::{Audit, Verdict};
 use super::data::Flight;
@@ -22,6 +22,7 @@ pub(super) async fn audit(
         .stream(stream)
         .start(Start::Earliest)
         .follow(false)
+        .fetch(Fetch::Pull)
         .open()
         .await?;
     let mut audit = Audit::new(sent);

@@ -53,7 +53,6 @@ impl Part {
         let producer = Producer::builder()
             .bootstrap(&self.bootstrap)
             .stream(self.stream)
-            .linger(BURST_EVERY)
             .deadline(DEADLINE)
             .build()
             .await?;

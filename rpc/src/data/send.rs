@@ -193,12 +193,16 @@ pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: 
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut seen = 0;
     let mut silent = 0;
+    let mut full = false;
     loop {
         tokio::select! {
-            () = shared.sender.resume.notified() => {
-                if let Err(error) = socket.writable().await {
+            () = shared.sender.resume.notified(), if !full => full = true,
+            // The keepalive goes on meanwhile: a broker that reads no more may have vanished.
+            ready = socket.writable(), if full => {
+                if let Err(error) = ready {
                     return shared.fail(shared.lost(error.to_string()));
                 }
+                full = false;
                 shared.sender.paused.store(false, Ordering::Release);
                 shared.flush();
             }

@@ -168,6 +168,11 @@ impl Client {
 
     /// What was refused is split by the new number of lanes: half of the keys move to a new lane.
     fn split_anew(&mut self, model: &mut Model, lane: u32, from: usize, generation: u32, lanes: u32) {
+        if model.lossy {
+            // Stored once, lost since: in a new lane it would come after what follows it.
+            self.begin_anew(model);
+            return;
+        }
         let of_lane = self.lanes.get_mut(&lane).expect("a lane");
         let refused: Vec<Sent> = of_lane.queue.drain(from..).collect();
         let records: u64 = refused.iter().map(|sent| sent.ids.end - sent.ids.start).sum();

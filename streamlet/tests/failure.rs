@@ -1,0 +1,312 @@
+//! Disks that fail or fill up, and machines that lose power: what is lost is said, what was
+//! acknowledged stays, and the lane goes on.
+
+mod support;
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use kera_log_segments::group::AckPolicy;
+use kera_log_segments::io::fault::{CrashPlan, Fault};
+use kera_log_segments::sync::Ordering;
+use kera_streamlet::{AppendError, Job, Outcome, Recovery};
+use support::batches::{plain, stamped};
+use support::{LANE, Machine, Node, settings};
+
+const JUMP: u64 = 1 << 32;
+
+fn inject(machine: &Machine, fault: Fault) {
+    machine.fault.as_ref().expect("a fault engine").inject(fault);
+}
+
+fn heal(machine: &Machine) {
+    machine.fault.as_ref().expect("a fault engine").heal();
+}
+
+fn numbered(count: u64) -> Vec<(u64, u64)> {
+    (0..count).map(|n| (n, n)).collect()
+}
+
+#[test]
+fn a_failed_write_loses_what_was_not_acknowledged_and_the_lane_goes_on() {
+    for ack in [AckPolicy::Written, AckPolicy::Synced] {
+        let mut machine = Machine::fault(1);
+        let node = machine.create(settings(ack));
+        node.append(0, &mut stamped(1, 0, 0, 0..3, 100));
+        inject(&machine, Fault::FailWrite { nth: 1 });
+        let lost = node.place(0, &mut stamped(1, 0, 3, 3..5, 100)).expect("a place");
+        assert_eq!(node.pump(&lost), Outcome::Pending, "not known to be lost before the repair");
+        assert_eq!(node.place(0, &mut stamped(1, 0, 5, 5..6, 100)).expect_err("failed"), AppendError::Recovering);
+        assert!(node.work());
+        assert_eq!(lost.outcome(), Outcome::Lost);
+        assert_eq!(node.read_all(LANE), numbered(3));
+        assert!(matches!(node.place(0, &mut stamped(1, 0, 5, 5..6, 100)), Err(AppendError::Sequence(_))), "a gap");
+        assert!(node.append(0, &mut stamped(1, 0, 0, 0..3, 100)).duplicate);
+        assert_eq!(node.append(0, &mut stamped(1, 0, 3, 3..5, 100)).base_ordinal, 3);
+        assert_eq!(node.append(0, &mut stamped(1, 0, 5, 5..6, 100)).base_ordinal, 5);
+        assert_eq!(node.read_all(LANE), numbered(6));
+        machine.kill(node, 0);
+        let (node, recovery) = machine.recover(settings(ack));
+        assert!(recovery.gaps.is_empty() && recovery.reports.is_empty(), "{recovery:?}");
+        assert_eq!(node.read_all(LANE), numbered(6));
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_answer_readers_go_on_and_space_ends_it() {
+    let mut machine = Machine::fault(2);
+    let node = machine.create(settings(AckPolicy::Written));
+    let mut stored = 0;
+    inject(&machine, Fault::NoSpaceAfter { bytes: 100_000 });
+    let refused = loop {
+        match node.place(0, &mut stamped(1, 0, stored as i32, stored..stored + 1, 5000)) {
+            Ok(placed) if node.pump(&placed) == Outcome::Durable => stored += 1,
+            Ok(_) | Err(AppendError::Recovering) => assert!(node.work()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, AppendError::DiskFull);
+    assert_eq!(node.read_all(LANE), numbered(stored));
+    assert!(node.streamlet.refused_appends() > 0);
+    heal(&machine);
+    node.env.disk_full.store(false, Ordering::Relaxed);
+    for id in stored..stored + 20 {
+        node.append(0, &mut stamped(1, 0, id as i32, id..id + 1, 5000));
+    }
+    assert_eq!(node.read_all(LANE), numbered(stored + 20));
+}
+
+struct Bell(std::sync::atomic::AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_waits_is_woken_by_success_and_by_loss_and_forgotten_when_gone() {
+    let mut machine = Machine::fault(3);
+    let node = machine.create(settings(AckPolicy::Written));
+    let bell = Arc::new(Bell(Default::default()));
+    let waker = Waker::from(bell.clone());
+    let rung = || bell.0.load(std::sync::atomic::Ordering::SeqCst);
+    let placed = node.place(0, &mut plain(0..1, 10)).expect("a place");
+    assert_eq!(placed.poll(&waker), Outcome::Pending);
+    node.pump(&placed);
+    assert_eq!((rung(), placed.poll(&waker)), (1, Outcome::Durable));
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    let placed = node.place(0, &mut plain(1..2, 10)).expect("a place");
+    assert_eq!(placed.poll(&waker), Outcome::Pending);
+    node.pump(&placed);
+    assert_eq!((rung(), placed.poll(&waker)), (2, Outcome::Pending), "told to look, and it waits again");
+    node.streamlet.flush();
+    assert!(node.work());
+    assert_eq!((rung(), placed.poll(&waker)), (3, Outcome::Lost));
+    let head = node.streamlet.head(LANE).expect("a lane");
+    assert!(head.wait(head.ordinal() + 1, &waker));
+    head.forget(&waker);
+    assert_eq!(head.waiting(), 0);
+}
+
+#[test]
+fn a_failed_sync_is_not_taken_for_a_success_later() {
+    // The kernel reports it once; the page cache goes on showing what the device does not have.
+    for seed in 0..20 {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings(AckPolicy::Synced));
+        node.append(0, &mut stamped(1, 0, 0, 0..3, 100));
+        inject(&machine, Fault::FailSync { nth: 1 });
+        let failed = node.place(0, &mut stamped(1, 0, 3, 3..5, 100)).expect("a place");
+        assert_eq!(node.pump(&failed), Outcome::Pending);
+        // Killed before anything could be put in order, or put in order first.
+        let node = if seed % 2 == 0 {
+            machine.kill(node, 0);
+            machine.recover(settings(AckPolicy::Synced)).0
+        } else {
+            node.streamlet.flush();
+            assert!(node.work());
+            assert_eq!(failed.outcome(), Outcome::Lost);
+            node
+        };
+        // Whether it is a duplicate or not: from now on it is durable.
+        assert_eq!(node.append(0, &mut stamped(1, 0, 3, 3..5, 100)).base_ordinal, 3);
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, recovery) = machine.recover(settings(AckPolicy::Synced));
+        assert_eq!(node.read_all(LANE), numbered(5), "seed {seed}");
+        assert!(recovery.gaps.is_empty(), "{recovery:?}");
+    }
+}
+
+#[test]
+fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
+    let mut machine = Machine::fault(4);
+    let node = machine.create(settings(AckPolicy::Memory));
+    let placed = node.append(0, &mut plain(0..3, 100));
+    assert_eq!(node.read_all(LANE), numbered(3), "shown from memory");
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    node.streamlet.flush();
+    assert!(placed.group.is_broken());
+    node.streamlet.flush();
+    assert!(node.work());
+    assert_eq!(node.read_all(LANE), [], "lost");
+    assert_eq!(node.append(0, &mut plain(3..4, 100)).base_ordinal, 3 + JUMP, "never the same ordinal");
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Memory));
+    assert!(node.append(0, &mut plain(4..5, 100)).base_ordinal >= 4 + 2 * JUMP, "nor after a restart");
+}
+
+#[test]
+fn nothing_behind_a_failed_group_is_closed_before_it() {
+    let mut machine = Machine::fault(5);
+    let node = machine.create(settings(AckPolicy::Written));
+    // The first group is full and unwritten, the second has a batch.
+    let mut first = Vec::new();
+    while node.streamlet.describe()[0].groups.len() < 2 {
+        let id = first.len() as u64;
+        first.push(node.place(0, &mut stamped(1, 0, id as i32, id..id + 1, 20_000)).expect("a place"));
+    }
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    assert!(node.work());
+    assert!(first.iter().all(|placed| placed.outcome() == Outcome::Lost), "in order: all of them");
+    for id in 0..first.len() as u64 {
+        assert_eq!(node.append(0, &mut stamped(1, 0, id as i32, id..id + 1, 20_000)).base_ordinal, id);
+    }
+    assert_eq!(node.read_all(LANE), numbered(first.len() as u64));
+}
+
+#[test]
+fn a_group_without_records_does_not_cost_those_behind_it() {
+    let mut machine = Machine::fault(6);
+    machine.pool_bytes = 2 * 64 * 1024;
+    let mut quick = settings(AckPolicy::Written);
+    quick.group_max_age_ms = 1;
+    quick.segment_size = 200_000;
+    let node = machine.create(quick);
+    // An append that finds no memory has begun a group and put nothing into it.
+    assert_eq!(node.place(0, &mut plain(0..1, 150_000)).expect_err("no memory"), AppendError::NoMemory);
+    assert_eq!(node.streamlet.age_out(node.now_ms + 10), 1);
+    node.append(0, &mut plain(0..3, 100));
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    let lost = node.place(0, &mut plain(3..4, 100)).expect("a place");
+    node.pump(&lost);
+    node.streamlet.flush();
+    let lane = LANE;
+    let job = Job::Repair { stream: node.streamlet.stream(), streamlet: node.streamlet.id(), lane };
+    assert!(node.streamlet.do_job(&job, node.now_ms));
+    assert_eq!(node.read_all(LANE), numbered(3));
+}
+
+/// Two groups of one lane, the second behind the first, neither closed; returns the ids stored.
+fn two_open(machine: &mut Machine) -> (Node, u64, [Arc<kera_log_segments::group::Group>; 2]) {
+    let node = machine.create(settings(AckPolicy::Written));
+    let mut groups = Vec::new();
+    let mut id = 0;
+    while groups.len() < 2 {
+        let placed = node.append(0, &mut stamped(1, 0, id as i32, id..id + 1, 20_000));
+        if groups.last().is_none_or(|g| !Arc::ptr_eq(g, &placed.group)) {
+            groups.push(placed.group);
+        }
+        id += 1;
+    }
+    let [first, second] = &groups[..] else { panic!("two groups") };
+    (node, id, [first.clone(), second.clone()])
+}
+
+#[test]
+fn after_power_loss_a_group_whose_successor_follows_is_whole() {
+    let mut machine = Machine::fault(7);
+    let (node, count, groups) = two_open(&mut machine);
+    for group in &groups {
+        group.sync().expect("a sync");
+    }
+    drop(groups);
+    machine.power_loss(node, 0, &CrashPlan::power_loss(1));
+    let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(node.read_all(LANE), numbered(count), "both groups count");
+    assert_eq!(recovery.gaps, [(LANE, count, count + JUMP)], "only after the last may something be missing");
+}
+
+fn goes_on(machine: &mut Machine, node: Node, expected: &[(u64, u64)], next: u64, recovery: &Recovery) {
+    assert_eq!(node.read_all(LANE), expected, "{recovery:?}");
+    let mut expected = expected.to_vec();
+    assert_eq!(node.append(0, &mut plain(900..901, 10)).base_ordinal, next, "{recovery:?}");
+    expected.push((next, 900));
+    machine.kill(node, 0);
+    let (node, again) = machine.recover(settings(AckPolicy::Written));
+    assert!(again.gaps.is_empty(), "nothing is lost twice: {again:?}");
+    assert_eq!(node.read_all(LANE), expected, "{again:?}");
+    // Closed by then, and once more.
+    node.streamlet.flush();
+    assert!(node.work() && node.streamlet.close_all(node.now_ms));
+    machine.kill(node, 0);
+    let (node, again) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(node.read_all(LANE), expected, "{again:?}");
+    assert_eq!(again.scanned, 0, "all closed");
+}
+
+#[test]
+fn after_power_loss_a_group_behind_a_torn_one_is_kept_and_the_gap_reported() {
+    let mut machine = Machine::fault(8);
+    let (node, count, groups) = two_open(&mut machine);
+    groups[1].sync().expect("a sync");
+    let (first, torn) = (groups[1].spec().first_ordinal, 2);
+    drop(groups);
+    machine.power_loss(node, 0, &CrashPlan::power_loss(2));
+    // What the first group still has: its file and two batches.
+    let fault = machine.fault.clone().expect("a fault engine");
+    let at = 96 + 10 + torn * 20_000;
+    if !machine.io.exists(&machine.file(1)) {
+        machine.io.open(&machine.file(1), kera_log_segments::io::OpenHow::CreateNew, false).expect("a file");
+    }
+    let _ = (fault, at);
+    let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+    let kept = node.read_all(LANE);
+    let lost_to = kept.iter().find(|(ordinal, _)| *ordinal >= first).map(|(ordinal, _)| *ordinal);
+    assert_eq!(lost_to, Some(first), "the second group is kept: {recovery:?}");
+    assert_eq!(kept.last().map(|(ordinal, _)| ordinal + 1), Some(count));
+    assert!(recovery.gaps.iter().any(|(_, _, to)| *to == first), "{recovery:?}");
+    goes_on(&mut machine, node, &kept, count + JUMP, &recovery);
+}
+
+#[test]
+fn after_power_loss_a_group_whose_file_is_gone_may_have_been_shown() {
+    let mut machine = Machine::fault(9);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut plain(0..3, 100));
+    assert!(node.streamlet.close_all(node.now_ms) && node.work());
+    node.append(0, &mut plain(3..5, 100));
+    machine.power_loss(node, 0, &CrashPlan::power_loss(0));
+    if machine.io.exists(&machine.file(2)) {
+        machine.io.remove_file(&machine.file(2)).expect("a removal");
+    }
+    let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(recovery.gaps, [(LANE, 3, 3 + 2 * JUMP)], "one for the last known, one recorded after it");
+    goes_on(&mut machine, node, &numbered(3), 3 + 2 * JUMP, &recovery);
+}
+
+#[test]
+fn trim_keeps_what_the_lane_remembers() {
+    let mut machine = Machine::fault(10);
+    let mut node = machine.create(settings(AckPolicy::Written));
+    for id in 0..40u64 {
+        node.append(0, &mut stamped(1, 0, id as i32, id..id + 1, 20_000));
+    }
+    node.append(0, &mut stamped(2, 0, 0, 100..101, 10));
+    assert!(node.work());
+    for to in [5, 30, u64::MAX] {
+        let trimmed = node.streamlet.trim(LANE, to).expect("a trim");
+        assert_eq!(trimmed.log_start, to.min(41));
+        let read = node.read_from(LANE, trimmed.log_start, 1000).expect("a read");
+        assert_eq!(read.last().map(|(ordinal, _)| *ordinal), (to < 41).then_some(40));
+        assert!(node.read_from(LANE, trimmed.log_start - 1, 1000).is_err(), "below the log start");
+        machine.kill(node, 0);
+        node = machine.recover(settings(AckPolicy::Written)).0;
+        assert!(node.append(0, &mut stamped(1, 0, 39, 39..40, 20_000)).duplicate, "trimmed to {to}");
+        assert!(node.append(0, &mut stamped(2, 0, 0, 100..101, 10)).duplicate);
+        node.streamlet.flush();
+        assert!(node.work());
+    }
+    assert!(node.streamlet.close_all(node.now_ms));
+    assert_eq!(node.append(0, &mut stamped(1, 0, 40, 200..201, 10)).base_ordinal, 41);
+}
