@@ -15,8 +15,16 @@ use kera_log_segments::group::AckPolicy;
 use kera_protocol::batch::BatchHeader;
 use support::{Bench, batch};
 
-/// Appends `iterations` batches from `threads` threads, each to its lane; returns the time it took.
-fn run(bench: &Bench, iterations: u64, threads: u64, lane_of: fn(u64) -> u32, bytes: usize) -> Duration {
+/// Appends `iterations` batches from `threads` threads, each to its lane; returns the time it took. With
+/// `tidy`, full groups are closed and freed on the way.
+fn run(
+    bench: &Bench,
+    iterations: u64,
+    threads: u64,
+    lane_of: fn(u64) -> u32,
+    bytes: usize,
+    tidy: bool,
+) -> Duration {
     static PRODUCERS: AtomicU64 = AtomicU64::new(1);
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -27,9 +35,14 @@ fn run(bench: &Bench, iterations: u64, threads: u64, lane_of: fn(u64) -> u32, by
                 let mut header = BatchHeader::peek(&batch).expect("a batch");
                 let mut sequence = 0;
                 for at in 0..count {
-                    black_box(bench.append(lane_of(thread), &mut batch, &mut header, &mut sequence));
-                    // A file of the group's size is closed now and then, as by the broker's thread for it.
-                    if at % 4096 == 4095 {
+                    black_box(bench.append(
+                        lane_of(thread),
+                        &mut batch,
+                        &mut header,
+                        &mut sequence,
+                    ));
+                    // As the broker's thread for it does.
+                    if tidy && at % 4096 == 4095 {
                         bench.tidy();
                     }
                 }
@@ -37,22 +50,38 @@ fn run(bench: &Bench, iterations: u64, threads: u64, lane_of: fn(u64) -> u32, by
         }
     });
     let took = begun.elapsed();
-    bench.tidy();
+    if tidy {
+        bench.tidy();
+    }
     took
 }
 
 fn appends(c: &mut Criterion) {
     let mut group = c.benchmark_group("append");
-    group.sample_size(10).measurement_time(Duration::from_secs(2)).warm_up_time(Duration::from_millis(300));
-    for (name, ack) in [("memory", AckPolicy::Memory), ("written", AckPolicy::Written)] {
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(2))
+        .warm_up_time(Duration::from_millis(300));
+    for (name, ack) in [
+        ("memory", AckPolicy::Memory),
+        ("written", AckPolicy::Written),
+    ] {
         for bytes in [1 << 10, 16 << 10, 128 << 10] {
             for threads in [1, 2, 8] {
                 group.throughput(Throughput::Bytes(bytes as u64));
-                for (shared, lane_of) in [("one group", (|_| 0) as fn(u64) -> u32), ("many groups", |thread| thread as u32)] {
-                    let id = BenchmarkId::new(format!("{name} discard {} KiB {shared}", bytes >> 10), threads);
+                for (shared, lane_of) in [
+                    ("one group", (|_| 0) as fn(u64) -> u32),
+                    ("many groups", |thread| thread as u32),
+                ] {
+                    let id = BenchmarkId::new(
+                        format!("{name} discard {} KiB {shared}", bytes >> 10),
+                        threads,
+                    );
                     group.bench_function(id, |b| {
                         let bench = Bench::discarding(ack, 8);
-                        b.iter_custom(|iterations| run(&bench, iterations, threads, lane_of, bytes));
+                        b.iter_custom(|iterations| {
+                            run(&bench, iterations, threads, lane_of, bytes, true)
+                        });
                     });
                 }
             }
@@ -63,11 +92,23 @@ fn appends(c: &mut Criterion) {
 
 fn appends_to_disk(c: &mut Criterion) {
     let mut group = c.benchmark_group("append to disk");
-    group.sample_size(10).measurement_time(Duration::from_secs(1)).warm_up_time(Duration::from_millis(100));
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(1))
+        .warm_up_time(Duration::from_millis(100));
     for bytes in [16 << 10, 128 << 10] {
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(format!("written {} KiB", bytes >> 10), |b| {
-            b.iter_custom(|iterations| run(&Bench::on_disk(AckPolicy::Written, 1), iterations, 1, |_| 0, bytes));
+            b.iter_custom(|iterations| {
+                run(
+                    &Bench::on_disk(AckPolicy::Written, 1),
+                    iterations,
+                    1,
+                    |_| 0,
+                    bytes,
+                    false,
+                )
+            });
         });
     }
     group.finish();

@@ -21,11 +21,17 @@ fn lookups(c: &mut Criterion) {
     }
     let mut at = 0u64;
     let mut next = move |below: u64| {
-        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at = at
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (at >> 33) % below
     };
-    c.bench_function("index/ordinal", |b| b.iter(|| black_box(index.floor_ordinal(next(steps * 650)))));
-    c.bench_function("index/time", |b| b.iter(|| black_box(index.floor_time(next(steps * 10) as i64))));
+    c.bench_function("index/ordinal", |b| {
+        b.iter(|| black_box(index.floor_ordinal(next(steps * 650))))
+    });
+    c.bench_function("index/time", |b| {
+        b.iter(|| black_box(index.floor_time(next(steps * 10) as i64)))
+    });
 }
 
 fn reads(c: &mut Criterion) {
@@ -39,18 +45,35 @@ fn reads(c: &mut Criterion) {
     let lane = LaneId(0);
     let head = bench.streamlet.head(lane).expect("a lane").ordinal();
     let read = |from: Located| {
-        let spec = LaneReadSpec { lane, from, end_ordinal: u64::MAX, max_bytes: 64 << 10, cached_only: false };
+        let spec = LaneReadSpec {
+            lane,
+            from,
+            end_ordinal: u64::MAX,
+            max_bytes: 64 << 10,
+            cached_only: false,
+        };
         bench.streamlet.read(spec).expect("a read")
     };
-    let near = Located { ordinal: head - u64::from(header.record_count), at: None };
-    c.bench_function("read/the last batch, from memory", |b| b.iter(|| black_box(read(near))));
-    let first = read(Located { ordinal: head - 2 * u64::from(header.record_count), at: None });
+    let near = Located {
+        ordinal: head - u64::from(header.record_count),
+        at: None,
+    };
+    c.bench_function("read/the last batch, from memory", |b| {
+        b.iter(|| black_box(read(near)))
+    });
+    let first = read(Located {
+        ordinal: head - 2 * u64::from(header.record_count),
+        at: None,
+    });
     let _ = first;
     c.bench_function("read/64 KiB anywhere, from the page cache", |b| {
         let mut at = 0;
         b.iter(|| {
             at = (at + 7919 * u64::from(header.record_count)) % head;
-            black_box(read(Located { ordinal: at, at: None }))
+            black_box(read(Located {
+                ordinal: at,
+                at: None,
+            }))
         });
     });
 }

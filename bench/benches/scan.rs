@@ -18,7 +18,10 @@ const GROUP: u64 = 64 << 20;
 
 fn scans(c: &mut Criterion) {
     let mut group = c.benchmark_group("scan");
-    group.sample_size(10).measurement_time(Duration::from_secs(2)).throughput(Throughput::Bytes(GROUP));
+    group
+        .sample_size(10)
+        .measurement_time(Duration::from_secs(2))
+        .throughput(Throughput::Bytes(GROUP));
     for bytes in [1 << 10, 16 << 10, 128 << 10] {
         let bench = Bench::on_disk(AckPolicy::Written, 1);
         let mut data = batch(bytes, -1);
@@ -30,9 +33,16 @@ fn scans(c: &mut Criterion) {
         }
         let of = last.expect("an append").group;
         of.write_mark(&Incarnation::default()).expect("a mark");
-        let file = bench.env.io.open(&of.spec().path, OpenHow::ReadOnly, false).expect("the file");
+        let file = bench
+            .env
+            .io
+            .open(&of.spec().path, OpenHow::ReadOnly, false)
+            .expect("the file");
         let marked = ScanSpec::default();
-        let unmarked = ScanSpec { verify_all: true, ..ScanSpec::default() };
+        let unmarked = ScanSpec {
+            verify_all: true,
+            ..ScanSpec::default()
+        };
         for (name, spec) in [("below the mark", &marked), ("above the mark", &unmarked)] {
             group.bench_function(format!("{} KiB batches {name}", bytes >> 10), |b| {
                 b.iter(|| {

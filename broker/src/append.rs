@@ -82,7 +82,11 @@ fn place_all(
     let streamlet = find_streamlet(shared, &request.stream, request.streamlet)?;
     let settings = streamlet.settings();
     let now = now_ms();
-    let spec = AppendSpec { lane: request.lane, lane_generation: Some(request.lane_generation), now_ms: now };
+    let spec = AppendSpec {
+        lane: request.lane,
+        lane_generation: Some(request.lane_generation),
+        now_ms: now,
+    };
     let bytes = body.len();
     // All checksums before anything is placed, so that damaged bytes are refused whole.
     let mut rest = &body[partial.at..];
@@ -92,10 +96,14 @@ fn place_all(
         rest = &rest[header.total_bytes..];
     }
     if bytes == 0 {
-        return Err(WireError::new(ErrorCode::InvalidBatch, "append holds no batch; send at least one"));
+        return Err(WireError::new(
+            ErrorCode::InvalidBatch,
+            "append holds no batch; send at least one",
+        ));
     }
     while partial.at < bytes {
-        let mut header = BatchHeader::peek(&body[partial.at..]).map_err(|e| batch_error(&streamlet, &e))?;
+        let mut header =
+            BatchHeader::peek(&body[partial.at..]).map_err(|e| batch_error(&streamlet, &e))?;
         let end = partial.at + header.total_bytes;
         let batch = &mut body[partial.at..end];
         if settings.append_time {
@@ -111,18 +119,29 @@ fn place_all(
         partial.fresh |= !appended.duplicate;
         if !appended.duplicate {
             shared.metrics.appended_records.inc_by(header.ordinals());
-            shared.metrics.appended_bytes.inc_by(header.total_bytes as u64);
+            shared
+                .metrics
+                .appended_bytes
+                .inc_by(header.total_bytes as u64);
         } else {
             shared.metrics.duplicates.inc();
         }
-        if !touched.iter().rev().take(4).any(|g| Arc::ptr_eq(g, &appended.group)) {
+        if !touched
+            .iter()
+            .rev()
+            .take(4)
+            .any(|g| Arc::ptr_eq(g, &appended.group))
+        {
             touched.push(appended.group.clone());
         }
         partial.last = Some(appended);
         partial.at = end;
     }
     let Some(last) = partial.last.take() else {
-        return Err(WireError::new(ErrorCode::InvalidBatch, "append holds no batch; send at least one"));
+        return Err(WireError::new(
+            ErrorCode::InvalidBatch,
+            "append holds no batch; send at least one",
+        ));
     };
     Ok(Placed::Pending(PendingAppend {
         correlation,
@@ -187,14 +206,22 @@ impl PendingAppend {
 
 /// The reply that carries an error.
 pub fn refusal(error: &WireError) -> v1::AppendResponse {
-    v1::AppendResponse { error: error.code as u32, message: error.message.clone(), ..Default::default() }
+    v1::AppendResponse {
+        error: error.code as u32,
+        message: error.message.clone(),
+        ..Default::default()
+    }
 }
 
 /// The streamlet a frame names.
 ///
 /// # Errors
 /// `UNKNOWN_STREAM` or `UNKNOWN_STREAMLET`.
-pub fn find_streamlet(shared: &Shared, stream: &[u8], streamlet: u32) -> Result<Arc<Streamlet>, WireError> {
+pub fn find_streamlet(
+    shared: &Shared,
+    stream: &[u8],
+    streamlet: u32,
+) -> Result<Arc<Streamlet>, WireError> {
     let id = StreamId::from_slice(stream)
         .ok_or_else(|| WireError::new(ErrorCode::MalformedFrame, "stream id is not 16 bytes"))?;
     match shared.streamlet(id, StreamletId(streamlet)) {
@@ -203,7 +230,11 @@ pub fn find_streamlet(shared: &Shared, stream: &[u8], streamlet: u32) -> Result<
         None => match shared.catalog.get(id) {
             Some(stream) => Err(WireError::new(
                 ErrorCode::UnknownStreamlet,
-                format!("stream {} has {} streamlets, there is no {streamlet}", stream.name(), stream.streamlets.len()),
+                format!(
+                    "stream {} has {} streamlets, there is no {streamlet}",
+                    stream.name(),
+                    stream.streamlets.len()
+                ),
             )),
             None => Err(unknown_stream(id)),
         },
@@ -211,7 +242,10 @@ pub fn find_streamlet(shared: &Shared, stream: &[u8], streamlet: u32) -> Result<
 }
 
 fn unknown_stream(id: StreamId) -> WireError {
-    WireError::new(ErrorCode::UnknownStream, format!("no stream has id {id}; it may have been deleted: look its name up again"))
+    WireError::new(
+        ErrorCode::UnknownStream,
+        format!("no stream has id {id}; it may have been deleted: look its name up again"),
+    )
 }
 
 fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
@@ -238,5 +272,12 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
         AppendError::Deleted => ErrorCode::UnknownStream,
         AppendError::Exhausted => ErrorCode::InvalidArgument,
     };
-    WireError::new(code, format!("stream {} streamlet {}: {error}", streamlet.stream(), streamlet.id()))
+    WireError::new(
+        code,
+        format!(
+            "stream {} streamlet {}: {error}",
+            streamlet.stream(),
+            streamlet.id()
+        ),
+    )
 }

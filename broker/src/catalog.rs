@@ -24,7 +24,11 @@ pub struct Stream {
 impl Stream {
     /// A stream of a record and its streamlets, which must be in order.
     pub fn new(record: StreamRecord, streamlets: Vec<Arc<Streamlet>>) -> Arc<Self> {
-        Arc::new(Self { record: ArcSwap::from_pointee(record), streamlets, change: Default::default() })
+        Arc::new(Self {
+            record: ArcSwap::from_pointee(record),
+            streamlets,
+            change: Default::default(),
+        })
     }
 
     /// Its id.
@@ -49,10 +53,18 @@ impl Stream {
 
     /// Where `generation` ended in a lane: the first ordinal of the next one in it. `None` if it is
     /// the last, or the lane did not exist in it, or lanes have no boundaries.
-    pub fn generation_end(&self, streamlet: StreamletId, lane: LaneId, generation: u32) -> Option<Ordinal> {
+    pub fn generation_end(
+        &self,
+        streamlet: StreamletId,
+        lane: LaneId,
+        generation: u32,
+    ) -> Option<Ordinal> {
         let record = self.record.load();
         let next = record.lane_generations.get(generation as usize + 1)?;
-        next.starts.iter().find(|(s, l, _)| *s == streamlet && *l == lane).map(|(_, _, ordinal)| *ordinal)
+        next.starts
+            .iter()
+            .find(|(s, l, _)| *s == streamlet && *l == lane)
+            .map(|(_, _, ordinal)| *ordinal)
     }
 }
 
@@ -85,7 +97,10 @@ pub fn make_dirs(streamlets: &[Arc<Streamlet>], env: &Env) -> std::io::Result<()
     for streamlet in streamlets {
         env.io.create_dir_all(&streamlet.dir())?;
     }
-    if let Some(stream) = streamlets.first().and_then(|s| s.dir().parent().map(Path::to_path_buf)) {
+    if let Some(stream) = streamlets
+        .first()
+        .and_then(|s| s.dir().parent().map(Path::to_path_buf))
+    {
         env.io.sync_dir(&stream)?;
         env.io.sync_dir(&env.root)?;
     }
@@ -132,7 +147,12 @@ impl Catalog {
 
     /// A streamlet.
     pub fn streamlet(&self, stream: StreamId, streamlet: StreamletId) -> Option<Arc<Streamlet>> {
-        self.inner.read().by_id.get(&stream)?.streamlet(streamlet).cloned()
+        self.inner
+            .read()
+            .by_id
+            .get(&stream)?
+            .streamlet(streamlet)
+            .cloned()
     }
 
     /// Every stream, sorted by name.

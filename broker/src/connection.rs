@@ -132,11 +132,19 @@ impl Connection {
     /// The socket's, or `TimedOut` for one that was idle for too long.
     pub async fn run(mut self) -> std::io::Result<()> {
         let outcome = self.serve().await;
-        self.shared.in_flight.fetch_sub(self.pending_bytes as u64, Ordering::Relaxed);
+        self.shared
+            .in_flight
+            .fetch_sub(self.pending_bytes as u64, Ordering::Relaxed);
         // An idle lane must not collect the wakers of connections that have gone.
-        self.pending.iter().for_each(|pending| pending.forget(&self.waker));
-        self.reads.iter().for_each(|read| read.target.head.forget(&self.waker));
-        self.subscriptions.values().for_each(|s| s.target.head.forget(&self.waker));
+        self.pending
+            .iter()
+            .for_each(|pending| pending.forget(&self.waker));
+        self.reads
+            .iter()
+            .for_each(|read| read.target.head.forget(&self.waker));
+        self.subscriptions
+            .values()
+            .for_each(|s| s.target.head.forget(&self.waker));
         tracing::debug!(peer = %self.peer, ?outcome, "data connection ended");
         outcome
     }
@@ -185,12 +193,15 @@ impl Connection {
             && !self.starved
             && self.pending_bytes < server.connection_in_flight_bytes as usize
             && self.out.bytes() < server.connection_in_flight_bytes as usize
-            && (self.pending_bytes == 0 || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
+            && (self.pending_bytes == 0
+                || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
     }
 
     fn read_input(&mut self) -> std::io::Result<()> {
         loop {
-            let room = READ_AHEAD.saturating_sub(self.input.len()).max(self.missing_of_frame());
+            let room = READ_AHEAD
+                .saturating_sub(self.input.len())
+                .max(self.missing_of_frame());
             if room == 0 {
                 return Ok(());
             }
@@ -287,25 +298,50 @@ impl Connection {
                 let request: v1::CreditRequest = decode(head)?;
                 self.take_credit(&request);
             }
-            FrameKind::Ping => self.out.push_raw(|out| frame::encode_empty(out, FrameKind::Pong, correlation)),
+            FrameKind::Ping => self
+                .out
+                .push_raw(|out| frame::encode_empty(out, FrameKind::Pong, correlation)),
             FrameKind::Pong => {}
             FrameKind::GoAway => self.closing = true,
-            other => return Err(FrameError::BadMessage(format!("{other:?} is not for a broker"))),
+            other => {
+                return Err(FrameError::BadMessage(format!(
+                    "{other:?} is not for a broker"
+                )));
+            }
         }
         Ok(true)
     }
 
-    fn take_append(&mut self, correlation: u32, request: &v1::AppendRequest, body: &mut [u8]) -> bool {
-        match append::place(&self.shared, correlation, request, body, &mut self.partial, &mut self.touched) {
+    fn take_append(
+        &mut self,
+        correlation: u32,
+        request: &v1::AppendRequest,
+        body: &mut [u8],
+    ) -> bool {
+        match append::place(
+            &self.shared,
+            correlation,
+            request,
+            body,
+            &mut self.partial,
+            &mut self.touched,
+        ) {
             Placed::Pending(pending) => {
                 self.partial = Partial::default();
                 self.pending_bytes += pending.bytes;
-                self.shared.in_flight.fetch_add(pending.bytes as u64, Ordering::Relaxed);
+                self.shared
+                    .in_flight
+                    .fetch_add(pending.bytes as u64, Ordering::Relaxed);
                 self.pending.push_back(pending);
             }
             Placed::Refused(error) => {
                 self.partial = Partial::default();
-                self.out.push(FrameKind::AppendReply, correlation, &append::refusal(&error), Vec::new());
+                self.out.push(
+                    FrameKind::AppendReply,
+                    correlation,
+                    &append::refusal(&error),
+                    Vec::new(),
+                );
             }
             Placed::Later => {
                 // Our own written chunks may be what is missing: pump first, then wait for others.
@@ -336,16 +372,26 @@ impl Connection {
                 self.reads.push(read);
                 self.quiet = false;
             }
-            Err(error) => self.out.push(FrameKind::ReadReply, correlation, &fetch::read_refusal(&error), Vec::new()),
+            Err(error) => self.out.push(
+                FrameKind::ReadReply,
+                correlation,
+                &fetch::read_refusal(&error),
+                Vec::new(),
+            ),
         }
     }
 
     fn take_subscribe(&mut self, correlation: u32, request: &v1::SubscribeRequest) {
         let outcome = if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
-            let text = format!("the connection has {MAX_SUBSCRIPTIONS} subscriptions; use another connection");
+            let text = format!(
+                "the connection has {MAX_SUBSCRIPTIONS} subscriptions; use another connection"
+            );
             Err(WireError::new(ErrorCode::Overloaded, text))
         } else if self.subscriptions.contains_key(&request.subscription) {
-            let text = format!("subscription {} exists on this connection; choose another number", request.subscription);
+            let text = format!(
+                "subscription {} exists on this connection; choose another number",
+                request.subscription
+            );
             Err(WireError::new(ErrorCode::InvalidArgument, text))
         } else {
             Subscription::new(&self.shared, request)
@@ -361,7 +407,8 @@ impl Connection {
                 reply.message = error.message;
             }
         }
-        self.out.push(FrameKind::SubscribeReply, correlation, &reply, Vec::new());
+        self.out
+            .push(FrameKind::SubscribeReply, correlation, &reply, Vec::new());
     }
 
     fn take_credit(&mut self, request: &v1::CreditRequest) {
@@ -380,9 +427,18 @@ impl Connection {
         let mut released = 0;
         let (out, waker, metrics) = (&mut self.out, &self.waker, &self.shared.metrics);
         self.pending.retain(|pending| {
-            let Some(reply) = pending.poll(waker) else { return true };
-            metrics.append_seconds.observe(pending.received.elapsed().as_secs_f64());
-            out.push(FrameKind::AppendReply, pending.correlation, &reply, Vec::new());
+            let Some(reply) = pending.poll(waker) else {
+                return true;
+            };
+            metrics
+                .append_seconds
+                .observe(pending.received.elapsed().as_secs_f64());
+            out.push(
+                FrameKind::AppendReply,
+                pending.correlation,
+                &reply,
+                Vec::new(),
+            );
             released += pending.bytes;
             false
         });
@@ -391,7 +447,9 @@ impl Connection {
 
     fn release(&mut self, bytes: usize) {
         self.pending_bytes -= bytes;
-        self.shared.in_flight.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.shared
+            .in_flight
+            .fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     fn serve_reads(&mut self) {
@@ -426,13 +484,18 @@ impl Connection {
     fn reply_read(&mut self, read: &Read, reply: &v1::ReadResponse, body: Vec<Bytes>) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
         self.shared.metrics.read_bytes.inc_by(bytes as u64);
-        self.out.push(FrameKind::ReadReply, read.correlation, reply, body);
+        self.out
+            .push(FrameKind::ReadReply, read.correlation, reply, body);
     }
 
     /// One push for each subscription in turn, so that no lane's backlog starves another's.
     fn serve_subscriptions(&mut self) {
-        let mut ready: VecDeque<u32> =
-            self.subscriptions.values().filter(|s| s.has_credit() && !s.blocked).map(|s| s.id).collect();
+        let mut ready: VecDeque<u32> = self
+            .subscriptions
+            .values()
+            .filter(|s| s.has_credit() && !s.blocked)
+            .map(|s| s.id)
+            .collect();
         if let Some(at) = ready.iter().position(|id| *id > self.last_pushed) {
             ready.rotate_left(at);
         }
@@ -441,7 +504,9 @@ impl Connection {
                 self.quiet = false;
                 return;
             }
-            let Some(subscription) = self.subscriptions.get_mut(&id) else { continue };
+            let Some(subscription) = self.subscriptions.get_mut(&id) else {
+                continue;
+            };
             match subscription.step(&self.waker, false) {
                 Step::Wait => {}
                 Step::Reply(push, body) => {
@@ -460,7 +525,9 @@ impl Connection {
 
     /// Has a thread that may wait read for a subscription.
     fn push_from_disk(&mut self, id: u32) {
-        let Some(mut subscription) = self.subscriptions.remove(&id) else { return };
+        let Some(mut subscription) = self.subscriptions.remove(&id) else {
+            return;
+        };
         self.subscriptions.insert(id, subscription.placeholder());
         let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
         self.disk_reads += 1;
@@ -478,7 +545,9 @@ impl Connection {
             FromDisk::Read(read, _) => self.reads.push(read),
             FromDisk::Push(mut subscription, step) => {
                 // Unsubscribed meanwhile: nobody wants it.
-                let Some(placeholder) = self.subscriptions.remove(&subscription.id) else { return };
+                let Some(placeholder) = self.subscriptions.remove(&subscription.id) else {
+                    return;
+                };
                 subscription.add_credit(placeholder.credit());
                 subscription.blocked = false;
                 if let Step::Reply(push, body) = step
@@ -505,9 +574,15 @@ impl Connection {
                 return true;
             }
             let seconds = APPEND_TIMEOUT.as_secs();
-            let text = format!("the append was not durable within {seconds} s; it may still take effect");
+            let text =
+                format!("the append was not durable within {seconds} s; it may still take effect");
             let error = WireError::new(ErrorCode::Timeout, text);
-            out.push(FrameKind::AppendReply, pending.correlation, &append::refusal(&error), Vec::new());
+            out.push(
+                FrameKind::AppendReply,
+                pending.correlation,
+                &append::refusal(&error),
+                Vec::new(),
+            );
             released += pending.bytes;
             false
         });
@@ -516,8 +591,10 @@ impl Connection {
             self.input = Inbox::default();
         }
         let idle = self.shared.config.server.idle_timeout;
-        let nothing_open =
-            self.pending.is_empty() && self.reads.is_empty() && self.subscriptions.is_empty() && self.disk_reads == 0;
+        let nothing_open = self.pending.is_empty()
+            && self.reads.is_empty()
+            && self.subscriptions.is_empty()
+            && self.disk_reads == 0;
         if !idle.is_zero() && nothing_open && now.duration_since(self.last_input) > idle {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
@@ -529,7 +606,12 @@ impl Connection {
         self.closing = true;
         let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
         for read in std::mem::take(&mut self.reads) {
-            self.out.push(FrameKind::ReadReply, read.correlation, &fetch::read_refusal(&error), Vec::new());
+            self.out.push(
+                FrameKind::ReadReply,
+                read.correlation,
+                &fetch::read_refusal(&error),
+                Vec::new(),
+            );
         }
         self.subscriptions.clear();
         self.out.push_raw(|out| frame::encode_go_away(out, &error));
@@ -542,7 +624,8 @@ impl Connection {
         self.closing = true;
         self.subscriptions.clear();
         self.reads.clear();
-        self.out.push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
+        self.out
+            .push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
     }
 }
 

@@ -49,10 +49,19 @@ impl Target {
     ) -> Result<Self, WireError> {
         let streamlet_found = find_streamlet(shared, stream, streamlet)?;
         let gone = || WireError::new(ErrorCode::UnknownStream, "the stream was deleted");
-        let entry = shared.catalog.get(streamlet_found.stream()).ok_or_else(gone)?;
+        let entry = shared
+            .catalog
+            .get(streamlet_found.stream())
+            .ok_or_else(gone)?;
         let head = streamlet_found.head(LaneId(lane)).ok_or_else(|| {
             let lanes = streamlet_found.settings().lanes;
-            WireError::new(ErrorCode::UnknownLane, format!("stream {} has {lanes} lanes, there is no {lane}", entry.name()))
+            WireError::new(
+                ErrorCode::UnknownLane,
+                format!(
+                    "stream {} has {lanes} lanes, there is no {lane}",
+                    entry.name()
+                ),
+            )
         })?;
         let cursor = cursor.cloned().unwrap_or_default();
         Ok(Self {
@@ -60,7 +69,11 @@ impl Target {
             streamlet: streamlet_found,
             lane: LaneId(lane),
             head,
-            end_ordinal: if end_ordinal == 0 { u64::MAX } else { end_ordinal },
+            end_ordinal: if end_ordinal == 0 {
+                u64::MAX
+            } else {
+                end_ordinal
+            },
             generation,
             stream: entry,
         })
@@ -69,9 +82,10 @@ impl Target {
     /// The exclusive end: what was asked for, or the lane generation's boundary if that is nearer.
     /// The head must have been read before, so that a boundary cut since is seen.
     fn end(&self) -> Ordinal {
-        let boundary = self
-            .generation
-            .and_then(|generation| self.stream.generation_end(self.streamlet.id(), self.lane, generation));
+        let boundary = self.generation.and_then(|generation| {
+            self.stream
+                .generation_end(self.streamlet.id(), self.lane, generation)
+        });
         self.end_ordinal.min(boundary.unwrap_or(u64::MAX))
     }
 
@@ -106,7 +120,14 @@ impl Target {
         if matches!(code, ErrorCode::Damaged | ErrorCode::StorageError) {
             tracing::error!(stream = name, streamlet = self.streamlet.id().0, lane = self.lane.0, %error, "a read failed");
         }
-        WireError::new(code, format!("stream {name} streamlet {} lane {}: {error}", self.streamlet.id(), self.lane))
+        WireError::new(
+            code,
+            format!(
+                "stream {name} streamlet {} lane {}: {error}",
+                self.streamlet.id(),
+                self.lane
+            ),
+        )
     }
 }
 
@@ -137,7 +158,11 @@ impl Read {
     ///
     /// # Errors
     /// What the client is to be told.
-    pub fn new(shared: &Shared, correlation: u32, request: &v1::ReadRequest) -> Result<Self, WireError> {
+    pub fn new(
+        shared: &Shared,
+        correlation: u32,
+        request: &v1::ReadRequest,
+    ) -> Result<Self, WireError> {
         let target = Target::new(
             shared,
             &request.stream,
@@ -158,14 +183,22 @@ impl Read {
     }
 
     /// Tries to answer.
-    pub fn step(&self, waker: &std::task::Waker, now: Instant, may_block: bool) -> Step<v1::ReadResponse> {
+    pub fn step(
+        &self,
+        waker: &std::task::Waker,
+        now: Instant,
+        may_block: bool,
+    ) -> Step<v1::ReadResponse> {
         loop {
             let found = match self.target.read(self.max_bytes, !may_block) {
                 Ok(found) => found,
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
                 Err(error) => {
                     let mut refusal = read_refusal(&self.target.error(&error));
-                    if let LaneReadError::OutOfRange { log_start, head, .. } = error {
+                    if let LaneReadError::OutOfRange {
+                        log_start, head, ..
+                    } = error
+                    {
                         refusal.log_start = log_start;
                         refusal.head_ordinal = head;
                     }
@@ -181,10 +214,17 @@ impl Read {
                 let reply = v1::ReadResponse {
                     error: 0,
                     message: String::new(),
-                    next: Some(cursor(&found.next, self.target.streamlet.settings().segment_size)),
+                    next: Some(cursor(
+                        &found.next,
+                        self.target.streamlet.settings().segment_size,
+                    )),
                     head_ordinal: found.head,
                     log_start: found.log_start,
-                    groups: found.groups.iter().map(|g| group_info(self.target.lane, g)).collect(),
+                    groups: found
+                        .groups
+                        .iter()
+                        .map(|g| group_info(self.target.lane, g))
+                        .collect(),
                     finished,
                 };
                 return Step::Reply(reply, found.bufs);
@@ -223,8 +263,18 @@ impl Subscription {
             request.end_ordinal,
             request.lane_generation,
         )?;
-        let max_bytes = if request.max_bytes == 0 { 256 << 10 } else { request.max_bytes as usize };
-        Ok(Self { id: request.subscription, target, credit: request.credit_bytes, max_bytes, blocked: false })
+        let max_bytes = if request.max_bytes == 0 {
+            256 << 10
+        } else {
+            request.max_bytes as usize
+        };
+        Ok(Self {
+            id: request.subscription,
+            target,
+            credit: request.credit_bytes,
+            max_bytes,
+            blocked: false,
+        })
     }
 
     /// Adds credit.
@@ -240,7 +290,13 @@ impl Subscription {
     /// Stands in for the subscription while it is read by a thread that may wait; gathers the
     /// credit that arrives meanwhile.
     pub fn placeholder(&self) -> Self {
-        Self { id: self.id, target: self.target.clone(), credit: 0, max_bytes: self.max_bytes, blocked: true }
+        Self {
+            id: self.id,
+            target: self.target.clone(),
+            credit: 0,
+            max_bytes: self.max_bytes,
+            blocked: true,
+        }
     }
 
     /// True while there is credit left to push with.
@@ -254,11 +310,15 @@ impl Subscription {
             if self.credit == 0 {
                 return Step::Wait;
             }
-            let max = self.max_bytes.min(usize::try_from(self.credit).unwrap_or(usize::MAX));
+            let max = self
+                .max_bytes
+                .min(usize::try_from(self.credit).unwrap_or(usize::MAX));
             let found = match self.target.read(max, !may_block) {
                 Ok(found) => found,
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
-                Err(error) => return Step::Reply(self.failed(&self.target.error(&error)), Vec::new()),
+                Err(error) => {
+                    return Step::Reply(self.failed(&self.target.error(&error)), Vec::new());
+                }
             };
             self.target.at = found.next;
             let finished = self.target.is_finished();
@@ -269,7 +329,10 @@ impl Subscription {
                     subscription: self.id,
                     error: 0,
                     message: String::new(),
-                    next: Some(cursor(&found.next, self.target.streamlet.settings().segment_size)),
+                    next: Some(cursor(
+                        &found.next,
+                        self.target.streamlet.settings().segment_size,
+                    )),
                     head_ordinal: found.head,
                     finished,
                 };
@@ -293,13 +356,20 @@ impl Subscription {
 
 /// The reply that carries an error.
 pub fn read_refusal(error: &WireError) -> v1::ReadResponse {
-    v1::ReadResponse { error: error.code as u32, message: error.message.clone(), ..Default::default() }
+    v1::ReadResponse {
+        error: error.code as u32,
+        message: error.message.clone(),
+        ..Default::default()
+    }
 }
 
 /// A place as it travels.
 pub fn cursor(at: &Located, segment_size: u32) -> v1::Cursor {
     let Some((group, generation, address)) = at.at else {
-        return v1::Cursor { ordinal: at.ordinal, ..Default::default() };
+        return v1::Cursor {
+            ordinal: at.ordinal,
+            ..Default::default()
+        };
     };
     v1::Cursor {
         ordinal: at.ordinal,
@@ -314,8 +384,13 @@ pub fn cursor(at: &Located, segment_size: u32) -> v1::Cursor {
 /// A place from its travels.
 pub fn located(cursor: &v1::Cursor, segment_size: u32) -> Located {
     let address = u64::from(cursor.segment) * u64::from(segment_size) + u64::from(cursor.position);
-    let at = cursor.has_hint.then_some((GroupId(cursor.group), cursor.generation, address));
-    Located { ordinal: cursor.ordinal, at }
+    let at = cursor
+        .has_hint
+        .then_some((GroupId(cursor.group), cursor.generation, address));
+    Located {
+        ordinal: cursor.ordinal,
+        at,
+    }
 }
 
 /// A group as discovery shows it.
@@ -331,4 +406,3 @@ pub fn group_info(lane: LaneId, group: &GroupView) -> v1::GroupInfo {
         closed: group.closed,
     }
 }
-

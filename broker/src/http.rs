@@ -35,7 +35,10 @@ pub async fn serve(address: &str, shared: Arc<Shared>) -> Result<SocketAddr, Bro
         let stop = async move {
             let _ = stopping.wait_for(|stop| *stop).await;
         };
-        if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stop).await {
+        if let Err(error) = axum::serve(listener, router)
+            .with_graceful_shutdown(stop)
+            .await
+        {
             tracing::error!(%error, "serving metrics ended");
         }
     });
@@ -43,16 +46,31 @@ pub async fn serve(address: &str, shared: Arc<Shared>) -> Result<SocketAddr, Bro
 }
 
 async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    let text = tokio::task::spawn_blocking(move || metrics::render(&shared)).await.unwrap_or_default();
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+    let text = tokio::task::spawn_blocking(move || metrics::render(&shared))
+        .await
+        .unwrap_or_default();
+    (
+        [(
+            header::CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    )
 }
 
 async fn ready(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
     if *shared.stopping.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
     }
-    if shared.env.disk_full.load(kera_log_segments::sync::Ordering::Relaxed) {
-        return (StatusCode::SERVICE_UNAVAILABLE, "disk full: appends are refused, reads are served\n");
+    if shared
+        .env
+        .disk_full
+        .load(kera_log_segments::sync::Ordering::Relaxed)
+    {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "disk full: appends are refused, reads are served\n",
+        );
     }
     (StatusCode::OK, "ready\n")
 }

@@ -33,7 +33,11 @@ const CONTROL_QUEUE: usize = 1024;
 /// # Errors
 /// [`BrokerError::Listen`].
 pub async fn bind(address: &str, key: &'static str) -> Result<TcpListener, BrokerError> {
-    let fail = |error| BrokerError::Listen { address: address.to_string(), key, error };
+    let fail = |error| BrokerError::Listen {
+        address: address.to_string(),
+        key,
+        error,
+    };
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     // The data directory is ours by now: whoever still has the address is most likely our killed
     // predecessor, whose sockets the system is taking back.
@@ -48,7 +52,10 @@ pub async fn bind(address: &str, key: &'static str) -> Result<TcpListener, Broke
             break;
         }
         if attempt == 0 {
-            tracing::info!(address, "the address is in use; waiting for it to become free");
+            tracing::info!(
+                address,
+                "the address is in use; waiting for it to become free"
+            );
         }
         tokio::time::sleep(BIND_PAUSE).await;
     }
@@ -56,7 +63,11 @@ pub async fn bind(address: &str, key: &'static str) -> Result<TcpListener, Broke
 }
 
 fn try_bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
     // A restarted broker takes its port back while old connections are still winding down.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -118,13 +129,16 @@ async fn sniff(
 ) -> std::io::Result<()> {
     let shared = guard.0.clone();
     stream.set_nodelay(true)?;
-    let first = tokio::time::timeout(shared.config.server.hello_timeout, first_bytes(&stream)).await;
+    let first =
+        tokio::time::timeout(shared.config.server.hello_timeout, first_bytes(&stream)).await;
     let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     if refused {
         let limit = shared.config.server.max_connections;
         let error = WireError::new(
             ErrorCode::TooManyConnections,
-            format!("the broker has {limit} connections, its limit; close some or raise server.max_connections"),
+            format!(
+                "the broker has {limit} connections, its limit; close some or raise server.max_connections"
+            ),
         );
         return refuse(&mut stream, &error).await;
     }
@@ -142,10 +156,17 @@ async fn sniff(
         Err(error) => return refuse(&mut stream, &error.into()).await,
     };
     let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
-    let reply = HelloReply { version: frame::PROTOCOL_VERSION, max_frame_bytes };
+    let reply = HelloReply {
+        version: frame::PROTOCOL_VERSION,
+        max_frame_bytes,
+    };
     stream.write_all(&reply.encode()).await?;
     if hello.version != frame::PROTOCOL_VERSION {
-        return refuse(&mut stream, &FrameError::UnsupportedProtocol(hello.version).into()).await;
+        return refuse(
+            &mut stream,
+            &FrameError::UnsupportedProtocol(hello.version).into(),
+        )
+        .await;
     }
     Connection::new(stream, peer, shared, guard).run().await
 }
@@ -165,7 +186,11 @@ async fn first_bytes(stream: &TcpStream) -> std::io::Result<[u8; 4]> {
         match stream.peek(&mut bytes).await? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
             4 => return Ok(bytes),
-            n if !HTTP2_PREFACE.starts_with(&bytes[..n]) && !frame::MAGIC.starts_with(&bytes[..n]) => return Ok(bytes),
+            n if !HTTP2_PREFACE.starts_with(&bytes[..n])
+                && !frame::MAGIC.starts_with(&bytes[..n]) =>
+            {
+                return Ok(bytes);
+            }
             // Peeking again at once would spin: the rest of four bytes is on its way.
             _ => tokio::time::sleep(Duration::from_millis(1)).await,
         }

@@ -56,7 +56,11 @@ impl Jobs {
                 break;
             }
         }
-        if queue.stopping { None } else { Some(std::mem::take(&mut queue.jobs)) }
+        if queue.stopping {
+            None
+        } else {
+            Some(std::mem::take(&mut queue.jobs))
+        }
     }
 }
 
@@ -80,15 +84,26 @@ impl Maintenance {
             std::thread::Builder::new()
                 .name(name.into())
                 .spawn(body)
-                .map_err(|error| BrokerError::System { what: "starting a maintenance thread failed", error })
+                .map_err(|error| BrokerError::System {
+                    what: "starting a maintenance thread failed",
+                    error,
+                })
         };
         let (s, j) = (shared.clone(), jobs.clone());
         threads.push(spawn("kera-jobs", Box::new(move || run_jobs(&s, &j)))?);
         let (s, c) = (shared.clone(), clock.clone());
-        threads.push(spawn("kera-intervals", Box::new(move || run_intervals(&s, &c)))?);
+        threads.push(spawn(
+            "kera-intervals",
+            Box::new(move || run_intervals(&s, &c)),
+        )?);
         let pump = shared.env.pump.clone();
         threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
-        Ok(Self { jobs, shared, clock, threads })
+        Ok(Self {
+            jobs,
+            shared,
+            clock,
+            threads,
+        })
     }
 
     /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
@@ -111,8 +126,14 @@ impl Maintenance {
 fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
     let mut again: Vec<Job> = Vec::new();
     loop {
-        let wait = if again.is_empty() { Duration::from_secs(3600) } else { RETRY };
-        let Some(mut work) = jobs.take(Instant::now() + wait) else { return };
+        let wait = if again.is_empty() {
+            Duration::from_secs(3600)
+        } else {
+            RETRY
+        };
+        let Some(mut work) = jobs.take(Instant::now() + wait) else {
+            return;
+        };
         for job in again.drain(..) {
             if !work.contains(&job) {
                 work.push(job);
@@ -120,7 +141,9 @@ fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
         }
         for job in work {
             let (stream, streamlet) = job.target();
-            let Some(target) = shared.streamlet(stream, streamlet) else { continue };
+            let Some(target) = shared.streamlet(stream, streamlet) else {
+                continue;
+            };
             if !target.do_job(&job, now_ms()) {
                 again.push(job);
             }
@@ -132,12 +155,17 @@ fn run_intervals(shared: &Arc<Shared>, clock: &Jobs) {
     let config = &shared.config;
     let mut every = [
         Interval::new(config.storage.flush_interval, flush),
+        Interval::new(config.storage.durable_mark_interval, mark),
         Interval::new(config.memory.idle_release, release_idle),
         Interval::new(config.retention.check_interval, retain),
         Interval::new(SPACE_CHECK, watch_space),
     ];
     loop {
-        let next = every.iter().map(|i| i.due).min().unwrap_or_else(Instant::now);
+        let next = every
+            .iter()
+            .map(|i| i.due)
+            .min()
+            .unwrap_or_else(Instant::now);
         if clock.take(next).is_none() {
             return;
         }
@@ -160,7 +188,11 @@ struct Interval {
 impl Interval {
     fn new(period: Duration, work: fn(&Arc<Shared>)) -> Self {
         let period = period.max(Duration::from_millis(10));
-        Self { period, due: Instant::now() + period, work }
+        Self {
+            period,
+            due: Instant::now() + period,
+            work,
+        }
     }
 }
 
@@ -174,6 +206,10 @@ fn flush(shared: &Arc<Shared>) {
     each_streamlet(shared, |streamlet| streamlet.flush());
 }
 
+fn mark(shared: &Arc<Shared>) {
+    each_streamlet(shared, |streamlet| streamlet.mark());
+}
+
 fn release_idle(shared: &Arc<Shared>) {
     let idle_ms = shared.config.memory.idle_release.as_millis() as u64;
     let now = now_ms();
@@ -184,7 +220,9 @@ fn release_idle(shared: &Arc<Shared>) {
 }
 
 fn watch_space(shared: &Arc<Shared>) {
-    let Ok((free, _)) = shared.dir.space() else { return };
+    let Ok((free, _)) = shared.dir.space() else {
+        return;
+    };
     let full = shared.env.disk_full.load(Ordering::Relaxed);
     if free < MIN_FREE && !full {
         shared.env.disk_full.store(true, Ordering::Relaxed);
@@ -225,7 +263,10 @@ fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
         let limit = now.saturating_sub(config.retention_ms) as i64;
         for (index, streamlet) in stream.streamlets.iter().enumerate() {
             for (lane, log_start, _) in streamlet.bounds() {
-                if let Some(ordinal) = streamlet.expired_below(lane, limit).filter(|o| *o > log_start) {
+                if let Some(ordinal) = streamlet
+                    .expired_below(lane, limit)
+                    .filter(|o| *o > log_start)
+                {
                     starts.insert((index, lane), ordinal);
                 }
             }
@@ -239,7 +280,13 @@ fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
                 for group in lane.groups {
                     total += group.bytes;
                     if group.closed {
-                        closed.push((group.max_timestamp, index, lane.lane, group.end_ordinal, group.bytes));
+                        closed.push((
+                            group.max_timestamp,
+                            index,
+                            lane.lane,
+                            group.end_ordinal,
+                            group.bytes,
+                        ));
                     }
                 }
             }
@@ -255,5 +302,8 @@ fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
             *start = (*start).max(end);
         }
     }
-    starts.into_iter().map(|((index, lane), ordinal)| (index, lane, ordinal)).collect()
+    starts
+        .into_iter()
+        .map(|((index, lane), ordinal)| (index, lane, ordinal))
+        .collect()
 }

@@ -61,32 +61,100 @@ fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
 pub fn render(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("kera");
     let metrics = &shared.metrics;
-    registry.register("appended_records", "Records appended", metrics.appended_records.clone());
-    registry.register("appended_bytes", "Bytes of batches appended", metrics.appended_bytes.clone());
-    registry.register("duplicate_batches", "Batches recognised as sent before", metrics.duplicates.clone());
-    registry.register("append_errors", "Append requests refused", metrics.append_errors.clone());
+    registry.register(
+        "appended_records",
+        "Records appended",
+        metrics.appended_records.clone(),
+    );
+    registry.register(
+        "appended_bytes",
+        "Bytes of batches appended",
+        metrics.appended_bytes.clone(),
+    );
+    registry.register(
+        "duplicate_batches",
+        "Batches recognised as sent before",
+        metrics.duplicates.clone(),
+    );
+    registry.register(
+        "append_errors",
+        "Append requests refused",
+        metrics.append_errors.clone(),
+    );
     registry.register(
         "append_duration_seconds",
         "From an append's arrival to its acknowledgement",
         metrics.append_seconds.clone(),
     );
-    registry.register("read_bytes", "Bytes of batches sent to readers", metrics.read_bytes.clone());
-    registry.register("memory_waits", "Times an append waited for pool memory", metrics.memory_waits.clone());
-    registry.register("connections_accepted", "Connections accepted", metrics.connections_accepted.clone());
+    registry.register(
+        "read_bytes",
+        "Bytes of batches sent to readers",
+        metrics.read_bytes.clone(),
+    );
+    registry.register(
+        "memory_waits",
+        "Times an append waited for pool memory",
+        metrics.memory_waits.clone(),
+    );
+    registry.register(
+        "connections_accepted",
+        "Connections accepted",
+        metrics.connections_accepted.clone(),
+    );
     registry.register(
         "protocol_errors",
         "Connections closed because the peer broke the protocol",
         metrics.protocol_errors.clone(),
     );
-    gauge(&mut registry, "connections", "Connections open", shared.connections.load(Ordering::Relaxed));
-    gauge(&mut registry, "in_flight_bytes", "Bytes appended and not yet acknowledged", shared.in_flight.load(Ordering::Relaxed));
-    gauge(&mut registry, "pool_limit_bytes", "Memory the pool may hand out", shared.env.pool.limit() as u64);
-    gauge(&mut registry, "pool_used_bytes", "Memory the pool has handed out", shared.env.pool.used() as u64);
-    gauge(&mut registry, "disk_full", "1 while appends are refused because the disk is full", u64::from(disk_full(shared)));
-    gauge(&mut registry, "recovery_milliseconds", "Time the last start took until appends were served", shared.recovery_ms.load(Ordering::Relaxed));
+    gauge(
+        &mut registry,
+        "connections",
+        "Connections open",
+        shared.connections.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "in_flight_bytes",
+        "Bytes appended and not yet acknowledged",
+        shared.in_flight.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "pool_limit_bytes",
+        "Memory the pool may hand out",
+        shared.env.pool.limit() as u64,
+    );
+    gauge(
+        &mut registry,
+        "pool_used_bytes",
+        "Memory the pool has handed out",
+        shared.env.pool.used() as u64,
+    );
+    gauge(
+        &mut registry,
+        "disk_full",
+        "1 while appends are refused because the disk is full",
+        u64::from(disk_full(shared)),
+    );
+    gauge(
+        &mut registry,
+        "recovery_milliseconds",
+        "Time the last start took until appends were served",
+        shared.recovery_ms.load(Ordering::Relaxed),
+    );
     if let Ok((free, total)) = shared.dir.space() {
-        gauge(&mut registry, "disk_free_bytes", "Free bytes of the data directory's file system", free);
-        gauge(&mut registry, "disk_total_bytes", "Bytes of the data directory's file system", total);
+        gauge(
+            &mut registry,
+            "disk_free_bytes",
+            "Free bytes of the data directory's file system",
+            free,
+        );
+        gauge(
+            &mut registry,
+            "disk_total_bytes",
+            "Bytes of the data directory's file system",
+            total,
+        );
     }
     streams(shared, &mut registry);
     groups(shared, &mut registry);
@@ -98,7 +166,10 @@ pub fn render(shared: &Shared) -> String {
 }
 
 fn disk_full(shared: &Shared) -> bool {
-    shared.env.disk_full.load(kera_log_segments::sync::Ordering::Relaxed)
+    shared
+        .env
+        .disk_full
+        .load(kera_log_segments::sync::Ordering::Relaxed)
 }
 
 fn streams(shared: &Shared, registry: &mut Registry) {
@@ -123,17 +194,28 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     registry.register("stream_records", "Records readable", records);
     registry.register("stream_bytes", "Bytes stored", bytes);
     registry.register("stream_groups", "Groups stored", groups);
-    registry.register("stream_head_lag_records", "Records appended and not yet durable", lag);
+    registry.register(
+        "stream_head_lag_records",
+        "Records appended and not yet durable",
+        lag,
+    );
 }
 
 fn groups(shared: &Shared, registry: &mut Registry) {
     let lag = Family::<Labels, Gauge>::default();
     let members = Family::<Labels, Gauge>::default();
     for group in shared.coordination.summaries(shared) {
-        let labels: Labels = vec![("group", group.group.clone()), ("stream", group.stream.clone())];
+        let labels: Labels = vec![
+            ("group", group.group.clone()),
+            ("stream", group.stream.clone()),
+        ];
         lag.get_or_create(&labels).set(group.lag as i64);
         members.get_or_create(&labels).set(i64::from(group.members));
     }
-    registry.register("consumer_lag_records", "Durable records a consumer group has not committed", lag);
+    registry.register(
+        "consumer_lag_records",
+        "Durable records a consumer group has not committed",
+        lag,
+    );
     registry.register("consumer_members", "Members of a consumer group", members);
 }

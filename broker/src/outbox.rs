@@ -33,7 +33,13 @@ impl Outbox {
     }
 
     /// Adds a frame whose body is sent as it is, without a copy.
-    pub fn push<M: Message>(&mut self, kind: FrameKind, correlation: u32, header: &M, body: Vec<Bytes>) {
+    pub fn push<M: Message>(
+        &mut self,
+        kind: FrameKind,
+        correlation: u32,
+        header: &M,
+        body: Vec<Bytes>,
+    ) {
         let body_bytes: usize = body.iter().map(Bytes::len).sum();
         let before = self.gathering.len();
         if frame::encode_head(&mut self.gathering, kind, correlation, header, body_bytes).is_err() {
@@ -94,7 +100,9 @@ impl Outbox {
     fn consume(&mut self, mut written: usize) {
         self.bytes -= written;
         while written > 0 {
-            let Some(front) = self.ready.front_mut() else { break };
+            let Some(front) = self.ready.front_mut() else {
+                break;
+            };
             if front.len() > written {
                 front.advance(written);
                 break;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use kera_log_segments::pump::Incarnation;
 use kera_metadata::{
-    Compare, CopyRecord, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL, MetadataError,
-    MetadataStore, StreamletRecord, Transaction, Write,
+    Compare, CopyRecord, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL,
+    MetadataError, MetadataStore, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
@@ -49,24 +49,42 @@ impl StoreRecorder {
         let groups = image.groups.iter().map(|g| {
             // Only groups still to be closed are needed whole.
             let record = (g.state != GroupState::Closed).then(|| Box::new(g.clone()));
-            (g.key(), Known { revision: g.revision, record, uncertain: false })
+            (
+                g.key(),
+                Known {
+                    revision: g.revision,
+                    record,
+                    uncertain: false,
+                },
+            )
         });
         let state = State {
             groups: groups.collect(),
-            streamlets: streamlets.iter().map(|s| ((s.stream, s.streamlet), s.clone())).collect(),
+            streamlets: streamlets
+                .iter()
+                .map(|s| ((s.stream, s.streamlet), s.clone()))
+                .collect(),
         };
         let copy = CopyRecord {
             broker,
             store_id: Uuid::from_bytes(incarnation.store_id),
             boot_id: Uuid::from_bytes(incarnation.boot_id),
         };
-        Self { store, copy, state: Arc::new(Mutex::new(state)) }
+        Self {
+            store,
+            copy,
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// Learns of streamlets just created.
     pub fn add_streamlets(&self, streamlets: &[StreamletRecord]) {
         let mut state = self.state.lock();
-        state.streamlets.extend(streamlets.iter().map(|s| ((s.stream, s.streamlet), s.clone())));
+        state.streamlets.extend(
+            streamlets
+                .iter()
+                .map(|s| ((s.stream, s.streamlet), s.clone())),
+        );
     }
 
     /// Forgets a deleted stream.
@@ -79,7 +97,12 @@ impl StoreRecorder {
     /// Reads back records whose last transaction had no certain outcome.
     fn settle(&self, keys: &[GroupKey]) {
         for key in keys {
-            let uncertain = self.state.lock().groups.get(key).is_some_and(|k| k.uncertain);
+            let uncertain = self
+                .state
+                .lock()
+                .groups
+                .get(key)
+                .is_some_and(|k| k.uncertain);
             if !uncertain {
                 continue;
             }
@@ -87,7 +110,11 @@ impl StoreRecorder {
                 let mut state = self.state.lock();
                 match found {
                     Some(record) => {
-                        let known = Known { revision: record.revision, record: Some(Box::new(record)), uncertain: false };
+                        let known = Known {
+                            revision: record.revision,
+                            record: Some(Box::new(record)),
+                            uncertain: false,
+                        };
                         state.groups.insert(*key, known);
                     }
                     None => {
@@ -106,19 +133,32 @@ impl StoreRecorder {
         let mut compared = Vec::new();
         for change in changes {
             let owner = match change {
-                GroupChange::Open { group, .. } | GroupChange::Delete(group) => (group.stream, group.streamlet),
+                GroupChange::Open { group, .. } | GroupChange::Delete(group) => {
+                    (group.stream, group.streamlet)
+                }
                 GroupChange::Close(closed) => (closed.group.stream, closed.group.streamlet),
                 GroupChange::LogStart(lane, _) => (lane.stream, lane.streamlet),
             };
             if !compared.contains(&owner) {
                 compared.push(owner);
-                transaction.compare.push(Compare::StreamletEpoch { stream: owner.0, streamlet: owner.1, epoch });
+                transaction.compare.push(Compare::StreamletEpoch {
+                    stream: owner.0,
+                    streamlet: owner.1,
+                    epoch,
+                });
             }
             match change {
-                GroupChange::Open { group, lane, epoch, first_ordinal } => {
+                GroupChange::Open {
+                    group,
+                    lane,
+                    epoch,
+                    first_ordinal,
+                } => {
                     let key = key_of(group);
                     if let Some(known) = state.groups.get(&key)
-                        && known.record.as_ref().is_some_and(|r| r.state != GroupState::Ahead || first_ordinal.is_none())
+                        && known.record.as_ref().is_some_and(|r| {
+                            r.state != GroupState::Ahead || first_ordinal.is_none()
+                        })
                     {
                         continue;
                     }
@@ -130,7 +170,11 @@ impl StoreRecorder {
                         generation: 0,
                         lane: *lane,
                         epoch: *epoch,
-                        state: if first_ordinal.is_some() { GroupState::Open } else { GroupState::Ahead },
+                        state: if first_ordinal.is_some() {
+                            GroupState::Open
+                        } else {
+                            GroupState::Ahead
+                        },
                         first_ordinal: *first_ordinal,
                         length: 0,
                         end_ordinal: 0,
@@ -151,13 +195,21 @@ impl StoreRecorder {
                 }
                 GroupChange::Delete(group) => {
                     let key = key_of(group);
-                    let Some(known) = state.groups.get(&key) else { continue };
-                    transaction.compare.push(Compare::GroupRevision { key, revision: known.revision });
+                    let Some(known) = state.groups.get(&key) else {
+                        continue;
+                    };
+                    transaction.compare.push(Compare::GroupRevision {
+                        key,
+                        revision: known.revision,
+                    });
                     transaction.write.push(Write::DeleteGroup(key));
                     pending.push(Pending { key, record: None });
                 }
                 GroupChange::LogStart(lane, ordinal) => {
-                    transaction.write.push(Write::PutLaneStart { key: *lane, ordinal: *ordinal });
+                    transaction.write.push(Write::PutLaneStart {
+                        key: *lane,
+                        ordinal: *ordinal,
+                    });
                 }
             }
         }
@@ -165,12 +217,16 @@ impl StoreRecorder {
     }
 
     fn reserve(&self, state: &mut State, group: &GroupName, transaction: &mut Transaction) {
-        let Some(streamlet) = state.streamlets.get_mut(&(group.stream, group.streamlet)) else { return };
+        let Some(streamlet) = state.streamlets.get_mut(&(group.stream, group.streamlet)) else {
+            return;
+        };
         if group.group < streamlet.next_group {
             return;
         }
         streamlet.next_group = GroupId(group.group.0 + RESERVED_GROUPS);
-        transaction.write.push(Write::PutStreamlet(streamlet.clone()));
+        transaction
+            .write
+            .push(Write::PutStreamlet(streamlet.clone()));
     }
 
     fn closed(&self, state: &State, closed: &Closed) -> GroupRecord {
@@ -194,7 +250,10 @@ impl StoreRecorder {
             closed_ms: closed.closed_ms,
             live_bytes: closed.length,
             copies: old.map_or_else(|| vec![self.copy], |o| o.copies.clone()),
-            damaged: (!detail.is_empty()).then_some(Damage { address: closed.length, detail }),
+            damaged: (!detail.is_empty()).then_some(Damage {
+                address: closed.length,
+                detail,
+            }),
             revision: 0,
         }
     }
@@ -213,13 +272,22 @@ fn put(
     pending: &mut Vec<Pending>,
 ) {
     let revision = state.groups.get(&key).map_or(0, |k| k.revision);
-    transaction.compare.push(Compare::GroupRevision { key, revision });
+    transaction
+        .compare
+        .push(Compare::GroupRevision { key, revision });
     transaction.write.push(Write::PutGroup(record.clone()));
-    pending.push(Pending { key, record: Some(Box::new(record)) });
+    pending.push(Pending {
+        key,
+        record: Some(Box::new(record)),
+    });
 }
 
 fn key_of(group: &GroupName) -> GroupKey {
-    GroupKey { stream: group.stream, streamlet: group.streamlet, group: group.group }
+    GroupKey {
+        stream: group.stream,
+        streamlet: group.streamlet,
+        group: group.group,
+    }
 }
 
 fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, MetadataError>) {
@@ -231,10 +299,21 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
             }
             (Ok(revision), Some(record)) => {
                 let keep = (record.state != GroupState::Closed).then_some(record);
-                state.groups.insert(key, Known { revision: *revision, record: keep, uncertain: false });
+                state.groups.insert(
+                    key,
+                    Known {
+                        revision: *revision,
+                        record: keep,
+                        uncertain: false,
+                    },
+                );
             }
             (Err(_), _) => {
-                let known = state.groups.entry(key).or_insert(Known { revision: 0, record: None, uncertain: true });
+                let known = state.groups.entry(key).or_insert(Known {
+                    revision: 0,
+                    record: None,
+                    uncertain: true,
+                });
                 known.uncertain = true;
             }
         }
@@ -263,7 +342,11 @@ impl GroupRecorder for StoreRecorder {
             Box::new(move |outcome| {
                 let outcome = outcome.map(|committed| committed.revision);
                 learn(&state, pending, &outcome);
-                done(outcome.map(|_| ()).map_err(|error| RecordError(error.to_string())));
+                done(
+                    outcome
+                        .map(|_| ())
+                        .map_err(|error| RecordError(error.to_string())),
+                );
             }),
         );
     }

@@ -13,8 +13,8 @@ use kera_log_segments::io::{EngineKind, Io, open_engine};
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::pump::Pump;
 use kera_metadata::{
-    BrokerRecord, Compare, EmbeddedOptions, EmbeddedStore, GroupRecord, GroupState, Image, MetadataError, MetadataStore,
-    StreamRecord, StreamletRecord, Transaction, Write,
+    BrokerRecord, Compare, EmbeddedOptions, EmbeddedStore, GroupRecord, GroupState, Image,
+    MetadataError, MetadataStore, StreamRecord, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
@@ -93,11 +93,13 @@ impl Broker {
         let path = config.data_dir.clone();
         let dir = off_runtime(move || StoreDir::open(&path)).await?;
         let listening = listener::bind(&config.server.listen, "server.listen").await?;
-        let local = listening.local_addr().map_err(|error| BrokerError::Listen {
-            address: config.server.listen.clone(),
-            key: "server.listen",
-            error,
-        })?;
+        let local = listening
+            .local_addr()
+            .map_err(|error| BrokerError::Listen {
+                address: config.server.listen.clone(),
+                key: "server.listen",
+                error,
+            })?;
         let (shared, maintenance) = off_runtime(move || open(config, dir, local)).await?;
         shared.coordination.open(&shared).await?;
         let http = match &shared.config.http.listen {
@@ -105,11 +107,19 @@ impl Broker {
             None => None,
         };
         let took = begun.elapsed();
-        shared.recovery_ms.store(took.as_millis() as u64, Ordering::Relaxed);
+        shared
+            .recovery_ms
+            .store(took.as_millis() as u64, Ordering::Relaxed);
         tracing::info!(address = %local, streams = shared.catalog.all().len(), ms = took.as_millis() as u64, "serving");
         let mut tasks = listener::serve(listening, shared.clone());
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
-        Ok(Self { shared, local, http, maintenance, tasks })
+        Ok(Self {
+            shared,
+            local,
+            http,
+            maintenance,
+            tasks,
+        })
     }
 
     /// The native address.
@@ -172,16 +182,28 @@ fn close(shared: &Shared) {
 async fn off_runtime<T: Send + 'static>(
     step: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
-    tokio::task::spawn_blocking(step).await.map_err(|panic| BrokerError::System {
-        what: "starting failed",
-        error: std::io::Error::other(panic),
-    })?
+    tokio::task::spawn_blocking(step)
+        .await
+        .map_err(|panic| BrokerError::System {
+            what: "starting failed",
+            error: std::io::Error::other(panic),
+        })?
 }
 
-fn open(config: BrokerConfig, dir: StoreDir, local: SocketAddr) -> Result<(Arc<Shared>, Maintenance), BrokerError> {
-    let metadata: Arc<dyn MetadataStore> =
-        Arc::new(EmbeddedStore::open(dir.metadata(), EmbeddedOptions::default())?);
-    let advertised = config.server.advertise.clone().unwrap_or_else(|| advertised_address(local));
+fn open(
+    config: BrokerConfig,
+    dir: StoreDir,
+    local: SocketAddr,
+) -> Result<(Arc<Shared>, Maintenance), BrokerError> {
+    let metadata: Arc<dyn MetadataStore> = Arc::new(EmbeddedStore::open(
+        dir.metadata(),
+        EmbeddedOptions::default(),
+    )?);
+    let advertised = config
+        .server
+        .advertise
+        .clone()
+        .unwrap_or_else(|| advertised_address(local));
     let started_ms = now_ms();
     record_broker(&*metadata, &dir, &advertised, started_ms)?;
     let streamlets = metadata.bump_epochs(BROKER_ID)?;
@@ -192,9 +214,19 @@ fn open(config: BrokerConfig, dir: StoreDir, local: SocketAddr) -> Result<(Arc<S
         EngineChoice::Uring => EngineKind::Uring,
         EngineChoice::Blocking => EngineKind::Blocking,
     });
-    let pool = ChunkPool::new(usize::try_from(config.memory.pool).unwrap_or(usize::MAX))
-        .map_err(|error| BrokerError::System { what: "reserving memory.pool failed", error })?;
-    let recorder = Arc::new(StoreRecorder::new(metadata.clone(), BROKER_ID, dir.incarnation(), &image, &streamlets));
+    let pool = ChunkPool::new(usize::try_from(config.memory.pool).unwrap_or(usize::MAX)).map_err(
+        |error| BrokerError::System {
+            what: "reserving memory.pool failed",
+            error,
+        },
+    )?;
+    let recorder = Arc::new(StoreRecorder::new(
+        metadata.clone(),
+        BROKER_ID,
+        dir.incarnation(),
+        &image,
+        &streamlets,
+    ));
     let jobs = Arc::new(Jobs::default());
     let pump = Pump::new(io.clone());
     let env = Arc::new(Env {
@@ -211,7 +243,11 @@ fn open(config: BrokerConfig, dir: StoreDir, local: SocketAddr) -> Result<(Arc<S
         limits: Limits {
             max_producers: config.producers.max_per_lane as usize,
             producer_expiry_ms: config.producers.expiry.as_millis() as u64,
-            prepare_at: if config.groups.prepare_ahead { 0.5 } else { 2.0 },
+            prepare_at: if config.groups.prepare_ahead {
+                0.5
+            } else {
+                2.0
+            },
             ..Limits::default()
         },
         disk_full: Default::default(),
@@ -265,7 +301,10 @@ fn record_broker(
         revision: 0,
     };
     metadata.commit(Transaction::new(
-        vec![Compare::BrokerRevision { id: BROKER_ID, revision }],
+        vec![Compare::BrokerRevision {
+            id: BROKER_ID,
+            revision,
+        }],
         vec![Write::PutBroker(record)],
     ))?;
     Ok(())
@@ -279,20 +318,26 @@ fn recover_all(
 ) -> Result<Catalog, BrokerError> {
     let catalog = Catalog::default();
     let mut work: Vec<(&StreamRecord, &StreamletRecord)> = Vec::with_capacity(streamlets.len());
-    let streams: HashMap<StreamId, &StreamRecord> = image.streams.iter().map(|s| (s.id, s)).collect();
+    let streams: HashMap<StreamId, &StreamRecord> =
+        image.streams.iter().map(|s| (s.id, s)).collect();
     for streamlet in streamlets {
         if let Some(stream) = streams.get(&streamlet.stream) {
             work.push((stream, streamlet));
         }
     }
     // Scans wait for the disk and checksum: as many threads as cores, at least two.
-    let threads = std::thread::available_parallelism().map_or(2, |n| n.get()).max(2).min(work.len().max(1));
+    let threads = std::thread::available_parallelism()
+        .map_or(2, |n| n.get())
+        .max(2)
+        .min(work.len().max(1));
     let next = AtomicU64::new(0);
     let results = parking_lot::Mutex::new(Vec::with_capacity(work.len()));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((stream, streamlet)) = work.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                while let Some((stream, streamlet)) =
+                    work.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+                {
                     let outcome = recover_one(image, stream, streamlet, env);
                     results.lock().push((stream.name.clone(), outcome));
                 }
@@ -302,20 +347,32 @@ fn recover_all(
     let mut recovered: HashMap<StreamId, Vec<Arc<Streamlet>>> = HashMap::new();
     let (mut scanned, mut scanned_bytes) = (0, 0);
     for (name, outcome) in results.into_inner() {
-        let (streamlet, recovery) =
-            outcome.map_err(|error| BrokerError::Stream { stream: name.clone(), error })?;
+        let (streamlet, recovery) = outcome.map_err(|error| BrokerError::Stream {
+            stream: name.clone(),
+            error,
+        })?;
         scanned += recovery.scanned;
         scanned_bytes += recovery.scanned_bytes;
         settle(&name, &streamlet, recovery, env, recorder)?;
-        recovered.entry(streamlet.stream()).or_default().push(streamlet);
+        recovered
+            .entry(streamlet.stream())
+            .or_default()
+            .push(streamlet);
     }
     if scanned > 0 {
-        tracing::info!(groups = scanned, bytes = scanned_bytes, "scanned open groups");
+        tracing::info!(
+            groups = scanned,
+            bytes = scanned_bytes,
+            "scanned open groups"
+        );
     }
     for stream in &image.streams {
         let mut streamlets = recovered.remove(&stream.id).unwrap_or_default();
         streamlets.sort_by_key(|s| s.id());
-        make_dirs(&streamlets, env).map_err(|error| BrokerError::Stream { stream: stream.name.clone(), error })?;
+        make_dirs(&streamlets, env).map_err(|error| BrokerError::Stream {
+            stream: stream.name.clone(),
+            error,
+        })?;
         catalog.insert(Stream::new(stream.clone(), streamlets));
     }
     Ok(catalog)
@@ -332,7 +389,11 @@ fn recover_one(
         lanes.entry(start.key.lane).or_default().log_start = start.ordinal;
     }
     for group in image.groups_of(stream.id, streamlet.streamlet) {
-        lanes.entry(group.lane).or_default().groups.push(recovered_group(group));
+        lanes
+            .entry(group.lane)
+            .or_default()
+            .groups
+            .push(recovered_group(group));
     }
     Streamlet::recover(
         stream.id,
@@ -348,7 +409,11 @@ fn recover_one(
 
 fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
     let closed = (record.state == GroupState::Closed).then(|| Closed {
-        group: GroupName { stream: record.stream, streamlet: record.streamlet, group: record.group },
+        group: GroupName {
+            stream: record.stream,
+            streamlet: record.streamlet,
+            group: record.group,
+        },
         lane: record.lane,
         epoch: record.epoch,
         first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
@@ -358,14 +423,21 @@ fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
         next_ordinal: record.next_ordinal,
         max_timestamp: record.max_timestamp_ms,
         closed_ms: record.closed_ms,
-        damage: record.damaged.as_ref().map(|d| d.detail.clone()).unwrap_or_default(),
+        damage: record
+            .damaged
+            .as_ref()
+            .map(|d| d.detail.clone())
+            .unwrap_or_default(),
     });
     RecoveredGroup {
         group: record.group,
         generation: record.generation,
         epoch: record.epoch,
         closed,
-        boot_id: record.copies.first().map_or([0; 16], |c| *c.boot_id.as_bytes()),
+        boot_id: record
+            .copies
+            .first()
+            .map_or([0; 16], |c| *c.boot_id.as_bytes()),
     }
 }
 
@@ -382,15 +454,21 @@ fn settle(
     }
     for (lane, from, to) in &recovery.gaps {
         tracing::warn!(
-            stream = name, streamlet = streamlet.id().0, lane = lane.0, from, to,
+            stream = name,
+            streamlet = streamlet.id().0,
+            lane = lane.0,
+            from,
+            to,
             "ordinals jump: what was shown between them may be lost and is never reused"
         );
     }
     for changes in recovery.changes.chunks(CHANGES_PER_TRANSACTION) {
-        recorder.record_now(streamlet.epoch(), changes.to_vec()).map_err(|error| BrokerError::Stream {
-            stream: name.to_string(),
-            error: std::io::Error::other(error),
-        })?;
+        recorder
+            .record_now(streamlet.epoch(), changes.to_vec())
+            .map_err(|error| BrokerError::Stream {
+                stream: name.to_string(),
+                error: std::io::Error::other(error),
+            })?;
     }
     for path in &recovery.remove {
         if let Err(error) = env.io.remove_file(path)
@@ -404,7 +482,9 @@ fn settle(
 
 /// Directories of streams that no longer exist: a delete was cut short by a crash.
 fn remove_deleted_streams(dir: &StoreDir, image: &Image) {
-    let Ok(entries) = std::fs::read_dir(dir.streams()) else { return };
+    let Ok(entries) = std::fs::read_dir(dir.streams()) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Ok(id) = name.to_string_lossy().parse::<StreamId>() else {
@@ -450,7 +530,15 @@ impl Shared {
         let settings = settings_of(&record);
         let streamlets: Vec<_> = records
             .iter()
-            .map(|s| Streamlet::new(record.id, s.streamlet, s.epoch, settings.clone(), self.env.clone()))
+            .map(|s| {
+                Streamlet::new(
+                    record.id,
+                    s.streamlet,
+                    s.epoch,
+                    settings.clone(),
+                    self.env.clone(),
+                )
+            })
             .collect();
         make_dirs(&streamlets, &self.env).map_err(|error| MetadataError::Storage {
             path: self.dir.streams().join(record.id.to_string()),

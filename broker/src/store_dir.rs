@@ -40,7 +40,10 @@ impl StoreDir {
     /// [`BrokerError`] if another broker has it, if it holds foreign files and no store, if a newer
     /// build wrote it, or if it cannot be written.
     pub fn open(path: &Path) -> Result<Self, BrokerError> {
-        let fail = |reason: String| BrokerError::DataDir { path: path.to_path_buf(), reason };
+        let fail = |reason: String| BrokerError::DataDir {
+            path: path.to_path_buf(),
+            reason,
+        };
         fs::create_dir_all(path).map_err(|e| fail(format!("it cannot be created: {e}")))?;
         let lock = lock(path)?;
         let store_id = match read_store(path).map_err(fail)? {
@@ -50,9 +53,17 @@ impl StoreDir {
                 create_store(path).map_err(|e| fail(format!("it cannot be written: {e}")))?
             }
         };
-        fs::create_dir_all(path.join("streams")).map_err(|e| fail(format!("it cannot be written: {e}")))?;
-        let incarnation = Incarnation { store_id, boot_id: boot_id() };
-        Ok(Self { path: path.to_path_buf(), incarnation, _lock: lock })
+        fs::create_dir_all(path.join("streams"))
+            .map_err(|e| fail(format!("it cannot be written: {e}")))?;
+        let incarnation = Incarnation {
+            store_id,
+            boot_id: boot_id(),
+        };
+        Ok(Self {
+            path: path.to_path_buf(),
+            incarnation,
+            _lock: lock,
+        })
     }
 
     /// The directory.
@@ -89,9 +100,17 @@ fn lock(path: &Path) -> Result<File, BrokerError> {
     let name = path.join("LOCK");
     let fail = |e: std::io::Error| BrokerError::DataDir {
         path: path.to_path_buf(),
-        reason: format!("its lock file cannot be written: {e}; check owner, permissions and that it is not read-only"),
+        reason: format!(
+            "its lock file cannot be written: {e}; check owner, permissions and that it is not read-only"
+        ),
     };
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name).map_err(fail)?;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&name)
+        .map_err(fail)?;
     let mut attempts = 0;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -102,7 +121,10 @@ fn lock(path: &Path) -> Result<File, BrokerError> {
                 let _ = file.read_to_string(&mut pid);
                 let pid = pid.trim();
                 if attempts == LOCK_ATTEMPTS || !is_ending(pid) {
-                    return Err(BrokerError::InUse { path: path.to_path_buf(), pid: pid.to_string() });
+                    return Err(BrokerError::InUse {
+                        path: path.to_path_buf(),
+                        pid: pid.to_string(),
+                    });
                 }
                 attempts += 1;
                 std::thread::park_timeout(LOCK_PAUSE);
@@ -118,8 +140,13 @@ fn lock(path: &Path) -> Result<File, BrokerError> {
 /// True if the process has been killed but the system has not yet taken back all it held, as right
 /// after a SIGKILL.
 fn is_ending(pid: &str) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("");
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return true;
+    };
+    let state = status
+        .lines()
+        .find_map(|line| line.strip_prefix("State:"))
+        .unwrap_or("");
     matches!(state.trim_start().chars().next(), Some('Z' | 'X'))
 }
 
@@ -129,19 +156,32 @@ fn read_store(path: &Path) -> Result<Option<[u8; 16]>, String> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("its STORE file cannot be read: {error}")),
     };
-    let mut words = text.strip_prefix(STORE_HEADER).ok_or("its STORE file is not Kera's; choose an empty directory")?.split_whitespace();
-    let format: u32 = words.next().and_then(|w| w.parse().ok()).ok_or("its STORE file is damaged: no format version")?;
+    let mut words = text
+        .strip_prefix(STORE_HEADER)
+        .ok_or("its STORE file is not Kera's; choose an empty directory")?
+        .split_whitespace();
+    let format: u32 = words
+        .next()
+        .and_then(|w| w.parse().ok())
+        .ok_or("its STORE file is damaged: no format version")?;
     if format > STORE_FORMAT {
-        return Err(format!("it has format {format}, newer than {STORE_FORMAT}, the newest this build reads; use the newer build"));
+        return Err(format!(
+            "it has format {format}, newer than {STORE_FORMAT}, the newest this build reads; use the newer build"
+        ));
     }
-    let id: StreamId = words.next().and_then(|w| w.parse().ok()).ok_or("its STORE file is damaged: no store id")?;
+    let id: StreamId = words
+        .next()
+        .and_then(|w| w.parse().ok())
+        .ok_or("its STORE file is damaged: no store id")?;
     Ok(Some(*id.as_bytes()))
 }
 
 fn refuse_foreign(path: &Path) -> Result<(), String> {
     let entries = fs::read_dir(path).map_err(|e| format!("it cannot be listed: {e}"))?;
     for entry in entries {
-        let name = entry.map_err(|e| format!("it cannot be listed: {e}"))?.file_name();
+        let name = entry
+            .map_err(|e| format!("it cannot be listed: {e}"))?
+            .file_name();
         if name != "LOCK" && name != "lost+found" && name != "STORE.new" {
             return Err(format!(
                 "it holds {} but no STORE file, so it is no data directory of Kera's; choose an empty directory",
@@ -180,7 +220,9 @@ mod tests {
     fn a_directory_is_made_once_and_keeps_its_identity() {
         let dir = tempfile::tempdir().expect("a directory");
         let first = StoreDir::open(dir.path()).expect("opens").incarnation();
-        let again = StoreDir::open(dir.path()).expect("opens again").incarnation();
+        let again = StoreDir::open(dir.path())
+            .expect("opens again")
+            .incarnation();
         assert_eq!(first, again);
     }
 
@@ -188,7 +230,9 @@ mod tests {
     fn a_directory_in_use_is_refused_by_pid() {
         let dir = tempfile::tempdir().expect("a directory");
         let _held = StoreDir::open(dir.path()).expect("opens");
-        let error = StoreDir::open(dir.path()).expect_err("is in use").to_string();
+        let error = StoreDir::open(dir.path())
+            .expect_err("is in use")
+            .to_string();
         assert!(error.contains(&std::process::id().to_string()), "{error}");
     }
 

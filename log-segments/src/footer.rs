@@ -40,7 +40,11 @@ impl SparseIndex {
             Some(last) => address >= last.address + INDEX_STRIDE,
         };
         if due {
-            self.entries.push(IndexEntry { ordinal, max_timestamp_before, address });
+            self.entries.push(IndexEntry {
+                ordinal,
+                max_timestamp_before,
+                address,
+            });
         }
     }
 
@@ -53,7 +57,9 @@ impl SparseIndex {
     /// The last entry before which no record is as late as `timestamp`; where a walk to the first
     /// such record starts.
     pub fn floor_time(&self, timestamp: i64) -> Option<IndexEntry> {
-        let after = self.entries.partition_point(|e| e.max_timestamp_before < timestamp);
+        let after = self
+            .entries
+            .partition_point(|e| e.max_timestamp_before < timestamp);
         after.checked_sub(1).map(|i| self.entries[i])
     }
 
@@ -94,7 +100,8 @@ impl Footer {
     /// The bytes as they stand in the file.
     pub fn encode(&self) -> Vec<u8> {
         let entries = self.index.entries();
-        let mut out = Vec::with_capacity(FOOTER_HEAD + entries.len() * ENTRY_BYTES + self.lane_state.len());
+        let mut out =
+            Vec::with_capacity(FOOTER_HEAD + entries.len() * ENTRY_BYTES + self.lane_state.len());
         out.extend_from_slice(&FOOTER_MAGIC);
         out.extend_from_slice(&[0; 8]);
         out.extend_from_slice(&self.length.to_le_bytes());
@@ -136,7 +143,10 @@ impl Footer {
         if length != expected_length {
             return None;
         }
-        let segment_ends = bytes[FOOTER_HEAD..index_at].chunks_exact(4).map(|e| read_u32(e, 0)).collect();
+        let segment_ends = bytes[FOOTER_HEAD..index_at]
+            .chunks_exact(4)
+            .map(|e| read_u32(e, 0))
+            .collect();
         let entries = bytes[index_at..state_at]
             .chunks_exact(ENTRY_BYTES)
             .map(|e| IndexEntry {
@@ -183,7 +193,14 @@ mod tests {
 
     #[test]
     fn a_footer_round_trips_and_damage_makes_it_absent() {
-        let footer = Footer { length: 999, end_ordinal: 10_000, max_timestamp: 5, segment_ends: vec![4000, 5000], index: index(), lane_state: vec![1, 2, 3] };
+        let footer = Footer {
+            length: 999,
+            end_ordinal: 10_000,
+            max_timestamp: 5,
+            segment_ends: vec![4000, 5000],
+            index: index(),
+            lane_state: vec![1, 2, 3],
+        };
         let bytes = footer.encode();
         assert_eq!(Footer::decode(&bytes, 999), Some(footer));
         assert_eq!(Footer::decode(&bytes, 998), None);

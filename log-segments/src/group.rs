@@ -157,12 +157,22 @@ pub(crate) struct Marked {
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Group({} {} epoch {})", self.spec.lane, self.spec.group, self.spec.epoch)
+        write!(
+            f,
+            "Group({} {} epoch {})",
+            self.spec.lane, self.spec.group, self.spec.epoch
+        )
     }
 }
 
 impl Group {
-    fn with(spec: GroupSpec, io: Arc<dyn Io>, policy: AckPolicy, window: Window, made: bool) -> Self {
+    fn with(
+        spec: GroupSpec,
+        io: Arc<dyn Io>,
+        policy: AckPolicy,
+        window: Window,
+        made: bool,
+    ) -> Self {
         Self {
             window: mutex(Rank::Window, window),
             io,
@@ -193,7 +203,10 @@ impl Group {
         snapshot: Vec<u8>,
     ) -> (Arc<Self>, GroupWriter) {
         let data_start = (SEGMENT_HEADER_BYTES + snapshot.len()) as u64;
-        let start = Place { address: 0, ordinal: spec.first_ordinal };
+        let start = Place {
+            address: 0,
+            ordinal: spec.first_ordinal,
+        };
         let window = Window::new(u64::from(spec.segment_size), start);
         let group = Arc::new(Self {
             direct: policy == AckPolicy::Synced,
@@ -215,7 +228,13 @@ impl Group {
 
     /// A closed group as its record describes it. Index and segment ends are loaded on first use,
     /// and so is `data_start` if it is 0.
-    pub fn closed(spec: GroupSpec, end: Place, data_start: u64, max_timestamp: i64, io: Arc<dyn Io>) -> Arc<Self> {
+    pub fn closed(
+        spec: GroupSpec,
+        end: Place,
+        data_start: u64,
+        max_timestamp: i64,
+        io: Arc<dyn Io>,
+    ) -> Arc<Self> {
         let mut window = Window::new(u64::from(spec.segment_size), end);
         window.max_timestamp = max_timestamp;
         window.frozen = true;
@@ -229,7 +248,13 @@ impl Group {
 
     /// A group that a previous process left open, as a scan found it: frozen, all of it written,
     /// its record durable. It can be read; [`Self::sync`] and a record of its end close it.
-    pub fn recovered(spec: GroupSpec, policy: AckPolicy, head: Arc<LaneHead>, io: Arc<dyn Io>, found: &Scanned) -> Arc<Self> {
+    pub fn recovered(
+        spec: GroupSpec,
+        policy: AckPolicy,
+        head: Arc<LaneHead>,
+        io: Arc<dyn Io>,
+        found: &Scanned,
+    ) -> Arc<Self> {
         let mut window = Window::new(u64::from(spec.segment_size), found.end);
         window.segment_ends = found.segment_ends.clone();
         window.index = found.index.clone();
@@ -238,8 +263,14 @@ impl Group {
         window.recorded = true;
         // Only what a mark says is synced is: a sync that failed before the crash leaves no trace.
         window.synced = match &found.mark {
-            Some(mark) if mark.synced <= found.end.address => Place { address: mark.synced, ordinal: mark.synced_ordinal },
-            _ => Place { address: 0, ordinal: found.header.first_ordinal },
+            Some(mark) if mark.synced <= found.end.address => Place {
+                address: mark.synced,
+                ordinal: mark.synced_ordinal,
+            },
+            _ => Place {
+                address: 0,
+                ordinal: found.header.first_ordinal,
+            },
         };
         Arc::new(Self {
             direct: found.header.ack == AckPolicy::Synced,
@@ -369,7 +400,9 @@ impl Group {
             counts: window.recorded,
             address: place.address.max(self.data_start()),
             ordinal: place.ordinal,
-            finished: window.frozen && window.failed.is_none() && place.address == window.end.address,
+            finished: window.frozen
+                && window.failed.is_none()
+                && place.address == window.end.address,
         }
     }
 
@@ -399,7 +432,13 @@ impl Group {
         let closed = Self {
             data_start: AtomicU64::new(self.data_start()),
             last_used_ms: AtomicU64::new(self.last_used_ms()),
-            ..Self::with(self.spec.clone(), self.io.clone(), AckPolicy::Written, window, true)
+            ..Self::with(
+                self.spec.clone(),
+                self.io.clone(),
+                AckPolicy::Written,
+                window,
+                true,
+            )
         };
         closed.file.lock().open = open;
         Arc::new(closed)
@@ -445,9 +484,17 @@ impl Group {
         if let Some(file) = &slot.open {
             return Ok(file.clone());
         }
-        let how = if slot.made { OpenHow::ReadWrite } else { OpenHow::CreateNew };
+        let how = if slot.made {
+            OpenHow::ReadWrite
+        } else {
+            OpenHow::CreateNew
+        };
         let file = if self.direct {
-            DirectWriter::new(self.io.clone()).open(&self.spec.path, how, self.spec.group_bytes())?
+            DirectWriter::new(self.io.clone()).open(
+                &self.spec.path,
+                how,
+                self.spec.group_bytes(),
+            )?
         } else {
             self.io.open(&self.spec.path, how, false)?
         };
@@ -541,44 +588,74 @@ impl GroupWriter {
         let size = u64::from(self.group.spec.segment_size);
         let segment = self.address / size;
         let first = self.address == 0;
-        let lead = if first { SEGMENT_HEADER_BYTES + self.group.snapshot.len() } else { 0 };
+        let lead = if first {
+            SEGMENT_HEADER_BYTES + self.group.snapshot.len()
+        } else {
+            0
+        };
         // Strictly less: a segment is never filled to its last byte, so an address always tells
         // its segment.
         let fits = self.address % size + ((lead + batch.len()) as u64) < size;
         let spanned = self.next_ordinal - self.group.spec.first_ordinal + header.ordinals();
-        if (!fits && segment + 1 >= u64::from(self.group.spec.segments)) || (!first && spanned > MAX_GROUP_ORDINALS) {
+        if (!fits && segment + 1 >= u64::from(self.group.spec.segments))
+            || (!first && spanned > MAX_GROUP_ORDINALS)
+        {
             return Err(GroupFull::Roll);
         }
 
         // All memory is taken before the first byte is copied, so that a failure changes nothing.
-        let room = if fits && !first { self.chunk.as_ref().map_or(0, ChunkWriter::remaining) } else { 0 };
+        let room = if fits && !first {
+            self.chunk.as_ref().map_or(0, ChunkWriter::remaining)
+        } else {
+            0
+        };
         let chunks = |bytes: usize| bytes.div_ceil(CHUNK_BYTES);
         let need = match (first, fits) {
             (_, true) => chunks((lead + batch.len()).saturating_sub(room)),
             // A first segment that has room for its header and snapshot only.
             (_, false) => chunks(lead) + chunks(SEGMENT_HEADER_BYTES + batch.len()),
         };
-        let mut fresh = if need > 0 { self.take_chunks(need, keep_chunks, room > 0)? } else { Vec::new() };
+        let mut fresh = if need > 0 {
+            self.take_chunks(need, keep_chunks, room > 0)?
+        } else {
+            Vec::new()
+        };
 
         let mut added: Vec<Slot> = Vec::with_capacity(need);
         let mut at = self.address;
         if first {
             let group = self.group.clone();
             self.chunk = None;
-            self.copy(&self.segment_header(0, now_ms).encode(), &mut at, &mut fresh, &mut added);
+            self.copy(
+                &self.segment_header(0, now_ms).encode(),
+                &mut at,
+                &mut fresh,
+                &mut added,
+            );
             self.copy(&group.snapshot, &mut at, &mut fresh, &mut added);
         }
         let ended = (!fits).then_some((at % size) as u32);
         if !fits {
             at = (segment + 1) * size;
             self.chunk = None;
-            self.copy(&self.segment_header(segment as u32 + 1, now_ms).encode(), &mut at, &mut fresh, &mut added);
+            self.copy(
+                &self.segment_header(segment as u32 + 1, now_ms).encode(),
+                &mut at,
+                &mut fresh,
+                &mut added,
+            );
         }
-        let placed = Place { address: at, ordinal: self.next_ordinal };
+        let placed = Place {
+            address: at,
+            ordinal: self.next_ordinal,
+        };
         self.copy(batch, &mut at, &mut fresh, &mut added);
         debug_assert!(fresh.is_empty(), "chunks taken and not used");
 
-        let end = Place { address: at, ordinal: self.next_ordinal + header.ordinals() };
+        let end = Place {
+            address: at,
+            ordinal: self.next_ordinal + header.ordinals(),
+        };
         let before = self.max_timestamp;
         self.max_timestamp = before.max(header.max_timestamp);
         let mut window = self.group.window.lock();
@@ -596,7 +673,12 @@ impl GroupWriter {
 
     /// Takes `need` chunks, last first, giving back written ones of this group where memory is
     /// short; `filling` keeps the chunk that still has room.
-    fn take_chunks(&self, need: usize, keep: usize, filling: bool) -> Result<Vec<ChunkWriter>, GroupFull> {
+    fn take_chunks(
+        &self,
+        need: usize,
+        keep: usize,
+        filling: bool,
+    ) -> Result<Vec<ChunkWriter>, GroupFull> {
         let least = usize::from(filling);
         let short = self.pool.used() / 3 >= self.pool.limit() / 4;
         let keep = if short { least } else { keep.max(least) };
@@ -612,14 +694,26 @@ impl GroupWriter {
         Ok(taken)
     }
 
-    fn copy(&mut self, mut bytes: &[u8], at: &mut u64, fresh: &mut Vec<ChunkWriter>, added: &mut Vec<Slot>) {
+    fn copy(
+        &mut self,
+        mut bytes: &[u8],
+        at: &mut u64,
+        fresh: &mut Vec<ChunkWriter>,
+        added: &mut Vec<Slot>,
+    ) {
         while !bytes.is_empty() {
-            let full = self.chunk.as_ref().is_none_or(|chunk| chunk.remaining() == 0);
+            let full = self
+                .chunk
+                .as_ref()
+                .is_none_or(|chunk| chunk.remaining() == 0);
             if full {
                 let Some(chunk) = fresh.pop() else {
                     unreachable!("memory was counted before copying");
                 };
-                added.push(Slot { base: *at, reader: chunk.reader() });
+                added.push(Slot {
+                    base: *at,
+                    reader: chunk.reader(),
+                });
                 self.chunk = Some(chunk);
             }
             if let Some(chunk) = self.chunk.as_mut() {
@@ -633,7 +727,10 @@ impl GroupWriter {
     fn segment_header(&self, segment: u32, now_ms: u64) -> SegmentHeader {
         let spec = &self.group.spec;
         let (snapshot_bytes, snapshot_crc) = if segment == 0 {
-            (self.group.snapshot.len() as u32, kera_protocol::batch::crc32c(&self.group.snapshot))
+            (
+                self.group.snapshot.len() as u32,
+                kera_protocol::batch::crc32c(&self.group.snapshot),
+            )
         } else {
             (0, 0)
         };

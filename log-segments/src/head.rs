@@ -38,7 +38,11 @@ impl LaneHead {
     /// A head at `ordinal`, with no group above it.
     pub fn new(ordinal: Ordinal) -> Self {
         let inner = mutex(Rank::Head, Inner::default());
-        Self { ordinal: AtomicU64::new(ordinal), failures: AtomicU64::new(0), inner }
+        Self {
+            ordinal: AtomicU64::new(ordinal),
+            failures: AtomicU64::new(0),
+            inner,
+        }
     }
 
     /// The head: records below it are durable.
@@ -103,7 +107,10 @@ impl LaneHead {
             // One waker waits for its nearest ordinal; once woken it looks at all it waits for.
             known.until = known.until.min(until);
         } else {
-            inner.waiters.push(Waiter { until, waker: waker.clone() });
+            inner.waiters.push(Waiter {
+                until,
+                waker: waker.clone(),
+            });
         }
         true
     }
@@ -111,7 +118,10 @@ impl LaneHead {
     /// Forgets a waker that will not be waited on any more, so that an idle lane does not collect
     /// those of connections that have gone.
     pub fn forget(&self, waker: &Waker) {
-        self.inner.lock().waiters.retain(|w| !w.waker.will_wake(waker));
+        self.inner
+            .lock()
+            .waiters
+            .retain(|w| !w.waker.will_wake(waker));
     }
 
     /// Counts the times that bytes above the head were given up; a waiter that sees it change
@@ -126,7 +136,10 @@ impl LaneHead {
             let mut inner = self.inner.lock();
             self.failures.fetch_add(1, Ordering::AcqRel);
             inner.address = 0;
-            (std::mem::take(&mut inner.groups), std::mem::take(&mut inner.waiters))
+            (
+                std::mem::take(&mut inner.groups),
+                std::mem::take(&mut inner.waiters),
+            )
         };
         for waiter in waiters {
             waiter.waker.wake();

@@ -46,7 +46,9 @@ pub enum LayoutError {
     #[error("bytes are not a {0}")]
     BadMagic(&'static str),
     /// Written by a newer build.
-    #[error("format version {found} is newer than {FORMAT_VERSION}, the newest this build reads; use the newer build")]
+    #[error(
+        "format version {found} is newer than {FORMAT_VERSION}, the newest this build reads; use the newer build"
+    )]
     NewerFormat {
         /// Version found.
         found: u16,
@@ -142,7 +144,8 @@ impl SegmentHeader {
         let mut stream = Uuid16::default();
         stream.copy_from_slice(&head[16..32]);
         let header = Self {
-            stream: StreamId::from_slice(&stream).ok_or(LayoutError::Inconsistent("segment header"))?,
+            stream: StreamId::from_slice(&stream)
+                .ok_or(LayoutError::Inconsistent("segment header"))?,
             streamlet: StreamletId(read_u32(head, 32)),
             lane: LaneId(read_u32(head, 36)),
             group: GroupId(read_u64(head, 40)),
@@ -312,7 +315,10 @@ mod tests {
             if matches!(bit / 8, 8..=11) {
                 continue;
             }
-            assert!(SegmentHeader::decode(&bad).is_err(), "bit {bit} flipped unnoticed");
+            assert!(
+                SegmentHeader::decode(&bad).is_err(),
+                "bit {bit} flipped unnoticed"
+            );
         }
     }
 
@@ -320,15 +326,26 @@ mod tests {
     fn a_newer_format_is_named() {
         let mut bytes = header().encode();
         bytes[8] = 9;
-        assert_eq!(SegmentHeader::decode(&bytes), Err(LayoutError::NewerFormat { found: 9 }));
+        assert_eq!(
+            SegmentHeader::decode(&bytes),
+            Err(LayoutError::NewerFormat { found: 9 })
+        );
         assert_eq!(SegmentHeader::decode(&[0; 96]), Err(LayoutError::Blank));
         assert_eq!(SegmentHeader::decode(&[1; 12]), Err(LayoutError::Blank));
     }
 
     #[test]
     fn the_newer_whole_slot_counts() {
-        let old = DurableMark { sequence: 4, written: 100, ..Default::default() };
-        let new = DurableMark { sequence: 5, written: 200, ..Default::default() };
+        let old = DurableMark {
+            sequence: 4,
+            written: 100,
+            ..Default::default()
+        };
+        let new = DurableMark {
+            sequence: 5,
+            written: 200,
+            ..Default::default()
+        };
         assert_eq!(DurableMark::newest(&old.encode(), &new.encode()), Some(new));
         let mut torn = new.encode();
         torn[50] ^= 1;
@@ -338,7 +355,13 @@ mod tests {
 
     #[test]
     fn written_binds_only_within_its_boot() {
-        let mark = DurableMark { written: 10, synced: 4, boot_id: [1; 16], store_id: [2; 16], ..Default::default() };
+        let mark = DurableMark {
+            written: 10,
+            synced: 4,
+            boot_id: [1; 16],
+            store_id: [2; 16],
+            ..Default::default()
+        };
         assert_eq!(mark.binding_length(&[2; 16], &[1; 16]), 10);
         assert_eq!(mark.binding_length(&[2; 16], &[9; 16]), 4);
     }

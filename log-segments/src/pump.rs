@@ -87,14 +87,21 @@ impl Group {
 
     fn unwritten(&self) -> (Vec<Run>, Place, bool) {
         let window = self.window.lock();
-        (window.runs_from(window.written.address), window.end, window.failed.is_some())
+        (
+            window.runs_from(window.written.address),
+            window.end,
+            window.failed.is_some(),
+        )
     }
 
     fn write_runs(&self, runs: &[Run]) -> io::Result<()> {
         let file = self.file()?;
         for run in runs {
-            let slices: Vec<IoSlice<'_>> =
-                run.parts.iter().map(|(chunk, range)| IoSlice::new(chunk.bytes(range.clone()))).collect();
+            let slices: Vec<IoSlice<'_>> = run
+                .parts
+                .iter()
+                .map(|(chunk, range)| IoSlice::new(chunk.bytes(range.clone())))
+                .collect();
             file.write_vectored_at(&slices, run.address)?;
         }
         Ok(())
@@ -138,7 +145,10 @@ impl Group {
         // Counted first: a slot that may be half written is not written again before the other.
         marked.sequence = mark.sequence;
         let bytes = mark.encode();
-        self.file()?.write_vectored_at(&[IoSlice::new(&bytes)], mark.slot_offset(self.spec.group_bytes()))?;
+        self.file()?.write_vectored_at(
+            &[IoSlice::new(&bytes)],
+            mark.slot_offset(self.spec.group_bytes()),
+        )?;
         (marked.written, marked.synced) = (written.address, synced.address);
         Ok(true)
     }
@@ -258,7 +268,10 @@ impl Pump {
                 // Nobody waits for these bytes; a short pause lets a round carry more of them.
                 let queue = lock(&self.queue);
                 let _unused = self.ready.wait_timeout_while(queue, MEMORY_DELAY, |q| {
-                    !q.stopping && q.groups.iter().all(|g| g.policy() == AckPolicy::Memory && !g.is_hungry())
+                    !q.stopping
+                        && q.groups
+                            .iter()
+                            .all(|g| g.policy() == AckPolicy::Memory && !g.is_hungry())
                 });
             }
         }
@@ -385,8 +398,18 @@ impl Group {
             return Ok((Vec::new(), to));
         }
         let file = self.file()?;
-        let owned = |run: &Run| run.parts.iter().map(|(chunk, range)| chunk.slice(range.clone())).collect();
-        Ok((runs.iter().map(|run| DirectRange::new(file.clone(), run.address, owned(run))).collect(), to))
+        let owned = |run: &Run| {
+            run.parts
+                .iter()
+                .map(|(chunk, range)| chunk.slice(range.clone()))
+                .collect()
+        };
+        Ok((
+            runs.iter()
+                .map(|run| DirectRange::new(file.clone(), run.address, owned(run)))
+                .collect(),
+            to,
+        ))
     }
 
     /// Writes the bytes of a recovered group anew from where they are known to be synced, and syncs
@@ -421,7 +444,10 @@ impl Group {
                 }
                 let next = at + bytes.len() as u64;
                 let range = DirectRange::new(file.clone(), at, vec![bytes.into()]);
-                writer.write_and_sync(vec![range]).into_iter().collect::<io::Result<()>>()?;
+                writer
+                    .write_and_sync(vec![range])
+                    .into_iter()
+                    .collect::<io::Result<()>>()?;
                 at = next;
             }
         }
@@ -461,5 +487,7 @@ impl Group {
 }
 
 fn lock(queue: &std::sync::Mutex<Queue>) -> std::sync::MutexGuard<'_, Queue> {
-    queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    queue
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -51,7 +51,9 @@ pub enum ReadError {
     #[error("bytes are on disk only")]
     WouldBlock,
     /// Bytes do not match their checksum. They are not served.
-    #[error("{file} is damaged at byte {offset}, in the batch expected to hold ordinal {ordinal}: {reason}")]
+    #[error(
+        "{file} is damaged at byte {offset}, in the batch expected to hold ordinal {ordinal}: {reason}"
+    )]
     Damaged {
         /// The group's file.
         file: String,
@@ -84,8 +86,14 @@ impl Group {
             let (from, stop) = window.within(spec.from.max(self.data_start()));
             let stop = stop.min(spec.limit);
             if from >= stop {
-                let next = Place { address: from, ordinal: spec.end_ordinal };
-                return Ok(ReadOut { next, ..Default::default() });
+                let next = Place {
+                    address: from,
+                    ordinal: spec.end_ordinal,
+                };
+                return Ok(ReadOut {
+                    next,
+                    ..Default::default()
+                });
             }
             if from >= window.memory_start() {
                 (from, Ok(window.parts(from, stop)))
@@ -101,7 +109,13 @@ impl Group {
     }
 
     fn read_memory(&self, from: u64, parts: &Parts, spec: &ReadSpec) -> Result<ReadOut, ReadError> {
-        let mut out = ReadOut { next: Place { address: from, ordinal: 0 }, ..Default::default() };
+        let mut out = ReadOut {
+            next: Place {
+                address: from,
+                ordinal: 0,
+            },
+            ..Default::default()
+        };
         let mut taken = 0;
         while taken + HEADER_BYTES <= parts.len {
             let header = BatchHeader::peek(&parts.header_at(taken))
@@ -117,7 +131,10 @@ impl Group {
             }
             taken += header.total_bytes;
             out.batches += 1;
-            out.next = Place { address: from + taken as u64, ordinal: header.next_ordinal() };
+            out.next = Place {
+                address: from + taken as u64,
+                ordinal: header.next_ordinal(),
+            };
         }
         out.bytes = taken;
         out.bufs = parts.slices(taken);
@@ -129,7 +146,13 @@ impl Group {
         let mut want = spec.max_bytes.max(HEADER_BYTES).min(room);
         loop {
             let mut buf = self.read_exact(from, want, spec.cached_only)?;
-            let mut out = ReadOut { next: Place { address: from, ordinal: 0 }, ..Default::default() };
+            let mut out = ReadOut {
+                next: Place {
+                    address: from,
+                    ordinal: 0,
+                },
+                ..Default::default()
+            };
             let mut need = None;
             while out.bytes < buf.len() {
                 let rest = &buf[out.bytes..];
@@ -141,7 +164,10 @@ impl Group {
                         }
                         out.bytes += header.total_bytes;
                         out.batches += 1;
-                        out.next = Place { address: from + out.bytes as u64, ordinal: header.next_ordinal() };
+                        out.next = Place {
+                            address: from + out.bytes as u64,
+                            ordinal: header.next_ordinal(),
+                        };
                     }
                     Ok(Loaded::Part(bytes)) => {
                         need = Some(bytes);
@@ -166,24 +192,42 @@ impl Group {
 
     /// Checks the batch at the start of `rest`, loaded from the file at `at`; `at.ordinal` is what
     /// should follow, unless it is the `first` that was read. `stop` is where the data ends.
-    fn check_loaded(&self, rest: &[u8], at: Place, first: bool, stop: u64) -> Result<Loaded, ReadError> {
+    fn check_loaded(
+        &self,
+        rest: &[u8],
+        at: Place,
+        first: bool,
+        stop: u64,
+    ) -> Result<Loaded, ReadError> {
         if rest.len() < HEADER_BYTES && at.address + HEADER_BYTES as u64 <= stop {
             return Ok(Loaded::Part(HEADER_BYTES));
         }
-        let header = BatchHeader::peek(rest).map_err(|e| self.damaged(at.address, at.ordinal, e.to_string()))?;
+        let header = BatchHeader::peek(rest)
+            .map_err(|e| self.damaged(at.address, at.ordinal, e.to_string()))?;
         // Only what a job rewrote has gaps.
         let follows = first || header.base_ordinal == at.ordinal || self.spec.generation > 0;
-        if header.epoch != self.spec.epoch || header.base_ordinal < self.spec.first_ordinal || !follows {
-            let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
+        if header.epoch != self.spec.epoch
+            || header.base_ordinal < self.spec.first_ordinal
+            || !follows
+        {
+            let reason = format!(
+                "it belongs to epoch {}, ordinal {}",
+                header.epoch, header.base_ordinal
+            );
             return Err(self.damaged(at.address, at.ordinal, reason));
         }
         if at.address + header.total_bytes as u64 > stop {
-            return Err(self.damaged(at.address, header.base_ordinal, "it runs past the end of the data".into()));
+            return Err(self.damaged(
+                at.address,
+                header.base_ordinal,
+                "it runs past the end of the data".into(),
+            ));
         }
         if header.total_bytes > rest.len() {
             return Ok(Loaded::Part(header.total_bytes));
         }
-        batch::verify(rest).map_err(|e| self.damaged(at.address, header.base_ordinal, e.to_string()))?;
+        batch::verify(rest)
+            .map_err(|e| self.damaged(at.address, header.base_ordinal, e.to_string()))?;
         Ok(Loaded::Whole(header))
     }
 
@@ -191,18 +235,26 @@ impl Group {
         let file = self.file().map_err(|error| self.io_error(error))?;
         let mut buf = vec![0; want];
         let got = if cached_only {
-            match file.try_read_cached(&mut buf, from).map_err(|error| self.io_error(error))? {
+            match file
+                .try_read_cached(&mut buf, from)
+                .map_err(|error| self.io_error(error))?
+            {
                 Some(got) => got,
                 None => return Err(ReadError::WouldBlock),
             }
         } else {
-            file.read_at(&mut buf, from).map_err(|error| self.io_error(error))?
+            file.read_at(&mut buf, from)
+                .map_err(|error| self.io_error(error))?
         };
         if got < want {
             if cached_only {
                 return Err(ReadError::WouldBlock);
             }
-            return Err(self.damaged(from + got as u64, 0, "the file ends before the group does".into()));
+            return Err(self.damaged(
+                from + got as u64,
+                0,
+                "the file ends before the group does".into(),
+            ));
         }
         Ok(buf)
     }
@@ -212,8 +264,18 @@ impl Group {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn locate(&self, ordinal: Ordinal, hint: Option<u64>, cached_only: bool) -> Result<Place, ReadError> {
-        self.walk(cached_only, hint, |index| index.floor_ordinal(ordinal), |header| header.next_ordinal() > ordinal)
+    pub fn locate(
+        &self,
+        ordinal: Ordinal,
+        hint: Option<u64>,
+        cached_only: bool,
+    ) -> Result<Place, ReadError> {
+        self.walk(
+            cached_only,
+            hint,
+            |index| index.floor_ordinal(ordinal),
+            |header| header.next_ordinal() > ordinal,
+        )
     }
 
     /// The place of the first batch with a record at or after `timestamp`, or the end.
@@ -221,7 +283,12 @@ impl Group {
     /// # Errors
     /// As [`Self::read`].
     pub fn locate_time(&self, timestamp: i64, cached_only: bool) -> Result<Place, ReadError> {
-        self.walk(cached_only, None, |index| index.floor_time(timestamp), |header| header.max_timestamp >= timestamp)
+        self.walk(
+            cached_only,
+            None,
+            |index| index.floor_time(timestamp),
+            |header| header.max_timestamp >= timestamp,
+        )
     }
 
     fn walk(
@@ -233,8 +300,14 @@ impl Group {
     ) -> Result<Place, ReadError> {
         let (end, mut place) = {
             let window = self.loaded_window(cached_only)?;
-            let start = Place { address: self.data_start(), ordinal: self.spec.first_ordinal };
-            let at = floor(&window.index).map_or(start, |e| Place { address: e.address, ordinal: e.ordinal });
+            let start = Place {
+                address: self.data_start(),
+                ordinal: self.spec.first_ordinal,
+            };
+            let at = floor(&window.index).map_or(start, |e| Place {
+                address: e.address,
+                ordinal: e.ordinal,
+            });
             (window.end, at)
         };
         if let Some(hint) = hint.filter(|hint| *hint > place.address && *hint < end.address) {
@@ -244,19 +317,33 @@ impl Group {
                 && header.base_ordinal >= place.ordinal
                 && !found_earlier(&header, &found)
             {
-                place = Place { address, ordinal: header.base_ordinal };
+                place = Place {
+                    address,
+                    ordinal: header.base_ordinal,
+                };
             }
         }
         while place.address < end.address {
-            let Some((header, address)) = self.header_at(place.address, cached_only)? else { break };
+            let Some((header, address)) = self.header_at(place.address, cached_only)? else {
+                break;
+            };
             if header.epoch != self.spec.epoch || header.base_ordinal < place.ordinal {
-                let reason = format!("it belongs to epoch {}, ordinal {}", header.epoch, header.base_ordinal);
+                let reason = format!(
+                    "it belongs to epoch {}, ordinal {}",
+                    header.epoch, header.base_ordinal
+                );
                 return Err(self.damaged(address, place.ordinal, reason));
             }
             if found(&header) {
-                return Ok(Place { address, ordinal: header.base_ordinal });
+                return Ok(Place {
+                    address,
+                    ordinal: header.base_ordinal,
+                });
             }
-            place = Place { address: address + header.total_bytes as u64, ordinal: header.next_ordinal() };
+            place = Place {
+                address: address + header.total_bytes as u64,
+                ordinal: header.next_ordinal(),
+            };
         }
         Ok(end)
     }
@@ -266,13 +353,24 @@ impl Group {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn cut(&self, from: Place, limit: u64, head: Ordinal, max_bytes: u64, max_ordinals: u64) -> Result<Place, ReadError> {
+    pub fn cut(
+        &self,
+        from: Place,
+        limit: u64,
+        head: Ordinal,
+        max_bytes: u64,
+        max_ordinals: u64,
+    ) -> Result<Place, ReadError> {
         let mut end = from;
         while end.address < limit
             && let Some((header, address)) = self.header_at(end.address, false)?
         {
-            let next = Place { address: address + header.total_bytes as u64, ordinal: header.next_ordinal() };
-            let over = next.address - from.address > max_bytes || next.ordinal - from.ordinal > max_ordinals;
+            let next = Place {
+                address: address + header.total_bytes as u64,
+                ordinal: header.next_ordinal(),
+            };
+            let over = next.address - from.address > max_bytes
+                || next.ordinal - from.ordinal > max_ordinals;
             if next.address > limit || next.ordinal > head || (over && end.address > from.address) {
                 break;
             }
@@ -291,7 +389,10 @@ impl Group {
         let window = self.window.lock();
         let entries = window.index.entries();
         let after = entries.partition_point(|e| e.address <= address);
-        after.checked_sub(1).map(|i| Place { address: entries[i].address, ordinal: entries[i].ordinal })
+        after.checked_sub(1).map(|i| Place {
+            address: entries[i].address,
+            ordinal: entries[i].ordinal,
+        })
     }
 
     /// Shows `visit` the header of every batch, in order.
@@ -302,7 +403,9 @@ impl Group {
         let end = self.loaded_window(false)?.end.address;
         let mut at = self.data_start();
         while at < end {
-            let Some((header, address)) = self.header_at(at, false)? else { break };
+            let Some((header, address)) = self.header_at(at, false)? else {
+                break;
+            };
             visit(&header);
             at = address + header.total_bytes as u64;
         }
@@ -310,21 +413,28 @@ impl Group {
     }
 
     /// The header of the batch at `address`, stepping over the end of a segment.
-    fn header_at(&self, address: u64, cached_only: bool) -> Result<Option<(BatchHeader, u64)>, ReadError> {
+    fn header_at(
+        &self,
+        address: u64,
+        cached_only: bool,
+    ) -> Result<Option<(BatchHeader, u64)>, ReadError> {
         let (at, parts) = {
             let window = self.loaded_window(cached_only)?;
             let (at, stop) = window.within(address);
             if at + HEADER_BYTES as u64 > stop {
                 return Ok(None);
             }
-            let parts = (at >= window.memory_start()).then(|| window.parts(at, at + HEADER_BYTES as u64));
+            let parts =
+                (at >= window.memory_start()).then(|| window.parts(at, at + HEADER_BYTES as u64));
             (at, parts)
         };
         let header = match parts {
             Some(parts) => BatchHeader::peek(&Parts::new(parts).header_at(0)),
             None => BatchHeader::peek(&self.read_exact(at, HEADER_BYTES, cached_only)?),
         };
-        header.map(|h| Some((h, at))).map_err(|e| self.damaged(at, 0, e.to_string()))
+        header
+            .map(|h| Some((h, at)))
+            .map_err(|e| self.damaged(at, 0, e.to_string()))
     }
 
     /// The window with index and segment ends in it, loaded first if need be.
@@ -362,7 +472,11 @@ impl Group {
             None => {
                 let scanned = scan::scan(&*file, &spec, |_, _| {}).map_err(unusable)?;
                 if scanned.end.address < end.address {
-                    return Err(self.damaged(scanned.end.address, scanned.end.ordinal, scanned.stop.to_string()));
+                    return Err(self.damaged(
+                        scanned.end.address,
+                        scanned.end.ordinal,
+                        scanned.stop.to_string(),
+                    ));
                 }
                 (scanned.segment_ends, scanned.index, scanned.max_timestamp)
             }
@@ -402,7 +516,8 @@ impl Group {
             }
         };
         let at = self.spec.group_bytes() + FOOTER_OFFSET;
-        self.file()?.write_vectored_at(&[std::io::IoSlice::new(&footer.encode())], at)
+        self.file()?
+            .write_vectored_at(&[std::io::IoSlice::new(&footer.encode())], at)
     }
 
     /// Drops index and memory of an idle closed group; the next read loads it again.
@@ -417,11 +532,19 @@ impl Group {
     }
 
     fn damaged(&self, offset: u64, ordinal: Ordinal, reason: String) -> ReadError {
-        ReadError::Damaged { file: self.spec.path.display().to_string(), offset, ordinal, reason }
+        ReadError::Damaged {
+            file: self.spec.path.display().to_string(),
+            offset,
+            ordinal,
+            reason,
+        }
     }
 
     fn io_error(&self, error: std::io::Error) -> ReadError {
-        ReadError::Io { file: self.spec.path.display().to_string(), error }
+        ReadError::Io {
+            file: self.spec.path.display().to_string(),
+            error,
+        }
     }
 }
 
@@ -440,7 +563,12 @@ fn found_earlier(header: &BatchHeader, found: &impl Fn(&BatchHeader) -> bool) ->
     if header.base_ordinal == 0 {
         return false;
     }
-    let before = BatchHeader { base_ordinal: header.base_ordinal - 1, last_ordinal_delta: 0, max_timestamp: i64::MIN, ..*header };
+    let before = BatchHeader {
+        base_ordinal: header.base_ordinal - 1,
+        last_ordinal_delta: 0,
+        max_timestamp: i64::MIN,
+        ..*header
+    };
     found(&before)
 }
 

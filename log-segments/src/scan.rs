@@ -11,7 +11,9 @@ use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
 use crate::footer::SparseIndex;
 use crate::group::GroupSpec;
 use crate::io::File;
-use crate::layout::{DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::layout::{
+    DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
+};
 use crate::pump::Incarnation;
 use crate::window::Place;
 
@@ -54,7 +56,10 @@ impl ScanSpec {
 
     /// For a closed group of a known record: headers only, up to its length.
     pub fn closed(spec: &GroupSpec, end: Place) -> Self {
-        Self { limit: Some(end.address), ..Self::open(spec, Incarnation::default()) }
+        Self {
+            limit: Some(end.address),
+            ..Self::open(spec, Incarnation::default())
+        }
     }
 }
 
@@ -133,8 +138,14 @@ impl Scanned {
         self.end = place;
         self.batches = self.batches.saturating_sub(1);
         self.stop = Stop::Repeats;
-        self.segment_ends.truncate((place.address / u64::from(self.header.segment_size)) as usize);
-        let kept = self.index.entries().iter().copied().filter(|entry| entry.address < place.address);
+        self.segment_ends
+            .truncate((place.address / u64::from(self.header.segment_size)) as usize);
+        let kept = self
+            .index
+            .entries()
+            .iter()
+            .copied()
+            .filter(|entry| entry.address < place.address);
         self.index = SparseIndex::from_entries(kept.collect());
     }
 }
@@ -169,8 +180,12 @@ pub fn read_head(file: &dyn File, spec: &ScanSpec) -> Result<(SegmentHeader, Vec
     head(&mut BlockReader::new(file), spec)
 }
 
-fn head(reader: &mut BlockReader<'_>, spec: &ScanSpec) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
-    let header = SegmentHeader::decode(reader.at(0, SEGMENT_HEADER_BYTES)?).map_err(ScanError::NoHeader)?;
+fn head(
+    reader: &mut BlockReader<'_>,
+    spec: &ScanSpec,
+) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
+    let header =
+        SegmentHeader::decode(reader.at(0, SEGMENT_HEADER_BYTES)?).map_err(ScanError::NoHeader)?;
     check_identity(&header, spec)?;
     let snapshot = reader.owned(SEGMENT_HEADER_BYTES as u64, header.snapshot_bytes as usize)?;
     if snapshot.len() < header.snapshot_bytes as usize || crc32c(&snapshot) != header.snapshot_crc {
@@ -197,12 +212,19 @@ pub fn scan(
         m.binding_length(&spec.incarnation.store_id, &spec.incarnation.boot_id)
     });
     // A mark is as true as the bytes it speaks of: within the incarnation, or for synced bytes.
-    let trusted = if spec.verify_all { 0 } else { spec.limit.unwrap_or(binding) };
+    let trusted = if spec.verify_all {
+        0
+    } else {
+        spec.limit.unwrap_or(binding)
+    };
 
     let data_start = SEGMENT_HEADER_BYTES as u64 + u64::from(header.snapshot_bytes);
     let mut out = Scanned {
         data_start,
-        end: Place { address: data_start, ordinal: header.first_ordinal },
+        end: Place {
+            address: data_start,
+            ordinal: header.first_ordinal,
+        },
         batches: 0,
         max_timestamp: i64::MIN,
         segment_ends: Vec::new(),
@@ -217,7 +239,11 @@ pub fn scan(
     loop {
         let at = out.end.address;
         if at >= limit {
-            out.stop = if spec.limit.is_some() { Stop::Limit } else { Stop::EndOfData };
+            out.stop = if spec.limit.is_some() {
+                Stop::Limit
+            } else {
+                Stop::EndOfData
+            };
             break;
         }
         let segment = at / size;
@@ -225,7 +251,11 @@ pub fn scan(
         // Where only headers are walked and batches are large, what lies between is not read.
         let large = at < trusted && at - data_start > out.batches * LARGE_BATCH;
         reader.block = if large { SMALL_BLOCK } else { BLOCK };
-        let head = if left < HEADER_BYTES as u64 { &[][..] } else { reader.at(at, HEADER_BYTES)? };
+        let head = if left < HEADER_BYTES as u64 {
+            &[][..]
+        } else {
+            reader.at(at, HEADER_BYTES)?
+        };
         if head.len() < HEADER_BYTES || head.iter().all(|b| *b == 0) {
             match next_segment(&mut reader, &out, segment as u32 + 1)? {
                 Next::Continue => {
@@ -245,7 +275,10 @@ pub fn scan(
                 out.index.note(batch.base_ordinal, at, out.max_timestamp);
                 out.max_timestamp = out.max_timestamp.max(batch.max_timestamp);
                 out.batches += 1;
-                out.end = Place { address: at + batch.total_bytes as u64, ordinal: batch.next_ordinal() };
+                out.end = Place {
+                    address: at + batch.total_bytes as u64,
+                    ordinal: batch.next_ordinal(),
+                };
             }
             Err(stop) => {
                 out.stop = stop;
@@ -258,7 +291,11 @@ pub fn scan(
 }
 
 fn check_identity(header: &SegmentHeader, spec: &ScanSpec) -> Result<(), ScanError> {
-    let lane = LaneKey { stream: header.stream, streamlet: header.streamlet, lane: header.lane };
+    let lane = LaneKey {
+        stream: header.stream,
+        streamlet: header.streamlet,
+        lane: header.lane,
+    };
     let fits = spec.lane.is_none_or(|l| l == lane)
         && spec.group.is_none_or(|g| g == header.group)
         && spec.epoch.is_none_or(|e| e == header.epoch)
@@ -283,7 +320,11 @@ enum Next {
     Stop(Stop),
 }
 
-fn next_segment(reader: &mut BlockReader<'_>, out: &Scanned, segment: u32) -> Result<Next, ScanError> {
+fn next_segment(
+    reader: &mut BlockReader<'_>,
+    out: &Scanned,
+    segment: u32,
+) -> Result<Next, ScanError> {
     if segment >= out.header.segments {
         return Ok(Next::Stop(Stop::EndOfData));
     }
@@ -322,14 +363,23 @@ fn check_batch(
         Err(error) => return Ok(Err(Stop::Batch(error))),
     };
     if header.epoch != out.header.epoch {
-        return Ok(Err(Stop::Epoch { expected: out.header.epoch, found: header.epoch }));
+        return Ok(Err(Stop::Epoch {
+            expected: out.header.epoch,
+            found: header.epoch,
+        }));
     }
     if header.base_ordinal != out.end.ordinal {
-        return Ok(Err(Stop::Ordinal { expected: out.end.ordinal, found: header.base_ordinal }));
+        return Ok(Err(Stop::Ordinal {
+            expected: out.end.ordinal,
+            found: header.base_ordinal,
+        }));
     }
     if header.total_bytes as u64 > left {
         let have = left as usize;
-        return Ok(Err(Stop::Batch(BatchError::Truncated { need: header.total_bytes, have })));
+        return Ok(Err(Stop::Batch(BatchError::Truncated {
+            need: header.total_bytes,
+            have,
+        })));
     }
     if trusted {
         return Ok(Ok(header));
@@ -363,7 +413,12 @@ struct BlockReader<'a> {
 
 impl<'a> BlockReader<'a> {
     fn new(file: &'a dyn File) -> Self {
-        Self { file, block: BLOCK, start: 0, buf: Vec::new() }
+        Self {
+            file,
+            block: BLOCK,
+            start: 0,
+            buf: Vec::new(),
+        }
     }
 
     /// The `len` bytes at `at`, fewer only at the end of the file.

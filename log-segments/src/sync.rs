@@ -94,7 +94,10 @@ mod ranked {
 
     impl<T> Mutex<T> {
         pub(super) fn ranked(rank: Rank, value: T) -> Self {
-            Self { rank, raw: Raw::new(value) }
+            Self {
+                rank,
+                raw: Raw::new(value),
+            }
         }
 
         /// Waits for the lock.
@@ -103,16 +106,27 @@ mod ranked {
         /// If the thread holds a lock of the same or a higher rank.
         #[track_caller]
         pub fn lock(&self) -> MutexGuard<'_, T> {
-            let above = HELD.with(|held| held.borrow().iter().copied().find(|rank| *rank >= self.rank));
+            let above = HELD.with(|held| {
+                held.borrow()
+                    .iter()
+                    .copied()
+                    .find(|rank| *rank >= self.rank)
+            });
             if let Some(above) = above
                 && !std::thread::panicking()
             {
-                panic!("lock order: {:?} is asked for while {above:?} is held", self.rank);
+                panic!(
+                    "lock order: {:?} is asked for while {above:?} is held",
+                    self.rank
+                );
             }
             #[cfg(not(kera_shuttle))]
             let raw = self.raw.lock();
             #[cfg(kera_shuttle)]
-            let raw = self.raw.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let raw = self
+                .raw
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             MutexGuard::new(self.rank, raw)
         }
 

@@ -94,14 +94,22 @@ impl Window {
             self.synced = place;
         }
         self.slots.clear();
-        self.segment_ends.truncate((place.address / self.segment_size) as usize);
-        let kept = self.index.entries().iter().copied().filter(|entry| entry.address < place.address);
+        self.segment_ends
+            .truncate((place.address / self.segment_size) as usize);
+        let kept = self
+            .index
+            .entries()
+            .iter()
+            .copied()
+            .filter(|entry| entry.address < place.address);
         self.index = SparseIndex::from_entries(kept.collect());
     }
 
     /// Lowest address served from memory; the end if nothing is.
     pub(crate) fn memory_start(&self) -> u64 {
-        self.slots.front().map_or(self.end.address, |slot| slot.base)
+        self.slots
+            .front()
+            .map_or(self.end.address, |slot| slot.base)
     }
 
     /// Where batches of `segment` end, if the segment is finished or the last.
@@ -154,7 +162,10 @@ impl Window {
             let segment = at / self.segment_size;
             let stop = self.end_of_segment(segment);
             if at < stop {
-                runs.push(Run { address: at, parts: self.parts(at, stop) });
+                runs.push(Run {
+                    address: at,
+                    parts: self.parts(at, stop),
+                });
             }
             if segment as usize >= self.segment_ends.len() {
                 break;
@@ -169,7 +180,10 @@ impl Window {
     pub(crate) fn evict(&mut self, keep: usize) -> usize {
         let mut evicted = 0;
         while self.slots.len() > keep
-            && self.slots.front().is_some_and(|slot| slot.end() <= self.written.address)
+            && self
+                .slots
+                .front()
+                .is_some_and(|slot| slot.end() <= self.written.address)
         {
             self.slots.pop_front();
             evicted += 1;

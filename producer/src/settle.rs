@@ -63,7 +63,8 @@ impl Shared {
                 self.stale.store(true, Ordering::SeqCst);
                 return (Next::Later, None);
             }
-            Again::Gap if state.broken => {
+            // What a `memory` stream forgot was promised to nobody: go on as another producer.
+            Again::Gap if state.broken || self.forgetful => {
                 state.mode = Mode::Renewing;
                 return (Next::Renew, None);
             }

@@ -33,6 +33,9 @@ pub(crate) struct Shared {
     /// 16 bytes, as frames carry them.
     stream_id: Bytes,
     pub(crate) append_time: bool,
+    /// The stream acknowledges in memory only, so that acknowledged batches may be gone after a
+    /// crash of the broker.
+    pub(crate) forgetful: bool,
     /// A slot's index is a key's hash modulo their number: slot `i` is lane `i / M` of streamlet
     /// `i % M`; if owners pick lanes, there is one slot per streamlet.
     pub(crate) slots: Slots,
@@ -89,6 +92,7 @@ impl Shared {
             client,
             stream_id: Bytes::copy_from_slice(meta.id.as_bytes()),
             append_time: meta.config.timestamp_type() == v1::TimestampType::Append,
+            forgetful: meta.config.ack() == v1::AckPolicy::Memory,
             resplitting: Mutex::default(),
             links: Mutex::default(),
             identity,

@@ -64,7 +64,11 @@ impl Appended {
         if self.head.failures() != self.failures {
             return Outcome::Lost;
         }
-        if passed { Outcome::Durable } else { Outcome::Pending }
+        if passed {
+            Outcome::Durable
+        } else {
+            Outcome::Pending
+        }
     }
 
     /// As [`Self::outcome`], and if that is pending has `waker` woken when to look again.
@@ -92,7 +96,9 @@ pub enum AppendError {
         lanes: u32,
     },
     /// The client split its records by an older number of lanes.
-    #[error("the stream's lanes have grown to generation {current}, the batch was built for {found}")]
+    #[error(
+        "the stream's lanes have grown to generation {current}, the batch was built for {found}"
+    )]
     StaleLanes {
         /// In force.
         current: u32,
@@ -134,11 +140,19 @@ impl Streamlet {
     /// # Errors
     /// [`AppendError`]. On [`AppendError::NoMemory`] and [`AppendError::Recovering`] the caller may
     /// try again shortly.
-    pub fn append(&self, batch: &mut [u8], header: &BatchHeader, spec: AppendSpec) -> Result<Appended, AppendError> {
+    pub fn append(
+        &self,
+        batch: &mut [u8],
+        header: &BatchHeader,
+        spec: AppendSpec,
+    ) -> Result<Appended, AppendError> {
         let settings = self.settings.load();
         let limit = settings.max_batch_bytes.min(largest_batch(&settings));
         if batch.len() > limit {
-            return Err(AppendError::TooLarge { size: batch.len(), limit });
+            return Err(AppendError::TooLarge {
+                size: batch.len(),
+                limit,
+            });
         }
         let mut reclaimed = false;
         loop {
@@ -173,7 +187,9 @@ impl Streamlet {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::DiskFull);
         }
-        let begun = self.open_group(&mut inner, lane, spec.now_ms).ok_or(AppendError::Recovering)?;
+        let begun = self
+            .open_group(&mut inner, lane, spec.now_ms)
+            .ok_or(AppendError::Recovering)?;
         drop(inner);
         Ok((lane, self.announce(lane, begun)))
     }
@@ -204,6 +220,15 @@ impl Streamlet {
         };
         let verdict = tail.state.check(header);
         if let Ok(Verdict::Duplicate(base)) = verdict {
+            drop(tail);
+            if active.group.is_broken() {
+                // Its sender may wait for bytes that will never be durable.
+                (self.env.jobs)(Job::Repair {
+                    stream: self.stream,
+                    streamlet: self.id,
+                    lane,
+                });
+            }
             return Ok(Some(appended(base, true)));
         }
         // After the duplicate check: a retry of what was stored under the older split still is one.
@@ -212,7 +237,10 @@ impl Streamlet {
             && let Some(found) = spec.lane_generation
             && found != tail.lane_generation
         {
-            return Err(AppendError::StaleLanes { current: tail.lane_generation, found });
+            return Err(AppendError::StaleLanes {
+                current: tail.lane_generation,
+                found,
+            });
         }
         verdict?;
         if self.env.disk_full.load(Ordering::Relaxed) {
@@ -221,7 +249,11 @@ impl Streamlet {
         }
         if active.group.is_broken() {
             drop(tail);
-            (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+            (self.env.jobs)(Job::Repair {
+                stream: self.stream,
+                streamlet: self.id,
+                lane,
+            });
             return Err(AppendError::Recovering);
         }
         let base = tail.writer.next_ordinal();
@@ -229,18 +261,30 @@ impl Streamlet {
             return Err(AppendError::Exhausted);
         }
         batch::patch(bytes, base, active.group.spec().epoch);
-        let placed = BatchHeader { base_ordinal: base, epoch: active.group.spec().epoch, ..*header };
-        match tail.writer.append(bytes, &placed, spec.now_ms, self.env.limits.keep_chunks) {
+        let placed = BatchHeader {
+            base_ordinal: base,
+            epoch: active.group.spec().epoch,
+            ..*header
+        };
+        match tail
+            .writer
+            .append(bytes, &placed, spec.now_ms, self.env.limits.keep_chunks)
+        {
             Ok(_) => {}
             Err(GroupFull::Roll) => return Ok(None),
             Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
         }
-        tail.state.note(&placed, spec.now_ms, self.env.limits.max_producers);
+        tail.state
+            .note(&placed, spec.now_ms, self.env.limits.max_producers);
         let prepare = !tail.prepare_asked && tail.writer.fill() >= self.env.limits.prepare_at;
         tail.prepare_asked |= prepare;
         drop(tail);
         if prepare {
-            (self.env.jobs)(Job::Prepare { stream: self.stream, streamlet: self.id, lane });
+            (self.env.jobs)(Job::Prepare {
+                stream: self.stream,
+                streamlet: self.id,
+                lane,
+            });
         }
         Ok(Some(appended(base, false)))
     }
@@ -265,7 +309,10 @@ fn choose_lane(
     let lanes = inner.lanes.len() as u32;
     if spec.lane != ANY_LANE && (settings.lane_by_key || !header.is_idempotent()) {
         if spec.lane >= lanes {
-            return Err(AppendError::UnknownLane { lane: spec.lane, lanes });
+            return Err(AppendError::UnknownLane {
+                lane: spec.lane,
+                lanes,
+            });
         }
         return Ok(LaneId(spec.lane));
     }
@@ -290,7 +337,9 @@ fn drop_pins(inner: &mut Inner) {
     let mut remembered = HashSet::new();
     for lane in &inner.lanes {
         match &lane.slot {
-            LaneSlot::Active(active) => remembered.extend(active.tail.lock().state.producer_epochs()),
+            LaneSlot::Active(active) => {
+                remembered.extend(active.tail.lock().state.producer_epochs())
+            }
             LaneSlot::Idle(carry) => remembered.extend(carry.state.producer_epochs()),
             // What a lane under repair remembers is not known now: keep all.
             LaneSlot::Failed => {
@@ -299,7 +348,9 @@ fn drop_pins(inner: &mut Inner) {
             }
         }
     }
-    inner.pins.retain(|producer, _| remembered.contains(producer));
+    inner
+        .pins
+        .retain(|producer, _| remembered.contains(producer));
     inner.pins_limit = (inner.pins.len() * 2).max(MIN_PINS);
 }
 

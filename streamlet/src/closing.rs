@@ -57,10 +57,18 @@ impl Job {
     /// The streamlet it is for.
     pub fn target(&self) -> (StreamId, StreamletId) {
         match self {
-            Self::Close { stream, streamlet, .. }
-            | Self::Prepare { stream, streamlet, .. }
-            | Self::Record { stream, streamlet, .. }
-            | Self::Repair { stream, streamlet, .. } => (*stream, *streamlet),
+            Self::Close {
+                stream, streamlet, ..
+            }
+            | Self::Prepare {
+                stream, streamlet, ..
+            }
+            | Self::Record {
+                stream, streamlet, ..
+            }
+            | Self::Repair {
+                stream, streamlet, ..
+            } => (*stream, *streamlet),
         }
     }
 }
@@ -98,12 +106,17 @@ impl Streamlet {
     fn close_frozen(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
         let groups: Vec<Arc<Group>> = {
             let inner = self.inner.lock();
-            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return true };
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+                return true;
+            };
             if matches!(slot.slot, LaneSlot::Failed) {
                 // Repair closes what counts, all at once, and decides where the lane goes on.
                 return false;
             }
-            let frozen = slot.groups.values().filter(|g| g.lane_head().is_some() && g.is_frozen());
+            let frozen = slot
+                .groups
+                .values()
+                .filter(|g| g.lane_head().is_some() && g.is_frozen());
             frozen.cloned().collect()
         };
         for group in groups {
@@ -115,14 +128,21 @@ impl Streamlet {
     }
 
     fn close_one(self: &Arc<Self>, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
-        if group.policy() == AckPolicy::Synced && group.synced().address < group.end_address() && !group.is_broken() {
+        if group.policy() == AckPolicy::Synced
+            && group.synced().address < group.end_address()
+            && !group.is_broken()
+        {
             // Files of `synced` streams are written by the pump alone.
             self.env.pump.submit(group);
             return false;
         }
         if let Err(error) = self.env.pump.settle(group) {
             tracing::warn!(group = ?group, %error, "a full group could not be synced");
-            (self.env.jobs)(Job::Repair { stream: self.stream, streamlet: self.id, lane });
+            (self.env.jobs)(Job::Repair {
+                stream: self.stream,
+                streamlet: self.id,
+                lane,
+            });
             // None behind it may be closed: after the repair the lane goes on where this one ends.
             return false;
         }
@@ -139,7 +159,11 @@ impl Streamlet {
             tracing::warn!(group = ?group, %error, "writing a footer failed");
         }
         let closed = self.closed_record(lane, group, now_ms, None);
-        if let Err(error) = self.env.recorder.record_now(group.spec().epoch, vec![GroupChange::Close(closed)]) {
+        if let Err(error) = self
+            .env
+            .recorder
+            .record_now(group.spec().epoch, vec![GroupChange::Close(closed)])
+        {
             tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
             return false;
         }
@@ -149,14 +173,21 @@ impl Streamlet {
 
     fn is_alone(&self, lane: LaneId, group: &Group) -> bool {
         let inner = self.inner.lock();
-        inner.lanes.get(lane.0 as usize).is_none_or(|slot| slot.groups.keys().all(|id| *id == group.id()))
+        inner
+            .lanes
+            .get(lane.0 as usize)
+            .is_none_or(|slot| slot.groups.keys().all(|id| *id == group.id()))
     }
 
     /// Removes a group that ended without a batch. The lane's state is in an older group, in its
     /// successor or in memory: an empty one never became the only place for it.
     fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
         let change = GroupChange::Delete(self.group_name(group.id()));
-        if let Err(error) = self.env.recorder.record_now(group.spec().epoch, vec![change]) {
+        if let Err(error) = self
+            .env
+            .recorder
+            .record_now(group.spec().epoch, vec![change])
+        {
             tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
             return false;
         }
@@ -181,7 +212,10 @@ impl Streamlet {
     fn state_at_end(&self, lane: LaneId, group: GroupId) -> Option<Vec<u8>> {
         let mut inner = self.inner.lock();
         let slot = &mut inner.lanes[lane.0 as usize];
-        let next = slot.groups.range((Bound::Excluded(group), Bound::Unbounded)).next();
+        let next = slot
+            .groups
+            .range((Bound::Excluded(group), Bound::Unbounded))
+            .next();
         match (next, &mut slot.slot) {
             (Some((_, next)), _) if next.lane_head().is_some() => Some(next.snapshot().to_vec()),
             (None, LaneSlot::Idle(carry)) => Some(carry.state.encode(usize::MAX)),
@@ -234,7 +268,9 @@ impl Streamlet {
         let mut given = 0;
         for lane in &inner.lanes {
             let newest = lane.groups.values().rev().take(2);
-            given += newest.map(|group| group.shed(usize::from(!group.is_frozen()))).sum::<usize>();
+            given += newest
+                .map(|group| group.shed(usize::from(!group.is_frozen())))
+                .sum::<usize>();
         }
         given
     }
@@ -246,7 +282,9 @@ impl Streamlet {
         if max_age == 0 {
             return 0;
         }
-        self.end_active(now_ms, |active| now_ms.saturating_sub(active.created_ms) >= max_age)
+        self.end_active(now_ms, |active| {
+            now_ms.saturating_sub(active.created_ms) >= max_age
+        })
     }
 
     /// Ends every active group, as at a clean stop, and closes what is frozen.
@@ -261,12 +299,18 @@ impl Streamlet {
         all
     }
 
-    fn end_active(&self, now_ms: u64, which: impl Fn(&crate::streamlet::ActiveGroup) -> bool) -> usize {
+    fn end_active(
+        &self,
+        now_ms: u64,
+        which: impl Fn(&crate::streamlet::ActiveGroup) -> bool,
+    ) -> usize {
         let mut ended = Vec::new();
         {
             let mut inner = self.inner.lock();
             for (index, lane) in inner.lanes.iter_mut().enumerate() {
-                let Some(active) = lane.active() else { continue };
+                let Some(active) = lane.active() else {
+                    continue;
+                };
                 if which(&active)
                     && !active.group.is_broken()
                     && let Some(carry) = self.freeze(&active, now_ms)
@@ -277,16 +321,18 @@ impl Streamlet {
             }
         }
         for lane in &ended {
-            (self.env.jobs)(Job::Close { stream: self.stream, streamlet: self.id, lane: *lane });
+            (self.env.jobs)(Job::Close {
+                stream: self.stream,
+                streamlet: self.id,
+                lane: *lane,
+            });
         }
         ended.len()
     }
 
-    /// Writes what lies in memory and the durable marks of active groups, and asks again for work
-    /// that is due; for the flush interval.
-    pub fn flush(&self) {
+    /// Writes the durable marks of active groups; for the mark interval.
+    pub fn mark(&self) {
         for group in self.active_groups() {
-            self.env.pump.write(&group);
             if group.is_broken() {
                 continue;
             }
@@ -294,11 +340,26 @@ impl Streamlet {
                 tracing::warn!(group = ?group, %error, "writing a durable mark failed");
             }
         }
+    }
+
+    /// Writes what lies in memory, and asks again for work that is due; for the flush interval.
+    pub fn flush(&self) {
+        for group in self.active_groups() {
+            self.env.pump.write(&group);
+        }
         let (stream, streamlet) = (self.stream, self.id);
         for (lane, job) in self.lanes_due() {
             (self.env.jobs)(match job {
-                Due::Repair => Job::Repair { stream, streamlet, lane },
-                Due::Close => Job::Close { stream, streamlet, lane },
+                Due::Repair => Job::Repair {
+                    stream,
+                    streamlet,
+                    lane,
+                },
+                Due::Close => Job::Close {
+                    stream,
+                    streamlet,
+                    lane,
+                },
             });
         }
     }
@@ -324,9 +385,20 @@ impl Streamlet {
         let idle = |group: &Group| now_ms.saturating_sub(group.last_used_ms()) >= idle_ms;
         let (active, closed): (Vec<_>, Vec<Arc<Group>>) = {
             let inner = self.inner.lock();
-            let active = inner.lanes.iter().filter_map(|l| l.active()).filter(|a| idle(&a.group)).collect();
+            let active = inner
+                .lanes
+                .iter()
+                .filter_map(|l| l.active())
+                .filter(|a| idle(&a.group))
+                .collect();
             let closed = inner.lanes.iter().flat_map(|l| l.groups.values());
-            (active, closed.filter(|g| g.lane_head().is_none()).cloned().collect())
+            (
+                active,
+                closed
+                    .filter(|g| g.lane_head().is_none())
+                    .cloned()
+                    .collect(),
+            )
         };
         let mut released = 0;
         for active in active {
@@ -355,7 +427,12 @@ impl Streamlet {
 
     pub(crate) fn active_groups(&self) -> Vec<Arc<Group>> {
         let inner = self.inner.lock();
-        inner.lanes.iter().filter_map(|l| l.active()).map(|a| a.group.clone()).collect()
+        inner
+            .lanes
+            .iter()
+            .filter_map(|l| l.active())
+            .map(|a| a.group.clone())
+            .collect()
     }
 
     /// Appends refused since the start because the disk is full.

@@ -26,32 +26,54 @@ impl Streamlet {
         };
         groups.iter().for_each(|group| self.end_group(group, shown));
         let (kept, discarded) = split_chain(&groups);
-        let Ok(state) = self.rebuild(&kept, &groups, now_ms) else { return false };
+        let Ok(state) = self.rebuild(&kept, &groups, now_ms) else {
+            return false;
+        };
         let end = match (kept.last(), groups.first()) {
             (Some(last), _) => last.end().ordinal,
             (None, Some(first)) => first.spec().first_ordinal,
             (None, None) => shown,
         };
         // Only `memory` shows records before they are written; their ordinals are never reused.
-        let next = if shown > end { shown + ORDINAL_JUMP } else { end };
-        let mut changes: Vec<_> =
-            kept.iter().map(|group| self.closed_record(lane, group, now_ms, None)).collect();
+        let next = if shown > end {
+            shown + ORDINAL_JUMP
+        } else {
+            end
+        };
+        let mut changes: Vec<_> = kept
+            .iter()
+            .map(|group| self.closed_record(lane, group, now_ms, None))
+            .collect();
         if next > end && changes.is_empty() {
             // Somebody must carry the jump over a restart: a group without records does.
-            changes.extend(discarded.first().map(|group| self.closed_record(lane, group, now_ms, None)));
+            changes.extend(
+                discarded
+                    .first()
+                    .map(|group| self.closed_record(lane, group, now_ms, None)),
+            );
         }
         if let Some(last) = changes.last_mut() {
             last.next_ordinal = next;
         }
         let carriers: Vec<_> = changes.iter().map(|closed| closed.group.group).collect();
         let mut changes: Vec<_> = changes.into_iter().map(GroupChange::Close).collect();
-        let gone = discarded.iter().filter(|group| !carriers.contains(&group.id()));
+        let gone = discarded
+            .iter()
+            .filter(|group| !carriers.contains(&group.id()));
         changes.extend(gone.map(|group| GroupChange::Delete(self.group_name(group.id()))));
         if let Err(error) = self.env.recorder.record_now(self.epoch(), changes) {
             tracing::warn!(lane = %self.lane_key(lane), %error, "a lane could not be put in order yet");
             return false;
         }
-        self.restart_lane(lane, &kept, &discarded, Carry { state, next_ordinal: next });
+        self.restart_lane(
+            lane,
+            &kept,
+            &discarded,
+            Carry {
+                state,
+                next_ordinal: next,
+            },
+        );
         tracing::info!(lane = %self.lane_key(lane), ordinal = next, "lane put in order after a failed write");
         true
     }
@@ -61,8 +83,15 @@ impl Streamlet {
         let (head, groups) = {
             let mut inner = self.inner.lock();
             let announcing = inner.announcing.clone();
-            let Some(slot) = inner.lanes.get_mut(lane.0 as usize) else { return Stopped::Sound };
-            let groups: Vec<_> = slot.groups.values().filter(|g| g.lane_head().is_some()).cloned().collect();
+            let Some(slot) = inner.lanes.get_mut(lane.0 as usize) else {
+                return Stopped::Sound;
+            };
+            let groups: Vec<_> = slot
+                .groups
+                .values()
+                .filter(|g| g.lane_head().is_some())
+                .cloned()
+                .collect();
             if !groups.iter().any(|g| g.is_broken()) && !matches!(slot.slot, LaneSlot::Failed) {
                 return Stopped::Sound;
             }
@@ -88,34 +117,54 @@ impl Streamlet {
             return;
         }
         if let Some(error) = group.failure()
-            && matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            && matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            )
         {
             self.env.disk_full.store(true, Ordering::Relaxed);
         }
         // What was shown stays, whatever the device may have lost; what was only written under
         // `synced` does not count: a retry of it must not pass for durable.
-        let keep_written = group.policy() != AckPolicy::Synced || group.synced().ordinal < shown.min(group.written().ordinal);
-        if keep_written { group.cut_at_written() } else { group.cut_at_synced() };
+        let keep_written = group.policy() != AckPolicy::Synced
+            || group.synced().ordinal < shown.min(group.written().ordinal);
+        if keep_written {
+            group.cut_at_written()
+        } else {
+            group.cut_at_synced()
+        };
         if let Err(error) = group.sync_good() {
             tracing::error!(group = ?group, %error, "syncing what is left of a failed group failed: it may be damaged after a power loss");
         }
     }
 
     /// The lane's state at the end of the last group that counts.
-    fn rebuild(&self, kept: &[Arc<Group>], all: &[Arc<Group>], now_ms: u64) -> Result<LaneState, ()> {
+    fn rebuild(
+        &self,
+        kept: &[Arc<Group>],
+        all: &[Arc<Group>],
+        now_ms: u64,
+    ) -> Result<LaneState, ()> {
         let Some(last) = kept.last() else {
             let first = all.first().map_or(&[][..], |g| g.snapshot());
             return Ok(LaneState::decode(first).unwrap_or_default());
         };
         let mut state = LaneState::decode(last.snapshot()).unwrap_or_default();
-        last.for_each_header(|header| state.note(header, now_ms, usize::MAX)).map_err(|error| {
-            tracing::warn!(group = ?last, %error, "a failed group cannot be read back yet");
-        })?;
+        last.for_each_header(|header| state.note(header, now_ms, usize::MAX))
+            .map_err(|error| {
+                tracing::warn!(group = ?last, %error, "a failed group cannot be read back yet");
+            })?;
         state.bound(self.env.limits.max_producers);
         Ok(state)
     }
 
-    fn restart_lane(&self, lane: LaneId, kept: &[Arc<Group>], discarded: &[Arc<Group>], carry: Carry) {
+    fn restart_lane(
+        &self,
+        lane: LaneId,
+        kept: &[Arc<Group>],
+        discarded: &[Arc<Group>],
+        carry: Carry,
+    ) {
         for group in kept {
             self.replace_by_closed(lane, group);
         }
@@ -154,7 +203,8 @@ fn split_chain(groups: &[Arc<Group>]) -> (Vec<Arc<Group>>, Vec<Arc<Group>>) {
     let mut broken = false;
     for group in groups {
         let spec = group.spec();
-        broken |= end.is_some_and(|(epoch, ordinal)| epoch == spec.epoch && ordinal != spec.first_ordinal);
+        broken |= end
+            .is_some_and(|(epoch, ordinal)| epoch == spec.epoch && ordinal != spec.first_ordinal);
         let ends_at = group.end().ordinal;
         if broken || ends_at == spec.first_ordinal {
             discarded.push(group.clone());

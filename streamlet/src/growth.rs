@@ -27,7 +27,12 @@ impl Streamlet {
     /// bytes below its boundary would go on below it.
     pub fn cut_lanes(&self) -> Option<Vec<LaneCut>> {
         let mut inner = self.inner.lock();
-        if inner.cutting || inner.lanes.iter().any(|l| matches!(l.slot, LaneSlot::Failed)) {
+        if inner.cutting
+            || inner
+                .lanes
+                .iter()
+                .any(|l| matches!(l.slot, LaneSlot::Failed))
+        {
             return None;
         }
         inner.cutting = true;
@@ -43,7 +48,10 @@ impl Streamlet {
                 LaneSlot::Idle(carry) => carry.next_ordinal,
                 LaneSlot::Failed => lane.head.ordinal(),
             };
-            LaneCut { lane: LaneId(index as u32), ordinal }
+            LaneCut {
+                lane: LaneId(index as u32),
+                ordinal,
+            }
         });
         Some(cuts.collect())
     }
@@ -55,7 +63,12 @@ impl Streamlet {
             let inner = self.inner.lock();
             let lane_of = |cut: &LaneCut| {
                 let lane = inner.lanes.get(cut.lane.0 as usize)?;
-                let open: Vec<_> = lane.groups.values().filter(|g| g.lane_head().is_some()).cloned().collect();
+                let open: Vec<_> = lane
+                    .groups
+                    .values()
+                    .filter(|g| g.lane_head().is_some())
+                    .cloned()
+                    .collect();
                 Some((cut.ordinal, lane.head.clone(), open))
             };
             cuts.iter().filter_map(lane_of).collect()
@@ -103,7 +116,10 @@ impl Lane {
     pub(crate) fn empty(next_ordinal: Ordinal) -> Self {
         Self {
             head: Arc::new(LaneHead::new(next_ordinal)),
-            slot: LaneSlot::Idle(Carry { state: Default::default(), next_ordinal }),
+            slot: LaneSlot::Idle(Carry {
+                state: Default::default(),
+                next_ordinal,
+            }),
             groups: Default::default(),
             log_start: next_ordinal,
             prepared: Prepared::No,

@@ -94,29 +94,60 @@ impl LaneState {
         let producer = header.producer_id;
         let found = header.base_sequence;
         let Some(known) = self.producers.get(&producer) else {
-            return if found == 0 { Ok(Verdict::Fresh) } else { Err(SequenceError::Unknown { producer, found }) };
+            return if found == 0 {
+                Ok(Verdict::Fresh)
+            } else {
+                Err(SequenceError::Unknown { producer, found })
+            };
         };
         if header.producer_epoch < known.epoch {
-            return Err(SequenceError::Fenced { producer, current: known.epoch, found: header.producer_epoch });
+            return Err(SequenceError::Fenced {
+                producer,
+                current: known.epoch,
+                found: header.producer_epoch,
+            });
         }
         if header.producer_epoch > known.epoch {
             return if found == 0 {
                 Ok(Verdict::Fresh)
             } else {
-                Err(SequenceError::Gap { producer, expected: 0, found })
+                Err(SequenceError::Gap {
+                    producer,
+                    expected: 0,
+                    found,
+                })
             };
         }
         let last = header.last_sequence();
-        if let Some(same) = known.batches.iter().find(|b| b.base_sequence == found && b.last_sequence == last) {
+        if let Some(same) = known
+            .batches
+            .iter()
+            .find(|b| b.base_sequence == found && b.last_sequence == last)
+        {
             return Ok(Verdict::Duplicate(same.base_ordinal));
         }
-        let expected = known.batches.back().map_or(0, |b| next_sequence(b.last_sequence));
-        if found == expected { Ok(Verdict::Fresh) } else { Err(SequenceError::Gap { producer, expected, found }) }
+        let expected = known
+            .batches
+            .back()
+            .map_or(0, |b| next_sequence(b.last_sequence));
+        if found == expected {
+            Ok(Verdict::Fresh)
+        } else {
+            Err(SequenceError::Gap {
+                producer,
+                expected,
+                found,
+            })
+        }
     }
 
     /// Notes an appended batch.
     pub fn note(&mut self, header: &BatchHeader, now_ms: u64, max_producers: usize) {
-        if self.epochs.last().is_none_or(|(epoch, _)| *epoch < header.epoch) {
+        if self
+            .epochs
+            .last()
+            .is_none_or(|(epoch, _)| *epoch < header.epoch)
+        {
             self.epochs.push((header.epoch, header.base_ordinal));
             if self.epochs.len() > REMEMBERED_EPOCHS {
                 self.epochs.remove(1);
@@ -125,7 +156,9 @@ impl LaneState {
         if !header.is_idempotent() {
             return;
         }
-        if self.producers.len() >= max_producers && !self.producers.contains_key(&header.producer_id) {
+        if self.producers.len() >= max_producers
+            && !self.producers.contains_key(&header.producer_id)
+        {
             self.evict_oldest();
         }
         let producer = self.producers.entry(header.producer_id).or_default();
@@ -145,7 +178,12 @@ impl LaneState {
     }
 
     fn evict_oldest(&mut self) {
-        if let Some(oldest) = self.producers.iter().min_by_key(|(id, p)| (p.last_ms, **id)).map(|(id, _)| *id) {
+        if let Some(oldest) = self
+            .producers
+            .iter()
+            .min_by_key(|(id, p)| (p.last_ms, **id))
+            .map(|(id, _)| *id)
+        {
             self.producers.remove(&oldest);
         }
     }
@@ -174,7 +212,11 @@ impl LaneState {
     pub fn encode(&mut self, max_bytes: usize) -> Vec<u8> {
         let mut bytes = self.encoded_bytes();
         if bytes > max_bytes {
-            let mut oldest_last: Vec<_> = self.producers.iter().map(|(id, p)| (p.last_ms, *id)).collect();
+            let mut oldest_last: Vec<_> = self
+                .producers
+                .iter()
+                .map(|(id, p)| (p.last_ms, *id))
+                .collect();
             oldest_last.sort_unstable_by(|a, b| b.cmp(a));
             while bytes > max_bytes
                 && let Some((_, id)) = oldest_last.pop()
@@ -187,7 +229,12 @@ impl LaneState {
     }
 
     fn encoded_bytes(&self) -> usize {
-        10 + self.epochs.len() * 12 + self.producers.values().map(Producer::encoded_bytes).sum::<usize>()
+        10 + self.epochs.len() * 12
+            + self
+                .producers
+                .values()
+                .map(Producer::encoded_bytes)
+                .sum::<usize>()
     }
 
     /// Forgets the longest silent producers until at most `max_producers` are left.
@@ -234,7 +281,9 @@ impl LaneState {
         let mut state = Self::default();
         for _ in 0..u32::from_le_bytes(input.take()?) {
             let epoch = Epoch(u32::from_le_bytes(input.take()?));
-            state.epochs.push((epoch, u64::from_le_bytes(input.take()?)));
+            state
+                .epochs
+                .push((epoch, u64::from_le_bytes(input.take()?)));
         }
         for _ in 0..u32::from_le_bytes(input.take()?) {
             let id = i64::from_le_bytes(input.take()?);
@@ -275,7 +324,13 @@ fn next_sequence(last: i32) -> i32 {
 mod tests {
     use super::*;
 
-    fn batch(producer: i64, epoch: i16, base_sequence: i32, records: u32, base_ordinal: u64) -> BatchHeader {
+    fn batch(
+        producer: i64,
+        epoch: i16,
+        base_sequence: i32,
+        records: u32,
+        base_ordinal: u64,
+    ) -> BatchHeader {
         BatchHeader {
             base_ordinal,
             total_bytes: 100,
@@ -297,15 +352,31 @@ mod tests {
         let mut state = LaneState::default();
         assert_eq!(state.check(&batch(7, 0, 0, 10, 0)), Ok(Verdict::Fresh));
         state.note(&batch(7, 0, 0, 10, 100), 1, 10);
-        assert_eq!(state.check(&batch(7, 0, 0, 10, 0)), Ok(Verdict::Duplicate(100)));
+        assert_eq!(
+            state.check(&batch(7, 0, 0, 10, 0)),
+            Ok(Verdict::Duplicate(100))
+        );
         assert_eq!(state.check(&batch(7, 0, 10, 5, 0)), Ok(Verdict::Fresh));
         assert_eq!(
             state.check(&batch(7, 0, 11, 5, 0)),
-            Err(SequenceError::Gap { producer: 7, expected: 10, found: 11 })
+            Err(SequenceError::Gap {
+                producer: 7,
+                expected: 10,
+                found: 11
+            })
         );
-        assert_eq!(state.check(&batch(8, 0, 3, 1, 0)), Err(SequenceError::Unknown { producer: 8, found: 3 }));
+        assert_eq!(
+            state.check(&batch(8, 0, 3, 1, 0)),
+            Err(SequenceError::Unknown {
+                producer: 8,
+                found: 3
+            })
+        );
         state.note(&batch(7, 1, 0, 1, 200), 1, 10);
-        assert!(matches!(state.check(&batch(7, 0, 10, 5, 0)), Err(SequenceError::Fenced { .. })));
+        assert!(matches!(
+            state.check(&batch(7, 0, 10, 5, 0)),
+            Err(SequenceError::Fenced { .. })
+        ));
     }
 
     #[test]
@@ -322,7 +393,10 @@ mod tests {
             state.note(&batch(id, 0, 0, 1, id as u64), id as u64, 3);
         }
         assert_eq!(state.producers(), 3);
-        assert!(matches!(state.check(&batch(0, 0, 1, 1, 0)), Err(SequenceError::Unknown { .. })));
+        assert!(matches!(
+            state.check(&batch(0, 0, 1, 1, 0)),
+            Err(SequenceError::Unknown { .. })
+        ));
         assert_eq!(state.check(&batch(4, 0, 1, 1, 0)), Ok(Verdict::Fresh));
         state.expire(4);
         assert_eq!(state.producers(), 1);
@@ -345,7 +419,11 @@ mod tests {
         let small = state.encode(2000);
         assert!(small.len() <= 2000 && small.len() > 2000 - 19 - 16 * 16);
         // The longest silent go first.
-        assert!(state.producer_epochs().all(|(id, _)| id >= 100 - state.producers() as i64));
+        assert!(
+            state
+                .producer_epochs()
+                .all(|(id, _)| id >= 100 - state.producers() as i64)
+        );
         assert!(LaneState::decode(&small).is_some_and(|s| s.producers() > 0));
     }
 }

@@ -118,27 +118,45 @@ impl Streamlet {
                     return Ok(nothing(from, Vec::new()));
                 }
                 // In a gap that reaches up to the head: nothing will ever be in it.
-                return Ok(nothing(Located { ordinal: target.head, at: None }, Vec::new()));
+                return Ok(nothing(
+                    Located {
+                        ordinal: target.head,
+                        at: None,
+                    },
+                    Vec::new(),
+                ));
             };
             if target.ordinal >= spec.end_ordinal {
-                return Ok(nothing(Located { ordinal: target.ordinal, at: None }, Vec::new()));
+                return Ok(nothing(
+                    Located {
+                        ordinal: target.ordinal,
+                        at: None,
+                    },
+                    Vec::new(),
+                ));
             }
             let hint = from
                 .at
-                .filter(|(id, generation, _)| *id == group.id() && *generation == group.spec().generation)
-                .map(|(_, _, address)| address);
-            let read = group.locate(target.ordinal, hint, spec.cached_only).and_then(|place| {
-                group.read(ReadSpec {
-                    from: place.address,
-                    limit: target.limit,
-                    end_ordinal: spec.end_ordinal.min(target.head),
-                    max_bytes: spec.max_bytes,
-                    cached_only: spec.cached_only,
+                .filter(|(id, generation, _)| {
+                    *id == group.id() && *generation == group.spec().generation
                 })
-            });
+                .map(|(_, _, address)| address);
+            let read = group
+                .locate(target.ordinal, hint, spec.cached_only)
+                .and_then(|place| {
+                    group.read(ReadSpec {
+                        from: place.address,
+                        limit: target.limit,
+                        end_ordinal: spec.end_ordinal.min(target.head),
+                        max_bytes: spec.max_bytes,
+                        cached_only: spec.cached_only,
+                    })
+                });
             let out = match read {
                 Ok(out) => out,
-                Err(ReadError::Io { error, .. }) if error.kind() == ErrorKind::NotFound && !trimmed => {
+                Err(ReadError::Io { error, .. })
+                    if error.kind() == ErrorKind::NotFound && !trimmed =>
+                {
                     // A trim has just removed the file; looked up again, the ordinal is out of range.
                     trimmed = true;
                     continue;
@@ -148,10 +166,16 @@ impl Streamlet {
             let end = group.end().ordinal;
             if out.batches == 0 {
                 if !target.last && target.ordinal >= end {
-                    from = Located { ordinal: target.ordinal, at: None };
+                    from = Located {
+                        ordinal: target.ordinal,
+                        at: None,
+                    };
                     continue;
                 }
-                let next = Located { ordinal: target.ordinal, at: None };
+                let next = Located {
+                    ordinal: target.ordinal,
+                    at: None,
+                };
                 return Ok(nothing(next, Vec::new()));
             }
             let at = Some((group.id(), group.spec().generation, out.next.address));
@@ -164,7 +188,10 @@ impl Streamlet {
                 bufs: out.bufs,
                 bytes: out.bytes,
                 batches: out.batches,
-                next: Located { ordinal: out.next.ordinal, at },
+                next: Located {
+                    ordinal: out.next.ordinal,
+                    at,
+                },
                 head: target.head,
                 log_start: target.log_start,
                 groups,
@@ -179,39 +206,84 @@ impl Streamlet {
             return Err(LaneReadError::Deleted);
         }
         let lanes = inner.lanes.len() as u32;
-        let slot = inner.lanes.get(lane.0 as usize).ok_or(LaneReadError::UnknownLane { lane: lane.0, lanes })?;
+        let slot = inner
+            .lanes
+            .get(lane.0 as usize)
+            .ok_or(LaneReadError::UnknownLane {
+                lane: lane.0,
+                lanes,
+            })?;
         let (head, log_start, ordinal) = (slot.head.ordinal(), slot.log_start, from.ordinal);
         if ordinal < log_start || ordinal > head {
-            return Err(LaneReadError::OutOfRange { ordinal, log_start, head });
+            return Err(LaneReadError::OutOfRange {
+                ordinal,
+                log_start,
+                head,
+            });
         }
-        let nothing = Target { group: None, ordinal, head, log_start, limit: 0, last: true };
+        let nothing = Target {
+            group: None,
+            ordinal,
+            head,
+            log_start,
+            limit: 0,
+            last: true,
+        };
         if ordinal == head {
             return Ok(nothing);
         }
-        let hinted = from.at.and_then(|(id, _, _)| slot.groups.get(&id)).filter(|g| g.holds(ordinal));
+        let hinted = from
+            .at
+            .and_then(|(id, _, _)| slot.groups.get(&id))
+            .filter(|g| g.holds(ordinal));
         let group = match hinted {
             Some(group) => Some(group),
-            None => slot.groups.values().rev().find(|g| g.spec().first_ordinal <= ordinal),
+            None => slot
+                .groups
+                .values()
+                .rev()
+                .find(|g| g.spec().first_ordinal <= ordinal),
         };
         let group = match group {
             Some(group) if ordinal < group.end().ordinal => Some(group),
-            Some(group) => {
-                slot.groups.range((std::ops::Bound::Excluded(group.id()), std::ops::Bound::Unbounded)).next().map(|g| g.1)
-            }
+            Some(group) => slot
+                .groups
+                .range((
+                    std::ops::Bound::Excluded(group.id()),
+                    std::ops::Bound::Unbounded,
+                ))
+                .next()
+                .map(|g| g.1),
             None => slot.groups.values().next(),
         };
-        let Some(group) = group else { return Ok(nothing) };
+        let Some(group) = group else {
+            return Ok(nothing);
+        };
         let last = slot.groups.keys().next_back() == Some(&group.id());
         let limit = slot.head.readable_end(group);
         let ordinal = ordinal.max(group.spec().first_ordinal);
-        Ok(Target { group: Some(group.clone()), ordinal, head, log_start, limit, last })
+        Ok(Target {
+            group: Some(group.clone()),
+            ordinal,
+            head,
+            log_start,
+            limit,
+            last,
+        })
     }
 
     fn groups_after(&self, lane: LaneId, group: GroupId) -> Vec<GroupView> {
         let inner = self.inner.lock();
-        let Some(slot) = inner.lanes.get(lane.0 as usize) else { return Vec::new() };
-        let after = slot.groups.range((std::ops::Bound::Excluded(group), std::ops::Bound::Unbounded));
-        after.take(DISCOVERED_GROUPS).map(|(_, g)| GroupView::of(g)).collect()
+        let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+            return Vec::new();
+        };
+        let after = slot
+            .groups
+            .range((std::ops::Bound::Excluded(group), std::ops::Bound::Unbounded));
+        after
+            .take(DISCOVERED_GROUPS)
+            .map(|(_, g)| GroupView::of(g))
+            .collect()
     }
 
     /// Where the first record at or after `timestamp` (milliseconds) is; the head if there is none.
@@ -222,8 +294,18 @@ impl Streamlet {
         let (groups, head, log_start) = {
             let inner = self.inner.lock();
             let lanes = inner.lanes.len() as u32;
-            let slot = inner.lanes.get(lane.0 as usize).ok_or(LaneReadError::UnknownLane { lane: lane.0, lanes })?;
-            (slot.groups.values().cloned().collect::<Vec<_>>(), slot.head.ordinal(), slot.log_start)
+            let slot = inner
+                .lanes
+                .get(lane.0 as usize)
+                .ok_or(LaneReadError::UnknownLane {
+                    lane: lane.0,
+                    lanes,
+                })?;
+            (
+                slot.groups.values().cloned().collect::<Vec<_>>(),
+                slot.head.ordinal(),
+                slot.log_start,
+            )
         };
         for group in groups {
             if group.max_timestamp() < timestamp {
@@ -238,9 +320,15 @@ impl Streamlet {
             }
             let at = Some((group.id(), group.spec().generation, place.address));
             let at = if place.ordinal < log_start { None } else { at };
-            return Ok(Located { ordinal: place.ordinal.max(log_start), at });
+            return Ok(Located {
+                ordinal: place.ordinal.max(log_start),
+                at,
+            });
         }
-        Ok(Located { ordinal: head, at: None })
+        Ok(Located {
+            ordinal: head,
+            at: None,
+        })
     }
 
     /// The place of the batch that holds `ordinal`, and the ordinal after some
@@ -257,32 +345,54 @@ impl Streamlet {
         max_ordinals: u64,
     ) -> Result<Option<(Located, Ordinal)>, LaneReadError> {
         let target = self.target(lane, Located { ordinal, at: None })?;
-        let Some(group) = target.group else { return Ok(None) };
+        let Some(group) = target.group else {
+            return Ok(None);
+        };
         let start = group.locate(target.ordinal, None, false)?;
         let mut end = start;
         // The index tells in O(1) where roughly `max_bytes` further a batch begins.
         let wish = start.address.saturating_add(max_bytes as u64);
         if let Some(jump) = group.boundary_below(wish).filter(|j| {
-            j.address > start.address && j.ordinal <= target.head && j.ordinal - start.ordinal <= max_ordinals
+            j.address > start.address
+                && j.ordinal <= target.head
+                && j.ordinal - start.ordinal <= max_ordinals
         }) {
             end = jump;
         }
         if end.address == start.address {
-            end = group.cut(start, target.limit, target.head, max_bytes as u64, max_ordinals)?;
+            end = group.cut(
+                start,
+                target.limit,
+                target.head,
+                max_bytes as u64,
+                max_ordinals,
+            )?;
             if end.ordinal <= target.ordinal {
                 return Ok(None);
             }
         }
         let at = Some((group.id(), group.spec().generation, start.address));
-        Ok(Some((Located { ordinal: target.ordinal, at }, end.ordinal)))
+        Ok(Some((
+            Located {
+                ordinal: target.ordinal,
+                at,
+            },
+            end.ordinal,
+        )))
     }
 
     /// The first stored ordinal at or above `ordinal`, or the durable head.
     pub fn skip_gap(&self, lane: LaneId, ordinal: Ordinal) -> Ordinal {
         match self.target(lane, Located { ordinal, at: None }) {
-            Ok(Target { group: Some(_), ordinal, .. }) => ordinal,
+            Ok(Target {
+                group: Some(_),
+                ordinal,
+                ..
+            }) => ordinal,
             Ok(Target { head, .. }) => head,
-            Err(LaneReadError::OutOfRange { log_start, head, .. }) => {
+            Err(LaneReadError::OutOfRange {
+                log_start, head, ..
+            }) => {
                 if ordinal < log_start {
                     log_start
                 } else {

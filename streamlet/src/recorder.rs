@@ -83,7 +83,12 @@ pub trait GroupRecorder: Send + Sync {
     /// [`RecordError`] if they are not durable.
     fn record_now(&self, epoch: Epoch, changes: Vec<GroupChange>) -> Result<(), RecordError> {
         let (tell, told) = std::sync::mpsc::sync_channel(1);
-        self.record(epoch, changes, Box::new(move |outcome| drop(tell.send(outcome))));
-        told.recv().unwrap_or_else(|_| Err(RecordError("the store dropped the request".into())))
+        self.record(
+            epoch,
+            changes,
+            Box::new(move |outcome| drop(tell.send(outcome))),
+        );
+        told.recv()
+            .unwrap_or_else(|_| Err(RecordError("the store dropped the request".into())))
     }
 }

@@ -64,12 +64,26 @@ pub struct Recovery {
 
 impl Streamlet {
     /// A streamlet without history.
-    pub fn new(stream: StreamId, id: StreamletId, epoch: Epoch, settings: Settings, env: Arc<Env>) -> Arc<Self> {
+    pub fn new(
+        stream: StreamId,
+        id: StreamletId,
+        epoch: Epoch,
+        settings: Settings,
+        env: Arc<Env>,
+    ) -> Arc<Self> {
         let lanes = (0..settings.lanes).map(|_| Lane::empty(0)).collect();
         Arc::new(Self::with(stream, id, epoch, 0, settings, env, lanes))
     }
 
-    fn with(stream: StreamId, id: StreamletId, epoch: Epoch, next_group: u64, settings: Settings, env: Arc<Env>, lanes: Vec<Lane>) -> Self {
+    fn with(
+        stream: StreamId,
+        id: StreamletId,
+        epoch: Epoch,
+        next_group: u64,
+        settings: Settings,
+        env: Arc<Env>,
+        lanes: Vec<Lane>,
+    ) -> Self {
         Self {
             stream,
             id,
@@ -107,22 +121,41 @@ impl Streamlet {
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
         let mut out = Recovery::default();
-        let highest = records.values().flat_map(|l| &l.groups).map(|g| g.group.0).max().unwrap_or(0);
+        let highest = records
+            .values()
+            .flat_map(|l| &l.groups)
+            .map(|g| g.group.0)
+            .max()
+            .unwrap_or(0);
         let highest = highest.max(next_group.0.saturating_sub(1));
         let known: HashSet<String> = records
             .values()
             .flat_map(|l| &l.groups)
             .map(|g| GroupSpec::file_name(g.group, g.generation))
             .collect();
-        let this = Self::with(stream, id, epoch, highest, settings.clone(), env, Vec::new());
+        let this = Self::with(
+            stream,
+            id,
+            epoch,
+            highest,
+            settings.clone(),
+            env,
+            Vec::new(),
+        );
         let mut lanes = Vec::with_capacity(settings.lanes as usize);
         let mut pins = HashMap::new();
         for index in 0..settings.lanes {
             let lane = LaneId(index);
             let records = records.remove(&lane).unwrap_or_default();
-            let built = LaneBuild::new(&this, &settings, lane, records.log_start, now_ms, &mut out).finish(records)?;
+            let built = LaneBuild::new(&this, &settings, lane, records.log_start, now_ms, &mut out)
+                .finish(records)?;
             if let LaneSlot::Idle(carry) = &built.slot {
-                pins.extend(carry.state.producer_epochs().map(|producer| (producer, lane)));
+                pins.extend(
+                    carry
+                        .state
+                        .producer_epochs()
+                        .map(|producer| (producer, lane)),
+                );
             }
             lanes.push(built);
         }
@@ -154,7 +187,10 @@ impl Streamlet {
         let mut highest = 0;
         for name in names {
             let Some((group, _)) = GroupSpec::parse_file_name(&name) else {
-                out.reports.push(format!("{} is not a group file; it is left alone", self.dir().join(&name).display()));
+                out.reports.push(format!(
+                    "{} is not a group file; it is left alone",
+                    self.dir().join(&name).display()
+                ));
                 continue;
             };
             highest = highest.max(group.0);

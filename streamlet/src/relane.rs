@@ -120,7 +120,10 @@ impl<'a> LaneBuild<'a> {
         self.settle_open();
         self.settle_missing();
         let mut state = self.final_state();
-        state.expire(self.now_ms.saturating_sub(self.streamlet.env.limits.producer_expiry_ms));
+        state.expire(
+            self.now_ms
+                .saturating_sub(self.streamlet.env.limits.producer_expiry_ms),
+        );
         // Everything recovered counts: what is on disk was, or may have been, acknowledged.
         for open in self.open.iter().filter(|open| open.damage.is_none()) {
             self.head.push_group(open.group.clone());
@@ -129,7 +132,10 @@ impl<'a> LaneBuild<'a> {
         self.head.raise(next_ordinal);
         Ok(Lane {
             head: self.head,
-            slot: LaneSlot::Idle(Carry { state, next_ordinal }),
+            slot: LaneSlot::Idle(Carry {
+                state,
+                next_ordinal,
+            }),
             groups: self.kept.into_iter().map(|g| (g.id(), g)).collect(),
             log_start: self.log_start,
             prepared: Prepared::No,
@@ -137,9 +143,19 @@ impl<'a> LaneBuild<'a> {
     }
 
     fn spec(&self, record: &RecoveredGroup, first_ordinal: Ordinal) -> GroupSpec {
-        let mut spec = self.streamlet.spec(self.settings, self.lane, record.group, record.epoch, first_ordinal, 0);
+        let mut spec = self.streamlet.spec(
+            self.settings,
+            self.lane,
+            record.group,
+            record.epoch,
+            first_ordinal,
+            0,
+        );
         spec.generation = record.generation;
-        spec.path = self.streamlet.dir().join(GroupSpec::file_name(record.group, record.generation));
+        spec.path = self
+            .streamlet
+            .dir()
+            .join(GroupSpec::file_name(record.group, record.generation));
         spec
     }
 
@@ -147,12 +163,24 @@ impl<'a> LaneBuild<'a> {
         // One without records only says where the lane goes on.
         if closed.end_ordinal > closed.first_ordinal {
             let spec = self.spec(record, closed.first_ordinal);
-            let end = Place { address: closed.length, ordinal: closed.end_ordinal };
+            let end = Place {
+                address: closed.length,
+                ordinal: closed.end_ordinal,
+            };
             let io = self.streamlet.env.io.clone();
-            self.kept.push(Group::closed(spec, end, closed.data_start, closed.max_timestamp, io));
+            self.kept.push(Group::closed(
+                spec,
+                end,
+                closed.data_start,
+                closed.max_timestamp,
+                io,
+            ));
             self.state = None;
         }
-        self.missing.iter_mut().filter(|m| m.next.is_none()).for_each(|m| m.next = Some(closed.first_ordinal));
+        self.missing
+            .iter_mut()
+            .filter(|m| m.next.is_none())
+            .for_each(|m| m.next = Some(closed.first_ordinal));
         self.expected = Some(closed.next_ordinal);
         self.open_end = false;
         self.lost = None;
@@ -195,38 +223,77 @@ impl<'a> LaneBuild<'a> {
         }
         let policy = self.settings.ack;
         self.state = Some(state);
-        let stop = format!("byte {}, batch at ordinal {}: {}", scanned.end.address, scanned.end.ordinal, scanned.stop);
+        let stop = format!(
+            "byte {}, batch at ordinal {}: {}",
+            scanned.end.address, scanned.end.ordinal, scanned.stop
+        );
         let spec = self.spec(record, first);
-        let group = Group::recovered(spec, policy, self.head.clone(), self.streamlet.env.io.clone(), &scanned);
+        let group = Group::recovered(
+            spec,
+            policy,
+            self.head.clone(),
+            self.streamlet.env.io.clone(),
+            &scanned,
+        );
         if policy == AckPolicy::Synced {
             // What the page cache holds counts only once the device holds it.
-            group.harden().map_err(|error| Error::new(error.kind(), format!("{}: {error}", group.spec().path.display())))?;
+            group.harden().map_err(|error| {
+                Error::new(
+                    error.kind(),
+                    format!("{}: {error}", group.spec().path.display()),
+                )
+            })?;
         }
         self.kept.push(group.clone());
-        let damage = (self.lost == Some(DAMAGED)).then(|| format!("{}: {DAMAGED} ({stop})", group.spec().path.display()));
-        self.open.push(Open { group, damage, next: None, stop });
+        let damage = (self.lost == Some(DAMAGED))
+            .then(|| format!("{}: {DAMAGED} ({stop})", group.spec().path.display()));
+        self.open.push(Open {
+            group,
+            damage,
+            next: None,
+            stop,
+        });
         self.open_end = true;
         Ok(())
     }
 
     /// A group that is open in the records but has no usable file.
-    fn take_missing(&mut self, record: &RecoveredGroup, spec: GroupSpec, error: ScanError) -> std::io::Result<()> {
+    fn take_missing(
+        &mut self,
+        record: &RecoveredGroup,
+        spec: GroupSpec,
+        error: ScanError,
+    ) -> std::io::Result<()> {
         let path = spec.path.display();
         let damage = match &error {
             ScanError::Io(error) if error.kind() == ErrorKind::NotFound => None,
-            ScanError::Io(error) => return Err(Error::new(error.kind(), format!("{path}: {error}"))),
+            ScanError::Io(error) => {
+                return Err(Error::new(error.kind(), format!("{path}: {error}")));
+            }
             ScanError::Foreign { .. } | ScanError::NoHeader(LayoutError::NewerFormat { .. }) => {
-                return Err(Error::new(ErrorKind::InvalidData, format!("{path}: {error}")));
+                return Err(Error::new(
+                    ErrorKind::InvalidData,
+                    format!("{path}: {error}"),
+                ));
             }
             // A write torn in the first segment's head, unless more is known to have been durable.
-            ScanError::NoHeader(_) | ScanError::BadSnapshot => {
-                self.was_durable(&spec).then(|| format!("{path}: {DAMAGED} ({error})"))
-            }
+            ScanError::NoHeader(_) | ScanError::BadSnapshot => self
+                .was_durable(&spec)
+                .then(|| format!("{path}: {DAMAGED} ({error})")),
         };
-        let reason = if damage.is_some() { Some(DAMAGED) } else { self.may_have_lost(record, self.settings.ack) };
+        let reason = if damage.is_some() {
+            Some(DAMAGED)
+        } else {
+            self.may_have_lost(record, self.settings.ack)
+        };
         self.lost = self.lost.or(reason);
         self.unknown += 1;
-        self.missing.push(Missing { spec, at: self.end(), next: None, damage });
+        self.missing.push(Missing {
+            spec,
+            at: self.end(),
+            next: None,
+            damage,
+        });
         Ok(())
     }
 
@@ -244,7 +311,10 @@ impl<'a> LaneBuild<'a> {
         })?;
         if let Some((header, address)) = last {
             if self.repeats(&state, &scanned, &header, address) {
-                scanned.take_back(Place { address, ordinal: header.base_ordinal });
+                scanned.take_back(Place {
+                    address,
+                    ordinal: header.base_ordinal,
+                });
             } else {
                 state.note(&header, self.now_ms, usize::MAX);
             }
@@ -256,9 +326,17 @@ impl<'a> LaneBuild<'a> {
     /// A batch's checksum does not cover its first bytes. Where a file system shows stale bytes, the
     /// last batch may be the beginning of one batch over the rest of an older one; if that one's
     /// producer is known, its sequence tells. Never below what was seen to be durable.
-    fn repeats(&self, state: &LaneState, scanned: &Scanned, header: &BatchHeader, address: u64) -> bool {
+    fn repeats(
+        &self,
+        state: &LaneState,
+        scanned: &Scanned,
+        header: &BatchHeader,
+        address: u64,
+    ) -> bool {
         let incarnation = &self.streamlet.env.incarnation;
-        let durable = scanned.mark.map_or(0, |m| m.binding_length(&incarnation.store_id, &incarnation.boot_id));
+        let durable = scanned.mark.map_or(0, |m| {
+            m.binding_length(&incarnation.store_id, &incarnation.boot_id)
+        });
         address >= durable
             // Of more producers than are remembered, one may rightly have begun anew.
             && state.producers() < self.streamlet.env.limits.max_producers
@@ -272,7 +350,9 @@ impl<'a> LaneBuild<'a> {
             .and_then(|file| scan::read_mark(&*file, spec.group_bytes()))
             .ok()
             .flatten()
-            .is_some_and(|mark| mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0)
+            .is_some_and(|mark| {
+                mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0
+            })
     }
 
     /// Why records that had been shown may be missing from the end of this group, if they may.
@@ -281,7 +361,8 @@ impl<'a> LaneBuild<'a> {
             return Some(DAMAGED);
         }
         // The weaker of what was promised when it was begun and what is promised now.
-        self.may_have_lost(record, self.settings.ack).or_else(|| self.may_have_lost(record, scanned.header.ack))
+        self.may_have_lost(record, self.settings.ack)
+            .or_else(|| self.may_have_lost(record, scanned.header.ack))
     }
 
     fn may_have_lost(&self, record: &RecoveredGroup, ack: AckPolicy) -> Option<&'static str> {
@@ -297,19 +378,32 @@ impl<'a> LaneBuild<'a> {
     /// next record will be. If that is not where it ended, some record must carry the gap.
     fn go_on(&mut self, to: Ordinal) {
         let from = self.end();
-        self.missing.iter_mut().filter(|m| m.next.is_none()).for_each(|m| m.next = Some(to));
-        let Some(reason) = self.lost.filter(|_| to > from) else { return };
+        self.missing
+            .iter_mut()
+            .filter(|m| m.next.is_none())
+            .for_each(|m| m.next = Some(to));
+        let Some(reason) = self.lost.filter(|_| to > from) else {
+            return;
+        };
         self.out.gaps.push((self.lane, from, to));
         if self.open_end
             && let Some(open) = self.open.last_mut()
         {
             let path = open.group.spec().path.display();
-            open.damage = Some(format!("{path}: {reason} ({}); the lane goes on at ordinal {to}", open.stop));
+            open.damage = Some(format!(
+                "{path}: {reason} ({}); the lane goes on at ordinal {to}",
+                open.stop
+            ));
             open.next = Some(to);
         } else if let Some(missing) = self.missing.last_mut() {
             let path = missing.spec.path.display();
-            let text = missing.damage.take().unwrap_or_else(|| format!("{path}: {reason}"));
-            missing.damage = Some(format!("{text}; the lane goes on at ordinal {to} after {from}"));
+            let text = missing
+                .damage
+                .take()
+                .unwrap_or_else(|| format!("{path}: {reason}"));
+            missing.damage = Some(format!(
+                "{text}; the lane goes on at ordinal {to} after {from}"
+            ));
         }
     }
 
@@ -322,14 +416,25 @@ impl<'a> LaneBuild<'a> {
             if self.settings.ack != AckPolicy::Memory
                 && let Err(error) = self.streamlet.env.pump.settle(&open.group)
             {
-                self.out.reports.push(format!("{}: {error}", open.group.spec().path.display()));
+                self.out
+                    .reports
+                    .push(format!("{}: {error}", open.group.spec().path.display()));
             }
-            let mut closed = self.streamlet.closed_record(self.lane, &open.group, self.now_ms, Some(damage.clone()));
+            let mut closed = self.streamlet.closed_record(
+                self.lane,
+                &open.group,
+                self.now_ms,
+                Some(damage.clone()),
+            );
             closed.next_ordinal = open.next.unwrap_or(closed.next_ordinal);
             self.out.changes.push(GroupChange::Close(closed));
         }
         for group in &mut self.kept {
-            if self.open.iter().any(|open| open.damage.is_some() && Arc::ptr_eq(&open.group, group)) {
+            if self
+                .open
+                .iter()
+                .any(|open| open.damage.is_some() && Arc::ptr_eq(&open.group, group))
+            {
                 *group = group.to_closed();
             }
         }
@@ -359,7 +464,9 @@ impl<'a> LaneBuild<'a> {
     }
 
     fn discard(&mut self, spec: &GroupSpec) {
-        self.out.changes.push(GroupChange::Delete(self.streamlet.group_name(spec.group)));
+        self.out
+            .changes
+            .push(GroupChange::Delete(self.streamlet.group_name(spec.group)));
         self.out.remove.push(spec.path.clone());
     }
 
@@ -369,8 +476,13 @@ impl<'a> LaneBuild<'a> {
         if let Some(state) = self.state.take() {
             return state;
         }
-        let Some(last) = self.kept.last() else { return LaneState::default() };
-        if let Some(state) = last.read_footer().and_then(|f| LaneState::decode(&f.lane_state)) {
+        let Some(last) = self.kept.last() else {
+            return LaneState::default();
+        };
+        if let Some(state) = last
+            .read_footer()
+            .and_then(|f| LaneState::decode(&f.lane_state))
+        {
             return state;
         }
         match self.walk(last) {
@@ -390,7 +502,9 @@ impl<'a> LaneBuild<'a> {
         let spec = ScanSpec::closed(closed.spec(), closed.end());
         let (_, snapshot) = scan::read_head(&*file, &spec)?;
         let mut state = LaneState::decode(&snapshot).unwrap_or_default();
-        scan::scan(&*file, &spec, |header, _| state.note(header, self.now_ms, usize::MAX))?;
+        scan::scan(&*file, &spec, |header, _| {
+            state.note(header, self.now_ms, usize::MAX)
+        })?;
         state.bound(self.streamlet.env.limits.max_producers);
         Ok(state)
     }

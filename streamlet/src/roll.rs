@@ -10,7 +10,9 @@ use kera_protocol::ids::{GroupId, LaneId};
 
 use crate::closing::Job;
 use crate::recorder::GroupChange;
-use crate::streamlet::{ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail, group_lock};
+use crate::streamlet::{
+    ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail, group_lock,
+};
 
 /// A group just begun.
 pub(crate) struct Begun {
@@ -28,8 +30,13 @@ impl Streamlet {
     /// Opens a group in an idle lane; `None` if it is not idle. The streamlet lock is held.
     pub(crate) fn open_group(&self, inner: &mut Inner, lane: LaneId, now_ms: u64) -> Option<Begun> {
         let slot = &mut inner.lanes.get_mut(lane.0 as usize)?.slot;
-        let LaneSlot::Idle(carry) = slot else { return None };
-        let carry = Carry { state: std::mem::take(&mut carry.state), next_ordinal: carry.next_ordinal };
+        let LaneSlot::Idle(carry) = slot else {
+            return None;
+        };
+        let carry = Carry {
+            state: std::mem::take(&mut carry.state),
+            next_ordinal: carry.next_ordinal,
+        };
         Some(self.begin(inner, lane, carry, now_ms))
     }
 
@@ -46,7 +53,9 @@ impl Streamlet {
     /// Replaces a full group. Takes the streamlet lock, then the group lock.
     pub(crate) fn roll(&self, lane: LaneId, full: &Arc<ActiveGroup>, now_ms: u64) {
         let mut inner = self.inner.lock();
-        let still = inner.lanes[lane.0 as usize].active().is_some_and(|a| Arc::ptr_eq(&a, full));
+        let still = inner.lanes[lane.0 as usize]
+            .active()
+            .is_some_and(|a| Arc::ptr_eq(&a, full));
         if !still {
             // Another appender has rolled it; the caller looks again.
             return;
@@ -55,7 +64,11 @@ impl Streamlet {
             let begun = self.begin(&mut inner, lane, carry, now_ms);
             drop(inner);
             self.announce(lane, begun);
-            (self.env.jobs)(Job::Close { stream: self.stream, streamlet: self.id, lane });
+            (self.env.jobs)(Job::Close {
+                stream: self.stream,
+                streamlet: self.id,
+                lane,
+            });
         }
     }
 
@@ -69,7 +82,10 @@ impl Streamlet {
         let end = tail.writer.freeze();
         let mut state = std::mem::take(&mut tail.state);
         state.expire(now_ms.saturating_sub(self.env.limits.producer_expiry_ms));
-        Some(Carry { state, next_ordinal: end.ordinal })
+        Some(Carry {
+            state,
+            next_ordinal: end.ordinal,
+        })
     }
 
     fn begin(&self, inner: &mut Inner, lane: LaneId, mut carry: Carry, now_ms: u64) -> Begun {
@@ -137,7 +153,12 @@ impl Streamlet {
             Ok(()) => group.set_recorded(),
             Err(error) => {
                 tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
-                (env.jobs)(Job::Record { stream, streamlet, lane, group: group.id() });
+                (env.jobs)(Job::Record {
+                    stream,
+                    streamlet,
+                    lane,
+                    group: group.id(),
+                });
             }
         });
         self.env.recorder.record(spec.epoch, vec![change], done);
@@ -147,7 +168,11 @@ impl Streamlet {
     pub(crate) fn record_again(&self, lane: LaneId, group: GroupId) {
         let group = {
             let inner = self.inner.lock();
-            inner.lanes.get(lane.0 as usize).and_then(|l| l.groups.get(&group)).cloned()
+            inner
+                .lanes
+                .get(lane.0 as usize)
+                .and_then(|l| l.groups.get(&group))
+                .cloned()
         };
         if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_deleted()) {
             self.record_open(&group, lane);
@@ -162,7 +187,9 @@ impl Streamlet {
                 return;
             }
             let epoch = inner.epoch;
-            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return };
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+                return;
+            };
             if !matches!(slot.prepared, Prepared::No) || !matches!(slot.slot, LaneSlot::Active(_)) {
                 return;
             }
@@ -171,7 +198,12 @@ impl Streamlet {
             inner.lanes[lane.0 as usize].prepared = Prepared::Asked(group);
             (epoch, group)
         };
-        let change = GroupChange::Open { group: self.group_name(group), lane, epoch, first_ordinal: None };
+        let change = GroupChange::Open {
+            group: self.group_name(group),
+            lane,
+            epoch,
+            first_ordinal: None,
+        };
         let this = self.clone();
         self.env.recorder.record(
             epoch,
@@ -180,7 +212,11 @@ impl Streamlet {
                 let mut inner = this.inner.lock();
                 let slot = &mut inner.lanes[lane.0 as usize];
                 if matches!(slot.prepared, Prepared::Asked(id) if id == group) {
-                    slot.prepared = if outcome.is_ok() { Prepared::Ready(group) } else { Prepared::No };
+                    slot.prepared = if outcome.is_ok() {
+                        Prepared::Ready(group)
+                    } else {
+                        Prepared::No
+                    };
                 }
             }),
         );

@@ -31,7 +31,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_producers: 1000, producer_expiry_ms: 24 * 3600 * 1000, keep_chunks: 4, prepare_at: 0.5 }
+        Self {
+            max_producers: 1000,
+            producer_expiry_ms: 24 * 3600 * 1000,
+            keep_chunks: 4,
+            prepare_at: 0.5,
+        }
     }
 }
 
@@ -172,19 +177,38 @@ pub(crate) fn group_lock(tail: Tail) -> Mutex<Tail> {
 
 impl Streamlet {
     pub(crate) fn lane_key(&self, lane: LaneId) -> LaneKey {
-        LaneKey { stream: self.stream, streamlet: self.id, lane }
+        LaneKey {
+            stream: self.stream,
+            streamlet: self.id,
+            lane,
+        }
     }
 
     pub(crate) fn group_name(&self, group: GroupId) -> GroupName {
-        GroupName { stream: self.stream, streamlet: self.id, group }
+        GroupName {
+            stream: self.stream,
+            streamlet: self.id,
+            group,
+        }
     }
 
     /// The directory that holds the streamlet's group files.
     pub fn dir(&self) -> PathBuf {
-        self.env.root.join(self.stream.to_string()).join(self.id.0.to_string())
+        self.env
+            .root
+            .join(self.stream.to_string())
+            .join(self.id.0.to_string())
     }
 
-    pub(crate) fn spec(&self, settings: &Settings, lane: LaneId, group: GroupId, epoch: Epoch, first_ordinal: Ordinal, created_ms: u64) -> GroupSpec {
+    pub(crate) fn spec(
+        &self,
+        settings: &Settings,
+        lane: LaneId,
+        group: GroupId,
+        epoch: Epoch,
+        first_ordinal: Ordinal,
+        created_ms: u64,
+    ) -> GroupSpec {
         GroupSpec {
             lane: self.lane_key(lane),
             group,
@@ -231,7 +255,9 @@ impl Streamlet {
             let ack = settings.ack;
             self.settings.store(Arc::new(settings));
             let active: Vec<_> = inner.lanes.iter().filter_map(Lane::active).collect();
-            active.iter().for_each(|active| active.group.set_policy(ack));
+            active
+                .iter()
+                .for_each(|active| active.group.set_policy(ack));
             active
         };
         for active in groups {
@@ -241,13 +267,23 @@ impl Streamlet {
 
     /// The lane's durable head.
     pub fn head(&self, lane: LaneId) -> Option<Arc<LaneHead>> {
-        self.inner.lock().lanes.get(lane.0 as usize).map(|l| l.head.clone())
+        self.inner
+            .lock()
+            .lanes
+            .get(lane.0 as usize)
+            .map(|l| l.head.clone())
     }
 
     /// Ends all service: appends and reads answer that the stream is gone.
     pub fn mark_deleted(&self) {
         self.deleted.store(true, Ordering::Release);
-        let heads: Vec<_> = self.inner.lock().lanes.iter().map(|l| l.head.clone()).collect();
+        let heads: Vec<_> = self
+            .inner
+            .lock()
+            .lanes
+            .iter()
+            .map(|l| l.head.clone())
+            .collect();
         for head in heads {
             head.wake_all();
         }
@@ -294,14 +330,19 @@ impl Streamlet {
     /// Start and durable head of a lane; cheap.
     pub fn lane_bounds(&self, lane: LaneId) -> Option<(Ordinal, Ordinal)> {
         let inner = self.inner.lock();
-        inner.lanes.get(lane.0 as usize).map(|l| (l.log_start, l.head.ordinal()))
+        inner
+            .lanes
+            .get(lane.0 as usize)
+            .map(|l| (l.log_start, l.head.ordinal()))
     }
 
     /// Start and durable head of every lane; cheap.
     pub fn bounds(&self) -> Vec<(LaneId, Ordinal, Ordinal)> {
         let inner = self.inner.lock();
         let lanes = inner.lanes.iter().enumerate();
-        lanes.map(|(index, lane)| (LaneId(index as u32), lane.log_start, lane.head.ordinal())).collect()
+        lanes
+            .map(|(index, lane)| (LaneId(index as u32), lane.log_start, lane.head.ordinal()))
+            .collect()
     }
 }
 

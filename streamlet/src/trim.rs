@@ -29,7 +29,9 @@ impl Streamlet {
         let _turn = self.maintenance.lock();
         let (log_start, doomed, successor, epoch) = {
             let inner = self.inner.lock();
-            let Some(slot) = inner.lanes.get(lane.0 as usize) else { return Ok(Trimmed::default()) };
+            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+                return Ok(Trimmed::default());
+            };
             let log_start = slot.log_start.max(ordinal.min(slot.head.ordinal()));
             let mut doomed: Vec<Arc<Group>> = Vec::new();
             let mut successor = None;
@@ -44,17 +46,25 @@ impl Streamlet {
             if successor.is_none() {
                 // The newest group with records stays, and with it what follows: its file tells
                 // what the lane remembers of its producers.
-                let newest = doomed.iter().rposition(|g| g.end().ordinal > g.spec().first_ordinal).unwrap_or(0);
+                let newest = doomed
+                    .iter()
+                    .rposition(|g| g.end().ordinal > g.spec().first_ordinal)
+                    .unwrap_or(0);
                 successor = doomed.drain(newest..).next();
             }
             // Below the oldest group that stays there may be a gap; a start within it would look to
             // a recovery as if groups were missing.
             let log_start = match &successor {
-                Some(oldest) if !doomed.is_empty() => log_start.max(oldest.spec().first_ordinal.min(slot.head.ordinal())),
+                Some(oldest) if !doomed.is_empty() => {
+                    log_start.max(oldest.spec().first_ordinal.min(slot.head.ordinal()))
+                }
                 _ => log_start,
             };
             if log_start == slot.log_start && doomed.is_empty() {
-                return Ok(Trimmed { log_start, ..Default::default() });
+                return Ok(Trimmed {
+                    log_start,
+                    ..Default::default()
+                });
             }
             (log_start, doomed, successor, inner.epoch)
         };
@@ -67,7 +77,11 @@ impl Streamlet {
             }
         }
         let mut changes = vec![GroupChange::LogStart(self.lane_key(lane), log_start)];
-        changes.extend(doomed.iter().map(|g| GroupChange::Delete(self.group_name(g.id()))));
+        changes.extend(
+            doomed
+                .iter()
+                .map(|g| GroupChange::Delete(self.group_name(g.id()))),
+        );
         self.env.recorder.record_now(epoch, changes)?;
         {
             let mut inner = self.inner.lock();
@@ -82,7 +96,11 @@ impl Streamlet {
             freed_bytes += group.end_address();
             self.remove_file(group);
         }
-        Ok(Trimmed { log_start, freed_bytes, groups: doomed.len() })
+        Ok(Trimmed {
+            log_start,
+            freed_bytes,
+            groups: doomed.len(),
+        })
     }
 
     /// The ordinal below which everything in the lane is older than `timestamp`, by whole closed
@@ -90,7 +108,10 @@ impl Streamlet {
     pub fn expired_below(&self, lane: LaneId, timestamp: i64) -> Option<Ordinal> {
         let inner = self.inner.lock();
         let slot = inner.lanes.get(lane.0 as usize)?;
-        let expired = slot.groups.values().take_while(|g| g.lane_head().is_none() && g.max_timestamp() < timestamp);
+        let expired = slot
+            .groups
+            .values()
+            .take_while(|g| g.lane_head().is_none() && g.max_timestamp() < timestamp);
         expired.last().map(|g| g.end().ordinal)
     }
 }

@@ -23,7 +23,10 @@ use kera_streamlet::{LaneReadSpec, Located};
 
 /// Schedules of each kind tried by each test; `KERA_SCHEDULES` for long runs.
 fn schedules() -> usize {
-    std::env::var("KERA_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(500)
+    std::env::var("KERA_SCHEDULES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(500)
 }
 
 /// Random schedules, and such that switch threads rarely but at the worst points.
@@ -36,7 +39,13 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
 
 /// So small that a group takes four batches.
 fn tiny(ack: AckPolicy) -> Settings {
-    Settings { lanes: 2, segment_size: 4 * 1024, segments_per_group: 2, group_max_age_ms: 1, ..settings(ack) }
+    Settings {
+        lanes: 2,
+        segment_size: 4 * 1024,
+        segments_per_group: 2,
+        group_max_age_ms: 1,
+        ..settings(ack)
+    }
 }
 
 /// A producer of `batches` batches of one record each; sends again what is lost or refused for now.
@@ -45,7 +54,11 @@ fn produce(node: &Node, producer: i64, lane: u32, batches: i32) -> Vec<(LaneId, 
     let mut acknowledged = Vec::new();
     for sequence in 0..batches {
         let id = producer as u64 * 1000 + sequence as u64;
-        let placed = append(node, lane, &stamped(producer, 0, sequence, id..id + 1, 1500));
+        let placed = append(
+            node,
+            lane,
+            &stamped(producer, 0, sequence, id..id + 1, 1500),
+        );
         acknowledged.push((placed.lane, placed.base_ordinal, id));
     }
     acknowledged
@@ -56,7 +69,11 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
     loop {
         let mut bytes = batch.to_vec();
         let header = BatchHeader::peek(&bytes).expect("a batch");
-        let spec = AppendSpec { lane, lane_generation: Some(node.streamlet.settings().lane_generation), now_ms: node.now_ms };
+        let spec = AppendSpec {
+            lane,
+            lane_generation: Some(node.streamlet.settings().lane_generation),
+            now_ms: node.now_ms,
+        };
         match node.streamlet.append(&mut bytes, &header, spec) {
             Ok(placed) => loop {
                 placed.group.pump(&node.env.pump);
@@ -72,7 +89,12 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
                     }
                 }
             },
-            Err(AppendError::Recovering | AppendError::StaleLanes { .. } | AppendError::DiskFull | AppendError::NoMemory) => {
+            Err(
+                AppendError::Recovering
+                | AppendError::StaleLanes { .. }
+                | AppendError::DiskFull
+                | AppendError::NoMemory,
+            ) => {
                 node.env.disk_full.store(false, Ordering::Relaxed);
                 node.work();
                 pause();
@@ -84,22 +106,43 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
 
 /// What a reader sees of a lane now, in order.
 fn read(node: &Node, lane: LaneId) -> Vec<(Ordinal, u64)> {
-    let mut at = Located { ordinal: node.log_start(lane), at: None };
+    let mut at = Located {
+        ordinal: node.log_start(lane),
+        at: None,
+    };
     let mut out: Vec<(Ordinal, u64)> = Vec::new();
     loop {
-        let spec = LaneReadSpec { lane, from: at, end_ordinal: u64::MAX, max_bytes: 2000, cached_only: false };
+        let spec = LaneReadSpec {
+            lane,
+            from: at,
+            end_ordinal: u64::MAX,
+            max_bytes: 2000,
+            cached_only: false,
+        };
         let found = match node.streamlet.read(spec) {
             Ok(found) => found,
-            Err(kera_streamlet::LaneReadError::OutOfRange { log_start, .. }) if log_start > at.ordinal => {
+            Err(kera_streamlet::LaneReadError::OutOfRange { log_start, .. })
+                if log_start > at.ordinal =>
+            {
                 // Trimmed under the reader.
-                at = Located { ordinal: log_start, at: None };
+                at = Located {
+                    ordinal: log_start,
+                    at: None,
+                };
                 continue;
             }
             Err(error) => panic!("{error}"),
         };
         for (ordinal, id) in ids_of(&found.bufs.concat()) {
-            assert!(ordinal < found.head, "ordinal {ordinal} is shown above the head {}", found.head);
-            assert!(out.last().is_none_or(|(before, _)| *before < ordinal), "ordinal {ordinal} comes late");
+            assert!(
+                ordinal < found.head,
+                "ordinal {ordinal} is shown above the head {}",
+                found.head
+            );
+            assert!(
+                out.last().is_none_or(|(before, _)| *before < ordinal),
+                "ordinal {ordinal} comes late"
+            );
             out.push((ordinal, id));
         }
         if found.batches == 0 {
@@ -115,8 +158,14 @@ fn expect(node: &Node, acknowledged: &[(LaneId, Ordinal, u64)]) {
         let lane = LaneId(lane);
         let seen = read(node, lane);
         let start = node.log_start(lane);
-        for (_, ordinal, id) in acknowledged.iter().filter(|(l, o, _)| *l == lane && *o >= start) {
-            assert!(seen.contains(&(*ordinal, *id)), "record {id} at ordinal {ordinal} of lane {lane} is lost: {seen:?}");
+        for (_, ordinal, id) in acknowledged
+            .iter()
+            .filter(|(l, o, _)| *l == lane && *o >= start)
+        {
+            assert!(
+                seen.contains(&(*ordinal, *id)),
+                "record {id} at ordinal {ordinal} of lane {lane} is lost: {seen:?}"
+            );
         }
         let mut ids: Vec<u64> = seen.iter().map(|(_, id)| *id).collect();
         ids.sort_unstable();
@@ -180,10 +229,19 @@ fn life(ack: AckPolicy, faults: bool) {
     }
     expect(&node, &acknowledged);
     // Nothing is left half done: the next process finds it all.
-    let Ok(node) = Arc::try_unwrap(node) else { panic!("a thread still holds the node") };
+    let Ok(node) = Arc::try_unwrap(node) else {
+        panic!("a thread still holds the node")
+    };
     machine.kill(node, 0);
-    let (node, recovery) = machine.recover(Settings { lanes: 3, lane_generation: 2, ..tiny(ack) });
-    assert!(recovery.gaps.is_empty() && recovery.reports.is_empty(), "{recovery:?}");
+    let (node, recovery) = machine.recover(Settings {
+        lanes: 3,
+        lane_generation: 2,
+        ..tiny(ack)
+    });
+    assert!(
+        recovery.gaps.is_empty() && recovery.reports.is_empty(),
+        "{recovery:?}"
+    );
     expect(&node, &acknowledged);
 }
 
@@ -226,7 +284,10 @@ fn written_with_failing_writes() {
 fn an_inverted_order_is_caught() {
     shuttle::check_random(
         || {
-            let (streamlet, group) = (Arc::new(mutex(Rank::Streamlet, 0)), Arc::new(mutex(Rank::Group, 0)));
+            let (streamlet, group) = (
+                Arc::new(mutex(Rank::Streamlet, 0)),
+                Arc::new(mutex(Rank::Group, 0)),
+            );
             let (s, g) = (streamlet.clone(), group.clone());
             let inverted = thread::spawn(move || {
                 let held = g.lock();

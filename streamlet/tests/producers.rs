@@ -11,7 +11,11 @@ use support::batches::{plain, stamped};
 use support::{LANE, Machine, settings};
 
 fn by_producer(lanes: u32) -> Settings {
-    Settings { lanes, lane_by_key: false, ..settings(AckPolicy::Written) }
+    Settings {
+        lanes,
+        lane_by_key: false,
+        ..settings(AckPolicy::Written)
+    }
 }
 
 #[test]
@@ -22,7 +26,10 @@ fn a_retry_is_recognised_across_rolls_closings_and_restarts() {
     let first = node.append(0, &mut batch.clone());
     for life in 0..4 {
         let again = node.append(0, &mut batch);
-        assert!(again.duplicate && again.base_ordinal == first.base_ordinal, "life {life}");
+        assert!(
+            again.duplicate && again.base_ordinal == first.base_ordinal,
+            "life {life}"
+        );
         match life {
             // A roll by age, a clean stop, a kill.
             0 => assert_eq!(node.streamlet.age_out(node.now_ms), 0, "no limit is set"),
@@ -34,7 +41,11 @@ fn a_retry_is_recognised_across_rolls_closings_and_restarts() {
         }
     }
     assert_eq!(node.read_all(LANE).len(), 3);
-    assert_eq!(node.append(0, &mut stamped(7, 0, 3, 3..4, 100)).base_ordinal, 3);
+    assert_eq!(
+        node.append(0, &mut stamped(7, 0, 3, 3..4, 100))
+            .base_ordinal,
+        3
+    );
 }
 
 #[test]
@@ -45,8 +56,15 @@ fn a_duplicate_waits_for_the_original() {
     let original = node.place(0, &mut batch).expect("a place");
     let again = node.place(0, &mut batch).expect("a duplicate");
     assert!(again.duplicate);
-    assert_eq!((original.outcome(), again.outcome()), (Outcome::Pending, Outcome::Pending));
-    assert_eq!(node.pump(&again), Outcome::Durable, "the duplicate's sender pumps as well");
+    assert_eq!(
+        (original.outcome(), again.outcome()),
+        (Outcome::Pending, Outcome::Pending)
+    );
+    assert_eq!(
+        node.pump(&again),
+        Outcome::Durable,
+        "the duplicate's sender pumps as well"
+    );
     assert_eq!(original.outcome(), Outcome::Durable);
 }
 
@@ -61,18 +79,41 @@ fn gaps_old_instances_and_the_forgotten_are_refused() {
         Err(AppendError::Sequence(error)) => error,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(refused(&node, stamped(1, 1, 5, 5..6, 10)), SequenceError::Gap { expected: 3, found: 5, .. }));
-    assert!(matches!(refused(&node, stamped(1, 0, 0, 5..6, 10)), SequenceError::Fenced { .. }));
+    assert!(matches!(
+        refused(&node, stamped(1, 1, 5, 5..6, 10)),
+        SequenceError::Gap {
+            expected: 3,
+            found: 5,
+            ..
+        }
+    ));
+    assert!(matches!(
+        refused(&node, stamped(1, 0, 0, 5..6, 10)),
+        SequenceError::Fenced { .. }
+    ));
     for other in 2..6 {
         node.now_ms += 1;
         node.append(0, &mut stamped(other, 0, 0, 100..101, 10));
     }
-    assert!(matches!(refused(&node, stamped(1, 1, 3, 5..6, 10)), SequenceError::Unknown { .. }), "evicted");
-    assert!(!node.append(0, &mut stamped(5, 0, 1, 101..102, 10)).duplicate);
+    assert!(
+        matches!(
+            refused(&node, stamped(1, 1, 3, 5..6, 10)),
+            SequenceError::Unknown { .. }
+        ),
+        "evicted"
+    );
+    assert!(
+        !node
+            .append(0, &mut stamped(5, 0, 1, 101..102, 10))
+            .duplicate
+    );
     // Silence forgets as well, at the next roll.
     node.now_ms += 10_000;
     assert!(node.streamlet.close_all(node.now_ms));
-    assert!(matches!(refused(&node, stamped(5, 0, 2, 102..103, 10)), SequenceError::Unknown { .. }));
+    assert!(matches!(
+        refused(&node, stamped(5, 0, 2, 102..103, 10)),
+        SequenceError::Unknown { .. }
+    ));
 }
 
 #[test]
@@ -88,12 +129,31 @@ fn a_producer_keeps_its_lane_over_growth_and_restart() {
     assert_eq!(node.append_any(&mut stamped(3, 0, 1, 1..2, 10)).lane.0, 1);
     assert!(node.streamlet.growth_settled(&cuts));
     node.streamlet.finish_growth(3, 2);
-    assert_eq!(node.append_any(&mut stamped(3, 0, 2, 2..3, 10)).lane.0, 1, "pinned");
-    assert_eq!(node.append_any(&mut stamped(5, 0, 0, 0..1, 10)).lane.0, 2, "the new lane takes new ones");
-    assert_eq!(node.append_any(&mut stamped(3, 1, 0, 9..10, 10)).lane.0, 0, "as a new instance does");
+    assert_eq!(
+        node.append_any(&mut stamped(3, 0, 2, 2..3, 10)).lane.0,
+        1,
+        "pinned"
+    );
+    assert_eq!(
+        node.append_any(&mut stamped(5, 0, 0, 0..1, 10)).lane.0,
+        2,
+        "the new lane takes new ones"
+    );
+    assert_eq!(
+        node.append_any(&mut stamped(3, 1, 0, 9..10, 10)).lane.0,
+        0,
+        "as a new instance does"
+    );
     machine.kill(node, 0);
-    let (node, _) = machine.recover(Settings { lane_generation: 2, ..by_producer(3) });
-    assert_eq!(node.append_any(&mut stamped(3, 1, 1, 10..11, 10)).lane.0, 0, "pinned still");
+    let (node, _) = machine.recover(Settings {
+        lane_generation: 2,
+        ..by_producer(3)
+    });
+    assert_eq!(
+        node.append_any(&mut stamped(3, 1, 1, 10..11, 10)).lane.0,
+        0,
+        "pinned still"
+    );
     assert_eq!(node.append_any(&mut stamped(2, 0, 1, 5..6, 10)).lane.0, 0);
     assert_eq!(node.append_any(&mut stamped(1, 0, 1, 5..6, 10)).lane.0, 1);
 }
@@ -101,7 +161,10 @@ fn a_producer_keeps_its_lane_over_growth_and_restart() {
 #[test]
 fn growth_refuses_the_old_split_but_not_its_retries() {
     let mut machine = Machine::fault(5);
-    let node = machine.create(Settings { lanes: 2, ..settings(AckPolicy::Written) });
+    let node = machine.create(Settings {
+        lanes: 2,
+        ..settings(AckPolicy::Written)
+    });
     let mut stored = stamped(1, 0, 0, 0..2, 10);
     let placed = node.place_as(0, Some(1), &mut stored).expect("a place");
     let mut late = stamped(1, 0, 2, 2..3, 10);
@@ -112,24 +175,74 @@ fn growth_refuses_the_old_split_but_not_its_retries() {
     assert!(node.streamlet.cut_lanes().is_none(), "one growth at a time");
     for batch in [&mut late, &mut later] {
         let refused = node.place_as(0, Some(1), batch).expect_err("an old split");
-        assert_eq!(refused, AppendError::StaleLanes { current: 2, found: 1 });
+        assert_eq!(
+            refused,
+            AppendError::StaleLanes {
+                current: 2,
+                found: 1
+            }
+        );
     }
     // An idle lane refuses as well.
-    assert!(matches!(node.place_as(1, Some(1), &mut plain(9..10, 10)), Err(AppendError::StaleLanes { .. })));
-    assert!(node.place_as(0, Some(1), &mut stored).expect("a duplicate").duplicate);
+    assert!(matches!(
+        node.place_as(1, Some(1), &mut plain(9..10, 10)),
+        Err(AppendError::StaleLanes { .. })
+    ));
+    assert!(
+        node.place_as(0, Some(1), &mut stored)
+            .expect("a duplicate")
+            .duplicate
+    );
     node.streamlet.abort_growth();
-    assert!(!node.place_as(0, Some(1), &mut late).expect("a place").duplicate, "as before");
+    assert!(
+        !node
+            .place_as(0, Some(1), &mut late)
+            .expect("a place")
+            .duplicate,
+        "as before"
+    );
 
     let cuts = node.streamlet.cut_lanes().expect("cuts");
     assert_eq!(cuts[0].ordinal, 3);
-    assert!(node.head(LANE) < 3 && node.streamlet.growth_settled(&cuts), "waits for what is below the boundary");
+    assert!(
+        node.head(LANE) < 3 && node.streamlet.growth_settled(&cuts),
+        "waits for what is below the boundary"
+    );
     assert_eq!(placed.outcome(), Outcome::Durable);
     node.streamlet.finish_growth(4, 2);
-    assert!(node.place_as(0, Some(1), &mut stored).expect("a duplicate").duplicate);
-    let refused = node.place_as(0, Some(1), &mut later).expect_err("an old split");
-    assert_eq!(refused, AppendError::StaleLanes { current: 2, found: 1 });
-    assert_eq!(node.place_as(0, Some(2), &mut later).expect("a place").base_ordinal, 3);
-    assert_eq!(node.place_as(3, Some(2), &mut plain(5..6, 10)).expect("a place").base_ordinal, 0);
-    assert!(matches!(node.place(4, &mut plain(5..6, 10)), Err(AppendError::UnknownLane { lane: 4, lanes: 4 })));
-    assert!(matches!(node.place(ANY_LANE - 1, &mut plain(5..6, 10)), Err(AppendError::UnknownLane { .. })));
+    assert!(
+        node.place_as(0, Some(1), &mut stored)
+            .expect("a duplicate")
+            .duplicate
+    );
+    let refused = node
+        .place_as(0, Some(1), &mut later)
+        .expect_err("an old split");
+    assert_eq!(
+        refused,
+        AppendError::StaleLanes {
+            current: 2,
+            found: 1
+        }
+    );
+    assert_eq!(
+        node.place_as(0, Some(2), &mut later)
+            .expect("a place")
+            .base_ordinal,
+        3
+    );
+    assert_eq!(
+        node.place_as(3, Some(2), &mut plain(5..6, 10))
+            .expect("a place")
+            .base_ordinal,
+        0
+    );
+    assert!(matches!(
+        node.place(4, &mut plain(5..6, 10)),
+        Err(AppendError::UnknownLane { lane: 4, lanes: 4 })
+    ));
+    assert!(matches!(
+        node.place(ANY_LANE - 1, &mut plain(5..6, 10)),
+        Err(AppendError::UnknownLane { .. })
+    ));
 }

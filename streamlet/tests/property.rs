@@ -21,31 +21,64 @@ const CLIENTS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Send { client: usize, lane: u32, count: u64, size: usize },
-    Retry { client: usize, lane: u32, which: usize },
-    Disconnect { client: usize },
-    GoOn { client: usize },
+    Send {
+        client: usize,
+        lane: u32,
+        count: u64,
+        size: usize,
+    },
+    Retry {
+        client: usize,
+        lane: u32,
+        which: usize,
+    },
+    Disconnect {
+        client: usize,
+    },
+    GoOn {
+        client: usize,
+    },
     Pump,
     Flush,
     Work,
     AgeOut,
     CloseAll,
     ReleaseIdle,
-    Trim { lane: u32, part: u64 },
-    Grow { commit: bool },
+    Trim {
+        lane: u32,
+        part: u64,
+    },
+    Grow {
+        commit: bool,
+    },
     Slow(bool),
     Settle(usize),
     FailRecords(usize),
     Check,
     Inject(Fault),
     Heal,
-    Kill { keep: usize },
-    PowerLoss { seed: u64, keep: usize },
+    Kill {
+        keep: usize,
+    },
+    PowerLoss {
+        seed: u64,
+        keep: usize,
+    },
 }
 
 fn steps(crashes: u32, faults: u32, power: bool) -> impl Strategy<Value = Vec<Step>> {
-    let send = (0..CLIENTS, 0..LANES * 2, 1..6u64, prop_oneof![8..200usize, 1000..3500usize])
-        .prop_map(|(client, lane, count, size)| Step::Send { client, lane, count, size });
+    let send = (
+        0..CLIENTS,
+        0..LANES * 2,
+        1..6u64,
+        prop_oneof![8..200usize, 1000..3500usize],
+    )
+        .prop_map(|(client, lane, count, size)| Step::Send {
+            client,
+            lane,
+            count,
+            size,
+        });
     let fault = prop_oneof![
         (0..100_000u64).prop_map(|bytes| Fault::NoSpaceAfter { bytes }),
         (1..5u64).prop_map(|nth| Fault::FailWrite { nth }),
@@ -53,7 +86,11 @@ fn steps(crashes: u32, faults: u32, power: bool) -> impl Strategy<Value = Vec<St
         (1..3u64).prop_map(|nth| Fault::FailSync { nth }),
     ];
     let crash = (any::<u64>(), 0..4usize, Just(power)).prop_map(|(seed, keep, power)| {
-        if power && seed % 2 == 0 { Step::PowerLoss { seed, keep } } else { Step::Kill { keep } }
+        if power && seed % 2 == 0 {
+            Step::PowerLoss { seed, keep }
+        } else {
+            Step::Kill { keep }
+        }
     });
     let step = prop_oneof![
         24 => send,
@@ -93,10 +130,24 @@ impl Life {
         machine.limits.prepare_at = 0.6;
         machine.limits.keep_chunks = 1;
         machine.pool_bytes = 4 << 20;
-        let settings = Settings { lanes: LANES, segment_size: 20_000, segments_per_group: 2, group_max_age_ms: 1, ..settings(ack) };
+        let settings = Settings {
+            lanes: LANES,
+            segment_size: 20_000,
+            segments_per_group: 2,
+            group_max_age_ms: 1,
+            ..settings(ack)
+        };
         let node = machine.create(settings.clone());
-        let clients = (0..CLIENTS).map(|n| Client::new((n > 0).then_some(n as i64))).collect();
-        Self { machine, node: Some(node), clients, model: Model::new(lossy, LANES), settings }
+        let clients = (0..CLIENTS)
+            .map(|n| Client::new((n > 0).then_some(n as i64)))
+            .collect();
+        Self {
+            machine,
+            node: Some(node),
+            clients,
+            model: Model::new(lossy, LANES),
+            settings,
+        }
     }
 
     fn node(&self) -> &Node {
@@ -108,6 +159,7 @@ impl Life {
             let _ = lane;
         }
         self.node().streamlet.flush();
+        self.node().streamlet.mark();
         self.node().env.pump.drain();
     }
 
@@ -117,16 +169,35 @@ impl Life {
         self.node.as_mut().expect("a running node").now_ms = now_ms;
         let node = self.node.as_ref().expect("a running node");
         match step {
-            Step::Send { client, lane, count, size } => {
+            Step::Send {
+                client,
+                lane,
+                count,
+                size,
+            } => {
                 let settings = node.streamlet.settings();
                 let lane = lane % settings.lanes;
-                self.clients[*client].send(node, &mut self.model, lane, *count, *size, settings.lane_generation);
+                self.clients[*client].send(
+                    node,
+                    &mut self.model,
+                    lane,
+                    *count,
+                    *size,
+                    settings.lane_generation,
+                );
             }
-            Step::Retry { client, lane, which } => self.clients[*client].retry(node, &mut self.model, *lane, *which),
+            Step::Retry {
+                client,
+                lane,
+                which,
+            } => self.clients[*client].retry(node, &mut self.model, *lane, *which),
             Step::Disconnect { client } => self.clients[*client].disconnect(&mut self.model),
             Step::GoOn { client } => self.clients[*client].go_on_everywhere(node, &mut self.model),
             Step::Pump => self.pump(),
-            Step::Flush => node.streamlet.flush(),
+            Step::Flush => {
+                node.streamlet.flush();
+                node.streamlet.mark();
+            }
             Step::Work => drop(node.work()),
             Step::AgeOut => drop(node.streamlet.age_out(now_ms + 10)),
             Step::CloseAll => drop(node.streamlet.close_all(now_ms)),
@@ -147,7 +218,9 @@ impl Life {
             Step::Heal => self.heal(),
             Step::Kill { keep } => self.crash(|machine, node| machine.kill(node, *keep)),
             Step::PowerLoss { seed, keep } => {
-                self.crash(|machine, node| drop(machine.power_loss(node, *keep, &CrashPlan::power_loss(*seed))));
+                self.crash(|machine, node| {
+                    drop(machine.power_loss(node, *keep, &CrashPlan::power_loss(*seed)))
+                });
             }
         }
     }
@@ -168,9 +241,13 @@ impl Life {
         if now.lanes >= LANES * 2 {
             return;
         }
-        let Some(cuts) = node.streamlet.cut_lanes() else { return };
+        let Some(cuts) = node.streamlet.cut_lanes() else {
+            return;
+        };
         // Between cut and record, clients go on trying.
-        self.clients.iter_mut().for_each(|client| client.go_on_everywhere(node, &mut self.model));
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.go_on_everywhere(node, &mut self.model));
         self.pump();
         let node = self.node.as_ref().expect("a running node");
         let settled = node.streamlet.growth_settled(&cuts);
@@ -179,7 +256,8 @@ impl Life {
             let (lanes, generation) = (now.lanes * 2, now.lane_generation + 1);
             node.streamlet.finish_growth(lanes, generation);
             (self.settings.lanes, self.settings.lane_generation) = (lanes, generation);
-            let cuts: Vec<(LaneId, Ordinal)> = cuts.iter().map(|cut| (cut.lane, cut.ordinal)).collect();
+            let cuts: Vec<(LaneId, Ordinal)> =
+                cuts.iter().map(|cut| (cut.lane, cut.ordinal)).collect();
             self.model.grown(generation, lanes, &cuts);
         } else {
             node.streamlet.abort_growth();
@@ -188,15 +266,21 @@ impl Life {
 
     fn crash(&mut self, how: impl FnOnce(&mut Machine, Node)) {
         let node = self.node.take().expect("a running node");
-        self.clients.iter_mut().for_each(|client| client.disconnect(&mut self.model));
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.disconnect(&mut self.model));
         how(&mut self.machine, node);
         self.machine.store.set_slow(false);
         let (node, recovery) = self.machine.recover(self.settings.clone());
         if !self.model.lossy {
-            assert!(recovery.gaps.is_empty(), "nothing shown may be lost: {recovery:?}");
+            assert!(
+                recovery.gaps.is_empty(),
+                "nothing shown may be lost: {recovery:?}"
+            );
         }
         self.node = Some(node);
-        self.model.check(self.node.as_ref().expect("a running node"));
+        self.model
+            .check(self.node.as_ref().expect("a running node"));
     }
 
     /// All failures over: everything sent is acknowledged soon, and survives one more crash.
@@ -206,7 +290,9 @@ impl Life {
         self.machine.store.set_slow(false);
         for _ in 0..20 {
             let node = self.node.as_ref().expect("a running node");
-            self.clients.iter_mut().for_each(|client| client.go_on_everywhere(node, &mut self.model));
+            self.clients
+                .iter_mut()
+                .for_each(|client| client.go_on_everywhere(node, &mut self.model));
             self.pump();
             self.node().work();
             // A full disk that repair met has space again.
@@ -219,7 +305,12 @@ impl Life {
         assert_eq!(waiting, [0; CLIENTS], "some batches are never acknowledged");
         let node = self.node.as_ref().expect("a running node");
         self.model.check(node);
-        assert!(node.streamlet.close_all(node.now_ms) || { node.work(); node.streamlet.close_all(node.now_ms) });
+        assert!(
+            node.streamlet.close_all(node.now_ms) || {
+                node.work();
+                node.streamlet.close_all(node.now_ms)
+            }
+        );
         node.streamlet.release_idle(node.now_ms + 1_000_000, 0);
         self.model.check(node);
         self.crash(|machine, node| machine.kill(node, 0));
@@ -236,8 +327,16 @@ fn live(ack: AckPolicy, lossy: bool, steps: &[Step]) {
 
 /// Cases per property; `KERA_CASES` for long runs.
 fn config() -> ProptestConfig {
-    let cases = std::env::var("KERA_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48);
-    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 3000, ..ProptestConfig::default() }
+    let cases = std::env::var("KERA_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(48);
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {

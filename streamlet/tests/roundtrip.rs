@@ -24,8 +24,15 @@ fn fill(node: &Node, groups: usize) -> Vec<u64> {
 
 fn expect_all(node: &Node, ids: &[u64], max_bytes: usize) {
     let found = node.read_from(LANE, 0, max_bytes).expect("a readable lane");
-    let expected: Vec<_> = ids.iter().enumerate().map(|(ordinal, id)| (ordinal as u64, *id)).collect();
-    assert_eq!(found, expected, "ordinals are gapless and every record is there");
+    let expected: Vec<_> = ids
+        .iter()
+        .enumerate()
+        .map(|(ordinal, id)| (ordinal as u64, *id))
+        .collect();
+    assert_eq!(
+        found, expected,
+        "ordinals are gapless and every record is there"
+    );
 }
 
 #[test]
@@ -62,7 +69,11 @@ fn every_policy_shows_what_it_acknowledges() {
             node.work();
         }
         expect_all(&node, &ids, 5000);
-        assert_eq!(machine.store.counts(), (3, 2), "{ack:?}: full groups are closed");
+        assert_eq!(
+            machine.store.counts(),
+            (3, 2),
+            "{ack:?}: full groups are closed"
+        );
     }
 }
 
@@ -73,11 +84,22 @@ fn batches_larger_than_a_chunk_and_the_largest_there_is() {
     wide.segment_size = 5 * CHUNK_BYTES as u32;
     let node = machine.create(wide.clone());
     let largest = GroupWriter::largest_batch(wide.segment_size);
-    for (id, bytes) in [100, 3 * CHUNK_BYTES, largest, 100, largest, largest - 1].into_iter().enumerate() {
+    for (id, bytes) in [100, 3 * CHUNK_BYTES, largest, 100, largest, largest - 1]
+        .into_iter()
+        .enumerate()
+    {
         node.append(0, &mut exactly(id as u64, bytes));
     }
-    let too_large = node.place(0, &mut exactly(9, largest + 1)).expect_err("too large");
-    assert_eq!(too_large, AppendError::TooLarge { size: largest + 1, limit: largest });
+    let too_large = node
+        .place(0, &mut exactly(9, largest + 1))
+        .expect_err("too large");
+    assert_eq!(
+        too_large,
+        AppendError::TooLarge {
+            size: largest + 1,
+            limit: largest
+        }
+    );
     expect_all(&node, &[0, 1, 2, 3, 4, 5], 1000);
     node.work();
     node.streamlet.release_idle(node.now_ms + 10_000, 0);
@@ -94,10 +116,16 @@ fn the_largest_batch_fits_behind_a_snapshot() {
         // Enough producers for a snapshot of its full quarter.
         let mut ids = Vec::new();
         for producer in 0..600 {
-            node.append(0, &mut stamped(producer, 0, 0, producer as u64..producer as u64 + 1, 8));
+            node.append(
+                0,
+                &mut stamped(producer, 0, 0, producer as u64..producer as u64 + 1, 8),
+            );
             ids.push(producer as u64);
         }
-        let limit = match node.place(0, &mut exactly(0, 2 << 20)).expect_err("too large") {
+        let limit = match node
+            .place(0, &mut exactly(0, 2 << 20))
+            .expect_err("too large")
+        {
             AppendError::TooLarge { limit, .. } => limit,
             other => panic!("{other}"),
         };
@@ -120,26 +148,62 @@ fn a_reader_goes_to_any_ordinal_with_and_without_a_hint() {
     let ids = fill(&node, 3);
     node.work();
     for (ordinal, id) in ids.iter().enumerate().step_by(3) {
-        let from = Located { ordinal: ordinal as u64, at: None };
+        let from = Located {
+            ordinal: ordinal as u64,
+            at: None,
+        };
         let found = node.read_at(LANE, from, 1, u64::MAX).expect("a read");
         let records = ids_of(&found.bufs.concat());
-        assert!(records.contains(&(ordinal as u64, *id)), "the batch that holds {ordinal} comes first");
+        assert!(
+            records.contains(&(ordinal as u64, *id)),
+            "the batch that holds {ordinal} comes first"
+        );
         assert_eq!(found.batches, 1);
         // Hints that are right, wrong by any distance, and of a group that is elsewhere.
         let right = found.next.at;
-        for at in [right, right.map(|(g, n, a)| (g, n, a + 1)), right.map(|(g, n, a)| (g, n, a / 2)), right.map(|(g, n, _)| (g, n, u64::MAX))] {
-            let next = Located { ordinal: found.next.ordinal, at };
+        for at in [
+            right,
+            right.map(|(g, n, a)| (g, n, a + 1)),
+            right.map(|(g, n, a)| (g, n, a / 2)),
+            right.map(|(g, n, _)| (g, n, u64::MAX)),
+        ] {
+            let next = Located {
+                ordinal: found.next.ordinal,
+                at,
+            };
             if next.ordinal < found.head {
                 let again = node.read_at(LANE, next, 1, u64::MAX).expect("a read");
                 let first = ids_of(&again.bufs.concat())[0];
-                assert_eq!(first, (next.ordinal, ids[next.ordinal as usize]), "hint {at:?}");
+                assert_eq!(
+                    first,
+                    (next.ordinal, ids[next.ordinal as usize]),
+                    "hint {at:?}"
+                );
             }
         }
     }
     let head = node.head(LANE);
-    let at_head = node.read_at(LANE, Located { ordinal: head, at: None }, 100, u64::MAX).expect("nothing");
+    let at_head = node
+        .read_at(
+            LANE,
+            Located {
+                ordinal: head,
+                at: None,
+            },
+            100,
+            u64::MAX,
+        )
+        .expect("nothing");
     assert_eq!((at_head.batches, at_head.next.ordinal), (0, head));
-    let above = node.read_at(LANE, Located { ordinal: head + 1, at: None }, 100, u64::MAX);
+    let above = node.read_at(
+        LANE,
+        Located {
+            ordinal: head + 1,
+            at: None,
+        },
+        100,
+        u64::MAX,
+    );
     assert!(matches!(above, Err(LaneReadError::OutOfRange { .. })));
 }
 
@@ -150,14 +214,26 @@ fn a_range_ends_where_it_was_cut_and_cuts_lie_between_batches() {
     let ids = fill(&node, 3);
     let mut at = 0;
     let mut seen = Vec::new();
-    while let Some((start, end)) = node.streamlet.batch_boundary(LANE, at, 20_000, 40).expect("a boundary") {
-        assert!(start.ordinal == at && end > at && end - at <= 40, "{at}..{end}");
+    while let Some((start, end)) = node
+        .streamlet
+        .batch_boundary(LANE, at, 20_000, 40)
+        .expect("a boundary")
+    {
+        assert!(
+            start.ordinal == at && end > at && end - at <= 40,
+            "{at}..{end}"
+        );
         // Read as the holder of such a range does.
         let mut from = start;
         while from.ordinal < end {
             let found = node.read_at(LANE, from, 4000, end).expect("a read");
             let records = ids_of(&found.bufs.concat());
-            assert!(records.iter().all(|(ordinal, _)| (at..end).contains(ordinal)), "{at}..{end}: {records:?}");
+            assert!(
+                records
+                    .iter()
+                    .all(|(ordinal, _)| (at..end).contains(ordinal)),
+                "{at}..{end}: {records:?}"
+            );
             seen.extend(records);
             from = found.next;
         }
@@ -165,8 +241,17 @@ fn a_range_ends_where_it_was_cut_and_cuts_lie_between_batches() {
         at = end;
     }
     assert_eq!(seen.iter().map(|(_, id)| *id).collect::<Vec<_>>(), ids);
-    assert!(node.streamlet.batch_boundary(LANE, at, usize::MAX, u64::MAX).expect("a boundary").is_none());
-    let whole = node.streamlet.batch_boundary(LANE, 0, usize::MAX, u64::MAX).expect("a boundary").expect("a range");
+    assert!(
+        node.streamlet
+            .batch_boundary(LANE, at, usize::MAX, u64::MAX)
+            .expect("a boundary")
+            .is_none()
+    );
+    let whole = node
+        .streamlet
+        .batch_boundary(LANE, 0, usize::MAX, u64::MAX)
+        .expect("a boundary")
+        .expect("a range");
     assert!(whole.1 > 0 && whole.1 <= node.head(LANE));
 }
 
@@ -185,12 +270,21 @@ fn a_time_is_found() {
         assert!(first as i64 >= time, "{time}: {first}");
         if found.ordinal > 0 {
             let before = node.read_from(LANE, found.ordinal - 1, 1).expect("a read")[0].1;
-            assert!((before as i64) < time.max(0), "{time}: {before} comes before {first}");
+            assert!(
+                (before as i64) < time.max(0),
+                "{time}: {before} comes before {first}"
+            );
         }
         let read = node.read_at(LANE, found, 1, u64::MAX).expect("a read");
         assert_eq!(ids_of(&read.bufs.concat())[0].0, found.ordinal);
     }
-    assert_eq!(node.streamlet.find_time(LANE, i64::MAX).expect("the head").ordinal, node.head(LANE));
+    assert_eq!(
+        node.streamlet
+            .find_time(LANE, i64::MAX)
+            .expect("the head")
+            .ordinal,
+        node.head(LANE)
+    );
 }
 
 #[test]
@@ -211,7 +305,11 @@ fn the_head_waits_for_the_groups_record() {
     let node = machine.create(settings(AckPolicy::Written));
     machine.store.set_slow(true);
     let placed = node.place(0, &mut plain(0..3, 100)).expect("a place");
-    assert_eq!(node.pump(&placed), Outcome::Pending, "written, but not recorded");
+    assert_eq!(
+        node.pump(&placed),
+        Outcome::Pending,
+        "written, but not recorded"
+    );
     assert!(node.read_all(LANE).is_empty());
     machine.store.settle(1);
     assert_eq!(placed.outcome(), Outcome::Durable);
@@ -243,7 +341,10 @@ fn a_group_recorded_ahead_is_used_and_an_unused_one_goes() {
     node.append(0, &mut plain(next..next + 1, 5000));
     machine.kill(node, 0);
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
-    assert!(recovery.reports.is_empty() && recovery.gaps.is_empty(), "{recovery:?}");
+    assert!(
+        recovery.reports.is_empty() && recovery.gaps.is_empty(),
+        "{recovery:?}"
+    );
     expect_all(&node, &(0..=next).collect::<Vec<_>>(), 5000);
 }
 

@@ -34,14 +34,23 @@ fn scene(make: &dyn Fn(usize) -> Vec<u8>) -> Scene {
     let mut place = (0, 0);
     for index in 0..5 {
         let mut batch = make(index);
-        let at = node.streamlet.describe()[0].groups.last().map_or(0, |g| g.bytes);
+        let at = node.streamlet.describe()[0]
+            .groups
+            .last()
+            .map_or(0, |g| g.bytes);
         let appended = node.append(0, &mut batch);
         place = (at, batch.len());
         assert_eq!(appended.group.id().0, 1);
     }
     let before = node.read_all(LANE).len() - 3;
     machine.kill(node, 0);
-    Scene { machine, group: 1, at: place.0, len: place.1, before }
+    Scene {
+        machine,
+        group: 1,
+        at: place.0,
+        len: place.1,
+        before,
+    }
 }
 
 impl Scene {
@@ -57,7 +66,8 @@ impl Scene {
             Some(stale) => stale[cut..].to_vec(),
             None => vec![0; self.len - cut],
         };
-        copy.plant(&file, self.at + cut as u64, &rest).expect("the file");
+        copy.plant(&file, self.at + cut as u64, &rest)
+            .expect("the file");
         machine.fault = Some(copy);
         machine.skip_epochs(1);
         let mut roomy = settings(AckPolicy::Written);
@@ -76,7 +86,10 @@ impl Scene {
         let expected: Vec<_> = (0..self.before as u64).map(|n| (n, n)).collect();
         assert_eq!(found, expected, "cut at byte {cut} of {}", self.len);
         assert_eq!(node.head(LANE), self.before as u64, "cut at byte {cut}");
-        assert!(recovery.gaps.is_empty() && recovery.reports.is_empty(), "torn, not damaged: {recovery:?}");
+        assert!(
+            recovery.gaps.is_empty() && recovery.reports.is_empty(),
+            "torn, not damaged: {recovery:?}"
+        );
         // The lane goes on right there, in a new group.
         let appended = node.append(0, &mut plain(77..78, 10));
         assert_eq!(appended.base_ordinal, self.before as u64);
@@ -90,7 +103,11 @@ fn a_tear_at_every_byte_over_zeros() {
         scene.expect_exactly_before(cut, None);
     }
     let (_, node, _) = scene.recover(scene.len, None);
-    assert_eq!(node.read_all(LANE).len(), scene.before + 3, "uncut, it counts");
+    assert_eq!(
+        node.read_all(LANE).len(),
+        scene.before + 3,
+        "uncut, it counts"
+    );
 }
 
 /// What may lie below a torn batch where a file system shows stale bytes: a batch of equal size
@@ -104,10 +121,22 @@ fn stale(mut batch: Vec<u8>, ordinal: u64, epoch: u32, scene: &Scene) -> Vec<u8>
 #[test]
 fn a_tear_at_every_byte_over_stale_bytes() {
     // The default: idempotent producers. The stale batch is one the same producer sent before.
-    let make = |index: usize| stamped(5, 0, index as i32 * 3, index as u64 * 3..index as u64 * 3 + 3, 40);
+    let make = |index: usize| {
+        stamped(
+            5,
+            0,
+            index as i32 * 3,
+            index as u64 * 3..index as u64 * 3 + 3,
+            40,
+        )
+    };
     let scene = scene(&make);
     for (name, ordinal, epoch) in [
-        ("of an older epoch, where it should stand", scene.before as u64, 0),
+        (
+            "of an older epoch, where it should stand",
+            scene.before as u64,
+            0,
+        ),
         ("of an older epoch, elsewhere", 3, 0),
         ("of the same epoch with a lower ordinal", 3, 1),
         ("of the same epoch with a higher ordinal", 300, 1),
@@ -126,7 +155,10 @@ fn a_tear_at_every_byte_over_stale_bytes_without_a_producer() {
     // whole rest from a batch: the checksum does not cover them. It takes a cut within these few
     // bytes and stale bytes in a file that was never anything else; every other cut is found.
     let scene = scene(&|index| plain(index as u64 * 3..index as u64 * 3 + 3, 40));
-    let whole = scene.fault().contents(&scene.machine.file(1)).expect("the file");
+    let whole = scene
+        .fault()
+        .contents(&scene.machine.file(1))
+        .expect("the file");
     let new = &whole[scene.at as usize..scene.at as usize + scene.len];
     for (ordinal, epoch) in [(scene.before as u64, 0), (3, 0), (3, 1)] {
         let below = stale(plain(3..6, 40), ordinal, epoch, &scene);
@@ -135,7 +167,11 @@ fn a_tear_at_every_byte_over_stale_bytes_without_a_producer() {
             if found[..UNCOVERED] == new[..UNCOVERED] && found[UNCOVERED..] == below[UNCOVERED..] {
                 assert!(cut <= UNCOVERED + 2, "cut at {cut}: only by chance equal");
                 let (_, node, _) = scene.recover(cut, Some(&below));
-                assert_eq!(node.read_all(LANE).len(), scene.before + 3, "a whole batch by every rule");
+                assert_eq!(
+                    node.read_all(LANE).len(),
+                    scene.before + 3,
+                    "a whole batch by every rule"
+                );
             } else {
                 scene.expect_exactly_before(cut, Some(&below));
             }
@@ -149,7 +185,11 @@ fn a_tear_in_the_first_bytes_of_a_segment_or_group() {
     let mut machine = Machine::fault(3);
     let node = machine.create(settings(AckPolicy::Written));
     let mut id = 0;
-    while node.streamlet.describe()[0].groups.first().is_none_or(|g| g.bytes <= 64 * 1024) {
+    while node.streamlet.describe()[0]
+        .groups
+        .first()
+        .is_none_or(|g| g.bytes <= 64 * 1024)
+    {
         node.append(0, &mut plain(id..id + 1, 3000));
         id += 1;
     }
@@ -159,16 +199,28 @@ fn a_tear_in_the_first_bytes_of_a_segment_or_group() {
     for start in [64 * 1024, 0] {
         for cut in (start..start + 96).chain([start + 97, end - 1]) {
             let (copy, _) = fault.crash(&CrashPlan::kill());
-            copy.plant(&machine.file(1), cut, &vec![0; (end - cut) as usize]).expect("the file");
+            copy.plant(&machine.file(1), cut, &vec![0; (end - cut) as usize])
+                .expect("the file");
             let mut other = Machine::fault(4);
             other.store.copy_from(&machine.store);
             other.io = std::sync::Arc::new(copy.clone());
             other.fault = Some(copy);
             other.skip_epochs(1);
             let (node, recovery) = other.recover(settings(AckPolicy::Written));
-            let expected = if cut == end - 1 || start > 0 { id - 1 } else { 0 };
-            assert_eq!(node.read_all(LANE).len() as u64, expected, "cut at byte {cut}");
-            assert!(recovery.gaps.is_empty() && recovery.reports.is_empty(), "{recovery:?}");
+            let expected = if cut == end - 1 || start > 0 {
+                id - 1
+            } else {
+                0
+            };
+            assert_eq!(
+                node.read_all(LANE).len() as u64,
+                expected,
+                "cut at byte {cut}"
+            );
+            assert!(
+                recovery.gaps.is_empty() && recovery.reports.is_empty(),
+                "{recovery:?}"
+            );
             assert_eq!(node.append(0, &mut plain(0..1, 10)).base_ordinal, expected);
         }
     }
@@ -179,12 +231,16 @@ fn marked(machine: &mut Machine) -> (support::Node, Vec<u64>) {
     let node = machine.create(settings(AckPolicy::Written));
     let mut places = Vec::new();
     for index in 0..5u64 {
-        let at = node.streamlet.describe()[0].groups.last().map_or(0, |g| g.bytes);
+        let at = node.streamlet.describe()[0]
+            .groups
+            .last()
+            .map_or(0, |g| g.bytes);
         places.push(if index == 0 { 0 } else { at });
         node.append(0, &mut plain(index * 3..index * 3 + 3, 40));
     }
     places.push(node.streamlet.describe()[0].groups[0].bytes);
     node.streamlet.flush();
+    node.streamlet.mark();
     (node, places)
 }
 
@@ -195,24 +251,45 @@ fn damage_below_the_durable_mark_is_told_from_a_torn_tail() {
     machine.kill(node, 0);
     let fault = machine.fault.clone().expect("a fault engine");
     // The third batch's header is gone: below the mark, so it was there.
-    fault.plant(&machine.file(1), places[2], &[0; HEADER_BYTES]).expect("the file");
+    fault
+        .plant(&machine.file(1), places[2], &[0; HEADER_BYTES])
+        .expect("the file");
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
-    assert_eq!(node.read_all(LANE), (0..6).map(|n| (n, n)).collect::<Vec<_>>(), "nothing damaged is served");
+    assert_eq!(
+        node.read_all(LANE),
+        (0..6).map(|n| (n, n)).collect::<Vec<_>>(),
+        "nothing damaged is served"
+    );
     let report = recovery.reports.join("\n");
-    for part in ["damaged", &machine.file(1).display().to_string(), &format!("byte {}", places[2]), "ordinal 6"] {
+    for part in [
+        "damaged",
+        &machine.file(1).display().to_string(),
+        &format!("byte {}", places[2]),
+        "ordinal 6",
+    ] {
         assert!(report.contains(part), "{part} is not in {report:?}");
     }
-    assert_eq!(recovery.gaps, [(LANE, 6, 6 + (1 << 32))], "what was shown is not numbered again");
+    assert_eq!(
+        recovery.gaps,
+        [(LANE, 6, 6 + (1 << 32))],
+        "what was shown is not numbered again"
+    );
     let appended = node.append(0, &mut plain(100..101, 10));
     assert_eq!(appended.base_ordinal, 6 + (1 << 32));
     // A reader comes over the gap, now and after the next start.
-    let expected: Vec<_> = (0..6).map(|n| (n, n)).chain([(6 + (1 << 32), 100)]).collect();
+    let expected: Vec<_> = (0..6)
+        .map(|n| (n, n))
+        .chain([(6 + (1 << 32), 100)])
+        .collect();
     assert_eq!(node.read_all(LANE), expected);
     machine.kill(node, 0);
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
     assert!(recovery.gaps.is_empty(), "{recovery:?}");
     assert_eq!(node.read_all(LANE), expected);
-    assert_eq!(node.append(0, &mut plain(101..102, 10)).base_ordinal, 7 + (1 << 32));
+    assert_eq!(
+        node.append(0, &mut plain(101..102, 10)).base_ordinal,
+        7 + (1 << 32)
+    );
 }
 
 #[test]
@@ -230,8 +307,15 @@ fn a_mark_of_another_boot_does_not_bind_what_was_only_written() {
     machine.incarnation.boot_id[0] += 1;
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
     assert_eq!(node.read_all(LANE).len(), 12);
-    assert!(!recovery.reports.join("\n").contains("damaged"), "{recovery:?}");
-    assert_eq!(recovery.gaps, [(LANE, 12, 12 + (1 << 32))], "but what was shown may be lost");
+    assert!(
+        !recovery.reports.join("\n").contains("damaged"),
+        "{recovery:?}"
+    );
+    assert_eq!(
+        recovery.gaps,
+        [(LANE, 12, 12 + (1 << 32))],
+        "but what was shown may be lost"
+    );
 }
 
 #[test]
@@ -241,17 +325,42 @@ fn a_flipped_bit_is_found_on_read_and_never_served() {
     machine.kill(node, 0);
     let fault = machine.fault.clone().expect("a fault engine");
     // In a record of the third batch: headers are walked below the mark, so only a read meets it.
-    let flip = Flip { path: machine.file(1), offset: places[2] + 80, bit: 3 };
+    let flip = Flip {
+        path: machine.file(1),
+        offset: places[2] + 80,
+        bit: 3,
+    };
     fault.flip(&flip).expect("the file");
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
-    assert!(recovery.gaps.is_empty() && recovery.reports.is_empty(), "{recovery:?}");
+    assert!(
+        recovery.gaps.is_empty() && recovery.reports.is_empty(),
+        "{recovery:?}"
+    );
     assert_eq!(node.head(LANE), 15);
     for max_bytes in [1, usize::MAX] {
         let error = node.read_from(LANE, 0, max_bytes).expect_err("damaged");
-        let LaneReadError::Group(ReadError::Damaged { file, offset, ordinal, .. }) = &error else { panic!("{error}") };
-        assert_eq!((file.as_str(), *offset, *ordinal), (&*machine.file(1).display().to_string(), places[2], 6));
+        let LaneReadError::Group(ReadError::Damaged {
+            file,
+            offset,
+            ordinal,
+            ..
+        }) = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            (file.as_str(), *offset, *ordinal),
+            (&*machine.file(1).display().to_string(), places[2], 6)
+        );
         // What comes before and after it is served.
-        let before = node.read_at(LANE, kera_streamlet::Located::default(), max_bytes, u64::MAX).expect("a read");
+        let before = node
+            .read_at(
+                LANE,
+                kera_streamlet::Located::default(),
+                max_bytes,
+                u64::MAX,
+            )
+            .expect("a read");
         assert!(before.batches > 0 && before.next.ordinal <= 6);
         assert_eq!(node.read_from(LANE, 9, max_bytes).expect("a read").len(), 6);
     }
@@ -265,7 +374,10 @@ fn a_flipped_bit_is_found_on_read_and_never_served() {
 #[test]
 fn every_flipped_bit_above_the_mark_ends_the_group_there() {
     let scene = scene(&|index| plain(index as u64 * 3..index as u64 * 3 + 3, 40));
-    let whole = scene.fault().contents(&scene.machine.file(1)).expect("the file");
+    let whole = scene
+        .fault()
+        .contents(&scene.machine.file(1))
+        .expect("the file");
     let batch = &whole[scene.at as usize..scene.at as usize + scene.len];
     for at in 0..scene.len {
         let mut bad = batch.to_vec();
@@ -281,11 +393,18 @@ fn a_file_of_a_newer_format_or_of_another_group_is_left_alone() {
     machine.kill(node, 0);
     let fault = machine.fault.clone().expect("a fault engine");
     fault.plant(&machine.file(1), 8, &[99]).expect("the file");
-    let error = machine.try_recover(settings(AckPolicy::Written)).err().expect("refused");
+    let error = machine
+        .try_recover(settings(AckPolicy::Written))
+        .err()
+        .expect("refused");
     assert!(error.to_string().contains("newer"), "{error}");
     fault.plant(&machine.file(1), 8, &[1]).expect("the file");
     let (node, _) = machine.recover(settings(AckPolicy::Written));
-    assert_eq!(node.read_all(LANE).len(), 15, "nothing was removed meanwhile");
+    assert_eq!(
+        node.read_all(LANE).len(),
+        15,
+        "nothing was removed meanwhile"
+    );
 }
 
 #[test]
@@ -294,12 +413,25 @@ fn a_foreign_file_stays_and_an_unrecorded_group_goes() {
     let (node, _) = marked(&mut machine);
     let dir = machine.dir();
     for name in ["notes.txt", "0000000000000009.0.log"] {
-        machine.io.open(&dir.join(name), kera_log_segments::io::OpenHow::CreateNew, false).expect("a file");
+        machine
+            .io
+            .open(
+                &dir.join(name),
+                kera_log_segments::io::OpenHow::CreateNew,
+                false,
+            )
+            .expect("a file");
     }
     machine.kill(node, 0);
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
     assert!(recovery.reports.join("\n").contains("notes.txt"));
-    assert!(machine.io.exists(&dir.join("notes.txt")) && !machine.io.exists(&dir.join("0000000000000009.0.log")));
+    assert!(
+        machine.io.exists(&dir.join("notes.txt"))
+            && !machine.io.exists(&dir.join("0000000000000009.0.log"))
+    );
     node.append(0, &mut plain(15..16, 10));
-    assert!(machine.io.exists(&machine.file(10)), "its name is not used again");
+    assert!(
+        machine.io.exists(&machine.file(10)),
+        "its name is not used again"
+    );
 }

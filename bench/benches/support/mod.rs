@@ -6,26 +6,41 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use kera_log_segments::group::AckPolicy;
-use kera_log_segments::io::{Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, open_engine};
+use kera_log_segments::io::{
+    Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, open_engine,
+};
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::pump::{Incarnation, Pump};
 use kera_protocol::batch::{BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use kera_streamlet::recorder::{Done as Recorded, GroupChange, GroupRecorder};
-use kera_streamlet::{AppendSpec, Appended, Env, Job, Limits, Settings, Streamlet};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Env, Job, Limits, Settings, Streamlet};
 
 /// A batch of 100-byte records, `bytes` long or a little less.
 pub fn batch(bytes: usize, producer: i64) -> Vec<u8> {
     let value = [7u8; 90];
-    let record = NewRecord { key: None, value: Some(&value), headers: &[], timestamp: 1 };
+    let record = NewRecord {
+        key: None,
+        value: Some(&value),
+        headers: &[],
+        timestamp: 1,
+    };
     let mut builder = BatchBuilder::with_capacity(bytes);
     while builder.is_empty() || builder.len() + BatchBuilder::record_bound(&record) <= bytes {
         builder.push(&record).expect("room");
     }
-    let stamp = ProducerStamp { producer_id: producer, producer_epoch: 0, base_sequence: 0 };
-    builder.finish(Compression::None, stamp).expect("records").to_vec()
+    let stamp = ProducerStamp {
+        producer_id: producer,
+        producer_epoch: 0,
+        base_sequence: 0,
+    };
+    builder
+        .finish(Compression::None, stamp)
+        .expect("records")
+        .to_vec()
 }
 
 /// Every change is durable at once.
@@ -68,7 +83,10 @@ impl File for Discard {
         Ok(())
     }
     fn file_system(&self) -> io::Result<FileSystem> {
-        Ok(FileSystem { device: 0, magic: 0 })
+        Ok(FileSystem {
+            device: 0,
+            magic: 0,
+        })
     }
 }
 
@@ -98,7 +116,13 @@ impl Io for Discard {
         Ok(Arc::new(Discard))
     }
     fn run(&self, ops: Vec<Op>) -> Vec<Done> {
-        ops.into_iter().map(|_| Done { result: Ok(0), buf: None, bufs: Vec::new() }).collect()
+        ops.into_iter()
+            .map(|_| Done {
+                result: Ok(0),
+                buf: None,
+                bufs: Vec::new(),
+            })
+            .collect()
     }
 }
 
@@ -107,23 +131,51 @@ pub struct Bench {
     pub streamlet: Arc<Streamlet>,
     pub env: Arc<Env>,
     jobs: Mutex<Receiver<Job>>,
-    dir: Option<tempfile::TempDir>,
+    pump: Option<JoinHandle<()>>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.env.pump.stop();
+        if let Some(pump) = self.pump.take() {
+            pump.join().expect("the pump");
+        }
+    }
 }
 
 impl Bench {
     /// Over files that keep nothing.
     pub fn discarding(ack: AckPolicy, lanes: u32) -> Self {
-        Self::over(Arc::new(Discard), ack, lanes, PathBuf::from("/nowhere"), None)
+        Self::over(
+            Arc::new(Discard),
+            ack,
+            lanes,
+            PathBuf::from("/nowhere"),
+            None,
+        )
     }
 
     /// Over real files, removed at the end.
     pub fn on_disk(ack: AckPolicy, lanes: u32) -> Self {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let root = dir.path().to_owned();
-        Self::over(open_engine(EngineKind::Blocking), ack, lanes, root, Some(dir))
+        Self::over(
+            open_engine(EngineKind::Blocking),
+            ack,
+            lanes,
+            root,
+            Some(dir),
+        )
     }
 
-    fn over(io: Arc<dyn Io>, ack: AckPolicy, lanes: u32, root: PathBuf, dir: Option<tempfile::TempDir>) -> Self {
+    fn over(
+        io: Arc<dyn Io>,
+        ack: AckPolicy,
+        lanes: u32,
+        root: PathBuf,
+        dir: Option<tempfile::TempDir>,
+    ) -> Self {
         let (push, jobs) = sync_channel(100_000);
         let env = Arc::new(Env {
             io: io.clone(),
@@ -148,17 +200,49 @@ impl Bench {
             append_time: false,
             group_max_age_ms: 0,
         };
-        let streamlet = Streamlet::new(StreamId::random(), StreamletId(0), Epoch(1), settings, env.clone());
-        env.io.create_dir_all(&streamlet.dir()).expect("a directory");
-        Self { streamlet, env, jobs: Mutex::new(jobs), dir }
+        let streamlet = Streamlet::new(
+            StreamId::random(),
+            StreamletId(0),
+            Epoch(1),
+            settings,
+            env.clone(),
+        );
+        env.io
+            .create_dir_all(&streamlet.dir())
+            .expect("a directory");
+        let pump = env.pump.clone();
+        Self {
+            streamlet,
+            env,
+            jobs: Mutex::new(jobs),
+            pump: Some(std::thread::spawn(move || pump.run())),
+            _dir: dir,
+        }
     }
 
     /// Appends and pumps, as a connection does; `sequence` counts a producer's records.
-    pub fn append(&self, lane: u32, batch: &mut [u8], header: &mut BatchHeader, sequence: &mut i32) -> Appended {
+    pub fn append(
+        &self,
+        lane: u32,
+        batch: &mut [u8],
+        header: &mut BatchHeader,
+        sequence: &mut i32,
+    ) -> Appended {
         header.base_sequence = *sequence;
         *sequence = kera_protocol::batch::next_sequence(*sequence, header.record_count);
-        let spec = AppendSpec { lane, lane_generation: Some(1), now_ms: 1 };
-        let appended = self.streamlet.append(batch, header, spec).expect("an append");
+        let spec = AppendSpec {
+            lane,
+            lane_generation: Some(1),
+            now_ms: 1,
+        };
+        let appended = loop {
+            match self.streamlet.append(batch, header, spec) {
+                Ok(appended) => break appended,
+                // As a connection does: wait for the pump.
+                Err(AppendError::NoMemory) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
         appended.group.pump(&self.env.pump);
         appended
     }
@@ -167,7 +251,6 @@ impl Bench {
     pub fn tidy(&self) {
         let jobs = self.jobs.lock().expect("jobs");
         while let Ok(job) = jobs.try_recv() {
-            self.env.pump.drain();
             self.streamlet.do_job(&job, 1);
         }
         for (lane, _, head) in self.streamlet.bounds() {

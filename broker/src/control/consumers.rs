@@ -23,7 +23,11 @@ impl ConsumersService {
     }
 
     async fn ask(&self, group: &str, ask: Ask) -> Result<Reply, Status> {
-        self.shared.coordination.call(&self.shared, group, ask).await.map_err(status)
+        self.shared
+            .coordination
+            .call(&self.shared, group, ask)
+            .await
+            .map_err(status)
     }
 }
 
@@ -41,12 +45,18 @@ macro_rules! forward {
 
 fn mismatch(reply: &Reply) -> Status {
     tracing::error!(?reply, "a coordinator answered another question");
-    status(WireError::new(ErrorCode::Internal, "the coordinator gave an answer of another kind; see the broker's log"))
+    status(WireError::new(
+        ErrorCode::Internal,
+        "the coordinator gave an answer of another kind; see the broker's log",
+    ))
 }
 
 #[tonic::async_trait]
 impl Consumers for ConsumersService {
-    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
+    async fn join(
+        &self,
+        request: Request<v1::JoinRequest>,
+    ) -> Result<Response<v1::JoinResponse>, Status> {
         forward!(self, request, Join)
     }
 
@@ -57,15 +67,24 @@ impl Consumers for ConsumersService {
         forward!(self, request, Heartbeat)
     }
 
-    async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
+    async fn acquire(
+        &self,
+        request: Request<v1::AcquireRequest>,
+    ) -> Result<Response<v1::AcquireResponse>, Status> {
         forward!(self, request, Acquire)
     }
 
-    async fn commit(&self, request: Request<v1::CommitRequest>) -> Result<Response<v1::CommitResponse>, Status> {
+    async fn commit(
+        &self,
+        request: Request<v1::CommitRequest>,
+    ) -> Result<Response<v1::CommitResponse>, Status> {
         forward!(self, request, Commit)
     }
 
-    async fn leave(&self, request: Request<v1::LeaveRequest>) -> Result<Response<v1::LeaveResponse>, Status> {
+    async fn leave(
+        &self,
+        request: Request<v1::LeaveRequest>,
+    ) -> Result<Response<v1::LeaveResponse>, Status> {
         forward!(self, request, Leave)
     }
 
@@ -73,7 +92,8 @@ impl Consumers for ConsumersService {
         &self,
         _request: Request<v1::ListGroupsRequest>,
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
-        let groups = tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
+        let groups =
+            tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
         Ok(Response::new(v1::ListGroupsResponse { groups }))
     }
 

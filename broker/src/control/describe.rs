@@ -18,7 +18,11 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
         streamlets: stream
             .streamlets
             .iter()
-            .map(|s| v1::StreamletInfo { streamlet: s.id().0, owner: shared.advertised.clone(), epoch: s.epoch().0 })
+            .map(|s| v1::StreamletInfo {
+                streamlet: s.id().0,
+                owner: shared.advertised.clone(),
+                epoch: s.epoch().0,
+            })
             .collect(),
         lane_generation: stream.lane_generation(),
         created_ms: record.created_ms,
@@ -39,17 +43,28 @@ pub fn stream_description(shared: &Shared, stream: &Stream) -> v1::DescribeStrea
                 end_ordinal: lane.end_ordinal,
                 bytes: lane.groups.iter().map(|g| g.bytes).sum(),
                 producers: lane.producers as u32,
-                groups: lane.groups.iter().map(|g| group_info(lane.lane, g)).collect(),
+                groups: lane
+                    .groups
+                    .iter()
+                    .map(|g| group_info(lane.lane, g))
+                    .collect(),
             });
         }
     }
-    v1::DescribeStreamResponse { stream: Some(stream_info(shared, stream)), lanes }
+    v1::DescribeStreamResponse {
+        stream: Some(stream_info(shared, stream)),
+        lanes,
+    }
 }
 
 /// The broker itself.
 pub fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
     let streams = shared.catalog.all();
-    let groups = streams.iter().flat_map(|s| &s.streamlets).map(|s| s.groups() as u64).sum();
+    let groups = streams
+        .iter()
+        .flat_map(|s| &s.streamlets)
+        .map(|s| s.groups() as u64)
+        .sum();
     v1::DescribeBrokerResponse {
         version: env!("CARGO_PKG_VERSION").to_string(),
         data_dir: shared.dir.path().display().to_string(),

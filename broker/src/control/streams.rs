@@ -22,6 +22,8 @@ use crate::clock::now_ms;
 use crate::fetch::cursor;
 use crate::start::Shared;
 
+/// Bytes of a frame that are not its batch.
+const FRAME_ALLOWANCE: u64 = 4096;
 /// Producer ids taken from the metadata store at once.
 const PRODUCER_ID_BLOCK: u64 = 1000;
 /// Attempts to cut lanes while one of them is recovering.
@@ -38,7 +40,10 @@ pub struct StreamsService {
 impl StreamsService {
     /// A service over the broker's catalog.
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, producer_ids: Arc::default() }
+        Self {
+            shared,
+            producer_ids: Arc::default(),
+        }
     }
 
     fn named(&self, name: &str) -> Result<Arc<Stream>, Status> {
@@ -69,7 +74,10 @@ async fn blocking<T: Send + 'static>(
         Ok(outcome) => outcome.map_err(status),
         Err(error) => {
             tracing::error!(%error, "a control call failed");
-            Err(status(WireError::new(ErrorCode::Internal, "the call failed in the broker; see its log")))
+            Err(status(WireError::new(
+                ErrorCode::Internal,
+                "the call failed in the broker; see its log",
+            )))
         }
     }
 }
@@ -80,22 +88,31 @@ fn metadata_error(error: &MetadataError) -> WireError {
 
 #[tonic::async_trait]
 impl Streams for StreamsService {
-    async fn create_stream(&self, request: Request<v1::CreateStreamRequest>) -> Answer<v1::StreamInfo> {
+    async fn create_stream(
+        &self,
+        request: Request<v1::CreateStreamRequest>,
+    ) -> Answer<v1::StreamInfo> {
         let request = request.into_inner();
         let shared = self.shared.clone();
         let info = blocking(move || {
             validate_stream_name(&request.name)?;
             let config = StreamConfig::from_wire(&request.config.unwrap_or_default())?;
+            check_frame_fits(&shared, &config)?;
             let stream = create(&shared, StreamRecord::new(request.name, config, now_ms()))?;
             Ok(stream_info(&shared, &stream))
         });
         info.await.map(Response::new)
     }
 
-    async fn list_streams(&self, request: Request<v1::ListStreamsRequest>) -> Answer<v1::ListStreamsResponse> {
+    async fn list_streams(
+        &self,
+        request: Request<v1::ListStreamsRequest>,
+    ) -> Answer<v1::ListStreamsResponse> {
         let internal = request.into_inner().include_internal;
         let streams = self.shared.catalog.all();
-        let shown = streams.iter().filter(|s| internal || !s.record.load().internal);
+        let shown = streams
+            .iter()
+            .filter(|s| internal || !s.record.load().internal);
         let streams = shown.map(|s| stream_info(&self.shared, s)).collect();
         Ok(Response::new(v1::ListStreamsResponse { streams }))
     }
@@ -113,7 +130,10 @@ impl Streams for StreamsService {
         Ok(Response::new(stream_description(&self.shared, &stream)))
     }
 
-    async fn alter_stream(&self, request: Request<v1::AlterStreamRequest>) -> Answer<v1::StreamInfo> {
+    async fn alter_stream(
+        &self,
+        request: Request<v1::AlterStreamRequest>,
+    ) -> Answer<v1::StreamInfo> {
         let request = request.into_inner();
         let stream = self.changeable(&request.name)?;
         let _one_at_a_time = stream.change.lock().await;
@@ -125,7 +145,10 @@ impl Streams for StreamsService {
         info.await.map(Response::new)
     }
 
-    async fn delete_stream(&self, request: Request<v1::DeleteStreamRequest>) -> Answer<v1::DeleteStreamResponse> {
+    async fn delete_stream(
+        &self,
+        request: Request<v1::DeleteStreamRequest>,
+    ) -> Answer<v1::DeleteStreamResponse> {
         let stream = self.changeable(&request.into_inner().name)?;
         let _one_at_a_time = stream.change.lock().await;
         let (shared, deleted) = (self.shared.clone(), stream.clone());
@@ -133,19 +156,32 @@ impl Streams for StreamsService {
         Ok(Response::new(v1::DeleteStreamResponse {}))
     }
 
-    async fn trim_stream(&self, request: Request<v1::TrimStreamRequest>) -> Answer<v1::TrimStreamResponse> {
+    async fn trim_stream(
+        &self,
+        request: Request<v1::TrimStreamRequest>,
+    ) -> Answer<v1::TrimStreamResponse> {
         let request = request.into_inner();
         let stream = self.changeable(&request.name)?;
-        blocking(move || trim(&stream, &request)).await.map(Response::new)
+        blocking(move || trim(&stream, &request))
+            .await
+            .map(Response::new)
     }
 
-    async fn find_ordinals(&self, request: Request<v1::FindOrdinalsRequest>) -> Answer<v1::FindOrdinalsResponse> {
+    async fn find_ordinals(
+        &self,
+        request: Request<v1::FindOrdinalsRequest>,
+    ) -> Answer<v1::FindOrdinalsResponse> {
         let request = request.into_inner();
         let stream = self.named(&request.name)?;
-        blocking(move || find(&stream, &request)).await.map(Response::new)
+        blocking(move || find(&stream, &request))
+            .await
+            .map(Response::new)
     }
 
-    async fn init_producer(&self, request: Request<v1::InitProducerRequest>) -> Answer<v1::InitProducerResponse> {
+    async fn init_producer(
+        &self,
+        request: Request<v1::InitProducerRequest>,
+    ) -> Answer<v1::InitProducerResponse> {
         let name = request.into_inner().name;
         if !name.is_empty() {
             self.named(&name)?;
@@ -159,10 +195,14 @@ impl Streams for StreamsService {
                     .allocate_producer_ids(PRODUCER_ID_BLOCK)
                     .map_err(|e| metadata_error(&e))?;
             }
-            ids.next().ok_or_else(|| WireError::new(ErrorCode::Internal, "no producer ids are left"))
+            ids.next()
+                .ok_or_else(|| WireError::new(ErrorCode::Internal, "no producer ids are left"))
         });
         let producer_id = producer_id.await?;
-        Ok(Response::new(v1::InitProducerResponse { producer_id, producer_epoch: 0 }))
+        Ok(Response::new(v1::InitProducerResponse {
+            producer_id,
+            producer_epoch: 0,
+        }))
     }
 
     async fn describe_broker(
@@ -177,10 +217,28 @@ fn create(shared: &Arc<Shared>, record: StreamRecord) -> Result<Arc<Stream>, Wir
     shared.create_stream(record).map_err(|e| metadata_error(&e))
 }
 
+/// A batch travels in one frame: a larger one could be configured and never sent.
+fn check_frame_fits(shared: &Shared, config: &StreamConfig) -> Result<(), WireError> {
+    let limit = shared
+        .config
+        .server
+        .max_frame_bytes
+        .saturating_sub(FRAME_ALLOWANCE);
+    if u64::from(config.max_batch_bytes) <= limit {
+        return Ok(());
+    }
+    let text = format!(
+        "max_batch_bytes {} does not fit a frame of this broker, which carries batches of at most {limit} bytes; lower it or raise server.max_frame_bytes",
+        config.max_batch_bytes
+    );
+    Err(WireError::new(ErrorCode::InvalidArgument, text))
+}
+
 fn alter(shared: &Shared, stream: &Stream, wire: &v1::StreamConfig) -> Result<(), WireError> {
     let old = stream.record.load_full();
     let mut new = (*old).clone();
     new.config = old.config.altered(wire)?;
+    check_frame_fits(shared, &new.config)?;
     if new.config.lanes == old.config.lanes {
         write_record(shared, stream, &old, new)?;
     } else {
@@ -194,12 +252,22 @@ fn alter(shared: &Shared, stream: &Stream, wire: &v1::StreamConfig) -> Result<()
 }
 
 /// Cuts the old lanes, records the boundaries, opens the new lanes.
-fn grow(shared: &Shared, stream: &Stream, old: &StreamRecord, mut new: StreamRecord) -> Result<(), WireError> {
+fn grow(
+    shared: &Shared,
+    stream: &Stream,
+    old: &StreamRecord,
+    mut new: StreamRecord,
+) -> Result<(), WireError> {
     let mut starts: Vec<(StreamletId, LaneId, Ordinal)> = Vec::new();
     for (index, streamlet) in stream.streamlets.iter().enumerate() {
         let Some(cuts) = cut(streamlet) else {
-            stream.streamlets[..index].iter().for_each(|s| s.abort_growth());
-            let text = format!("a lane of stream {} could not make its records durable; try again", old.name);
+            stream.streamlets[..index]
+                .iter()
+                .for_each(|s| s.abort_growth());
+            let text = format!(
+                "a lane of stream {} could not make its records durable; try again",
+                old.name
+            );
             return Err(WireError::new(ErrorCode::StorageError, text));
         };
         if new.config.lane_by == LaneBy::Key {
@@ -213,7 +281,10 @@ fn grow(shared: &Shared, stream: &Stream, old: &StreamRecord, mut new: StreamRec
         stream.streamlets.iter().for_each(|s| s.abort_growth());
         return Err(error);
     }
-    stream.streamlets.iter().for_each(|s| s.finish_growth(lanes, generation));
+    stream
+        .streamlets
+        .iter()
+        .for_each(|s| s.finish_growth(lanes, generation));
     Ok(())
 }
 
@@ -225,7 +296,10 @@ fn cut(streamlet: &Streamlet) -> Option<Vec<kera_streamlet::LaneCut>> {
         if cuts.is_none() {
             cuts = streamlet.cut_lanes();
         }
-        if cuts.as_ref().is_some_and(|cuts| streamlet.growth_settled(cuts)) {
+        if cuts
+            .as_ref()
+            .is_some_and(|cuts| streamlet.growth_settled(cuts))
+        {
             return cuts;
         }
         // A repair or a sync is short; it needs no more than its turn at the disk.
@@ -237,11 +311,19 @@ fn cut(streamlet: &Streamlet) -> Option<Vec<kera_streamlet::LaneCut>> {
     None
 }
 
-fn write_record(shared: &Shared, stream: &Stream, old: &StreamRecord, mut new: StreamRecord) -> Result<(), WireError> {
+fn write_record(
+    shared: &Shared,
+    stream: &Stream,
+    old: &StreamRecord,
+    mut new: StreamRecord,
+) -> Result<(), WireError> {
     let committed = shared
         .metadata
         .commit(Transaction::new(
-            vec![Compare::StreamRevision { id: old.id, revision: old.revision }],
+            vec![Compare::StreamRevision {
+                id: old.id,
+                revision: old.revision,
+            }],
             vec![Write::PutStream(new.clone())],
         ))
         .map_err(|e| metadata_error(&e))?;
@@ -255,7 +337,10 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     shared
         .metadata
         .commit(Transaction::new(
-            vec![Compare::StreamRevision { id: record.id, revision: record.revision }],
+            vec![Compare::StreamRevision {
+                id: record.id,
+                revision: record.revision,
+            }],
             vec![Write::DeleteStream(record.id)],
         ))
         .map_err(|e| metadata_error(&e))?;
@@ -271,10 +356,16 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     Ok(())
 }
 
-fn trim(stream: &Stream, request: &v1::TrimStreamRequest) -> Result<v1::TrimStreamResponse, WireError> {
+fn trim(
+    stream: &Stream,
+    request: &v1::TrimStreamRequest,
+) -> Result<v1::TrimStreamResponse, WireError> {
     use v1::trim_stream_request::To;
     let to = request.to.as_ref().ok_or_else(|| {
-        WireError::new(ErrorCode::InvalidArgument, "trim names no ordinal, time or \"everything\"; name one")
+        WireError::new(
+            ErrorCode::InvalidArgument,
+            "trim names no ordinal, time or \"everything\"; name one",
+        )
     })?;
     if matches!(to, To::Ordinal(_)) && (request.streamlet.is_none() || request.lane.is_none()) {
         let text = "trim to an ordinal needs a streamlet and a lane: ordinals count within a lane";
@@ -287,7 +378,9 @@ fn trim(stream: &Stream, request: &v1::TrimStreamRequest) -> Result<v1::TrimStre
             To::Everything(_) => u64::MAX,
             To::TimestampMs(ms) => at_time(&streamlet, lane, *ms)?.ordinal,
         };
-        let trimmed = streamlet.trim(lane, ordinal).map_err(|e| WireError::new(ErrorCode::StorageError, e.to_string()))?;
+        let trimmed = streamlet
+            .trim(lane, ordinal)
+            .map_err(|e| WireError::new(ErrorCode::StorageError, e.to_string()))?;
         response.freed_bytes += trimmed.freed_bytes;
         response.lanes.push(v1::LaneStart {
             streamlet: streamlet.id().0,
@@ -298,18 +391,35 @@ fn trim(stream: &Stream, request: &v1::TrimStreamRequest) -> Result<v1::TrimStre
     Ok(response)
 }
 
-fn find(stream: &Stream, request: &v1::FindOrdinalsRequest) -> Result<v1::FindOrdinalsResponse, WireError> {
+fn find(
+    stream: &Stream,
+    request: &v1::FindOrdinalsRequest,
+) -> Result<v1::FindOrdinalsResponse, WireError> {
     use v1::find_ordinals_request::At;
     let at = request.at.as_ref().ok_or_else(|| {
-        WireError::new(ErrorCode::InvalidArgument, "the request names no place; name earliest, latest, a time or an ordinal")
+        WireError::new(
+            ErrorCode::InvalidArgument,
+            "the request names no place; name earliest, latest, a time or an ordinal",
+        )
     })?;
     let mut lanes = Vec::new();
     for (streamlet, lane) in lanes_of(stream, None, None)? {
-        let Some((log_start, head)) = streamlet.lane_bounds(lane) else { continue };
+        let Some((log_start, head)) = streamlet.lane_bounds(lane) else {
+            continue;
+        };
         let located = match at {
-            At::Earliest(_) => Located { ordinal: log_start, at: None },
-            At::Latest(_) => Located { ordinal: head, at: None },
-            At::Ordinal(ordinal) => Located { ordinal: (*ordinal).clamp(log_start, head), at: None },
+            At::Earliest(_) => Located {
+                ordinal: log_start,
+                at: None,
+            },
+            At::Latest(_) => Located {
+                ordinal: head,
+                at: None,
+            },
+            At::Ordinal(ordinal) => Located {
+                ordinal: (*ordinal).clamp(log_start, head),
+                at: None,
+            },
             At::TimestampMs(ms) => at_time(&streamlet, lane, *ms)?,
         };
         lanes.push(v1::LaneCursor {
@@ -330,7 +440,11 @@ fn at_time(streamlet: &Streamlet, lane: LaneId, ms: u64) -> Result<Located, Wire
 }
 
 /// The lanes that a request names: all, those of a streamlet, or one.
-fn lanes_of(stream: &Stream, streamlet: Option<u32>, lane: Option<u32>) -> Result<Vec<(Arc<Streamlet>, LaneId)>, WireError> {
+fn lanes_of(
+    stream: &Stream,
+    streamlet: Option<u32>,
+    lane: Option<u32>,
+) -> Result<Vec<(Arc<Streamlet>, LaneId)>, WireError> {
     let name = stream.name();
     let mut lanes = Vec::new();
     for found in &stream.streamlets {
@@ -338,14 +452,26 @@ fn lanes_of(stream: &Stream, streamlet: Option<u32>, lane: Option<u32>) -> Resul
             continue;
         }
         let count = found.settings().lanes;
-        lanes.extend((0..count).filter(|l| lane.is_none_or(|wanted| wanted == *l)).map(|l| (found.clone(), LaneId(l))));
+        lanes.extend(
+            (0..count)
+                .filter(|l| lane.is_none_or(|wanted| wanted == *l))
+                .map(|l| (found.clone(), LaneId(l))),
+        );
     }
     if lanes.is_empty() {
         let (code, what) = match (streamlet, lane) {
-            (Some(s), _) if s as usize >= stream.streamlets.len() => (ErrorCode::UnknownStreamlet, format!("streamlet {s}")),
-            (_, lane) => (ErrorCode::UnknownLane, format!("lane {}", lane.unwrap_or(0))),
+            (Some(s), _) if s as usize >= stream.streamlets.len() => {
+                (ErrorCode::UnknownStreamlet, format!("streamlet {s}"))
+            }
+            (_, lane) => (
+                ErrorCode::UnknownLane,
+                format!("lane {}", lane.unwrap_or(0)),
+            ),
         };
-        return Err(WireError::new(code, format!("stream \"{name}\" has no {what}; see `kera stream describe {name}`")));
+        return Err(WireError::new(
+            code,
+            format!("stream \"{name}\" has no {what}; see `kera stream describe {name}`"),
+        ));
     }
     Ok(lanes)
 }

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use kera_coordinator::{Coordinator, Event, Limits, Replay, Reply, Request, Step};
-use kera_protocol::batch::{self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records};
+use kera_log_segments::pump::Pump;
+use kera_protocol::batch::{
+    self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
+};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
-use kera_streamlet::{AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome, Streamlet};
+use kera_streamlet::{
+    AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome, Streamlet,
+};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -31,6 +36,7 @@ type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 /// A coordinator with its lane.
 pub struct Host {
     streamlet: Arc<Streamlet>,
+    pump: Arc<Pump>,
     limits: Limits,
     state: Mutex<State>,
 }
@@ -52,8 +58,13 @@ struct State {
 
 impl Host {
     /// A coordinator that is not loaded yet.
-    pub fn new(streamlet: Arc<Streamlet>, limits: Limits) -> Self {
-        Self { streamlet, limits, state: Mutex::default() }
+    pub fn new(streamlet: Arc<Streamlet>, pump: Arc<Pump>, limits: Limits) -> Self {
+        Self {
+            streamlet,
+            pump,
+            limits,
+            state: Mutex::default(),
+        }
     }
 
     /// Reads the state from the stream. Blocks. False if it cannot be read.
@@ -61,7 +72,10 @@ impl Host {
         match self.replay(now) {
             Ok(coordinator) => {
                 let mut state = self.state.lock();
-                *state = State { next_ticket: state.next_ticket, ..State::default() };
+                *state = State {
+                    next_ticket: state.next_ticket,
+                    ..State::default()
+                };
                 state.coordinator = Some(coordinator);
                 true
             }
@@ -74,13 +88,26 @@ impl Host {
 
     fn replay(&self, now: u64) -> Result<Coordinator, String> {
         let mut replay = Replay::new();
-        let log_start = self.streamlet.bounds().first().map_or(0, |(_, start, _)| *start);
-        let mut from = Located { ordinal: log_start, at: None };
+        let log_start = self
+            .streamlet
+            .bounds()
+            .first()
+            .map_or(0, |(_, start, _)| *start);
+        let mut from = Located {
+            ordinal: log_start,
+            at: None,
+        };
         let mut scratch = Vec::new();
         loop {
             let found = self
                 .streamlet
-                .read(LaneReadSpec { lane: LANE, from, end_ordinal: u64::MAX, max_bytes: 1 << 20, cached_only: false })
+                .read(LaneReadSpec {
+                    lane: LANE,
+                    from,
+                    end_ordinal: u64::MAX,
+                    max_bytes: 1 << 20,
+                    cached_only: false,
+                })
                 .map_err(|e| e.to_string())?;
             if found.batches == 0 {
                 break;
@@ -91,12 +118,18 @@ impl Host {
                 let header = batch::verify(rest).map_err(|e| e.to_string())?;
                 let (one, after) = rest.split_at(header.total_bytes);
                 rest = after;
-                for (record, ordinal) in Records::open(one, 64 << 20, &mut scratch).map_err(|e| e.to_string())?.zip(header.base_ordinal..) {
+                for (record, ordinal) in Records::open(one, 64 << 20, &mut scratch)
+                    .map_err(|e| e.to_string())?
+                    .zip(header.base_ordinal..)
+                {
                     let record = record.map_err(|e| e.to_string())?;
                     if ordinal < from.ordinal {
                         continue;
                     }
-                    match Event::decode(record.key.unwrap_or_default(), record.value.unwrap_or_default()) {
+                    match Event::decode(
+                        record.key.unwrap_or_default(),
+                        record.value.unwrap_or_default(),
+                    ) {
                         Ok(event) => replay.apply(&event),
                         // Passing it over would forget a lease or a commit: rather serve no group of
                         // this coordinator until a build that knows the event reads it.
@@ -107,7 +140,11 @@ impl Host {
             from = found.next;
         }
         let (coordinator, report) = replay.finish(self.limits.clone(), now);
-        tracing::debug!(streamlet = self.streamlet.id().0, ?report, "consumer groups loaded");
+        tracing::debug!(
+            streamlet = self.streamlet.id().0,
+            ?report,
+            "consumer groups loaded"
+        );
         Ok(coordinator)
     }
 
@@ -144,7 +181,11 @@ impl Host {
     pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
         let mut state = self.state.lock();
         let view = View(shared);
-        state.coordinator.as_mut().map(|c| c.summaries(&view)).unwrap_or_default()
+        state
+            .coordinator
+            .as_mut()
+            .map(|c| c.summaries(&view))
+            .unwrap_or_default()
     }
 
     /// Moves everything on that can be moved on.
@@ -163,9 +204,17 @@ impl Host {
             let step = coordinator.tick(now, &view);
             self.take(&mut state, step);
         }
-        if state.coordinator.as_ref().is_some_and(Coordinator::awaits_any_heads) {
+        if state
+            .coordinator
+            .as_ref()
+            .is_some_and(Coordinator::awaits_any_heads)
+        {
             for stream in shared.catalog.all() {
-                let awaited = |s: &State| s.coordinator.as_ref().is_some_and(|c| c.awaits_heads(stream.id()));
+                let awaited = |s: &State| {
+                    s.coordinator
+                        .as_ref()
+                        .is_some_and(|c| c.awaits_heads(stream.id()))
+                };
                 if !awaited(&state) {
                     continue;
                 }
@@ -204,7 +253,9 @@ impl Host {
         match &state.last {
             Some(last) => state.held.push_back((last.clone(), replies)),
             // Nothing was ever appended since the state was read: all of it is durable.
-            None => replies.into_iter().for_each(|(tell, answer)| drop(tell.send(answer))),
+            None => replies
+                .into_iter()
+                .for_each(|(tell, answer)| drop(tell.send(answer))),
         }
     }
 
@@ -219,7 +270,9 @@ impl Host {
         if state.snapshot_in != Some(group) {
             // A new group begins with the live state, so that all before it can go.
             state.snapshot_in = Some(group);
-            let Some(coordinator) = state.coordinator.as_mut() else { return Ok(()) };
+            let Some(coordinator) = state.coordinator.as_mut() else {
+                return Ok(());
+            };
             let snapshot = coordinator.snapshot();
             let written = self.append_events(&snapshot)?;
             if let (Some(first), Some(end)) = (written.first(), written.last()) {
@@ -237,9 +290,17 @@ impl Host {
         let mut builder = BatchBuilder::new();
         for (index, event) in events.iter().enumerate() {
             let value = event.value();
-            let record = NewRecord { key: Some(event.key()), value: Some(&value), headers: &[], timestamp: now as i64 };
+            let record = NewRecord {
+                key: Some(event.key()),
+                value: Some(&value),
+                headers: &[],
+                timestamp: now as i64,
+            };
             if builder.push(&record).is_err() {
-                tracing::error!(bytes = value.len(), "an event of a consumer group is too large to be kept");
+                tracing::error!(
+                    bytes = value.len(),
+                    "an event of a consumer group is too large to be kept"
+                );
                 continue;
             }
             if builder.len() >= BATCH_BYTES || index + 1 == events.len() {
@@ -253,16 +314,28 @@ impl Host {
     }
 
     fn append_batch(&self, builder: &mut BatchBuilder, now: u64) -> Result<Appended, AppendError> {
-        let none = ProducerStamp { producer_id: -1, producer_epoch: -1, base_sequence: -1 };
-        let Ok(bytes) = builder.finish(Compression::None, none) else { return Err(AppendError::NoMemory) };
+        let none = ProducerStamp {
+            producer_id: -1,
+            producer_epoch: -1,
+            base_sequence: -1,
+        };
+        let Ok(bytes) = builder.finish(Compression::None, none) else {
+            return Err(AppendError::NoMemory);
+        };
         let mut bytes = bytes.to_vec();
-        let Ok(header) = BatchHeader::peek(&bytes) else { return Err(AppendError::NoMemory) };
-        let spec = AppendSpec { lane: LANE.0, lane_generation: None, now_ms: now };
+        let Ok(header) = BatchHeader::peek(&bytes) else {
+            return Err(AppendError::NoMemory);
+        };
+        let spec = AppendSpec {
+            lane: LANE.0,
+            lane_generation: None,
+            now_ms: now,
+        };
         for _ in 0..MEMORY_ATTEMPTS {
             match self.streamlet.append(&mut bytes, &header, spec) {
                 Err(AppendError::NoMemory) => std::thread::yield_now(),
                 Ok(appended) => {
-                    appended.group.write_out();
+                    appended.group.pump(&self.pump);
                     return Ok(appended);
                 }
                 Err(error) => return Err(error),
@@ -277,7 +350,9 @@ impl Host {
             match appended.poll(waker) {
                 Outcome::Durable => {
                     if let Some((_, replies)) = state.held.pop_front() {
-                        replies.into_iter().for_each(|(tell, answer)| drop(tell.send(answer)));
+                        replies
+                            .into_iter()
+                            .for_each(|(tell, answer)| drop(tell.send(answer)));
                     }
                 }
                 Outcome::Lost => {
@@ -304,14 +379,23 @@ impl Host {
 
     /// Drops a coordinator whose memory is ahead of what is durable.
     fn give_up(&self, state: &mut State, reason: &str) {
-        tracing::warn!(streamlet = self.streamlet.id().0, reason, "consumer groups are read anew");
-        let loading = WireError::new(ErrorCode::CoordinatorLoading, "the coordinator is reading its state; try again");
+        tracing::warn!(
+            streamlet = self.streamlet.id().0,
+            reason,
+            "consumer groups are read anew"
+        );
+        let loading = WireError::new(
+            ErrorCode::CoordinatorLoading,
+            "the coordinator is reading its state; try again",
+        );
         state.coordinator = None;
         state.last = None;
         state.trim = None;
         state.snapshot_in = None;
         for (_, replies) in state.held.drain(..) {
-            replies.into_iter().for_each(|(tell, _)| drop(tell.send(Err(loading.clone()))));
+            replies
+                .into_iter()
+                .for_each(|(tell, _)| drop(tell.send(Err(loading.clone()))));
         }
         for (_, tell) in state.waiting.drain() {
             let _ = tell.send(Err(loading.clone()));
@@ -323,7 +407,9 @@ impl Host {
 fn watch_heads(streamlets: &[Arc<Streamlet>], waker: &Waker) {
     for streamlet in streamlets {
         for (lane, _, seen) in streamlet.bounds() {
-            let Some(head) = streamlet.head(lane) else { continue };
+            let Some(head) = streamlet.head(lane) else {
+                continue;
+            };
             if !head.wait(seen + 1, waker) {
                 waker.wake_by_ref();
             }

@@ -16,6 +16,7 @@ use kera_metadata::{MetadataError, StreamConfig, StreamRecord};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::partition::key_hash;
 use kera_protocol::v1;
+use kera_streamlet::Streamlet;
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
@@ -88,7 +89,14 @@ impl Coordination {
             error: std::io::Error::other(panic),
         })??;
         let limits = &self.limits;
-        let hosts: Vec<_> = stream.streamlets.iter().map(|s| Arc::new(Host::new(s.clone(), limits.clone()))).collect();
+        let host = |s: &Arc<Streamlet>| {
+            Arc::new(Host::new(
+                s.clone(),
+                shared.env.pump.clone(),
+                limits.clone(),
+            ))
+        };
+        let hosts: Vec<_> = stream.streamlets.iter().map(host).collect();
         for host in &hosts {
             let host = host.clone();
             // A lane that cannot be read leaves its groups loading; the rest of the broker serves.
@@ -101,20 +109,37 @@ impl Coordination {
     fn host_of(&self, group: &str) -> Option<Arc<Host>> {
         let hosts = self.hosts.read();
         let count = u32::try_from(hosts.len()).ok().filter(|n| *n > 0)?;
-        hosts.get((key_hash(group.as_bytes()) % count) as usize).cloned()
+        hosts
+            .get((key_hash(group.as_bytes()) % count) as usize)
+            .cloned()
     }
 
     /// Serves one request about a consumer group.
     ///
     /// # Errors
     /// What the client is to be told.
-    pub async fn call(&self, shared: &Arc<Shared>, group: &str, request: Request) -> Result<Reply, WireError> {
-        let loading = || WireError::new(ErrorCode::CoordinatorLoading, format!("the coordinator of group \"{group}\" is reading its state; try again"));
+    pub async fn call(
+        &self,
+        shared: &Arc<Shared>,
+        group: &str,
+        request: Request,
+    ) -> Result<Reply, WireError> {
+        let loading = || {
+            WireError::new(
+                ErrorCode::CoordinatorLoading,
+                format!("the coordinator of group \"{group}\" is reading its state; try again"),
+            )
+        };
         let host = self.host_of(group).ok_or_else(loading)?;
         let answer = tokio::task::block_in_place(|| host.handle(shared, request, &self.waker));
-        let Some((ticket, answer)) = answer else { return Err(loading()) };
+        let Some((ticket, answer)) = answer else {
+            return Err(loading());
+        };
         self.bell.0.notify_one();
-        let guard = CancelOnDrop { host: &host, ticket };
+        let guard = CancelOnDrop {
+            host: &host,
+            ticket,
+        };
         let outcome = answer.await.unwrap_or_else(|_| Err(loading()));
         std::mem::forget(guard);
         outcome
@@ -123,7 +148,10 @@ impl Coordination {
     /// The groups of all coordinators, sorted by name.
     pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
         let hosts = self.hosts.read().clone();
-        let mut all: Vec<_> = hosts.iter().flat_map(|host| host.summaries(shared)).collect();
+        let mut all: Vec<_> = hosts
+            .iter()
+            .flat_map(|host| host.summaries(shared))
+            .collect();
         all.sort_by(|a, b| a.group.cmp(&b.group));
         all
     }

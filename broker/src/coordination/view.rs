@@ -38,17 +38,24 @@ impl LaneView for View<'_> {
     }
 
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal> {
-        self.0.catalog.get(lane.stream)?.generation_end(lane.streamlet, lane.lane, generation)
+        self.0
+            .catalog
+            .get(lane.stream)?
+            .generation_end(lane.streamlet, lane.lane, generation)
     }
 
     fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal {
-        let Some(streamlet) = self.0.streamlet(lane.stream, lane.streamlet) else { return 0 };
+        let Some(streamlet) = self.0.streamlet(lane.stream, lane.streamlet) else {
+            return 0;
+        };
         let timestamp = i64::try_from(timestamp_ms).unwrap_or(i64::MAX);
         match streamlet.find_time(lane.lane, timestamp) {
             Ok(located) => located.ordinal,
             Err(error) => {
                 tracing::warn!(%lane, %error, "a time could not be found; the lane is read from its start");
-                streamlet.lane_bounds(lane.lane).map_or(0, |(start, _)| start)
+                streamlet
+                    .lane_bounds(lane.lane)
+                    .map_or(0, |(start, _)| start)
             }
         }
     }
@@ -56,7 +63,10 @@ impl LaneView for View<'_> {
     fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {
         let streamlet = self.0.streamlet(lane.stream, lane.streamlet)?;
         match streamlet.batch_boundary(lane.lane, from, wish.bytes as usize, wish.ordinals) {
-            Ok(found) => found.map(|(start, end)| Cut { start: cursor(&start, streamlet.settings().segment_size), end }),
+            Ok(found) => found.map(|(start, end)| Cut {
+                start: cursor(&start, streamlet.settings().segment_size),
+                end,
+            }),
             Err(error) => {
                 tracing::warn!(%lane, %error, "a range could not be cut");
                 None
@@ -65,6 +75,8 @@ impl LaneView for View<'_> {
     }
 
     fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
-        self.0.streamlet(lane.stream, lane.streamlet).map_or(ordinal, |s| s.skip_gap(lane.lane, ordinal))
+        self.0
+            .streamlet(lane.stream, lane.streamlet)
+            .map_or(ordinal, |s| s.skip_gap(lane.lane, ordinal))
     }
 }

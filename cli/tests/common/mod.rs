@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 mod command;
+pub mod machine;
+pub mod raw;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};

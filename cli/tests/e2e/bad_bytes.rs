@@ -1,94 +1,17 @@
 //! Bytes at the socket that are no requests get a clear error, and disturb nobody else.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
 
 use bytes::{Bytes, BytesMut};
-use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::error::ErrorCode;
-use kera_protocol::frame::{
-    self, Decoded, Frame, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply, PREFIX_BYTES,
-};
+use kera_protocol::frame::{self, FrameKind, Hello, PREFIX_BYTES};
 use kera_protocol::v1;
 
-use crate::common::{Broker, PATIENCE};
+use crate::common::Broker;
+use crate::common::raw::{Raw, batch_of, stream_id};
 
 const LIMIT: usize = 1 << 20;
-
-struct Raw {
-    socket: TcpStream,
-    received: BytesMut,
-}
-
-impl Raw {
-    /// A connection that has sent nothing yet.
-    fn connect(broker: &Broker) -> Self {
-        let socket = TcpStream::connect(broker.address()).expect("the broker accepts");
-        socket
-            .set_read_timeout(Some(PATIENCE))
-            .expect("a timeout can be set");
-        Self {
-            socket,
-            received: BytesMut::new(),
-        }
-    }
-
-    /// A connection after a good hello.
-    fn open(broker: &Broker) -> Self {
-        let mut raw = Self::connect(broker);
-        raw.send(&Hello::CURRENT.encode());
-        let reply = raw.hello_reply();
-        assert_eq!(reply.max_frame_bytes as usize, LIMIT);
-        raw
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        // The broker may have closed already: that shows in what it said.
-        let _ = self.socket.write_all(bytes);
-    }
-
-    fn hello_reply(&mut self) -> HelloReply {
-        let mut reply = [0; HELLO_REPLY_BYTES];
-        self.socket
-            .read_exact(&mut reply)
-            .expect("the hello is answered");
-        HelloReply::decode(&reply).expect("the answer is a hello")
-    }
-
-    /// The next frame; none when the broker closed.
-    fn next(&mut self) -> Option<Frame> {
-        loop {
-            let decoded = frame::decode(&self.received, 1 << 30).expect("the broker sends frames");
-            if let Decoded::Frame(header) = decoded {
-                let whole = self.received.split_to(header.total_bytes()).freeze();
-                return Some(Frame::from_parts(&header, &whole));
-            }
-            let mut bytes = [0; 4096];
-            match self.socket.read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(read) => self.received.extend_from_slice(&bytes[..read]),
-                // It closed while we were still sending.
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("the broker neither answers nor closes: {error}"),
-            }
-        }
-    }
-
-    /// The broker says goodbye with this code, and closes.
-    fn goes_away(mut self, code: ErrorCode) {
-        let frame = self.next().expect("the broker says why it closes");
-        assert_eq!(frame.kind, FrameKind::GoAway);
-        let message: v1::GoAway = frame.message().expect("a goodbye");
-        assert_eq!(
-            ErrorCode::from_number(message.error),
-            Some(code),
-            "{}",
-            message.message
-        );
-        assert!(!message.message.is_empty());
-        assert!(self.next().is_none(), "nothing follows a goodbye");
-    }
-}
 
 fn broker() -> Broker {
     let broker = Broker::with(&["--server-max-frame-bytes", "1MiB"]);
@@ -105,21 +28,20 @@ fn unharmed(broker: &mut Broker) {
 }
 
 fn append(broker: &Broker, body: &[u8], correlation: u32) -> BytesMut {
-    let described = broker.json(&["stream", "describe", "s"]);
-    let id: kera_protocol::ids::StreamId = described["id"]
-        .as_str()
-        .and_then(|id| id.parse().ok())
-        .expect("an id");
     let request = v1::AppendRequest {
-        stream: Bytes::copy_from_slice(id.as_bytes()),
+        stream: stream_id(broker, "s"),
         ..v1::AppendRequest::default()
     };
+    frame_of(correlation, &request, body)
+}
+
+fn frame_of(correlation: u32, request: &v1::AppendRequest, body: &[u8]) -> BytesMut {
     let mut out = BytesMut::new();
     frame::encode_head(
         &mut out,
         FrameKind::Append,
         correlation,
-        &request,
+        request,
         body.len(),
     )
     .expect("the request fits");
@@ -128,18 +50,14 @@ fn append(broker: &Broker, body: &[u8], correlation: u32) -> BytesMut {
 }
 
 fn batch() -> Vec<u8> {
-    let mut builder = BatchBuilder::new();
-    let record = NewRecord {
-        timestamp: 1_700_000_000_000,
-        key: None,
-        value: Some(b"by hand"),
-        headers: &[],
-    };
-    builder.push(&record).expect("a record fits");
-    builder
-        .finish(Compression::None, ProducerStamp::NONE)
-        .expect("a record makes a batch")
-        .to_vec()
+    batch_of(b"by hand")
+}
+
+/// A connection after a good hello.
+fn open(broker: &Broker) -> Raw {
+    let raw = Raw::open(broker);
+    assert_eq!(raw.max_frame_bytes, LIMIT);
+    raw
 }
 
 fn refusal(raw: &mut Raw) -> (u32, v1::AppendResponse) {
@@ -167,7 +85,7 @@ fn an_unknown_protocol_version_is_told_ours() {
 #[test]
 fn an_unknown_frame_version_is_refused() {
     let mut broker = broker();
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     let mut ping = BytesMut::new();
     frame::encode_empty(&mut ping, FrameKind::Ping, 7);
     ping[5] = 9;
@@ -179,7 +97,7 @@ fn an_unknown_frame_version_is_refused() {
 #[test]
 fn an_oversized_frame_is_refused_before_it_is_read() {
     let mut broker = broker();
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     let mut prefix = [0; PREFIX_BYTES];
     prefix[..4].copy_from_slice(&(LIMIT as u32 + 1).to_le_bytes());
     prefix[4] = FrameKind::Append as u8;
@@ -195,7 +113,7 @@ fn a_truncated_frame_ends_with_its_connection() {
     let mut broker = broker();
     let whole = append(&broker, &batch(), 1);
     for cut in [1, 4, PREFIX_BYTES, PREFIX_BYTES + 3, whole.len() - 1] {
-        let mut raw = Raw::open(&broker);
+        let mut raw = open(&broker);
         raw.send(&whole[..cut]);
         raw.socket
             .shutdown(Shutdown::Write)
@@ -218,7 +136,7 @@ fn an_unknown_kind_and_a_header_that_does_not_decode_are_refused() {
     let mut unknown = BytesMut::new();
     frame::encode_empty(&mut unknown, FrameKind::Ping, 7);
     unknown[4] = 200;
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     raw.send(&unknown);
     raw.goes_away(ErrorCode::MalformedFrame);
 
@@ -226,13 +144,13 @@ fn an_unknown_kind_and_a_header_that_does_not_decode_are_refused() {
     for byte in &mut garbled[PREFIX_BYTES..PREFIX_BYTES + 10] {
         *byte = 0xff;
     }
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     raw.send(&garbled);
     raw.goes_away(ErrorCode::MalformedFrame);
 
     let mut lying = append(&broker, &batch(), 1);
     lying[6..8].copy_from_slice(&u16::MAX.to_le_bytes());
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     raw.send(&lying);
     raw.goes_away(ErrorCode::MalformedFrame);
     unharmed(&mut broker);
@@ -245,7 +163,7 @@ fn a_bad_batch_is_refused_and_the_connection_goes_on() {
     let mut flipped = good.clone();
     *flipped.last_mut().expect("a batch has bytes") ^= 1;
     let cut = &good[..good.len() - 1];
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     for (correlation, bad) in [(1, &flipped[..]), (2, cut), (3, &[][..]), (4, &good[..20])] {
         raw.send(&append(&broker, bad, correlation));
         let (answered, answer) = refusal(&mut raw);
@@ -271,12 +189,9 @@ fn a_bad_batch_is_refused_and_the_connection_goes_on() {
 #[test]
 fn what_does_not_exist_is_named() {
     let mut broker = broker();
-    let mut raw = Raw::open(&broker);
+    let mut raw = open(&broker);
     let body = batch();
-    let id = broker.json(&["stream", "describe", "s"])["id"].clone();
-    let id: kera_protocol::ids::StreamId =
-        id.as_str().and_then(|id| id.parse().ok()).expect("an id");
-    let good = Bytes::copy_from_slice(id.as_bytes());
+    let good = stream_id(&broker, "s");
     for (stream, streamlet, lane, code) in [
         (Bytes::from_static(&[7; 16]), 0, 0, ErrorCode::UnknownStream),
         (Bytes::from_static(&[7; 3]), 0, 0, ErrorCode::MalformedFrame),
@@ -289,10 +204,7 @@ fn what_does_not_exist_is_named() {
             lane,
             ..v1::AppendRequest::default()
         };
-        let mut out = BytesMut::new();
-        frame::encode_head(&mut out, FrameKind::Append, 9, &request, body.len()).expect("it fits");
-        out.extend_from_slice(&body);
-        raw.send(&out);
+        raw.send(&frame_of(9, &request, &body));
         let (_, answer) = refusal(&mut raw);
         assert_eq!(
             ErrorCode::from_number(answer.error),
@@ -319,7 +231,7 @@ fn random_bytes_are_survived() {
         // Before and after the hello, and behind the start of gRPC.
         let mut raw = match round % 3 {
             0 => Raw::connect(&broker),
-            1 => Raw::open(&broker),
+            1 => open(&broker),
             _ => {
                 let mut raw = Raw::connect(&broker);
                 raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use kera_producer::{Producer, Record};
 
+use crate::common::machine::skip;
 use crate::common::{Broker, home};
 
 /// A small file system of its own, unmounted when dropped.
@@ -56,10 +57,8 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
     let small = match Small::mount(48) {
         Ok(small) => small,
         Err(reason) => {
-            eprintln!(
-                "SKIPPED: no small file system can be mounted here: {}",
-                reason.trim()
-            );
+            let reason = format!("no small file system can be mounted here: {reason}");
+            skip("e2e disk_full", &reason);
             return;
         }
     };

@@ -36,17 +36,33 @@ const IN_FLIGHT: usize = 16;
 
 impl Client {
     pub fn new(id: Option<i64>) -> Self {
-        Self { id, epoch: 0, lanes: BTreeMap::new() }
+        Self {
+            id,
+            epoch: 0,
+            lanes: BTreeMap::new(),
+        }
     }
 
     /// Sends a batch unless too many are in flight.
-    pub fn send(&mut self, node: &Node, model: &mut Model, lane: u32, count: u64, size: usize, generation: u32) {
+    pub fn send(
+        &mut self,
+        node: &Node,
+        model: &mut Model,
+        lane: u32,
+        count: u64,
+        size: usize,
+        generation: u32,
+    ) {
         let lanes = node.streamlet.settings().lanes;
         if lane >= lanes / 2 {
             // What the old lane still refuses is to move here first.
             self.go_on(node, model, lane - lanes / 2);
             let fed = self.lanes.get(&(lane - lanes / 2));
-            if fed.is_some_and(|old| old.queue.iter().any(|sent| sent.generation < generation && sent.placed.is_none())) {
+            if fed.is_some_and(|old| {
+                old.queue
+                    .iter()
+                    .any(|sent| sent.generation < generation && sent.placed.is_none())
+            }) {
                 return;
             }
         }
@@ -64,20 +80,43 @@ impl Client {
             None => plain(ids.clone(), size),
         };
         of_lane.next_sequence += (ids.end - ids.start) as i32;
-        of_lane.queue.push_back(Sent { ids, bytes, generation, placed: None });
+        of_lane.queue.push_back(Sent {
+            ids,
+            bytes,
+            generation,
+            placed: None,
+        });
     }
 
     /// Sends once more what was placed already, as after a lost answer.
     pub fn retry(&mut self, node: &Node, model: &mut Model, lane: u32, which: usize) {
-        let Some(of_lane) = self.lanes.get_mut(&lane).filter(|_| self.id.is_some()) else { return };
-        let Some(sent) = of_lane.queue.get_mut(which).filter(|sent| sent.placed.is_some()) else { return };
+        let Some(of_lane) = self.lanes.get_mut(&lane).filter(|_| self.id.is_some()) else {
+            return;
+        };
+        let Some(sent) = of_lane
+            .queue
+            .get_mut(which)
+            .filter(|sent| sent.placed.is_some())
+        else {
+            return;
+        };
         let before = sent.placed.as_ref().map(|p| p.base_ordinal);
         let mut bytes = sent.bytes.clone();
         match node.place_as(lane, Some(sent.generation), &mut bytes) {
             Ok(again) => {
-                let lost = sent.placed.as_ref().is_some_and(|p| p.outcome() == Outcome::Lost);
-                assert!(lost || again.duplicate, "a retry of {:?} was stored twice", sent.ids);
-                assert!(lost || Some(again.base_ordinal) == before, "a retry has another place");
+                let lost = sent
+                    .placed
+                    .as_ref()
+                    .is_some_and(|p| p.outcome() == Outcome::Lost);
+                assert!(
+                    lost || again.duplicate,
+                    "a retry of {:?} was stored twice",
+                    sent.ids
+                );
+                assert!(
+                    lost || Some(again.base_ordinal) == before,
+                    "a retry has another place"
+                );
                 if !lost {
                     sent.placed = Some(again);
                 }
@@ -91,7 +130,10 @@ impl Client {
         for of_lane in self.lanes.values_mut() {
             if self.id.is_none() {
                 // Sent again it might be stored twice: this producer rather gives it up.
-                of_lane.queue.drain(..).for_each(|sent| model.give_up(&sent.ids));
+                of_lane
+                    .queue
+                    .drain(..)
+                    .for_each(|sent| model.give_up(&sent.ids));
             }
             of_lane.queue.iter_mut().for_each(|sent| sent.placed = None);
         }
@@ -100,7 +142,9 @@ impl Client {
     /// Takes acknowledgements and sends again what was lost, in every lane.
     pub fn go_on_everywhere(&mut self, node: &Node, model: &mut Model) {
         let lanes: Vec<u32> = self.lanes.keys().copied().collect();
-        lanes.into_iter().for_each(|lane| self.go_on(node, model, lane));
+        lanes
+            .into_iter()
+            .for_each(|lane| self.go_on(node, model, lane));
     }
 
     /// Batches without an acknowledgement.
@@ -112,8 +156,12 @@ impl Client {
         self.acknowledge(model, lane);
         let mut at = 0;
         loop {
-            let Some(of_lane) = self.lanes.get_mut(&lane) else { return };
-            let Some(sent) = of_lane.queue.get_mut(at) else { return };
+            let Some(of_lane) = self.lanes.get_mut(&lane) else {
+                return;
+            };
+            let Some(sent) = of_lane.queue.get_mut(at) else {
+                return;
+            };
             if sent.placed.is_some() {
                 at += 1;
                 continue;
@@ -145,18 +193,28 @@ impl Client {
     }
 
     fn acknowledge(&mut self, model: &mut Model, lane: u32) {
-        let Some(of_lane) = self.lanes.get_mut(&lane) else { return };
+        let Some(of_lane) = self.lanes.get_mut(&lane) else {
+            return;
+        };
         while let Some(sent) = of_lane.queue.front() {
             match sent.placed.as_ref().map(Appended::outcome) {
                 Some(Outcome::Durable) => {
-                    if let Some(Sent { ids, placed: Some(placed), .. }) = of_lane.queue.pop_front() {
+                    if let Some(Sent {
+                        ids,
+                        placed: Some(placed),
+                        ..
+                    }) = of_lane.queue.pop_front()
+                    {
                         model.acknowledged(lane, &ids, placed.base_ordinal);
                     }
                 }
                 Some(Outcome::Lost) => {
                     // In order: all behind it are sent again as well.
                     if self.id.is_none() {
-                        of_lane.queue.drain(..).for_each(|sent| model.give_up(&sent.ids));
+                        of_lane
+                            .queue
+                            .drain(..)
+                            .for_each(|sent| model.give_up(&sent.ids));
                     }
                     of_lane.queue.iter_mut().for_each(|sent| sent.placed = None);
                     return;
@@ -167,7 +225,14 @@ impl Client {
     }
 
     /// What was refused is split by the new number of lanes: half of the keys move to a new lane.
-    fn split_anew(&mut self, model: &mut Model, lane: u32, from: usize, generation: u32, lanes: u32) {
+    fn split_anew(
+        &mut self,
+        model: &mut Model,
+        lane: u32,
+        from: usize,
+        generation: u32,
+        lanes: u32,
+    ) {
         if model.lossy {
             // Stored once, lost since: in a new lane it would come after what follows it.
             self.begin_anew(model);
@@ -175,10 +240,16 @@ impl Client {
         }
         let of_lane = self.lanes.get_mut(&lane).expect("a lane");
         let refused: Vec<Sent> = of_lane.queue.drain(from..).collect();
-        let records: u64 = refused.iter().map(|sent| sent.ids.end - sent.ids.start).sum();
+        let records: u64 = refused
+            .iter()
+            .map(|sent| sent.ids.end - sent.ids.start)
+            .sum();
         of_lane.next_sequence -= records as i32;
         for sent in refused {
-            assert!(sent.placed.is_none(), "a batch behind a refused one was taken");
+            assert!(
+                sent.placed.is_none(),
+                "a batch behind a refused one was taken"
+            );
             let moved = model.moved_lane(lane, lanes, sent.ids.start);
             model.moves(&sent.ids, moved);
             self.enqueue(moved, sent.ids, 50, generation);
@@ -189,7 +260,10 @@ impl Client {
     fn begin_anew(&mut self, model: &mut Model) {
         self.epoch += 1;
         for of_lane in self.lanes.values_mut() {
-            of_lane.queue.drain(..).for_each(|sent| model.give_up(&sent.ids));
+            of_lane
+                .queue
+                .drain(..)
+                .for_each(|sent| model.give_up(&sent.ids));
             of_lane.next_sequence = 0;
         }
     }

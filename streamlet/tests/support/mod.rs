@@ -19,8 +19,8 @@ use kera_log_segments::pump::{Incarnation, Pump};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{
-    AppendError, AppendSpec, Appended, Env, Job, LaneReadError, LaneReadSpec, Limits, Located, Outcome, Recovery,
-    Settings, Streamlet,
+    AppendError, AppendSpec, Appended, Env, Job, LaneReadError, LaneReadSpec, Limits, Located,
+    Outcome, Recovery, Settings, Streamlet,
 };
 
 use batches::ids_of;
@@ -63,7 +63,12 @@ impl Machine {
     /// On the fault engine.
     pub fn fault(seed: u64) -> Self {
         let fault = FaultIo::new(seed);
-        Self::with(Arc::new(fault.clone()), Some(fault), PathBuf::from("/store"), None)
+        Self::with(
+            Arc::new(fault.clone()),
+            Some(fault),
+            PathBuf::from("/store"),
+            None,
+        )
     }
 
     /// On plain system calls in a temporary directory.
@@ -73,14 +78,25 @@ impl Machine {
         Self::with(open_engine(EngineKind::Blocking), None, root, Some(dir))
     }
 
-    fn with(io: Arc<dyn Io>, fault: Option<FaultIo>, root: PathBuf, dir: Option<tempfile::TempDir>) -> Self {
+    fn with(
+        io: Arc<dyn Io>,
+        fault: Option<FaultIo>,
+        root: PathBuf,
+        dir: Option<tempfile::TempDir>,
+    ) -> Self {
         Self {
             io,
             fault,
             store: Arc::default(),
             stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
-            incarnation: Incarnation { store_id: [1; 16], boot_id: [1; 16] },
-            limits: Limits { prepare_at: 2.0, ..Limits::default() },
+            incarnation: Incarnation {
+                store_id: [1; 16],
+                boot_id: [1; 16],
+            },
+            limits: Limits {
+                prepare_at: 2.0,
+                ..Limits::default()
+            },
             pool_bytes: 64 << 20,
             now_ms: 1_700_000_000_000,
             root,
@@ -117,7 +133,11 @@ impl Machine {
 
     /// The file of a group.
     pub fn file(&self, group: u64) -> PathBuf {
-        self.dir().join(kera_log_segments::group::GroupSpec::file_name(GroupId(group), 0))
+        self.dir()
+            .join(kera_log_segments::group::GroupSpec::file_name(
+                GroupId(group),
+                0,
+            ))
     }
 
     /// A broker's first start.
@@ -133,9 +153,19 @@ impl Machine {
         self.epoch += 1;
         let jobs = Jobs::default();
         let env = self.env(&jobs);
-        let streamlet =
-            Streamlet::new(self.stream, StreamletId(0), Epoch(self.epoch), settings, env.clone());
-        Node { streamlet, env, jobs, now_ms: self.now_ms }
+        let streamlet = Streamlet::new(
+            self.stream,
+            StreamletId(0),
+            Epoch(self.epoch),
+            settings,
+            env.clone(),
+        );
+        Node {
+            streamlet,
+            env,
+            jobs,
+            now_ms: self.now_ms,
+        }
     }
 
     /// A later start: takes over what records and files hold.
@@ -164,10 +194,23 @@ impl Machine {
         self.store.apply_now(recovery.changes.clone());
         for path in &recovery.remove {
             if let Err(error) = self.io.remove_file(path) {
-                assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}", path.display());
+                assert_eq!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound,
+                    "{}",
+                    path.display()
+                );
             }
         }
-        Ok((Node { streamlet, env, jobs, now_ms: self.now_ms }, recovery))
+        Ok((
+            Node {
+                streamlet,
+                env,
+                jobs,
+                now_ms: self.now_ms,
+            },
+            recovery,
+        ))
     }
 
     /// The process is killed: completed writes survive, `keep` of the records not yet acknowledged do.
@@ -210,9 +253,18 @@ impl Node {
     }
 
     /// As [`Self::place`], split by a lane generation.
-    pub fn place_as(&self, lane: u32, generation: Option<u32>, batch: &mut [u8]) -> Result<Appended, AppendError> {
+    pub fn place_as(
+        &self,
+        lane: u32,
+        generation: Option<u32>,
+        batch: &mut [u8],
+    ) -> Result<Appended, AppendError> {
         let header = BatchHeader::peek(batch).expect("a batch");
-        let spec = AppendSpec { lane, lane_generation: generation, now_ms: self.now_ms };
+        let spec = AppendSpec {
+            lane,
+            lane_generation: generation,
+            now_ms: self.now_ms,
+        };
         self.streamlet.append(batch, &header, spec)
     }
 
@@ -239,7 +291,9 @@ impl Node {
     pub fn work(&self) -> bool {
         let mut idle = 0;
         loop {
-            let Some(job) = self.jobs.lock().expect("jobs").pop_front() else { return true };
+            let Some(job) = self.jobs.lock().expect("jobs").pop_front() else {
+                return true;
+            };
             self.env.pump.drain();
             if self.streamlet.do_job(&job, self.now_ms) {
                 idle = 0;
@@ -257,14 +311,34 @@ impl Node {
     }
 
     /// One read.
-    pub fn read_at(&self, lane: LaneId, from: Located, max_bytes: usize, end: Ordinal) -> Result<kera_streamlet::Found, LaneReadError> {
-        self.streamlet.read(LaneReadSpec { lane, from, end_ordinal: end, max_bytes, cached_only: false })
+    pub fn read_at(
+        &self,
+        lane: LaneId,
+        from: Located,
+        max_bytes: usize,
+        end: Ordinal,
+    ) -> Result<kera_streamlet::Found, LaneReadError> {
+        self.streamlet.read(LaneReadSpec {
+            lane,
+            from,
+            end_ordinal: end,
+            max_bytes,
+            cached_only: false,
+        })
     }
 
     /// Reads a lane from an ordinal to its head, checking that ordinals never go back and that
     /// nothing at or above the head is shown.
-    pub fn read_from(&self, lane: LaneId, from: Ordinal, max_bytes: usize) -> Result<Vec<(Ordinal, u64)>, LaneReadError> {
-        let mut at = Located { ordinal: from, at: None };
+    pub fn read_from(
+        &self,
+        lane: LaneId,
+        from: Ordinal,
+        max_bytes: usize,
+    ) -> Result<Vec<(Ordinal, u64)>, LaneReadError> {
+        let mut at = Located {
+            ordinal: from,
+            at: None,
+        };
         let mut out: Vec<(Ordinal, u64)> = Vec::new();
         loop {
             let found = self.read_at(lane, at, max_bytes, u64::MAX)?;
@@ -272,7 +346,11 @@ impl Node {
             assert_eq!(bytes.len(), found.bytes);
             let records = ids_of(&bytes);
             for (ordinal, id) in records {
-                assert!(ordinal < found.head, "ordinal {ordinal} is shown, the head is {}", found.head);
+                assert!(
+                    ordinal < found.head,
+                    "ordinal {ordinal} is shown, the head is {}",
+                    found.head
+                );
                 if let Some((before, _)) = out.last() {
                     assert!(*before < ordinal, "ordinal {ordinal} follows {before}");
                 }
@@ -282,7 +360,11 @@ impl Node {
                 if found.next.ordinal >= found.head {
                     return Ok(out);
                 }
-                assert!(found.next.ordinal > at.ordinal, "a reader at {at:?} stands still below {}", found.head);
+                assert!(
+                    found.next.ordinal > at.ordinal,
+                    "a reader at {at:?} stands still below {}",
+                    found.head
+                );
             }
             at = found.next;
         }
@@ -290,7 +372,8 @@ impl Node {
 
     /// Everything readable in a lane.
     pub fn read_all(&self, lane: LaneId) -> Vec<(Ordinal, u64)> {
-        self.read_from(lane, self.log_start(lane), 10_000).expect("a readable lane")
+        self.read_from(lane, self.log_start(lane), 10_000)
+            .expect("a readable lane")
     }
 
     /// The durable head.

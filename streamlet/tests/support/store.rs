@@ -34,7 +34,9 @@ pub struct Store {
 
 impl Store {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The boot that records are made in.
@@ -59,7 +61,9 @@ impl Store {
     pub fn settle(&self, count: usize) {
         for _ in 0..count {
             let mut state = self.state();
-            let Some((changes, done)) = state.waiting.pop_front() else { return };
+            let Some((changes, done)) = state.waiting.pop_front() else {
+                return;
+            };
             let outcome = state.commit(changes);
             drop(state);
             if let Some(done) = done {
@@ -107,14 +111,21 @@ impl Store {
         }
         for (group, record) in &state.groups {
             // As the broker's store does, the place of the first batch is not kept.
-            let closed = record.closed.clone().map(|closed| Closed { data_start: 0, ..closed });
-            lanes.entry(record.lane).or_default().groups.push(RecoveredGroup {
-                group: *group,
-                generation: 0,
-                epoch: record.epoch,
-                closed,
-                boot_id: record.boot,
+            let closed = record.closed.clone().map(|closed| Closed {
+                data_start: 0,
+                ..closed
             });
+            lanes
+                .entry(record.lane)
+                .or_default()
+                .groups
+                .push(RecoveredGroup {
+                    group: *group,
+                    generation: 0,
+                    epoch: record.epoch,
+                    closed,
+                    boot_id: record.boot,
+                });
         }
         lanes
     }
@@ -122,12 +133,18 @@ impl Store {
     /// Groups recorded, and how many of them are closed.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.state();
-        (state.groups.len(), state.groups.values().filter(|g| g.closed.is_some()).count())
+        (
+            state.groups.len(),
+            state.groups.values().filter(|g| g.closed.is_some()).count(),
+        )
     }
 
     /// How a group was closed, if it is.
     pub fn closed(&self, group: u64) -> Option<Closed> {
-        self.state().groups.get(&GroupId(group)).and_then(|g| g.closed.clone())
+        self.state()
+            .groups
+            .get(&GroupId(group))
+            .and_then(|g| g.closed.clone())
     }
 }
 
@@ -139,14 +156,30 @@ impl State {
         }
         for change in changes {
             match change {
-                GroupChange::Open { group, lane, epoch, .. } => {
+                GroupChange::Open {
+                    group, lane, epoch, ..
+                } => {
                     let boot = self.boot;
-                    let record = self.groups.entry(group.group).or_insert(Record { lane, epoch, boot, closed: None });
-                    assert!(record.closed.is_none(), "group {} is opened after it was closed", group.group);
+                    let record = self.groups.entry(group.group).or_insert(Record {
+                        lane,
+                        epoch,
+                        boot,
+                        closed: None,
+                    });
+                    assert!(
+                        record.closed.is_none(),
+                        "group {} is opened after it was closed",
+                        group.group
+                    );
                 }
                 GroupChange::Close(closed) => {
                     let boot = self.boot;
-                    let record = Record { lane: closed.lane, epoch: closed.epoch, boot, closed: Some(closed.clone()) };
+                    let record = Record {
+                        lane: closed.lane,
+                        epoch: closed.epoch,
+                        boot,
+                        closed: Some(closed.clone()),
+                    };
                     self.groups.insert(closed.group.group, record);
                 }
                 GroupChange::Delete(group) => {
@@ -167,7 +200,11 @@ impl GroupRecorder for Store {
         let mut state = self.state();
         state.waiting.push_back((changes, Some(done)));
         // Only the record of a group's opening is not waited for.
-        let wait = state.slow && state.waiting.iter().all(|(changes, _)| matches!(changes[..], [GroupChange::Open { .. }]));
+        let wait = state.slow
+            && state
+                .waiting
+                .iter()
+                .all(|(changes, _)| matches!(changes[..], [GroupChange::Open { .. }]));
         drop(state);
         if !wait {
             self.settle(usize::MAX);

@@ -1,0 +1,118 @@
+//! A data connection spoken by hand: frame by frame, with all that a well-behaved client leaves out.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use bytes::{Bytes, BytesMut};
+use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::{self, Decoded, Frame, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply};
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+
+use super::{Broker, PATIENCE};
+
+pub struct Raw {
+    pub socket: TcpStream,
+    /// What the broker says it accepts; 0 before the hello.
+    pub max_frame_bytes: usize,
+    received: BytesMut,
+}
+
+impl Raw {
+    /// A connection that has sent nothing yet.
+    pub fn connect(broker: &Broker) -> Self {
+        let socket = TcpStream::connect(broker.address()).expect("the broker accepts");
+        socket
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a timeout can be set");
+        Self {
+            socket,
+            max_frame_bytes: 0,
+            received: BytesMut::new(),
+        }
+    }
+
+    /// A connection after a good hello.
+    pub fn open(broker: &Broker) -> Self {
+        let mut raw = Self::connect(broker);
+        raw.send(&Hello::CURRENT.encode());
+        raw.max_frame_bytes = raw.hello_reply().max_frame_bytes as usize;
+        raw
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        // The broker may have closed already: that shows in what it said.
+        let _ = self.socket.write_all(bytes);
+    }
+
+    pub fn hello_reply(&mut self) -> HelloReply {
+        let mut reply = [0; HELLO_REPLY_BYTES];
+        self.socket
+            .read_exact(&mut reply)
+            .expect("the hello is answered");
+        HelloReply::decode(&reply).expect("the answer is a hello")
+    }
+
+    /// The next frame; none when the broker closed.
+    pub fn next(&mut self) -> Option<Frame> {
+        let mut bytes = [0; 64 << 10];
+        loop {
+            let decoded = frame::decode(&self.received, 1 << 30).expect("the broker sends frames");
+            if let Decoded::Frame(header) = decoded
+                && header.total_bytes() <= self.received.len()
+            {
+                let whole = self.received.split_to(header.total_bytes()).freeze();
+                return Some(Frame::from_parts(&header, &whole));
+            }
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(read) => self.received.extend_from_slice(&bytes[..read]),
+                // It closed while we were still sending.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("the broker neither answers nor closes: {error}"),
+            }
+        }
+    }
+
+    /// The broker says goodbye with this code, and closes.
+    pub fn goes_away(mut self, code: ErrorCode) {
+        let frame = self.next().expect("the broker says why it closes");
+        assert_eq!(frame.kind, FrameKind::GoAway);
+        let message: v1::GoAway = frame.message().expect("a goodbye");
+        assert_eq!(
+            ErrorCode::from_number(message.error),
+            Some(code),
+            "{}",
+            message.message
+        );
+        assert!(!message.message.is_empty());
+        assert!(self.next().is_none(), "nothing follows a goodbye");
+    }
+}
+
+/// A stream's id as it stands in requests.
+pub fn stream_id(broker: &Broker, stream: &str) -> Bytes {
+    let described = broker.json(&["stream", "describe", stream]);
+    let id: StreamId = described["id"]
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .expect("an id");
+    Bytes::copy_from_slice(id.as_bytes())
+}
+
+/// A batch of one record, of no idempotent producer.
+pub fn batch_of(value: &[u8]) -> Vec<u8> {
+    let mut builder = BatchBuilder::new();
+    let record = NewRecord {
+        timestamp: 1_700_000_000_000,
+        key: None,
+        value: Some(value),
+        headers: &[],
+    };
+    builder.push(&record).expect("a record fits");
+    builder
+        .finish(Compression::None, ProducerStamp::NONE)
+        .expect("a record makes a batch")
+        .to_vec()
+}

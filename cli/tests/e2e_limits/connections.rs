@@ -1,0 +1,79 @@
+//! Connections that never say what they want, and too many of them.
+
+use std::io::Read;
+use std::net::Shutdown;
+
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::{self, FrameKind, Hello};
+
+use crate::common::Broker;
+use crate::common::raw::Raw;
+
+fn answers(raw: &mut Raw) -> bool {
+    let mut ping = bytes::BytesMut::new();
+    frame::encode_empty(&mut ping, FrameKind::Ping, 7);
+    raw.send(&ping);
+    raw.next()
+        .is_some_and(|frame| frame.kind == FrameKind::Pong && frame.correlation == 7)
+}
+
+#[test]
+fn a_connection_without_a_hello_is_closed() {
+    let broker = Broker::with(&["--server-hello-timeout", "200ms"]);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut good = Raw::open(&broker);
+    for said in [
+        &b""[..],
+        &b"K"[..],
+        &Hello::CURRENT.encode()[..5],
+        &preface[..3],
+        &preface[..10],
+    ] {
+        let mut raw = Raw::connect(&broker);
+        raw.send(said);
+        // Open on our side; it is the broker that has had enough.
+        let mut answer = Vec::new();
+        let ended = raw.socket.read_to_end(&mut answer);
+        assert!(ended.is_ok(), "after {said:?}: {ended:?}");
+    }
+    assert!(answers(&mut good), "one that said hello may be silent");
+}
+
+#[test]
+fn one_connection_too_many_is_refused() {
+    let broker = Broker::with(&["--server-max-connections", "4"]);
+    let mut open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();
+    for _ in 0..3 {
+        let mut refused = Raw::connect(&broker);
+        refused.send(&Hello::CURRENT.encode());
+        refused.goes_away(ErrorCode::TooManyConnections);
+    }
+    assert!(open.iter_mut().all(answers), "the others do not notice");
+    // One goes, one may come.
+    let gone = open.pop().expect("four are open");
+    gone.socket
+        .shutdown(Shutdown::Both)
+        .expect("a connection can be closed");
+    let mut attempts = 0;
+    loop {
+        let mut raw = Raw::connect(&broker);
+        raw.send(&Hello::CURRENT.encode());
+        let mut first = [0; 4];
+        raw.socket.read_exact(&mut first).expect("an answer");
+        // Either our hello's answer, or a goodbye as long as the broker has not seen the other go.
+        if first == frame::MAGIC {
+            break;
+        }
+        attempts += 1;
+        assert!(attempts < 10_000, "its place is not given to another");
+    }
+}
+
+#[test]
+fn control_connections_count_too() {
+    let broker = Broker::with(&["--server-max-connections", "4"]);
+    let open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();
+    let said = broker.refused(&["stream", "list"]);
+    assert!(said.contains(broker.address()), "{said}");
+    drop(open);
+}
