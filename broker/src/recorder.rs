@@ -1,7 +1,7 @@
 //! Records groups in the metadata store: every change a transaction on the streamlet's epoch and
 //! the record's revision.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use kera_log_segments::pump::Incarnation;
@@ -17,17 +17,28 @@ use uuid::Uuid;
 /// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
 const RESERVED_GROUPS: u64 = 1024;
 
-/// A [`GroupRecorder`] over the metadata store.
-pub struct StoreRecorder {
+/// A [`GroupRecorder`] over the metadata store. Changes of one group are submitted one after the
+/// other: a later one waits until the revision that the earlier one brings is known.
+pub struct StoreRecorder(Arc<Inner>);
+
+struct Inner {
     store: Arc<dyn MetadataStore>,
     copy: CopyRecord,
-    state: Arc<Mutex<State>>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     groups: HashMap<GroupKey, Known>,
+    /// Groups with a change on its way, and what waits behind it.
+    busy: HashMap<GroupKey, VecDeque<Waiting>>,
     streamlets: HashMap<(StreamId, StreamletId), StreamletRecord>,
+}
+
+struct Waiting {
+    epoch: Epoch,
+    changes: Vec<GroupChange>,
+    done: Done,
 }
 
 struct Known {
@@ -60,6 +71,7 @@ impl StoreRecorder {
         });
         let state = State {
             groups: groups.collect(),
+            busy: HashMap::new(),
             streamlets: streamlets
                 .iter()
                 .map(|s| ((s.stream, s.streamlet), s.clone()))
@@ -70,16 +82,16 @@ impl StoreRecorder {
             store_id: Uuid::from_bytes(incarnation.store_id),
             boot_id: Uuid::from_bytes(incarnation.boot_id),
         };
-        Self {
+        Self(Arc::new(Inner {
             store,
             copy,
-            state: Arc::new(Mutex::new(state)),
-        }
+            state: Mutex::new(state),
+        }))
     }
 
     /// Learns of streamlets just created.
     pub fn add_streamlets(&self, streamlets: &[StreamletRecord]) {
-        let mut state = self.state.lock();
+        let mut state = self.0.state.lock();
         state.streamlets.extend(
             streamlets
                 .iter()
@@ -89,9 +101,69 @@ impl StoreRecorder {
 
     /// Forgets a deleted stream.
     pub fn forget_stream(&self, stream: StreamId) {
-        let mut state = self.state.lock();
+        let mut state = self.0.state.lock();
         state.groups.retain(|key, _| key.stream != stream);
         state.streamlets.retain(|(id, _), _| *id != stream);
+    }
+}
+
+impl Inner {
+    /// Submits `changes`, or has them wait behind an earlier change of one of their groups.
+    fn submit(self: &Arc<Self>, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+        let keys = keys_of(&changes);
+        {
+            let mut state = self.state.lock();
+            if let Some(queue) = keys
+                .iter()
+                .find_map(|key| state.busy.get(key).map(|_| *key))
+            {
+                let waiting = Waiting {
+                    epoch,
+                    changes,
+                    done,
+                };
+                state.busy.entry(queue).or_default().push_back(waiting);
+                return;
+            }
+            state
+                .busy
+                .extend(keys.iter().map(|key| (*key, VecDeque::new())));
+        }
+        self.settle(&keys);
+        let (transaction, pending) = self.transaction(epoch, &changes);
+        if transaction.write.is_empty() {
+            done(Ok(()));
+            self.release(&keys);
+            return;
+        }
+        let this = self.clone();
+        self.store.submit(
+            transaction,
+            Box::new(move |outcome| {
+                let outcome = outcome.map(|committed| committed.revision);
+                learn(&this.state, pending, &outcome);
+                done(
+                    outcome
+                        .map(|_| ())
+                        .map_err(|error| RecordError(error.to_string())),
+                );
+                this.release(&keys);
+            }),
+        );
+    }
+
+    /// Submits what has waited for these groups.
+    fn release(self: &Arc<Self>, keys: &[GroupKey]) {
+        let waiting: Vec<_> = {
+            let mut state = self.state.lock();
+            keys.iter()
+                .filter_map(|key| state.busy.remove(key))
+                .flatten()
+                .collect()
+        };
+        for next in waiting {
+            self.submit(next.epoch, next.changes, next.done);
+        }
     }
 
     /// Reads back records whose last transaction had no certain outcome.
@@ -309,6 +381,10 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
                 );
             }
             (Err(_), _) => {
+                // Ids reserved by this transaction may not be: reserve again with the next.
+                if let Some(streamlet) = state.streamlets.get_mut(&(key.stream, key.streamlet)) {
+                    streamlet.next_group = GroupId(0);
+                }
                 let known = state.groups.entry(key).or_insert(Known {
                     revision: 0,
                     record: None,
@@ -320,34 +396,17 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
     }
 }
 
+fn keys_of(changes: &[GroupChange]) -> Vec<GroupKey> {
+    let of_change = |change: &GroupChange| match change {
+        GroupChange::Open { group, .. } | GroupChange::Delete(group) => Some(key_of(group)),
+        GroupChange::Close(closed) => Some(key_of(&closed.group)),
+        GroupChange::LogStart(..) => None,
+    };
+    changes.iter().filter_map(of_change).collect()
+}
+
 impl GroupRecorder for StoreRecorder {
     fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
-        let keys: Vec<_> = changes
-            .iter()
-            .filter_map(|change| match change {
-                GroupChange::Open { group, .. } | GroupChange::Delete(group) => Some(key_of(group)),
-                GroupChange::Close(closed) => Some(key_of(&closed.group)),
-                GroupChange::LogStart(..) => None,
-            })
-            .collect();
-        self.settle(&keys);
-        let (transaction, pending) = self.transaction(epoch, &changes);
-        if transaction.write.is_empty() {
-            done(Ok(()));
-            return;
-        }
-        let state = self.state.clone();
-        self.store.submit(
-            transaction,
-            Box::new(move |outcome| {
-                let outcome = outcome.map(|committed| committed.revision);
-                learn(&state, pending, &outcome);
-                done(
-                    outcome
-                        .map(|_| ())
-                        .map_err(|error| RecordError(error.to_string())),
-                );
-            }),
-        );
+        self.0.submit(epoch, changes, done);
     }
 }

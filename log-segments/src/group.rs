@@ -446,18 +446,20 @@ impl Group {
 
     /// Ends a failed group at its last written byte: what lies above was never durable.
     pub fn cut_at_written(&self) -> Place {
-        let mut window = self.window.lock();
-        let place = window.written;
-        window.cut(place);
-        self.broken.store(false, Ordering::Release);
-        place
+        self.cut_at(self.written())
     }
 
     /// Ends a failed group at its last synced byte: what lies above may not be on the device,
     /// whatever later syncs say.
     pub fn cut_at_synced(&self) -> Place {
+        self.cut_at(self.synced())
+    }
+
+    /// Ends a failed group, to which nothing is appended any more, at a batch boundary that is
+    /// written.
+    pub fn cut_at(&self, place: Place) -> Place {
         let mut window = self.window.lock();
-        let place = window.synced;
+        debug_assert!(place.address <= window.written.address);
         window.cut(place);
         self.broken.store(false, Ordering::Release);
         place

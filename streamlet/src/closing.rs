@@ -162,7 +162,7 @@ impl Streamlet {
         if let Err(error) = self
             .env
             .recorder
-            .record_now(group.spec().epoch, vec![GroupChange::Close(closed)])
+            .record_now(self.epoch(), vec![GroupChange::Close(closed)])
         {
             tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
             return false;
@@ -183,11 +183,7 @@ impl Streamlet {
     /// successor or in memory: an empty one never became the only place for it.
     fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
         let change = GroupChange::Delete(self.group_name(group.id()));
-        if let Err(error) = self
-            .env
-            .recorder
-            .record_now(group.spec().epoch, vec![change])
-        {
+        if let Err(error) = self.env.recorder.record_now(self.epoch(), vec![change]) {
             tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
             return false;
         }

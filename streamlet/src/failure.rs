@@ -126,13 +126,17 @@ impl Streamlet {
         }
         // What was shown stays, whatever the device may have lost; what was only written under
         // `synced` does not count: a retry of it must not pass for durable.
-        let keep_written = group.policy() != AckPolicy::Synced
-            || group.synced().ordinal < shown.min(group.written().ordinal);
-        if keep_written {
-            group.cut_at_written()
+        if group.policy() != AckPolicy::Synced || group.written().ordinal <= shown {
+            group.cut_at_written();
+        } else if group.synced().ordinal >= shown {
+            group.cut_at_synced();
         } else {
-            group.cut_at_synced()
-        };
+            // Shown under `written`, before the policy was altered.
+            match group.locate(shown, None, false) {
+                Ok(place) => group.cut_at(place),
+                Err(_) => group.cut_at_written(),
+            };
+        }
         if let Err(error) = group.sync_good() {
             tracing::error!(group = ?group, %error, "syncing what is left of a failed group failed: it may be damaged after a power loss");
         }

@@ -183,6 +183,29 @@ fn a_failed_sync_is_not_taken_for_a_success_later() {
 }
 
 #[test]
+fn what_was_shown_before_the_policy_became_stricter_stays_and_nothing_more() {
+    let mut machine = Machine::fault(11);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut stamped(1, 0, 0, 0..3, 100));
+    inject(&machine, Fault::FailSync { nth: 1 });
+    let unsynced = node
+        .place(0, &mut stamped(1, 0, 3, 3..5, 100))
+        .expect("a place");
+    node.streamlet
+        .alter(|settings| settings.ack = AckPolicy::Synced);
+    assert_eq!(node.pump(&unsynced), Outcome::Pending);
+    node.streamlet.flush();
+    assert!(node.work());
+    assert_eq!(
+        (unsynced.outcome(), node.read_all(LANE)),
+        (Outcome::Lost, numbered(3))
+    );
+    let again = node.append(0, &mut stamped(1, 0, 3, 3..5, 100));
+    assert!(!again.duplicate && again.group.is_direct());
+    assert_eq!(node.read_all(LANE), numbered(5));
+}
+
+#[test]
 fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
     let mut machine = Machine::fault(4);
     let node = machine.create(settings(AckPolicy::Memory));

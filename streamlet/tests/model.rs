@@ -279,6 +279,39 @@ fn written_with_failing_writes() {
     explore(|| life(AckPolicy::Written, true));
 }
 
+/// Whoever pumps once, with no lock held, leaves nothing behind: what it was told another would
+/// take along is durable when all are done.
+fn nothing_is_stranded(ack: AckPolicy) {
+    let mut machine = Machine::fault(1);
+    let node = Arc::new(machine.create(tiny(ack)));
+    let append_some = |producer: i64| {
+        let node = node.clone();
+        thread::spawn(move || {
+            let mut placed = Vec::new();
+            for sequence in 0..3 {
+                let id = producer as u64 * 10 + sequence as u64;
+                let mut batch = stamped(producer, 0, sequence, id..id + 1, 900);
+                let appended = node.place(0, &mut batch).expect("a place");
+                appended.group.pump(&node.env.pump);
+                node.env.pump.drain();
+                placed.push(appended);
+            }
+            placed
+        })
+    };
+    let threads = [append_some(1), append_some(2), append_some(3)];
+    let placed = threads.map(|thread| thread.join().expect("a thread"));
+    for placed in placed.iter().flatten() {
+        assert_eq!(placed.outcome(), Outcome::Durable, "stranded: {placed:?}");
+    }
+}
+
+#[test]
+fn no_range_is_stranded() {
+    explore(|| nothing_is_stranded(AckPolicy::Written));
+    explore(|| nothing_is_stranded(AckPolicy::Synced));
+}
+
 #[test]
 #[should_panic(expected = "lock order: Streamlet is asked for while Group is held")]
 fn an_inverted_order_is_caught() {

@@ -75,6 +75,8 @@ fn a_sender_that_never_reads_its_replies_is_not_read_any_more() {
     let broker = broker(&[
         "--server-connection-in-flight-bytes",
         "256KiB",
+        "--server-max-frame-bytes",
+        "256KiB",
         "--memory-pool",
         "64MiB",
     ]);
@@ -149,10 +151,15 @@ async fn subscribers_that_never_read_do_not_keep_the_pool() {
         lanes: LANES,
     };
     let keys = shape.keys();
-    for _ in 0..RECORDS {
+    for round in 1..=RECORDS {
         for key in &keys {
             let sent = producer.append_wait(&Record::keyed(key, &value)).await;
             sent.expect("a record is taken");
+        }
+        if round % 4 == 0 {
+            // Slow enough for pushes to come from memory, not from files.
+            let flushed = producer.flush().await;
+            flushed.expect("appends do not wait for those that never read");
         }
     }
     producer
@@ -182,37 +189,48 @@ async fn subscribers_that_never_read_do_not_keep_the_pool() {
     assert_eq!(next, u64::from(RECORDS));
 }
 
+/// The start of the largest frame that the broker accepts.
+fn claim(raw: &Raw) -> [u8; PREFIX_BYTES] {
+    let mut prefix = [0; PREFIX_BYTES];
+    // The length counts what follows it.
+    prefix[..4].copy_from_slice(&(raw.max_frame_bytes as u32 - 4).to_le_bytes());
+    prefix[4] = FrameKind::Append as u8;
+    prefix[5] = 1;
+    prefix
+}
+
+/// The broker has neither closed nor said anything.
+fn is_open(raw: &mut Raw) -> bool {
+    raw.socket
+        .set_nonblocking(true)
+        .expect("a socket need not block");
+    let peeked = raw.socket.peek(&mut [0]);
+    peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
 #[test]
 fn a_claim_of_a_large_frame_takes_no_memory() {
     let broker = broker(&[]);
-    let claims: Vec<Raw> = (0..100)
+    let mut claims: Vec<Raw> = (0..100)
         .map(|_| {
             let mut raw = Raw::open(&broker);
-            let mut prefix = [0; PREFIX_BYTES];
-            prefix[..4].copy_from_slice(&(raw.max_frame_bytes as u32).to_le_bytes());
-            prefix[4] = FrameKind::Append as u8;
-            prefix[5] = 1;
-            raw.send(&prefix);
+            raw.send(&claim(&raw));
             raw
         })
         .collect();
     others_are_served(&broker);
     bounded(&broker, "100 claims of 16 MiB", 150 * MIB);
-    drop(claims);
+    assert!(claims.iter_mut().all(is_open), "a claim is no error");
 }
 
 #[test]
 fn frames_that_never_end_stay_within_the_bytes_in_flight() {
     let broker = broker(&["--server-max-in-flight-bytes", "32MiB"]);
     let half = vec![0; 8 << 20];
-    let unfinished: Vec<Raw> = (0..32)
+    let mut unfinished: Vec<Raw> = (0..32)
         .map(|_| {
             let mut raw = Raw::open(&broker);
-            let mut prefix = [0; PREFIX_BYTES];
-            prefix[..4].copy_from_slice(&(raw.max_frame_bytes as u32).to_le_bytes());
-            prefix[4] = FrameKind::Append as u8;
-            prefix[5] = 1;
-            raw.send(&prefix);
+            raw.send(&claim(&raw));
             raw.socket
                 .set_nonblocking(true)
                 .expect("a socket need not block");
@@ -229,5 +247,8 @@ fn frames_that_never_end_stay_within_the_bytes_in_flight() {
         .collect();
     others_are_served(&broker);
     bounded(&broker, "32 frames of 16 MiB that never end", 180 * MIB);
-    drop(unfinished);
+    assert!(
+        unfinished.iter_mut().all(is_open),
+        "a slow frame is no error"
+    );
 }
