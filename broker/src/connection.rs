@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
 use crate::append::{self, Partial, PendingAppend, Placed};
+use crate::claims::{Claims, FRAME_WITHIN, MOST_IN_A_CROWD};
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription};
 use crate::inbox::{Inbox, Received};
 use crate::listener::Counted;
@@ -32,10 +33,9 @@ use crate::start::Shared;
 const KEEP_INPUT: Duration = Duration::from_secs(2);
 /// Read from the socket before what was read is worked on.
 const READ_AHEAD: usize = 256 * 1024;
-/// Reads and pushes wait while more than this is still to be sent.
-const SEND_AHEAD: usize = 1 << 20;
-/// Reads of one connection that wait for the disk at a time.
+/// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
+const DISK_READ: usize = 1 << 20;
 /// Long polls of one connection.
 const MAX_PARKED_READS: usize = 16_384;
 /// An append that is not durable by then is answered with a timeout; it may still take effect.
@@ -88,6 +88,11 @@ pub struct Connection {
     disk_reads: usize,
     /// Memory is short: no more frames are taken until it is not.
     starved: bool,
+    /// There is too much in flight for the frame that is arriving; looked at again with each tick.
+    crowded: bool,
+    claims: Claims,
+    /// Bytes sent until the last tick.
+    sent_before: u64,
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
@@ -103,6 +108,7 @@ impl Connection {
         Self {
             stream,
             peer,
+            claims: Claims::new(shared.clone()),
             shared,
             input: Inbox::default(),
             partial: Partial::default(),
@@ -118,6 +124,8 @@ impl Connection {
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
             starved: false,
+            crowded: false,
+            sent_before: 0,
             quiet: false,
             closing: false,
             ticks: 0,
@@ -156,6 +164,7 @@ impl Connection {
         loop {
             self.work();
             self.out.send(&self.stream)?;
+            self.claims.hold_outgoing(self.outgoing());
             if self.closing && self.out.is_empty() && self.pending.is_empty() {
                 return Ok(());
             }
@@ -178,7 +187,7 @@ impl Connection {
                 }
                 () = self.bell.0.notified() => self.quiet = false,
                 // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
-                () = std::future::ready(()), if !self.quiet && self.out.bytes() < SEND_AHEAD => {}
+                () = std::future::ready(()), if !self.quiet && self.room_to_send() > 0 => {}
                 Some(read) = self.disk.1.recv() => self.take_from_disk(read),
                 _ = tick.tick() => self.look_at_deadlines()?,
                 _ = stopping.wait_for(|stop| *stop), if !self.closing => self.go_away(),
@@ -191,6 +200,7 @@ impl Connection {
         let server = &self.shared.config.server;
         !self.closing
             && !self.starved
+            && !self.crowded
             && self.pending_bytes < server.connection_in_flight_bytes as usize
             && self.out.bytes() < server.connection_in_flight_bytes as usize
             && (self.pending_bytes == 0
@@ -199,9 +209,15 @@ impl Connection {
 
     fn read_input(&mut self) -> std::io::Result<()> {
         loop {
+            let (there, missing) = (self.input.len(), self.missing_of_frame());
+            if missing > 0 && !self.claims.admit_frame(there + missing) {
+                self.crowded = true;
+                return Ok(());
+            }
+            // No more than doubled at a time: memory goes to bytes that come, not to a claim of them.
             let room = READ_AHEAD
-                .saturating_sub(self.input.len())
-                .max(self.missing_of_frame());
+                .saturating_sub(there)
+                .max(missing.min(there.max(READ_AHEAD)));
             if room == 0 {
                 return Ok(());
             }
@@ -233,20 +249,36 @@ impl Connection {
         self.shared.config.server.max_frame_bytes as usize
     }
 
+    /// Bytes held for the peer: those to be sent, and those that come from the disk.
+    fn outgoing(&self) -> usize {
+        self.out.bytes() + self.disk_reads * DISK_READ
+    }
+
+    /// Bytes that the next read or push may bring; 0: first some must be sent.
+    fn room_to_send(&self) -> usize {
+        self.claims.room_to_send(self.out.bytes())
+    }
+
+    /// True if one more read may wait for the disk; `room` is what it may bring.
+    fn may_read_disk(&self, room: usize) -> bool {
+        let most = if room <= MOST_IN_A_CROWD {
+            1
+        } else {
+            MAX_DISK_READS
+        };
+        self.disk_reads < most
+    }
+
     /// One round: frames, pumps, acknowledgements, reads and pushes.
     fn work(&mut self) {
         self.starved = false;
         self.take_frames();
         append::pump(&self.shared, &mut self.touched);
         self.acknowledge();
-        if !self.quiet && self.out.bytes() < SEND_AHEAD {
+        if !self.quiet && self.room_to_send() > 0 {
             self.quiet = true;
             self.serve_reads();
             self.serve_subscriptions();
-        }
-        if self.input.is_empty() && self.input.capacity() > 2 * READ_AHEAD {
-            // A large frame has passed; an idle connection should not keep its memory.
-            self.input = Inbox::default();
         }
     }
 
@@ -260,7 +292,10 @@ impl Connection {
                 Ok(Decoded::Frame(header)) => {
                     let total = header.total_bytes();
                     match self.take_frame(header, &mut input.bytes_mut()[..total]) {
-                        Ok(true) => input.consume(total),
+                        Ok(true) => {
+                            input.consume(total);
+                            self.claims.end_frame();
+                        }
                         Ok(false) => break,
                         Err(error) => {
                             self.fail(&error);
@@ -456,24 +491,26 @@ impl Connection {
         let now = Instant::now();
         let mut index = 0;
         while index < self.reads.len() {
-            if self.out.bytes() >= SEND_AHEAD {
+            let room = self.room_to_send();
+            if room == 0 {
                 self.quiet = false;
                 return;
             }
-            match self.reads[index].step(&self.waker, now, false) {
+            match self.reads[index].step(&self.waker, now, room, false) {
                 Step::Wait => index += 1,
                 Step::Reply(reply, body) => {
                     let read = self.reads.swap_remove(index);
                     self.reply_read(&read, &reply, body);
                 }
                 // Looked at again when one of those at the disk is back.
-                Step::Blocking if self.disk_reads >= MAX_DISK_READS => index += 1,
+                Step::Blocking if !self.may_read_disk(room) => index += 1,
                 Step::Blocking => {
                     let read = self.reads.swap_remove(index);
+                    let room = room.min(DISK_READ);
                     let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
                     self.disk_reads += 1;
                     tokio::task::spawn_blocking(move || {
-                        let step = read.step(&waker, now, true);
+                        let step = read.step(&waker, now, room, true);
                         let _ = tell.blocking_send(FromDisk::Read(read, step));
                     });
                 }
@@ -500,14 +537,15 @@ impl Connection {
             ready.rotate_left(at);
         }
         while let Some(id) = ready.pop_front() {
-            if self.out.bytes() >= SEND_AHEAD {
+            let room = self.room_to_send();
+            if room == 0 {
                 self.quiet = false;
                 return;
             }
             let Some(subscription) = self.subscriptions.get_mut(&id) else {
                 continue;
             };
-            match subscription.step(&self.waker, false) {
+            match subscription.step(&self.waker, room, false) {
                 Step::Wait => {}
                 Step::Reply(push, body) => {
                     self.last_pushed = id;
@@ -517,14 +555,14 @@ impl Connection {
                         ready.push_back(id);
                     }
                 }
-                Step::Blocking if self.disk_reads >= MAX_DISK_READS => {}
-                Step::Blocking => self.push_from_disk(id),
+                Step::Blocking if !self.may_read_disk(room) => {}
+                Step::Blocking => self.push_from_disk(id, room.min(DISK_READ)),
             }
         }
     }
 
     /// Has a thread that may wait read for a subscription.
-    fn push_from_disk(&mut self, id: u32) {
+    fn push_from_disk(&mut self, id: u32, room: usize) {
         let Some(mut subscription) = self.subscriptions.remove(&id) else {
             return;
         };
@@ -532,7 +570,7 @@ impl Connection {
         let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
         self.disk_reads += 1;
         tokio::task::spawn_blocking(move || {
-            let step = subscription.step(&waker, true);
+            let step = subscription.step(&waker, room, true);
             let _ = tell.blocking_send(FromDisk::Push(Box::new(subscription), step));
         });
     }
@@ -587,6 +625,19 @@ impl Connection {
             false
         });
         self.release(released);
+        if self.out.sent() == self.sent_before {
+            self.out.detach();
+        }
+        self.sent_before = self.out.sent();
+        self.crowded = false;
+        if self.claims.is_late(now) && self.missing_of_frame() > 0 {
+            self.give_up_frame();
+        }
+        let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
+        if small && self.input.capacity() > 2 * READ_AHEAD {
+            // A large frame has passed.
+            self.input.shrink();
+        }
         if self.input.is_empty() && now.duration_since(self.last_input) > KEEP_INPUT {
             self.input = Inbox::default();
         }
@@ -599,6 +650,15 @@ impl Connection {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
         Ok(())
+    }
+
+    /// The frame that is arriving takes too long, with memory claimed that others may wait for.
+    fn give_up_frame(&mut self) {
+        self.closing = true;
+        let seconds = FRAME_WITHIN.as_secs();
+        let text = format!("a frame did not arrive within {seconds} s; send smaller frames");
+        let error = WireError::new(ErrorCode::Timeout, text);
+        self.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 
     /// The broker stops: no more frames; what is in flight is still answered.

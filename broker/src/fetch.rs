@@ -182,15 +182,16 @@ impl Read {
         })
     }
 
-    /// Tries to answer.
+    /// Tries to answer, with `at_most` bytes unless one batch is larger.
     pub fn step(
         &self,
         waker: &std::task::Waker,
         now: Instant,
+        at_most: usize,
         may_block: bool,
     ) -> Step<v1::ReadResponse> {
         loop {
-            let found = match self.target.read(self.max_bytes, !may_block) {
+            let found = match self.target.read(self.max_bytes.min(at_most), !may_block) {
                 Ok(found) => found,
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
                 Err(error) => {
@@ -304,14 +305,20 @@ impl Subscription {
         self.credit > 0
     }
 
-    /// Tries to push. A push with an error or `finished` is its last.
-    pub fn step(&mut self, waker: &std::task::Waker, may_block: bool) -> Step<v1::PushData> {
+    /// Tries to push, `at_most` bytes unless one batch is larger. A push with an error or `finished` is its last.
+    pub fn step(
+        &mut self,
+        waker: &std::task::Waker,
+        at_most: usize,
+        may_block: bool,
+    ) -> Step<v1::PushData> {
         loop {
             if self.credit == 0 {
                 return Step::Wait;
             }
             let max = self
                 .max_bytes
+                .min(at_most)
                 .min(usize::try_from(self.credit).unwrap_or(usize::MAX));
             let found = match self.target.read(max, !may_block) {
                 Ok(found) => found,

@@ -58,6 +58,15 @@ impl Inbox {
         }
     }
 
+    /// Gives back memory that the bytes there are do not need.
+    pub fn shrink(&mut self) {
+        *self = Self {
+            buffer: self.bytes().to_vec(),
+            start: 0,
+            end: self.len(),
+        };
+    }
+
     /// Reads what the socket has, as far as `room` more bytes fit.
     ///
     /// # Errors

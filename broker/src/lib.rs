@@ -7,7 +7,8 @@
 
 pub mod append;
 pub mod catalog;
-pub mod clock;
+pub mod claims;
+mod clock;
 pub mod config;
 pub mod connection;
 pub mod control;

@@ -19,12 +19,31 @@ pub struct Outbox {
     ready: VecDeque<Bytes>,
     gathering: BytesMut,
     bytes: usize,
+    /// Bytes sent since the connection began.
+    sent: u64,
+    /// Slices of the broker's memory may be among `ready`.
+    borrows: bool,
 }
 
 impl Outbox {
     /// Bytes waiting.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Copies what waits out of the broker's memory: a peer that does not read must not keep the
+    /// memory that appends of others wait for.
+    pub fn detach(&mut self) {
+        if std::mem::take(&mut self.borrows) {
+            for bytes in &mut self.ready {
+                *bytes = Bytes::copy_from_slice(bytes);
+            }
+        }
     }
 
     /// True if nothing waits.
@@ -51,6 +70,7 @@ impl Outbox {
         self.bytes += self.gathering.len() - before + body_bytes;
         if body_bytes > 0 {
             self.flush_gathering();
+            self.borrows = true;
             self.ready.extend(body);
         } else if self.gathering.len() >= GATHER {
             self.flush_gathering();
@@ -99,6 +119,7 @@ impl Outbox {
 
     fn consume(&mut self, mut written: usize) {
         self.bytes -= written;
+        self.sent += written as u64;
         while written > 0 {
             let Some(front) = self.ready.front_mut() else {
                 break;

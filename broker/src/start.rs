@@ -58,8 +58,12 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Bytes appended and not yet acknowledged, over all connections.
     pub in_flight: AtomicU64,
+    /// Bytes that wait to be sent, or come from the disk to be sent, over all connections.
+    pub outgoing: AtomicU64,
     /// Data and control connections open.
     pub connections: AtomicU64,
+    /// Those of them that carry data, which drain when the broker stops.
+    pub data_connections: AtomicU64,
     /// The address clients are told.
     pub advertised: String,
     /// When it started, milliseconds since 1970.
@@ -143,7 +147,8 @@ impl Broker {
         tracing::info!("stopping: draining connections");
         self.shared.stopping.send_replace(true);
         let deadline = Instant::now() + self.shared.config.server.drain_timeout;
-        while self.shared.connections.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        while self.shared.data_connections.load(Ordering::Relaxed) > 0 && Instant::now() < deadline
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for task in &self.tasks {
@@ -264,7 +269,9 @@ fn open(
         catalog,
         metrics: Metrics::default(),
         in_flight: AtomicU64::new(0),
+        outgoing: AtomicU64::new(0),
         connections: AtomicU64::new(0),
+        data_connections: AtomicU64::new(0),
         advertised,
         started_ms,
         recovery_ms: AtomicU64::new(0),

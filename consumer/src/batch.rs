@@ -72,6 +72,23 @@ impl Batch {
         ordinals.min(self.header.record_count as usize)
     }
 
+    /// The same batch cut before ordinal `next`: to commit part of it. Shares its memory. An ordinal
+    /// outside the batch is moved to its nearer end.
+    pub fn until(&self, next: Ordinal) -> Self {
+        let ordinal = next.clamp(self.first, self.next.ordinal);
+        if ordinal == self.next.ordinal {
+            return self.clone();
+        }
+        Self {
+            // The place after a part of a batch is known by its ordinal only.
+            next: Cursor {
+                ordinal,
+                ..Cursor::default()
+            },
+            ..self.clone()
+        }
+    }
+
     /// True if no record lies within the range that was asked for.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -27,3 +27,4 @@ pub mod read;
 pub mod scan;
 pub mod sync;
 pub mod window;
+mod writer;

@@ -134,7 +134,11 @@ fn literals_after<'a>(text: &'a str, mark: &str) -> BTreeSet<&'a str> {
 fn every_metric_is_documented_and_every_documented_metric_exists() {
     let code = fs::read_to_string(root().join("broker/src/metrics.rs")).expect("the metrics");
     // However the formatter breaks the lines of a call.
-    let code = code.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
+    let code = code
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace("( ", "(");
     let document = fs::read_to_string(root().join("docs/metrics.md")).expect("docs/metrics.md");
     let mut exist = literals_after(&code, "registry.register(");
     exist.extend(literals_after(&code, "gauge(&mut registry,"));

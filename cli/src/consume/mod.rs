@@ -27,7 +27,7 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --max 10 --metadata
 
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
-share the stream, and go on where the group was; when --max ends within a batch, the whole batch is read again the next time. Without --follow the command ends at what was there when it began.")]
+share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began.")]
 pub struct ConsumeArgs {
     /// The stream
     stream: String,
@@ -100,14 +100,15 @@ impl Sink {
         self.written >= self.most
     }
 
-    /// Writes a batch's records; false if --max ended it before its last.
-    fn write(&mut self, batch: &Batch) -> Result<bool, Failure> {
+    /// Writes a batch's records and returns the ordinal after the last one written, which lies
+    /// within the batch if --max ended it.
+    fn write(&mut self, batch: &Batch) -> Result<u64, Failure> {
         let lane = batch.lane();
         for record in batch.records() {
-            if self.is_full() {
-                return Ok(false);
-            }
             let record = record?;
+            if self.is_full() {
+                return Ok(record.ordinal);
+            }
             let headers: Vec<_> = record
                 .headers()
                 .map(|header| (header.key, header.value))
@@ -128,7 +129,7 @@ impl Sink {
             self.out.bytes(&self.line)?;
             self.written += 1;
         }
-        Ok(true)
+        Ok(batch.next_ordinal())
     }
 
     fn flush(&mut self) -> Result<(), Failure> {

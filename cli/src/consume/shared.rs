@@ -50,19 +50,17 @@ pub(super) async fn consume(
         tokio::select! {
             batch = consumer.next_batch() => match batch {
                 Ok(batch) => {
-                    let whole = sink.write(&batch)?;
+                    let batch = batch.until(sink.write(&batch)?);
                     // What is committed must have reached whoever reads along.
                     sink.flush()?;
-                    if whole {
-                        match consumer.mark(&batch) {
-                            // Another member will write it too.
-                            Err(error @ ConsumeError::StaleLease { .. }) => {
-                                eprintln!("warning: {error}");
-                            }
-                            marked => marked?,
+                    match consumer.mark(&batch) {
+                        // Another member will write it too.
+                        Err(error @ ConsumeError::StaleLease { .. }) => {
+                            eprintln!("warning: {error}");
                         }
-                        written = Some(batch);
+                        marked => marked?,
                     }
+                    written = Some(batch);
                 }
                 Err(error) => go_on(error)?,
             },

@@ -59,7 +59,7 @@ impl Model {
     pub fn moved_lane(&self, lane: u32, lanes: u32, first: u64) -> u32 {
         // Every new lane is fed by one old one, so that the order within it is known.
         let new = lane + lanes / 2;
-        if first % 2 == 0 && lane < lanes / 2 && new < lanes {
+        if first.is_multiple_of(2) && lane < lanes / 2 && new < lanes {
             new
         } else {
             lane
