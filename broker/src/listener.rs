@@ -6,20 +6,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
-use tokio::io::AsyncWriteExt;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::connection::Connection;
-use crate::control;
+use crate::control::{self, ControlSocket};
 use crate::error::BrokerError;
 use crate::start::Shared;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
-const HTTP2_PREFACE: &[u8] = b"PRI ";
+const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Longest pause between two looks at first bytes that are not all there.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// Silence after which the system asks whether the peer's machine is still there.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+/// What a refused client may have sent already is read so far, for the refusal to reach it.
+const READ_FROM_REFUSED: usize = 64 * 1024;
 /// How often an address in use is tried, and the pause between.
 const BIND_ATTEMPTS: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
@@ -81,7 +90,11 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> 
     vec![control, tokio::spawn(accept(listener, to_control, shared))]
 }
 
-async fn accept(listener: TcpListener, to_control: mpsc::Sender<TcpStream>, shared: Arc<Shared>) {
+async fn accept(
+    listener: TcpListener,
+    to_control: mpsc::Sender<ControlSocket>,
+    shared: Arc<Shared>,
+) {
     let mut stopping = shared.stopping.subscribe();
     loop {
         let accepted = tokio::select! {
@@ -97,8 +110,8 @@ async fn accept(listener: TcpListener, to_control: mpsc::Sender<TcpStream>, shar
                 continue;
             }
         };
-        let open = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let guard = Counted(shared.clone());
+        let guard = Counted::new(shared.clone());
+        let open = shared.connections.load(Ordering::Relaxed);
         shared.metrics.connections_accepted.inc();
         let refused = open > u64::from(shared.config.server.max_connections);
         let to_control = to_control.clone();
@@ -112,11 +125,34 @@ async fn accept(listener: TcpListener, to_control: mpsc::Sender<TcpStream>, shar
 }
 
 /// Counts a connection while it lives.
-pub struct Counted(pub Arc<Shared>);
+pub struct Counted {
+    shared: Arc<Shared>,
+    carries_data: bool,
+}
+
+impl Counted {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        Self {
+            shared,
+            carries_data: false,
+        }
+    }
+
+    /// Counts it among those that drain when the broker stops.
+    fn of_data(mut self) -> Self {
+        self.shared.data_connections.fetch_add(1, Ordering::Relaxed);
+        self.carries_data = true;
+        self
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        if self.carries_data {
+            self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -124,14 +160,16 @@ async fn sniff(
     mut stream: TcpStream,
     peer: SocketAddr,
     refused: bool,
-    to_control: mpsc::Sender<TcpStream>,
+    to_control: mpsc::Sender<ControlSocket>,
     guard: Counted,
 ) -> std::io::Result<()> {
-    let shared = guard.0.clone();
+    let shared = guard.shared.clone();
     stream.set_nodelay(true)?;
-    let first =
-        tokio::time::timeout(shared.config.server.hello_timeout, first_bytes(&stream)).await;
-    let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    // A peer that vanished would hold its place for ever.
+    SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))?;
+    let patience = shared.config.server.hello_timeout;
+    let first = timeout(patience, speaks_http2(&stream)).await;
+    let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     if refused {
         let limit = shared.config.server.max_connections;
         let error = WireError::new(
@@ -140,20 +178,25 @@ async fn sniff(
                 "the broker has {limit} connections, its limit; close some or raise server.max_connections"
             ),
         );
-        return refuse(&mut stream, &error).await;
+        if http2 {
+            let socket = ControlSocket::refused(stream, guard, error, patience);
+            return to_control.send(socket).await.map_err(std::io::Error::other);
+        }
+        return refuse(&mut stream, &error, patience).await;
     }
-    if first.starts_with(HTTP2_PREFACE) {
-        // tonic owns it from here; the count ends with the hand-over, as streams are multiplexed.
-        return to_control.send(stream).await.map_err(std::io::Error::other);
+    if http2 {
+        // tonic owns it from here.
+        let socket = ControlSocket::new(stream, guard);
+        return to_control.send(socket).await.map_err(std::io::Error::other);
     }
     let mut bytes = [0; frame::HELLO_BYTES];
-    let read = tokio::io::AsyncReadExt::read_exact(&mut stream, &mut bytes);
-    tokio::time::timeout(shared.config.server.hello_timeout, read)
+    let read = stream.read_exact(&mut bytes);
+    timeout(patience, read)
         .await
         .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let hello = match Hello::decode(&bytes) {
         Ok(hello) => hello,
-        Err(error) => return refuse(&mut stream, &error.into()).await,
+        Err(error) => return refuse(&mut stream, &error.into(), patience).await,
     };
     let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
     let reply = HelloReply {
@@ -162,37 +205,60 @@ async fn sniff(
     };
     stream.write_all(&reply.encode()).await?;
     if hello.version != frame::PROTOCOL_VERSION {
-        return refuse(
-            &mut stream,
-            &FrameError::UnsupportedProtocol(hello.version).into(),
-        )
-        .await;
+        let error = FrameError::UnsupportedProtocol(hello.version).into();
+        return refuse(&mut stream, &error, patience).await;
     }
-    Connection::new(stream, peer, shared, guard).run().await
+    Connection::new(stream, peer, shared, guard.of_data())
+        .run()
+        .await
 }
 
-async fn refuse(stream: &mut TcpStream, error: &WireError) -> std::io::Result<()> {
-    let mut out = bytes::BytesMut::new();
-    frame::encode_go_away(&mut out, error);
-    stream.write_all(&out).await?;
-    stream.shutdown().await
+/// Says why, and closes.
+async fn refuse(
+    stream: &mut TcpStream,
+    error: &WireError,
+    patience: Duration,
+) -> std::io::Result<()> {
+    let mut said = BytesMut::new();
+    frame::encode_go_away(&mut said, error);
+    stream.write_all(&said).await?;
+    stream.shutdown().await?;
+    // Closing with bytes unread would take back what was just said.
+    let mut unread = [0; 1024];
+    let drain = async {
+        let mut read = 0;
+        while read < READ_FROM_REFUSED {
+            match stream.read(&mut unread).await {
+                Ok(0) | Err(_) => break,
+                Ok(bytes) => read += bytes,
+            }
+        }
+    };
+    // It has been told; whether it listens is its own affair.
+    let _ = timeout(patience, drain).await;
+    Ok(())
 }
 
-/// Looks at the first four bytes without taking them.
-async fn first_bytes(stream: &TcpStream) -> std::io::Result<[u8; 4]> {
-    let mut bytes = [0; 4];
+/// Looks at the first bytes without taking them, until they tell HTTP/2 from anything else.
+async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut bytes = [0; HTTP2_PREFACE.len()];
+    let mut pause = Duration::from_millis(1);
     loop {
         stream.readable().await?;
-        match stream.peek(&mut bytes).await? {
+        let there = match stream.peek(&mut bytes).await? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            4 => return Ok(bytes),
-            n if !HTTP2_PREFACE.starts_with(&bytes[..n])
-                && !frame::MAGIC.starts_with(&bytes[..n]) =>
-            {
-                return Ok(bytes);
-            }
-            // Peeking again at once would spin: the rest of four bytes is on its way.
-            _ => tokio::time::sleep(Duration::from_millis(1)).await,
+            there => &bytes[..there],
+        };
+        if there == HTTP2_PREFACE {
+            return Ok(true);
         }
+        let undecided = HTTP2_PREFACE.starts_with(there)
+            || (there.len() < frame::MAGIC.len() && frame::MAGIC.starts_with(there));
+        if !undecided {
+            return Ok(false);
+        }
+        // Peeking again at once would spin: the rest is on its way.
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK_PAUSE);
     }
 }

@@ -2,11 +2,10 @@
 //! one atomic step, and what is stored decides where reading goes on. Here the "database" is one
 //! file that is replaced by a rename.
 //!
-//! `cargo run --release -p kera-consumer --example exactly_once -- flights counts.txt`
+//! `cargo run --release -p kera-consumer --example exactly_once -- clicks counts.txt`
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use std::{fs, io};
 
 use kera_consumer::Consumer;
@@ -36,12 +35,19 @@ fn store(path: &str, counts: &Counts) -> io::Result<()> {
     fs::rename(format!("{path}.new"), path)
 }
 
+fn total(counts: &Mutex<Counts>) -> u64 {
+    let counts = counts.lock().unwrap_or_else(|broken| broken.into_inner());
+    counts.values().map(|(_, count)| count).sum()
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(stream), Some(path)) = (args.next(), args.next()) else {
         return Err("name a stream and a file".into());
     };
+    // Until Ctrl-C, or until so many records are counted in all.
+    let enough = args.next().map_or(Ok(u64::MAX), |n| n.parse())?;
     let counts = Arc::new(Mutex::new(load(&path)));
     let stored = counts.clone();
     let mut consumer = Consumer::builder()
@@ -59,9 +65,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .open()
         .await?;
 
-    let idle = Duration::from_millis(args.next().map_or(Ok(2_000), |ms| ms.parse())?);
-    while let Ok(batch) = tokio::time::timeout(idle, consumer.next_batch()).await {
-        let batch = batch?;
+    while total(&counts) < enough {
+        let batch = tokio::select! {
+            batch = consumer.next_batch() => batch?,
+            _ = tokio::signal::ctrl_c() => break,
+        };
         let lane = (batch.lane().streamlet.0, batch.lane().lane.0);
         {
             let mut counts = counts.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -74,8 +82,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         consumer.mark(&batch)?;
     }
     consumer.close().await?;
-    let counts = counts.lock().unwrap_or_else(|broken| broken.into_inner());
-    let total: u64 = counts.values().map(|(_, count)| count).sum();
-    println!("{total} records counted, each once");
+    println!("{} records counted, each once", total(&counts));
     Ok(())
 }

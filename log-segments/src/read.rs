@@ -260,7 +260,7 @@ impl Group {
     }
 
     /// The place of the batch that holds `ordinal`, or the end if `ordinal` lies above it. `hint`
-    /// spares the search when it is the address of that batch or of one shortly before.
+    /// spares the search when it is the address of the batch that begins with `ordinal`.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -272,7 +272,7 @@ impl Group {
     ) -> Result<Place, ReadError> {
         self.walk(
             cached_only,
-            hint,
+            hint.map(|address| Place { address, ordinal }),
             |index| index.floor_ordinal(ordinal),
             |header| header.next_ordinal() > ordinal,
         )
@@ -294,7 +294,7 @@ impl Group {
     fn walk(
         &self,
         cached_only: bool,
-        hint: Option<u64>,
+        hint: Option<Place>,
         floor: impl Fn(&crate::footer::SparseIndex) -> Option<crate::footer::IndexEntry>,
         found: impl Fn(&BatchHeader) -> bool,
     ) -> Result<Place, ReadError> {
@@ -310,24 +310,26 @@ impl Group {
             });
             (window.end, at)
         };
-        if let Some(hint) = hint.filter(|hint| *hint > place.address && *hint < end.address) {
-            // A hint is believed only if a batch of this group begins there, at or below the target.
-            if let Ok(Some((header, address))) = self.header_at(hint, cached_only)
+        if let Some(hint) = hint.filter(|h| h.address > place.address && h.address < end.address) {
+            // Believed only if the batch that is sought begins there.
+            if let Ok(Some((header, address))) = self.header_at(hint.address, cached_only)
                 && header.epoch == self.spec.epoch
-                && header.base_ordinal >= place.ordinal
-                && !found_earlier(&header, &found)
+                && header.base_ordinal == hint.ordinal
             {
-                place = Place {
+                return Ok(Place {
                     address,
-                    ordinal: header.base_ordinal,
-                };
+                    ordinal: hint.ordinal,
+                });
             }
         }
         while place.address < end.address {
             let Some((header, address)) = self.header_at(place.address, cached_only)? else {
                 break;
             };
-            if header.epoch != self.spec.epoch || header.base_ordinal < place.ordinal {
+            // A batch's checksum does not cover its ordinal: what stands before it tells.
+            let follows = header.base_ordinal == place.ordinal
+                || (self.spec.generation > 0 && header.base_ordinal > place.ordinal);
+            if header.epoch != self.spec.epoch || !follows {
                 let reason = format!(
                     "it belongs to epoch {}, ordinal {}",
                     header.epoch, header.base_ordinal
@@ -554,22 +556,6 @@ enum Loaded {
     Whole(BatchHeader),
     /// The beginning of a batch of so many bytes, or of its header.
     Part(usize),
-}
-
-/// True if the target may lie before the hinted batch, so that the hint is of no use.
-fn found_earlier(header: &BatchHeader, found: &impl Fn(&BatchHeader) -> bool) -> bool {
-    // `found` is monotone in the ordinals: if a batch ending just below this one's start would
-    // match, the hint overshoots.
-    if header.base_ordinal == 0 {
-        return false;
-    }
-    let before = BatchHeader {
-        base_ordinal: header.base_ordinal - 1,
-        last_ordinal_delta: 0,
-        max_timestamp: i64::MIN,
-        ..*header
-    };
-    found(&before)
 }
 
 /// Slices of chunks laid end to end.

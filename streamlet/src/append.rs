@@ -180,7 +180,7 @@ impl Streamlet {
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {
             LaneSlot::Active(active) => return Ok((lane, active.clone())),
-            LaneSlot::Failed => return Err(AppendError::Recovering),
+            LaneSlot::Failed(_) => return Err(AppendError::Recovering),
             LaneSlot::Idle(_) => {}
         }
         if self.env.disk_full.load(Ordering::Relaxed) {
@@ -342,7 +342,7 @@ fn drop_pins(inner: &mut Inner) {
             }
             LaneSlot::Idle(carry) => remembered.extend(carry.state.producer_epochs()),
             // What a lane under repair remembers is not known now: keep all.
-            LaneSlot::Failed => {
+            LaneSlot::Failed(_) => {
                 inner.pins_limit = inner.pins.len() * 2;
                 return;
             }

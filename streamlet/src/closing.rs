@@ -109,7 +109,7 @@ impl Streamlet {
             let Some(slot) = inner.lanes.get(lane.0 as usize) else {
                 return true;
             };
-            if matches!(slot.slot, LaneSlot::Failed) {
+            if matches!(slot.slot, LaneSlot::Failed(_)) {
                 // Repair closes what counts, all at once, and decides where the lane goes on.
                 return false;
             }
@@ -367,7 +367,7 @@ impl Streamlet {
         let due = inner.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let lane_id = LaneId(index as u32);
             let mut open = lane.groups.values().filter(|g| g.lane_head().is_some());
-            if matches!(lane.slot, LaneSlot::Failed) || open.clone().any(|g| g.is_broken()) {
+            if matches!(lane.slot, LaneSlot::Failed(_)) || open.clone().any(|g| g.is_broken()) {
                 return Some((lane_id, Due::Repair));
             }
             open.any(|g| g.is_frozen()).then_some((lane_id, Due::Close))

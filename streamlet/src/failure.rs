@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
-use kera_protocol::ids::{Epoch, LaneId, Ordinal};
+use kera_protocol::ids::{LaneId, Ordinal};
 
 use crate::producers::LaneState;
 use crate::recorder::GroupChange;
@@ -25,14 +25,19 @@ impl Streamlet {
             Stopped::Here(groups, shown) => (groups, shown),
         };
         groups.iter().for_each(|group| self.end_group(group, shown));
-        let (kept, discarded) = split_chain(&groups);
-        let Ok(state) = self.rebuild(&kept, &groups, now_ms) else {
+        // Those of an older epoch were recovered whole and counted before; closed ones, and a gap,
+        // may stand between them and what this process began.
+        let epoch = self.epoch();
+        let (mut recovered, begun): (Vec<_>, Vec<_>) = groups
+            .into_iter()
+            .partition(|group| group.spec().epoch < epoch);
+        let (kept, discarded) = split_chain(&begun);
+        let Ok(Carry {
+            state,
+            next_ordinal: end,
+        }) = self.rebuild(lane, &kept, begun.first(), now_ms)
+        else {
             return false;
-        };
-        let end = match (kept.last(), groups.first()) {
-            (Some(last), _) => last.end().ordinal,
-            (None, Some(first)) => first.spec().first_ordinal,
-            (None, None) => shown,
         };
         // Only `memory` shows records before they are written; their ordinals are never reused.
         let next = if shown > end {
@@ -56,18 +61,21 @@ impl Streamlet {
             last.next_ordinal = next;
         }
         let carriers: Vec<_> = changes.iter().map(|closed| closed.group.group).collect();
+        let whole = recovered.iter();
+        changes.extend(whole.map(|group| self.closed_record(lane, group, now_ms, None)));
         let mut changes: Vec<_> = changes.into_iter().map(GroupChange::Close).collect();
         let gone = discarded
             .iter()
             .filter(|group| !carriers.contains(&group.id()));
         changes.extend(gone.map(|group| GroupChange::Delete(self.group_name(group.id()))));
-        if let Err(error) = self.env.recorder.record_now(self.epoch(), changes) {
+        if let Err(error) = self.env.recorder.record_now(epoch, changes) {
             tracing::warn!(lane = %self.lane_key(lane), %error, "a lane could not be put in order yet");
             return false;
         }
+        recovered.extend(kept);
         self.restart_lane(
             lane,
-            &kept,
+            &recovered,
             &discarded,
             Carry {
                 state,
@@ -92,7 +100,7 @@ impl Streamlet {
                 .filter(|g| g.lane_head().is_some())
                 .cloned()
                 .collect();
-            if !groups.iter().any(|g| g.is_broken()) && !matches!(slot.slot, LaneSlot::Failed) {
+            if !groups.iter().any(|g| g.is_broken()) && !matches!(slot.slot, LaneSlot::Failed(_)) {
                 return Stopped::Sound;
             }
             if groups.iter().any(|g| announcing.contains(&g.id())) {
@@ -103,7 +111,12 @@ impl Streamlet {
                 tail.frozen = true;
                 tail.writer.freeze();
             }
-            slot.slot = LaneSlot::Failed;
+            slot.slot = match std::mem::replace(&mut slot.slot, LaneSlot::Failed(None)) {
+                LaneSlot::Idle(carry) | LaneSlot::Failed(Some(carry)) => {
+                    LaneSlot::Failed(Some(carry))
+                }
+                LaneSlot::Active(_) | LaneSlot::Failed(None) => LaneSlot::Failed(None),
+            };
             (slot.head.clone(), groups)
         };
         // From here on the head stands still.
@@ -142,24 +155,41 @@ impl Streamlet {
         }
     }
 
-    /// The lane's state at the end of the last group that counts.
+    /// What the lane carries from the last group that counts, of those begun by this process.
     fn rebuild(
         &self,
+        lane: LaneId,
         kept: &[Arc<Group>],
-        all: &[Arc<Group>],
+        first: Option<&Arc<Group>>,
         now_ms: u64,
-    ) -> Result<LaneState, ()> {
-        let Some(last) = kept.last() else {
-            let first = all.first().map_or(&[][..], |g| g.snapshot());
-            return Ok(LaneState::decode(first).unwrap_or_default());
+    ) -> Result<Carry, ()> {
+        let Some(group) = kept.last().or(first) else {
+            // It had begun none: what it carried all counts.
+            let inner = self.inner.lock();
+            return match &inner.lanes[lane.0 as usize].slot {
+                LaneSlot::Failed(Some(carry)) => Ok(carry.clone()),
+                _ => Err(()),
+            };
         };
-        let mut state = LaneState::decode(last.snapshot()).unwrap_or_default();
-        last.for_each_header(|header| state.note(header, now_ms, usize::MAX))
+        let mut state = LaneState::decode(group.snapshot()).unwrap_or_default();
+        if kept.is_empty() {
+            let next_ordinal = group.spec().first_ordinal;
+            return Ok(Carry {
+                state,
+                next_ordinal,
+            });
+        }
+        group
+            .for_each_header(|header| state.note(header, now_ms, usize::MAX))
             .map_err(|error| {
-                tracing::warn!(group = ?last, %error, "a failed group cannot be read back yet");
+                tracing::warn!(group = ?group, %error, "a failed group cannot be read back yet");
             })?;
         state.bound(self.env.limits.max_producers);
-        Ok(state)
+        let next_ordinal = group.end().ordinal;
+        Ok(Carry {
+            state,
+            next_ordinal,
+        })
     }
 
     fn restart_lane(
@@ -200,22 +230,21 @@ enum Stopped {
 }
 
 /// Groups count as long as each begins where the one before ends; those without records are left
-/// out. Groups of an older epoch were recovered and counted before: a gap may follow them.
+/// out.
 fn split_chain(groups: &[Arc<Group>]) -> (Vec<Arc<Group>>, Vec<Arc<Group>>) {
     let (mut kept, mut discarded) = (Vec::new(), Vec::new());
-    let mut end: Option<(Epoch, Ordinal)> = None;
+    let mut end: Option<Ordinal> = None;
     let mut broken = false;
     for group in groups {
-        let spec = group.spec();
-        broken |= end
-            .is_some_and(|(epoch, ordinal)| epoch == spec.epoch && ordinal != spec.first_ordinal);
+        let first = group.spec().first_ordinal;
+        broken |= end.is_some_and(|ordinal| ordinal != first);
         let ends_at = group.end().ordinal;
-        if broken || ends_at == spec.first_ordinal {
+        if broken || ends_at == first {
             discarded.push(group.clone());
         } else {
             kept.push(group.clone());
         }
-        end = Some((spec.epoch, ends_at));
+        end = Some(ends_at);
     }
     (kept, discarded)
 }

@@ -31,7 +31,7 @@ impl Streamlet {
             || inner
                 .lanes
                 .iter()
-                .any(|l| matches!(l.slot, LaneSlot::Failed))
+                .any(|l| matches!(l.slot, LaneSlot::Failed(_)))
         {
             return None;
         }
@@ -46,7 +46,7 @@ impl Streamlet {
                     tail.writer.next_ordinal()
                 }
                 LaneSlot::Idle(carry) => carry.next_ordinal,
-                LaneSlot::Failed => lane.head.ordinal(),
+                LaneSlot::Failed(_) => lane.head.ordinal(),
             };
             LaneCut {
                 lane: LaneId(index as u32),

@@ -130,11 +130,13 @@ pub(crate) enum LaneSlot {
     Active(Arc<ActiveGroup>),
     /// No group is open; the next append opens one.
     Idle(Carry),
-    /// The last group's write failed; a job closes it, then the lane is idle.
-    Failed,
+    /// The last group's write failed; a job closes it, then the lane is idle. What an idle lane
+    /// carries stays, in case that all it carries counts.
+    Failed(Option<Carry>),
 }
 
 /// What a lane carries between two groups.
+#[derive(Clone)]
 pub(crate) struct Carry {
     pub(crate) state: LaneState,
     pub(crate) next_ordinal: Ordinal,
@@ -308,7 +310,7 @@ impl Streamlet {
                         (tail.writer.next_ordinal(), tail.state.producers())
                     }
                     LaneSlot::Idle(carry) => (carry.next_ordinal, carry.state.producers()),
-                    LaneSlot::Failed => (lane.head.ordinal(), 0),
+                    LaneSlot::Failed(_) => (lane.head.ordinal(), 0),
                 };
                 LaneView {
                     lane: LaneId(index as u32),

@@ -206,6 +206,59 @@ fn what_was_shown_before_the_policy_became_stricter_stays_and_nothing_more() {
 }
 
 #[test]
+fn a_repair_after_a_recovery_forgets_no_producer() {
+    let mut machine = Machine::fault(12);
+    let mut quick = settings(AckPolicy::Memory);
+    quick.group_max_age_ms = 1;
+    let node = machine.create(quick.clone());
+    // Two groups that a kill leaves open; only after the last may something be missing.
+    let first = node.append(0, &mut stamped(1, 0, 0, 0..1, 100));
+    assert_eq!(node.streamlet.age_out(node.now_ms + 10), 1);
+    first.group.write_out();
+    node.append(0, &mut stamped(2, 0, 0, 1..2, 100));
+    node.streamlet.flush();
+    drop(first);
+    machine.kill(node, 0);
+    let (node, recovery) = machine.recover(quick);
+    assert_eq!((recovery.gaps.len(), node.read_all(LANE)), (1, numbered(2)));
+    // The next group fails before the first of them is closed.
+    node.append(0, &mut stamped(3, 0, 0, 2..3, 100));
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    node.streamlet.flush();
+    node.streamlet.flush();
+    assert!(node.work());
+    for producer in [1, 2] {
+        let id = producer as u64 - 1;
+        let again = node.append(0, &mut stamped(producer, 0, 0, id..id + 1, 100));
+        assert!(
+            again.duplicate && again.base_ordinal == id,
+            "producer {producer}"
+        );
+    }
+    assert!(!node.append(0, &mut stamped(3, 0, 0, 2..3, 100)).duplicate);
+}
+
+#[test]
+fn a_recovered_group_that_cannot_be_synced_costs_nothing() {
+    let mut machine = Machine::fault(13);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut stamped(1, 0, 0, 0..3, 100));
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Written));
+    inject(&machine, Fault::FailSync { nth: 1 });
+    machine.store.fail(0);
+    node.streamlet.flush();
+    assert!(node.work());
+    assert!(node.append(0, &mut stamped(1, 0, 0, 0..3, 100)).duplicate);
+    assert_eq!(
+        node.append(0, &mut stamped(1, 0, 3, 3..5, 100))
+            .base_ordinal,
+        3
+    );
+    assert_eq!(node.read_all(LANE), numbered(5));
+}
+
+#[test]
 fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
     let mut machine = Machine::fault(4);
     let node = machine.create(settings(AckPolicy::Memory));

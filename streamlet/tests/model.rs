@@ -26,7 +26,7 @@ fn schedules() -> usize {
     std::env::var("KERA_SCHEDULES")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(500)
+        .unwrap_or(1000)
 }
 
 /// Random schedules, and such that switch threads rarely but at the worst points.

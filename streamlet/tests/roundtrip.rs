@@ -385,3 +385,28 @@ fn a_full_pool_never_takes_the_chunk_that_is_being_filled() {
     }
     expect_all(&node, &(0..60).collect::<Vec<_>>(), 100_000);
 }
+
+#[test]
+fn many_lanes_share_little_memory() {
+    let mut machine = Machine::fault(13);
+    // A chunk for each lane and a few to change over.
+    machine.pool_bytes = 110 * CHUNK_BYTES;
+    let mut wide = settings(AckPolicy::Written);
+    wide.lanes = 100;
+    wide.segment_size = 128 * 1024;
+    let node = machine.create(wide);
+    let mut next = 0;
+    for _ in 0..20 {
+        for lane in 0..100 {
+            node.append(lane, &mut plain(next..next + 1, 16_000));
+            next += 1;
+        }
+        // As the broker's thread for it does.
+        node.work();
+    }
+    for lane in 0..100 {
+        let found = node.read_all(kera_protocol::ids::LaneId(lane));
+        let expected: Vec<_> = (0..20).map(|n| (n, n * 100 + u64::from(lane))).collect();
+        assert_eq!(found, expected);
+    }
+}

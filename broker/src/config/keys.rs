@@ -200,8 +200,9 @@ config_keys! {
         /// Bytes received on one connection and not yet answered. At the limit the broker stops
         /// reading that socket until appends complete.
         connection_in_flight_bytes: u64, Size [64 * KIB, 64 * GIB] = "16MiB";
-        /// Bytes received on all connections and not yet answered. At the limit the broker stops
-        /// reading sockets until appends complete.
+        /// Bytes received on all connections and not yet answered, and again as many that wait to be
+        /// sent, but no more than half of `memory.pool`. At the limit the broker stops reading
+        /// sockets until appends complete, and serves reads in small steps until clients take them.
         max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// How long a new connection may take to say which protocol it speaks.
         hello_timeout: Duration, Time [10 * MILLISECOND, 10 * MINUTE] = "5s";

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod describe;
+mod socket;
 mod streams;
 
 use std::sync::Arc;
@@ -10,20 +11,22 @@ use kera_protocol::error::WireError;
 use kera_rpc::status_of;
 use kera_rpc::v1::consumers_server::ConsumersServer;
 use kera_rpc::v1::streams_server::StreamsServer;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 
 use crate::start::Shared;
+
+pub use socket::ControlSocket;
 
 /// Largest control request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 /// Serves control calls on the connections that the listener hands over.
-pub async fn serve(connections: mpsc::Receiver<TcpStream>, shared: Arc<Shared>) {
+pub async fn serve(connections: mpsc::Receiver<ControlSocket>, shared: Arc<Shared>) {
     let incoming = ReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
     let mut stopping = shared.stopping.subscribe();
     let stop = async move {
@@ -33,6 +36,7 @@ pub async fn serve(connections: mpsc::Receiver<TcpStream>, shared: Arc<Shared>) 
     let consumers = ConsumersServer::new(consumers::ConsumersService::new(shared.clone()));
     let served = Server::builder()
         .http2_keepalive_interval(Some(std::time::Duration::from_secs(30)))
+        .layer(InterceptorLayer::new(socket::admit))
         .add_service(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
         .serve_with_incoming_shutdown(incoming, stop)

@@ -96,8 +96,9 @@ impl Streams for StreamsService {
         let shared = self.shared.clone();
         let info = blocking(move || {
             validate_stream_name(&request.name)?;
-            let config = StreamConfig::from_wire(&request.config.unwrap_or_default())?;
-            check_frame_fits(&shared, &config)?;
+            let mut wire = request.config.unwrap_or_default();
+            wire.max_batch_bytes = Some(max_batch_bytes(&shared, &wire)?);
+            let config = StreamConfig::from_wire(&wire)?;
             let stream = create(&shared, StreamRecord::new(request.name, config, now_ms()))?;
             Ok(stream_info(&shared, &stream))
         });
@@ -217,19 +218,26 @@ fn create(shared: &Arc<Shared>, record: StreamRecord) -> Result<Arc<Stream>, Wir
     shared.create_stream(record).map_err(|e| metadata_error(&e))
 }
 
-/// A batch travels in one frame: a larger one could be configured and never sent.
-fn check_frame_fits(shared: &Shared, config: &StreamConfig) -> Result<(), WireError> {
-    let limit = shared
+/// The largest batch of a stream to create or alter: what is asked for, if it fits a frame of this
+/// broker, or the default cut to that.
+fn max_batch_bytes(shared: &Shared, wire: &v1::StreamConfig) -> Result<u32, WireError> {
+    let frame = shared
         .config
         .server
         .max_frame_bytes
         .saturating_sub(FRAME_ALLOWANCE);
-    if u64::from(config.max_batch_bytes) <= limit {
-        return Ok(());
+    let limit = u32::try_from(frame).unwrap_or(u32::MAX);
+    let Some(wanted) = wire.max_batch_bytes else {
+        let segment = wire
+            .segment_size
+            .unwrap_or(StreamConfig::default().segment_size);
+        return Ok(StreamConfig::default_max_batch_bytes(segment).min(limit));
+    };
+    if wanted <= limit {
+        return Ok(wanted);
     }
     let text = format!(
-        "max_batch_bytes {} does not fit a frame of this broker, which carries batches of at most {limit} bytes; lower it or raise server.max_frame_bytes",
-        config.max_batch_bytes
+        "max_batch_bytes {wanted} does not fit a frame of this broker, which carries batches of at most {limit} bytes; lower it or raise server.max_frame_bytes"
     );
     Err(WireError::new(ErrorCode::InvalidArgument, text))
 }
@@ -238,7 +246,9 @@ fn alter(shared: &Shared, stream: &Stream, wire: &v1::StreamConfig) -> Result<()
     let old = stream.record.load_full();
     let mut new = (*old).clone();
     new.config = old.config.altered(wire)?;
-    check_frame_fits(shared, &new.config)?;
+    if wire.max_batch_bytes.is_some() {
+        max_batch_bytes(shared, wire)?;
+    }
     if new.config.lanes == old.config.lanes {
         write_record(shared, stream, &old, new)?;
     } else {

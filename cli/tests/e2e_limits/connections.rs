@@ -1,6 +1,6 @@
 //! Connections that never say what they want, and too many of them.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
 use kera_protocol::error::ErrorCode;
@@ -8,6 +8,10 @@ use kera_protocol::frame::{self, FrameKind, Hello};
 
 use crate::common::Broker;
 use crate::common::raw::Raw;
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What follows the preface: settings, none of them.
+const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 fn answers(raw: &mut Raw) -> bool {
     let mut ping = bytes::BytesMut::new();
@@ -20,21 +24,23 @@ fn answers(raw: &mut Raw) -> bool {
 #[test]
 fn a_connection_without_a_hello_is_closed() {
     let broker = Broker::with(&["--server-hello-timeout", "200ms"]);
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut good = Raw::open(&broker);
     for said in [
         &b""[..],
         &b"K"[..],
         &Hello::CURRENT.encode()[..5],
-        &preface[..3],
-        &preface[..10],
+        &HTTP2_PREFACE[..3],
+        &HTTP2_PREFACE[..10],
     ] {
         let mut raw = Raw::connect(&broker);
         raw.send(said);
         // Open on our side; it is the broker that has had enough.
         let mut answer = Vec::new();
-        let ended = raw.socket.read_to_end(&mut answer);
-        assert!(ended.is_ok(), "after {said:?}: {ended:?}");
+        if let Err(error) = raw.socket.read_to_end(&mut answer) {
+            // It closed without having read everything.
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "after {said:?}");
+        }
+        assert_eq!(answer, b"", "after {said:?}");
     }
     assert!(answers(&mut good), "one that said hello may be silent");
 }
@@ -71,9 +77,23 @@ fn one_connection_too_many_is_refused() {
 
 #[test]
 fn control_connections_count_too() {
-    let broker = Broker::with(&["--server-max-connections", "4"]);
+    let flags = [
+        "--server-max-connections",
+        "4",
+        "--server-hello-timeout",
+        "500ms",
+    ];
+    let broker = Broker::with(&flags);
     let open: Vec<Raw> = (0..4).map(|_| Raw::open(&broker)).collect();
     let said = broker.refused(&["stream", "list"]);
-    assert!(said.contains(broker.address()), "{said}");
+    assert!(said.contains("4 connections"), "{said}");
+    assert!(said.contains("server.max_connections"), "{said}");
+    assert!(said.contains("TOO_MANY_CONNECTIONS"), "{said}");
+    // A refused one is not kept either.
+    let mut idle = Raw::connect(&broker);
+    idle.send(&[HTTP2_PREFACE, &HTTP2_SETTINGS].concat());
+    let mut answer = Vec::new();
+    let ended = idle.socket.read_to_end(&mut answer);
+    assert!(ended.is_ok(), "{ended:?}");
     drop(open);
 }

@@ -54,7 +54,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The group files of all streams but the internal one.
+/// The file that the record is in.
 fn group_file(broker: &Broker) -> PathBuf {
     let logs = files(&broker.data_dir().join("streams"));
     let holds = |path: &PathBuf| {
@@ -133,31 +133,23 @@ fn what_is_no_data_directory_is_refused() {
 
 #[test]
 fn foreign_files_among_the_streams_are_left_alone() {
-    let broker = with_a_record();
-    let streams = broker.data_dir().join("streams");
+    let mut broker = with_a_record();
     let beside = group_file(&broker).with_file_name("notes.txt");
-    fs::write(&beside, "mine").expect("a file is written");
-    fs::create_dir(streams.join("holiday")).expect("a directory can be made");
-    fs::write(streams.join("holiday/picture"), "mine").expect("a file is written");
-    has_its_record(broker_with_log(broker, "holiday"));
-    assert!(
-        !beside.exists(),
-        "the test's directory is gone with its broker"
-    );
-}
-
-/// Starts it, looks for a word in its log, kills it.
-fn broker_with_log(mut broker: Broker, word: &str) -> Broker {
-    broker.restart();
-    assert!(broker.log().contains(word), "{word} is not in its log");
-    for path in files(&broker.data_dir().join("streams")) {
-        let is_foreign = path.ends_with("notes.txt") || path.ends_with("holiday/picture");
-        if is_foreign {
-            assert_eq!(fs::read_to_string(&path).expect("still there"), "mine");
-        }
+    let holiday = broker.data_dir().join("streams/holiday");
+    fs::create_dir(&holiday).expect("a directory can be made");
+    let foreign = [beside, holiday.join("picture")];
+    for path in &foreign {
+        fs::write(path, "mine").expect("a file is written");
     }
+    broker.restart();
+    assert!(broker.log().contains("holiday"), "{}", broker.log());
+    assert_eq!(broker.run(&["consume", "s"]), "kept\n");
     broker.kill();
-    broker
+    for path in &foreign {
+        let text = fs::read_to_string(path);
+        assert_eq!(text.expect("it is still there"), "mine");
+    }
+    has_its_record(broker);
 }
 
 /// A directory that cannot be written, whoever we are; writable again when dropped.

@@ -15,7 +15,7 @@ const KEYS: u64 = 40;
 const CONSUMERS: usize = 3;
 const MOST_LANES: u32 = 6;
 /// Records of each key with each number of lanes.
-const ROUNDS: u64 = 150;
+const ROUNDS: u64 = 400;
 
 /// Key and number of a record.
 type Read = (u64, u64);
@@ -108,7 +108,9 @@ async fn keys_keep_their_order_while_lanes_grow() {
     let described = block_in_place(|| broker.json(&["stream", "describe", "s"]));
     assert_eq!(described["lanes"], MOST_LANES);
     let used = described["lane_descriptions"].as_array().expect("lanes");
-    let used = used.iter().filter(|lane| lane["head"].as_u64() > Some(0));
+    let used = used
+        .iter()
+        .filter(|lane| lane["head_ordinal"].as_u64() > Some(0));
     assert!(used.count() > 2, "the new lanes are used");
     // And nothing more comes.
     stop.send_replace(true);

@@ -74,9 +74,9 @@ fn broker(flags: &[&str]) -> Broker {
 fn a_sender_that_never_reads_its_replies_is_not_read_any_more() {
     let broker = broker(&[
         "--server-connection-in-flight-bytes",
-        "256KiB",
+        "2MiB",
         "--server-max-frame-bytes",
-        "256KiB",
+        "2MiB",
         "--memory-pool",
         "64MiB",
     ]);

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use kera_streamlet::producers::SequenceError;
 use kera_streamlet::{AppendError, Appended, Outcome};
 
 use super::batches::{plain, stamped};
@@ -181,7 +180,6 @@ impl Client {
                 }
                 Err(AppendError::Sequence(error)) => {
                     model.expect_sequence_error(&error);
-                    assert!(!matches!(error, SequenceError::Fenced { .. }));
                     self.begin_anew(model);
                 }
                 Err(error) => {

@@ -1,18 +1,15 @@
 //! Appends a hundred records to a stream and prints where the last one is.
 //!
 //! `kera serve &`, `kera stream create clicks`, then
-//! `cargo run -p kera-producer --example quickstart -- 127.0.0.1:7600 clicks`
+//! `cargo run --release -p kera-producer --example produce -- clicks`
 
 use kera_producer::{Producer, Record};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let bootstrap = arguments.next().unwrap_or("127.0.0.1:7600".to_owned());
-    let stream = arguments.next().unwrap_or("clicks".to_owned());
-
+    let stream = std::env::args().nth(1).ok_or("which stream? name it")?;
     let producer = Producer::builder()
-        .bootstrap(bootstrap)
+        .bootstrap(std::env::var("KERA_BOOTSTRAP").unwrap_or("127.0.0.1:7600".into()))
         .stream(stream)
         .build()
         .await?;

@@ -1,29 +1,26 @@
 //! Reads a stream as a member of a consumer group: start it twice and the two share the lanes.
 //!
-//! `cargo run --release -p kera-consumer --example quickstart -- flights`
+//! `cargo run --release -p kera-consumer --example consume -- clicks`
 
 use kera_consumer::{Consumer, Start};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let stream = std::env::args().nth(1).ok_or("which stream? name it")?;
+    let mut args = std::env::args().skip(1);
+    let stream = args.next().ok_or("which stream? name it")?;
+    // Until Ctrl-C, or until so many records are read.
+    let enough = args.next().map_or(Ok(u64::MAX), |n| n.parse())?;
     let mut consumer = Consumer::builder()
         .bootstrap(std::env::var("KERA_BOOTSTRAP").unwrap_or("127.0.0.1:7600".into()))
         .stream(stream)
-        .group("quickstart")
+        .group("readers")
         .start(Start::Earliest)
         .open()
         .await?;
 
-    // Until Ctrl-C, or until nothing came for a while if a limit is given in milliseconds.
-    let idle_ms = std::env::args()
-        .nth(2)
-        .map_or(Ok(u64::MAX), |ms| ms.parse())?;
-    let idle = std::time::Duration::from_millis(idle_ms);
-    loop {
+    while consumer.metrics().records < enough {
         let batch = tokio::select! {
             batch = consumer.next_batch() => batch?,
-            () = tokio::time::sleep(idle) => break,
             _ = tokio::signal::ctrl_c() => break,
         };
         for record in batch.records() {

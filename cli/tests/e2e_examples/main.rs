@@ -1,0 +1,115 @@
+//! The examples of the client crates, run as their readers would run them.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use common::{Broker, finish, home};
+
+/// The directory of the examples, which are built by then. Nothing is left to do where the whole
+/// workspace was built for its tests.
+static EXAMPLES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let kera = Path::new(env!("CARGO_BIN_EXE_kera"));
+    let profile = kera.parent().expect("the program is in a directory");
+    let target = profile.parent().expect("a profile is in a directory");
+    let mut build = Command::new(env!("CARGO"));
+    // As the tests are built, so that nothing is built in two ways.
+    build.args(["build", "--quiet", "--locked", "--workspace", "--examples"]);
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    build.arg("--target-dir").arg(target);
+    build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let output = build.output().expect("cargo can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    profile.join("examples")
+});
+
+/// Runs an example against the broker; what it printed.
+fn run(broker: &Broker, example: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(EXAMPLES.join(example));
+    command
+        .args(arguments)
+        .env("KERA_BOOTSTRAP", broker.address());
+    let finished = finish(command, b"");
+    assert!(
+        finished.status.success(),
+        "{example}: {} {}",
+        finished.text(),
+        finished.stderr
+    );
+    finished.text()
+}
+
+fn broker() -> Broker {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "clicks", "--lanes", "3"]);
+    broker
+}
+
+#[test]
+fn what_is_produced_is_consumed_once() {
+    let broker = broker();
+    let mut seen = BTreeSet::new();
+    for _ in 0..2 {
+        let said = run(&broker, "produce", &["clicks"]);
+        assert!(said.starts_with("100 records appended"), "{said}");
+        let said = run(&broker, "consume", &["clicks", "100"]);
+        let mut lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.pop(), Some("100 records"), "{said}");
+        assert_eq!(lines.len(), 100, "{said}");
+        for line in lines {
+            let (place, value) = line.split_once(": ").expect("lane and ordinal: value");
+            assert!(value.starts_with("click "), "{line}");
+            assert!(seen.insert(place.to_owned()), "{line} came twice");
+        }
+    }
+    assert_eq!(seen.len(), 200);
+}
+
+#[test]
+fn counts_are_exact_whatever_the_group_remembers() {
+    let broker = broker();
+    let home = home();
+    let path = home.path().join("counts.txt");
+    let file = path.to_str().expect("a path of text");
+    for round in 1..=3_u64 {
+        run(&broker, "produce", &["clicks"]);
+        let all = (round * 100).to_string();
+        let said = run(&broker, "exactly_once", &["clicks", file, &all]);
+        assert_eq!(said.trim(), format!("{all} records counted, each once"));
+        // In each lane as many as there are below its position.
+        let text = fs::read_to_string(&path).expect("the counts are stored");
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split(' ').collect();
+            assert_eq!(fields[2], fields[3], "{line}");
+        }
+        // The group forgets everything; the file decides.
+        broker.run(&["group", "delete", "exactly-once", "--yes"]);
+    }
+}
+
+#[test]
+fn an_example_that_cannot_go_on_says_so() {
+    let broker = Broker::start();
+    for (example, arguments) in [
+        ("produce", &["nothing"][..]),
+        ("consume", &["nothing"]),
+        ("exactly_once", &["nothing", "counts.txt"]),
+        ("produce", &[]),
+    ] {
+        let mut command = Command::new(EXAMPLES.join(example));
+        command
+            .args(arguments)
+            .env("KERA_BOOTSTRAP", broker.address());
+        let finished = finish(command, b"");
+        assert_eq!(finished.status.code(), Some(1), "{example}");
+        assert!(finished.stderr.contains("stream"), "{}", finished.stderr);
+    }
+}

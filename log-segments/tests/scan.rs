@@ -1,0 +1,262 @@
+//! A scan finds what a writer wrote, and says why it stops where it stops.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kera_log_segments::group::{AckPolicy, Group, GroupFull, GroupSpec};
+use kera_log_segments::head::LaneHead;
+use kera_log_segments::io::fault::{FaultIo, Flip};
+use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES};
+use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::pump::{Incarnation, Turn};
+use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, Stop, scan};
+use kera_protocol::batch::{
+    BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, NewRecord, ProducerStamp,
+    patch,
+};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId};
+
+const SEGMENT: u32 = 256 * 1024;
+const HERE: Incarnation = Incarnation {
+    store_id: [1; 16],
+    boot_id: [2; 16],
+};
+
+struct Written {
+    io: FaultIo,
+    group: Arc<Group>,
+    /// Address and length of each batch.
+    batches: Vec<(u64, u64)>,
+}
+
+fn batch(size: usize, records: u32) -> Vec<u8> {
+    let value = vec![0x5a; size];
+    let mut builder = BatchBuilder::new();
+    for record in 0..records {
+        let record = NewRecord {
+            value: Some(&value),
+            timestamp: i64::from(record),
+            ..NewRecord::default()
+        };
+        builder.push(&record).expect("room");
+    }
+    let batch = builder.finish(Compression::None, ProducerStamp::NONE);
+    batch.expect("records").to_vec()
+}
+
+/// Fills a group of three segments.
+fn written() -> Written {
+    let io = FaultIo::new(1);
+    io.create_dir_all(Path::new("/lane")).expect("a directory");
+    let lane = LaneKey {
+        stream: StreamId::from_slice(&[6; 16]).expect("16 bytes"),
+        streamlet: StreamletId(1),
+        lane: LaneId(2),
+    };
+    let spec = GroupSpec {
+        lane,
+        group: GroupId(3),
+        generation: 0,
+        epoch: Epoch(4),
+        segment_size: SEGMENT,
+        segments: 3,
+        first_ordinal: 1000,
+        created_ms: 5,
+        path: "/lane/group".into(),
+    };
+    let head = Arc::new(LaneHead::new(1000));
+    let pool = ChunkPool::new(8 << 20).expect("address space");
+    let snapshot = vec![9; 300];
+    let (group, mut writer) = Group::create(
+        spec,
+        AckPolicy::Written,
+        head.clone(),
+        Arc::new(io.clone()),
+        pool,
+        snapshot,
+    );
+    head.push_group(group.clone());
+    group.set_recorded();
+    let mut batches = Vec::new();
+    for step in 0.. {
+        let mut bytes = batch(step * 997 % 30_000, 1 + step as u32 % 5);
+        patch(&mut bytes, writer.next_ordinal(), Epoch(4));
+        let header = BatchHeader::peek(&bytes).expect("a batch");
+        match writer.append(&bytes, &header, 5, 1) {
+            Ok(place) => batches.push((place.address, bytes.len() as u64)),
+            Err(GroupFull::Roll) => break,
+            Err(GroupFull::NoMemory) => panic!("no memory"),
+        }
+        assert_eq!(group.write_out(), Turn::Written);
+    }
+    writer.freeze();
+    assert_eq!(head.advance(), group.end().ordinal);
+    Written { io, group, batches }
+}
+
+impl Written {
+    fn scan(&self, spec: &ScanSpec) -> Result<Scanned, ScanError> {
+        let path = &self.group.spec().path;
+        let file = self
+            .io
+            .open(path, OpenHow::ReadOnly, false)
+            .expect("a file");
+        scan(&*file, spec, |_, _| {})
+    }
+
+    fn found(&self) -> Scanned {
+        self.scan(&self.open()).expect("a header")
+    }
+
+    fn open(&self) -> ScanSpec {
+        ScanSpec::open(self.group.spec(), HERE)
+    }
+
+    fn plant(&self, at: u64, bytes: &[u8]) {
+        self.io
+            .plant(&self.group.spec().path, at, bytes)
+            .expect("the file");
+    }
+}
+
+#[test]
+fn a_scan_finds_what_the_writer_wrote() {
+    let w = written();
+    let mut seen = Vec::new();
+    let file = w.group.file().expect("a file");
+    let found = scan(&*file, &w.open(), |header, at| {
+        seen.push((at, header.total_bytes as u64));
+    })
+    .expect("a header");
+    assert_eq!(seen, w.batches);
+    assert_eq!(
+        (found.end, found.batches),
+        (w.group.end(), w.batches.len() as u64)
+    );
+    assert_eq!(
+        (found.stop.clone(), found.damaged),
+        (Stop::EndOfData, false)
+    );
+    assert_eq!(found.data_start, SEGMENT_HEADER_BYTES as u64 + 300);
+    assert_eq!(
+        (found.header.ack, found.snapshot.len()),
+        (AckPolicy::Written, 300)
+    );
+    assert_eq!(found.max_timestamp, w.group.max_timestamp());
+    // Index and segment ends are those that the writer kept.
+    w.group.write_footer(vec![1, 2]).expect("a footer");
+    let footer = w.group.read_footer().expect("a footer");
+    assert_eq!(
+        (footer.index, footer.segment_ends),
+        (found.index, found.segment_ends)
+    );
+    // Headers alone tell the same.
+    w.group.write_mark(&HERE).expect("a mark");
+    let marked = w.found();
+    assert_eq!(marked.mark.map(|m| m.written), Some(w.group.end().address));
+    assert_eq!((marked.end, marked.batches), (found.end, found.batches));
+}
+
+#[test]
+fn a_scan_says_why_it_stops() {
+    let (at, _) = written().batches[7];
+    let stop_after = |change: &dyn Fn(&Written)| {
+        let w = written();
+        change(&w);
+        let found = w.found();
+        let expected = w
+            .batches
+            .iter()
+            .filter(|(address, _)| *address < found.end.address);
+        assert_eq!(found.batches, expected.count() as u64);
+        (found.end.address, found.stop)
+    };
+    let mut foreign = batch(10, 1);
+    patch(&mut foreign, 1234, Epoch(4));
+    for (change, expected) in [
+        // Zeros: the segment ends, but the next one does not follow.
+        (vec![0; HEADER_BYTES], "segment 1"),
+        (foreign[..8].to_vec(), "should follow"),
+        ([&[0; 16], &[7][..]].concat(), "magic"),
+    ] {
+        let (end, stop) = stop_after(&|w| w.plant(at, &change));
+        let text = stop.to_string();
+        assert_eq!(end, at, "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+    let (_, stop) = stop_after(&|w| w.plant(at + 12, &[0, 0, 0, 3]));
+    let epochs = Stop::Epoch {
+        expected: Epoch(4),
+        found: Epoch(3),
+    };
+    assert_eq!(stop, epochs);
+    let (_, stop) = stop_after(&|w| w.plant(at + 70, &[0xff]));
+    assert!(
+        matches!(stop, Stop::Batch(BatchError::BadCrc { .. })),
+        "{stop}"
+    );
+    let (_, stop) = stop_after(&|w| w.plant(at + 8, &[0, 3, 0xff, 0xff]));
+    assert!(
+        matches!(stop, Stop::Batch(BatchError::Truncated { .. })),
+        "{stop}"
+    );
+    // The header of the second segment: its ordinal belongs elsewhere, or a bit of it has flipped.
+    let second = u64::from(SEGMENT);
+    let (end, stop) = stop_after(&|w| {
+        let path = w.group.spec().path.clone();
+        let flip = Flip {
+            path,
+            offset: second + 64,
+            bit: 1,
+        };
+        w.io.flip(&flip).expect("the file");
+    });
+    assert!(
+        end < second && matches!(stop, Stop::Segment { segment: 1, .. }),
+        "{end} {stop}"
+    );
+}
+
+#[test]
+fn a_mark_makes_a_short_scan_damage() {
+    let w = written();
+    w.group.write_mark(&HERE).expect("a mark");
+    let (at, _) = w.batches[7];
+    w.plant(at, &[0; HEADER_BYTES]);
+    assert!(w.found().damaged, "within the incarnation");
+    let elsewhere = ScanSpec {
+        incarnation: Incarnation::default(),
+        ..w.open()
+    };
+    assert!(
+        !w.scan(&elsewhere).expect("a header").damaged,
+        "elsewhere only what was synced binds"
+    );
+    let w = written();
+    w.group.sync().expect("a sync");
+    w.group.write_mark(&HERE).expect("a mark");
+    w.plant(at, &[0; HEADER_BYTES]);
+    assert!(
+        w.scan(&elsewhere).expect("a header").damaged,
+        "synced bytes bind everywhere"
+    );
+}
+
+#[test]
+fn another_groups_file_is_refused() {
+    let w = written();
+    let other = ScanSpec {
+        group: Some(GroupId(8)),
+        ..w.open()
+    };
+    assert!(matches!(w.scan(&other), Err(ScanError::Foreign { .. })));
+    w.plant(SEGMENT_HEADER_BYTES as u64 + 5, &[1]);
+    assert!(matches!(w.scan(&w.open()), Err(ScanError::BadSnapshot)));
+    w.plant(20, &[1, 2, 3]);
+    let error = w.scan(&w.open());
+    assert!(matches!(
+        error,
+        Err(ScanError::NoHeader(LayoutError::BadChecksum(_)))
+    ));
+}
