@@ -40,6 +40,8 @@ const DISK_READ: usize = 1 << 20;
 const MAX_PARKED_READS: usize = 16_384;
 /// An append that is not durable by then is answered with a timeout; it may still take effect.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// An append that has waited for memory this long is refused.
+const MEMORY_WAIT: Duration = Duration::from_secs(10);
 /// How often a connection looks at its deadlines.
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks after which every subscription is looked at, woken or not: its stream may be gone.
@@ -88,6 +90,8 @@ pub struct Connection {
     disk_reads: usize,
     /// Memory is short: no more frames are taken until it is not.
     starved: bool,
+    /// Since when the frame at the front waits for memory.
+    starved_since: Option<Instant>,
     /// There is too much in flight for the frame that is arriving; looked at again with each tick.
     crowded: bool,
     claims: Claims,
@@ -124,6 +128,7 @@ impl Connection {
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
             starved: false,
+            starved_since: None,
             crowded: false,
             sent_before: 0,
             quiet: false,
@@ -383,12 +388,26 @@ impl Connection {
                 append::pump(&self.shared, &mut self.touched);
                 self.shared.metrics.memory_waits.inc();
                 self.shared.release_memory();
-                if self.shared.env.pool.on_free(&self.waker) {
-                    self.starved = true;
+                let since = *self.starved_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < MEMORY_WAIT {
+                    if self.shared.env.pool.on_free(&self.waker) {
+                        self.starved = true;
+                    }
+                    return false;
                 }
-                return false;
+                let text =
+                    "the broker's memory.pool was full for too long; send again, or raise it";
+                let error = WireError::new(ErrorCode::Overloaded, text);
+                self.partial = Partial::default();
+                self.out.push(
+                    FrameKind::AppendReply,
+                    correlation,
+                    &append::refusal(&error),
+                    Vec::new(),
+                );
             }
         }
+        self.starved_since = None;
         true
     }
 

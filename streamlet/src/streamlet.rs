@@ -279,15 +279,14 @@ impl Streamlet {
     /// Ends all service: appends and reads answer that the stream is gone.
     pub fn mark_deleted(&self) {
         self.deleted.store(true, Ordering::Release);
-        let heads: Vec<_> = self
-            .inner
-            .lock()
-            .lanes
-            .iter()
-            .map(|l| l.head.clone())
-            .collect();
+        let heads: Vec<_> = {
+            let inner = self.inner.lock();
+            inner.lanes.iter().map(|l| l.head.clone()).collect()
+        };
         for head in heads {
-            head.wake_all();
+            // A head and the groups above it hold each other: without this their memory would
+            // never go back to the pool.
+            head.abandon();
         }
     }
 

@@ -410,3 +410,15 @@ fn many_lanes_share_little_memory() {
         assert_eq!(found, expected);
     }
 }
+
+#[test]
+fn a_deleted_stream_gives_its_memory_back_while_its_last_group_is_open() {
+    let mut machine = Machine::fault(3);
+    let node = machine.create(settings(AckPolicy::Written));
+    node.append(0, &mut plain(0..3, 5000));
+    let pool = node.env.pool.clone();
+    assert!(pool.used() > 0);
+    node.streamlet.mark_deleted();
+    drop(node);
+    assert_eq!(pool.used(), 0, "an open group and its head kept each other");
+}
