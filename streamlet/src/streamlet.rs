@@ -347,6 +347,18 @@ impl Streamlet {
     }
 }
 
+impl Drop for Streamlet {
+    fn drop(&mut self) {
+        // A head and the groups above it hold each other; whoever drops a streamlet without deleting
+        // its stream, as a test that plays a crash does, must not keep their memory.
+        let inner = self.inner.lock();
+        inner
+            .lanes
+            .iter()
+            .for_each(|lane| drop(lane.head.abandon()));
+    }
+}
+
 impl Lane {
     pub(crate) fn active(&self) -> Option<Arc<ActiveGroup>> {
         match &self.slot {
