@@ -1,4 +1,4 @@
-//! Where a key belongs: Kafka's hash and the design's split of it into streamlet and lane.
+//! Where a key belongs: Kafka's hash, and how it is split into streamlet and lane.
 
 use crate::ids::{LaneId, StreamletId};
 
