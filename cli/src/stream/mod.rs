@@ -204,7 +204,7 @@ pub struct TrimArgs {
     #[arg(long, group = "to", value_name = "TIME", value_parser = parse::moment)]
     before: Option<u64>,
     /// Delete records below this ordinal of their lane
-    #[arg(long, group = "to", value_name = "N", requires_all = ["streamlet", "lane"])]
+    #[arg(long, group = "to", value_name = "N")]
     ordinal: Option<u64>,
     /// Delete every record that is durable now
     #[arg(long, group = "to")]
