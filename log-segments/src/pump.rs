@@ -3,10 +3,10 @@
 //! A `written` group is written by whoever takes its turn: an appender that has published tries the
 //! turn, writes all that waits (its own bytes and others'), gives the turn back and looks again, so
 //! that no range is left stranded. No hand-over to another thread, which would cost more than the
-//! write. `memory` and `synced` groups are written by the [`Pump`] thread, many groups a round.
+//! write. So is a `memory` group, once enough has gathered. `synced` groups are written by the
+//! [`Pump`] thread, many groups a round; it also takes over a turn that has gone on for too long.
 
 use std::io::{self, IoSlice};
-use std::time::Duration;
 
 use kera_protocol::ids::Ordinal;
 
@@ -203,7 +203,7 @@ impl Group {
     }
 }
 
-/// A thread's worth of pumping for `memory` and `synced` groups: takes every group that grew,
+/// A thread's worth of pumping, for `synced` groups above all: takes every group that grew,
 /// writes all their ranges as one submission, makes them durable with one flush, moves the heads.
 /// So the cost of an acknowledgement does not grow with the number of groups.
 pub struct Pump {
@@ -221,9 +221,6 @@ struct Queue {
 
 /// Bytes of a recovered group written anew at once.
 const HARDENED_AT_ONCE: usize = 1 << 20;
-
-/// How long bytes of a `memory` group may wait for their write.
-const MEMORY_DELAY: Duration = Duration::from_millis(20);
 
 impl Pump {
     /// A pump that writes through `io`. Nothing runs before [`Self::run`].
@@ -262,18 +259,7 @@ impl Pump {
             if groups.is_empty() && stopping {
                 return;
             }
-            let only_memory = groups.iter().all(|g| g.policy() == AckPolicy::Memory);
             self.round(groups);
-            if only_memory && !stopping {
-                // Nobody waits for these bytes; a short pause lets a round carry more of them.
-                let queue = lock(&self.queue);
-                let _unused = self.ready.wait_timeout_while(queue, MEMORY_DELAY, |q| {
-                    !q.stopping
-                        && q.groups
-                            .iter()
-                            .all(|g| g.policy() == AckPolicy::Memory && !g.is_hungry())
-                });
-            }
         }
     }
 
@@ -462,7 +448,7 @@ impl Group {
     }
 
     /// Says that the group grew to whoever makes it durable by its policy: the caller's own turn
-    /// for `written`, the pump for the others. Call without holding any lock.
+    /// for `written` and `memory`, the pump for `synced`. Call without holding any lock.
     pub fn pump(self: &Arc<Self>, pump: &Pump) {
         match self.policy() {
             AckPolicy::Written if !self.is_direct() => {
