@@ -154,12 +154,6 @@ impl LaneHead {
         self.ordinal.fetch_max(ordinal, Ordering::AcqRel);
     }
 
-    /// [`Self::raise`], then wakes every waiter.
-    pub fn resume(&self, ordinal: Ordinal) {
-        self.raise(ordinal);
-        self.wake_all();
-    }
-
     /// Wakes every waiter without moving the head.
     pub fn wake_all(&self) {
         let waiters = std::mem::take(&mut self.inner.lock().waiters);
