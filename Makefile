@@ -13,11 +13,11 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-kafka bench-kafka-quick demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
 
 test: ## Runs all that CI runs, and sums it up.
 	@scripts/test.sh
@@ -61,6 +61,14 @@ fuzz: ## A minute of each fuzz target (FUZZ_SECONDS=60), with nightly Rust and c
 
 bench: ## The criterion benches.
 	cargo bench $(LOCKED) -p kera-bench
+
+# Needs Java 17 and Maven for Apache Kafka, about 6 GB of disk, and a machine that has nothing else to do.
+bench-kafka: ## Kera beside Apache Kafka, Kafka clients, 30 minutes; writes docs/benchmarks.md.
+	cargo run $(LOCKED) --release -p kera-bench -- run bench/scenarios/kafka.toml \
+		--out docs/benchmarks/kafka.json --document docs/benchmarks.md
+
+bench-kafka-quick: ## The same in 5 minutes, for the terminal only.
+	cargo run $(LOCKED) --release -p kera-bench -- run bench/scenarios/kafka-quick.toml
 
 demo: ## The demo as users see it.
 	cargo run $(LOCKED) --release -- demo

@@ -36,6 +36,16 @@ if ! have cc; then
     fi
 fi
 
+# librdkafka, a client in the tests of the Kafka listener, is built from source.
+for pair in make:make c++:g++; do
+    have "${pair%:*}" && continue
+    if may_install; then
+        apt_install "${pair#*:}"
+    else
+        lack "${pair%:*}" "librdkafka, which tests use, is built with it; install ${pair#*:} with your system's packages"
+    fi
+done
+
 if ! have cargo && may_install; then
     have curl || apt_install curl ca-certificates
     say "installing Rust with rustup from https://sh.rustup.rs"
@@ -75,6 +85,47 @@ else
             lack "cargo-deny" "run 'cargo install cargo-deny --locked'"
         fi
     fi
+fi
+
+# Clients that the Kafka listener is tested with. Where one is missing its tests do not run, and
+# `make test` lists them.
+client() {
+    say "MISSING $1, needed only for the Kafka client tests: $2"
+}
+# client_tool COMMAND PACKAGE: installs it where that is possible.
+client_tool() {
+    have "$1" && return
+    if may_install; then
+        apt_install "$2" || client "$1" "apt-get has no $2"
+    else
+        client "$1" "install $2 with your system's packages"
+    fi
+}
+client_tool javac default-jdk-headless
+client_tool mvn maven
+client_tool kcat kcat
+client_tool python3 python3
+if have python3 && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    if may_install; then
+        apt_install python3-venv || client "Python's venv" "apt-get has no python3-venv"
+    else
+        client "Python's venv" "install python3-venv with your system's packages"
+    fi
+fi
+# From this version on Go gets the version that a module asks for by itself.
+go_wanted=1.21
+go_version() { go env GOVERSION 2>/dev/null | sed 's/^go//'; }
+if ! have go && may_install; then
+    [ -n "$apt_updated" ] || apt-get update -qq
+    offered=$(apt-cache policy golang-go | sed -n 's/^  Candidate: *\([0-9]*:\)\{0,1\}//p')
+    if at_least "${offered:-0}" "$go_wanted"; then
+        apt_install golang-go
+    fi
+fi
+if ! have go; then
+    client "go $go_wanted" "install it from https://go.dev/dl"
+elif ! at_least "$(go_version)" "$go_wanted"; then
+    client "go $go_wanted" "found $(go_version); install a newer one from https://go.dev/dl"
 fi
 
 if [ "$missing" != 0 ]; then

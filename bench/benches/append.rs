@@ -1,5 +1,5 @@
 //! What an append costs: check, place, copy, pump and move the head, by threads and by how many
-//! share a group. Checksums on receipt are not in it (see the benches of the protocol).
+//! share a group. Checksums on receipt are not in it (see `batch`).
 //!
 //! `discard` files throw the bytes away, so that only the broker's own work is measured; `disk`
 //! files lie below the target directory.

@@ -9,8 +9,8 @@ use kera_protocol::batch::{self, BatchError, BatchHeader};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
-use kera_streamlet::producers::SequenceError;
-use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
+use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use crate::clock::now_ms;
 use crate::start::Shared;
@@ -88,52 +88,27 @@ fn place_all(
         now_ms: now,
     };
     let bytes = body.len();
-    // All checksums before anything is placed, so that damaged bytes are refused whole.
-    let mut rest = &body[partial.at..];
-    while !rest.is_empty() {
-        let header = batch::verify(rest).map_err(|e| batch_error(&streamlet, &e))?;
-        batch::check_produced(&header).map_err(|e| batch_error(&streamlet, &e))?;
-        rest = &rest[header.total_bytes..];
-    }
     if bytes == 0 {
         return Err(WireError::new(
             ErrorCode::InvalidBatch,
             "append holds no batch; send at least one",
         ));
     }
+    check(&streamlet, &body[partial.at..])?;
+    check_repeatable(&streamlet, body)?;
     while partial.at < bytes {
-        let mut header =
+        let header =
             BatchHeader::peek(&body[partial.at..]).map_err(|e| batch_error(&streamlet, &e))?;
         let end = partial.at + header.total_bytes;
         let batch = &mut body[partial.at..end];
-        if settings.append_time {
-            batch::patch_append_time(batch, now as i64);
-            header = BatchHeader::peek(batch).map_err(|e| batch_error(&streamlet, &e))?;
-        }
-        let appended = match streamlet.append(batch, &header, spec) {
+        let appended = match place_batch(shared, &streamlet, &settings, batch, spec, touched) {
             Ok(appended) => appended,
-            Err(AppendError::NoMemory) => return Ok(Placed::Later),
-            Err(error) => return Err(append_error(&streamlet, &error)),
+            Err(Refused::Batch(error)) => return Err(batch_error(&streamlet, &error)),
+            Err(Refused::Append(AppendError::NoMemory)) => return Ok(Placed::Later),
+            Err(Refused::Append(error)) => return Err(append_error(&streamlet, &error)),
         };
         partial.first_base.get_or_insert(appended.base_ordinal);
         partial.fresh |= !appended.duplicate;
-        if !appended.duplicate {
-            shared.metrics.appended_records.inc_by(header.ordinals());
-            shared
-                .metrics
-                .appended_bytes
-                .inc_by(header.total_bytes as u64);
-        } else {
-            shared.metrics.duplicates.inc();
-        }
-        if !touched
-            .iter()
-            .rev()
-            .take(4)
-            .any(|g| Arc::ptr_eq(g, &appended.group))
-        {
-            touched.push(appended.group.clone());
-        }
         partial.last = Some(appended);
         partial.at = end;
     }
@@ -152,6 +127,94 @@ fn place_all(
         append_time_ms: now,
         last,
     }))
+}
+
+/// Why a batch has no place.
+#[derive(Debug)]
+pub enum Refused {
+    /// Its bytes.
+    Batch(BatchError),
+    /// The streamlet's answer.
+    Append(AppendError),
+}
+
+/// Checks checksum and header of every batch in `body`, before anything of it is placed, so that
+/// damaged bytes are refused whole.
+///
+/// # Errors
+/// What the first batch that is wrong is refused with.
+pub fn check(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError> {
+    let mut rest = body;
+    while !rest.is_empty() {
+        let header = batch::verify(rest).map_err(|e| batch_error(streamlet, &e))?;
+        batch::check_produced(&header).map_err(|e| batch_error(streamlet, &e))?;
+        rest = &rest[header.total_bytes..];
+    }
+    Ok(())
+}
+
+/// Refuses a frame of several batches unless its sender may send all of it again after it was
+/// refused half-way: each batch that had its place by then is recognised. With batches of one
+/// producer they also share one lane, whose durable head acknowledges them together.
+fn check_repeatable(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError> {
+    let peek = |at: usize| BatchHeader::peek(&body[at..]).map_err(|e| batch_error(streamlet, &e));
+    let first = peek(0)?;
+    let (mut at, mut batches) = (first.total_bytes, 1);
+    while at < body.len() {
+        let next = peek(at)?;
+        batches += 1;
+        let same =
+            (next.producer_id, next.producer_epoch) == (first.producer_id, first.producer_epoch);
+        if !first.is_idempotent() || !same || batches > REMEMBERED_BATCHES {
+            let text = format!(
+                "stream {}: an append of several batches holds at most {REMEMBERED_BATCHES}, all of one \
+                 idempotent producer; send each of the others in an append of its own",
+                streamlet.stream()
+            );
+            return Err(WireError::new(ErrorCode::InvalidBatch, text));
+        }
+        at += next.total_bytes;
+    }
+    Ok(())
+}
+
+/// Places one batch that was checked, patched in place, and notes the group that is to be pumped.
+///
+/// # Errors
+/// [`Refused`]; nothing was appended.
+pub fn place_batch(
+    shared: &Shared,
+    streamlet: &Streamlet,
+    settings: &Settings,
+    batch: &mut [u8],
+    spec: AppendSpec,
+    touched: &mut Vec<Arc<Group>>,
+) -> Result<Appended, Refused> {
+    if settings.append_time {
+        batch::patch_append_time(batch, spec.now_ms as i64);
+    }
+    let header = BatchHeader::peek(batch).map_err(Refused::Batch)?;
+    let appended = streamlet
+        .append(batch, &header, spec)
+        .map_err(Refused::Append)?;
+    if appended.duplicate {
+        shared.metrics.duplicates.inc();
+    } else {
+        shared.metrics.appended_records.inc_by(header.ordinals());
+        shared
+            .metrics
+            .appended_bytes
+            .inc_by(header.total_bytes as u64);
+    }
+    if !touched
+        .iter()
+        .rev()
+        .take(4)
+        .any(|g| Arc::ptr_eq(g, &appended.group))
+    {
+        touched.push(appended.group.clone());
+    }
+    Ok(appended)
 }
 
 /// Makes what was appended durable, as far as it is the appender's to do. No lock is held.
@@ -248,7 +311,8 @@ fn unknown_stream(id: StreamId) -> WireError {
     )
 }
 
-fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
+/// What a batch that is wrong means to its sender.
+pub fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     let code = match error {
         BatchError::Inconsistent(_) | BatchError::BadRecord { .. } => ErrorCode::InvalidBatch,
         BatchError::UnknownCompression(_) => ErrorCode::UnsupportedCompression,

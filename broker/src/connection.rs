@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::claims::{Claims, FRAME_WITHIN, MOST_IN_A_CROWD};
-use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription};
+use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::inbox::{Inbox, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
@@ -40,12 +40,13 @@ const DISK_READ: usize = 1 << 20;
 const MAX_PARKED_READS: usize = 16_384;
 /// An append that is not durable by then is answered with a timeout; it may still take effect.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// An append that has waited for memory this long is refused.
-const MEMORY_WAIT: Duration = Duration::from_secs(10);
-/// How often a connection looks at its deadlines.
+/// How often a connection looks at its deadlines,
 const TICK: Duration = Duration::from_millis(100);
-/// Ticks after which every subscription is looked at, woken or not: its stream may be gone.
-const SUBSCRIPTION_TICKS: u32 = 10;
+/// and how often if it has none, so that thousands of idle connections cost next to nothing.
+const SLOW_TICK: Duration = Duration::from_secs(10);
+/// Ticks after which every subscription and read is looked at, woken or not: its stream may be gone,
+/// or its lane generation may have ended.
+const LOOK_TICKS: u32 = 10;
 
 /// Wakes a connection from anywhere.
 struct Bell(Notify);
@@ -164,8 +165,9 @@ impl Connection {
 
     async fn serve(&mut self) -> std::io::Result<()> {
         let mut stopping = self.shared.stopping.subscribe();
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let tick = tokio::time::sleep(TICK);
+        tokio::pin!(tick);
+        let mut slow = false;
         loop {
             self.work();
             self.out.send(&self.stream)?;
@@ -179,6 +181,10 @@ impl Connection {
             }
             if !self.out.is_empty() {
                 interest |= Interest::WRITABLE;
+            }
+            if slow && self.is_busy() {
+                slow = false;
+                tick.as_mut().reset((Instant::now() + TICK).into());
             }
             tokio::select! {
                 ready = self.stream.ready(interest) => {
@@ -194,10 +200,35 @@ impl Connection {
                 // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
                 () = std::future::ready(()), if !self.quiet && self.room_to_send() > 0 => {}
                 Some(read) = self.disk.1.recv() => self.take_from_disk(read),
-                _ = tick.tick() => self.look_at_deadlines()?,
+                () = tick.as_mut() => {
+                    self.look_at_deadlines()?;
+                    slow = !self.is_busy();
+                    let pause = if slow { self.slow_tick() } else { TICK };
+                    tick.as_mut().reset((Instant::now() + pause).into());
+                }
                 _ = stopping.wait_for(|stop| *stop), if !self.closing => self.go_away(),
             }
         }
+    }
+
+    /// True while there is anything that a tick looks at, but for the idle timeout.
+    fn is_busy(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.reads.is_empty()
+            || !self.subscriptions.is_empty()
+            || !self.out.is_empty()
+            || self.disk_reads > 0
+            || self.crowded
+            || self.claims.has_frame()
+            || self.input.capacity() > 0
+    }
+
+    fn slow_tick(&self) -> Duration {
+        let idle = self.shared.config.server.idle_timeout;
+        if idle.is_zero() {
+            return SLOW_TICK;
+        }
+        SLOW_TICK.min(idle).max(TICK)
     }
 
     /// True while frames may be taken: within the limits on bytes in flight, and with memory.
@@ -389,7 +420,7 @@ impl Connection {
                 self.shared.metrics.memory_waits.inc();
                 self.shared.release_memory();
                 let since = *self.starved_since.get_or_insert_with(Instant::now);
-                if since.elapsed() < MEMORY_WAIT {
+                if since.elapsed() < self.shared.memory_wait() {
                     if self.shared.env.pool.on_free(&self.waker) {
                         self.starved = true;
                     }
@@ -398,6 +429,7 @@ impl Connection {
                 let text =
                     "the broker's memory.pool was full for too long; send again, or raise it";
                 let error = WireError::new(ErrorCode::Overloaded, text);
+                self.shared.metrics.append_errors.inc();
                 self.partial = Partial::default();
                 self.out.push(
                     FrameKind::AppendReply,
@@ -470,11 +502,21 @@ impl Connection {
         if request.unsubscribe {
             if let Some(ended) = self.subscriptions.remove(&request.subscription) {
                 ended.target.head.forget(&self.waker);
+                // Others may have waited at the same head.
+                self.unpark();
             }
         } else if let Some(subscription) = self.subscriptions.get_mut(&request.subscription) {
             subscription.add_credit(request.credit_bytes);
             self.quiet = false;
         }
+    }
+
+    /// Has every subscription and read looked at again.
+    fn unpark(&mut self) {
+        let subscriptions = self.subscriptions.values_mut().map(|s| &mut s.target);
+        let reads = self.reads.iter_mut().map(|read| &mut read.target);
+        subscriptions.chain(reads).for_each(Target::unpark);
+        self.quiet &= self.subscriptions.is_empty() && self.reads.is_empty();
     }
 
     fn acknowledge(&mut self) {
@@ -515,7 +557,12 @@ impl Connection {
                 self.quiet = false;
                 return;
             }
-            match self.reads[index].step(&self.waker, now, room, false) {
+            let read = &mut self.reads[index];
+            if read.is_waiting(now) {
+                index += 1;
+                continue;
+            }
+            match read.step(&self.waker, now, room, false) {
                 Step::Wait => index += 1,
                 Step::Reply(reply, body) => {
                     let read = self.reads.swap_remove(index);
@@ -524,7 +571,7 @@ impl Connection {
                 // Looked at again when one of those at the disk is back.
                 Step::Blocking if !self.may_read_disk(room) => index += 1,
                 Step::Blocking => {
-                    let read = self.reads.swap_remove(index);
+                    let mut read = self.reads.swap_remove(index);
                     let room = room.min(DISK_READ);
                     let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
                     self.disk_reads += 1;
@@ -549,7 +596,7 @@ impl Connection {
         let mut ready: VecDeque<u32> = self
             .subscriptions
             .values()
-            .filter(|s| s.has_credit() && !s.blocked)
+            .filter(|s| s.is_ready())
             .map(|s| s.id)
             .collect();
         if let Some(at) = ready.iter().position(|id| *id > self.last_pushed) {
@@ -620,8 +667,9 @@ impl Connection {
     fn look_at_deadlines(&mut self) -> std::io::Result<()> {
         let now = Instant::now();
         self.ticks = self.ticks.wrapping_add(1);
-        let look = self.ticks.is_multiple_of(SUBSCRIPTION_TICKS) && !self.subscriptions.is_empty();
-        if look || self.reads.iter().any(|read| read.deadline <= now) {
+        if self.ticks.is_multiple_of(LOOK_TICKS) {
+            self.unpark();
+        } else if self.reads.iter().any(|read| read.deadline <= now) {
             self.quiet = false;
         }
         let mut released = 0;

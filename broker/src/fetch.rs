@@ -35,6 +35,8 @@ pub struct Target {
     end_ordinal: Ordinal,
     generation: Option<u32>,
     stream: Arc<crate::catalog::Stream>,
+    /// It waits at the head, which had brought this news when it was last looked at.
+    parked: Option<u64>,
 }
 
 impl Target {
@@ -76,7 +78,27 @@ impl Target {
             },
             generation,
             stream: entry,
+            parked: None,
         })
+    }
+
+    /// True while it waits at its head and nothing has come of that: there is nothing new to read.
+    /// Much cheaper than to look, where a connection waits at thousands.
+    fn is_parked(&self) -> bool {
+        self.parked == Some(self.head.news())
+    }
+
+    /// Waits for ordinal `until`; false if it is there already. `news` is the head's before it was
+    /// last looked at.
+    fn park(&mut self, news: u64, until: Ordinal, waker: &std::task::Waker) -> bool {
+        let waits = self.head.wait(until, waker);
+        self.parked = waits.then_some(news);
+        waits
+    }
+
+    /// Has it looked at again, whether or not there is news.
+    pub fn unpark(&mut self) {
+        self.parked = None;
     }
 
     /// The exclusive end: what was asked for, or the lane generation's boundary if that is nearer.
@@ -182,15 +204,21 @@ impl Read {
         })
     }
 
+    /// True while there is nothing to answer yet; see [`Self::step`].
+    pub fn is_waiting(&self, now: Instant) -> bool {
+        now < self.deadline && self.target.is_parked()
+    }
+
     /// Tries to answer, with `at_most` bytes unless one batch is larger.
     pub fn step(
-        &self,
+        &mut self,
         waker: &std::task::Waker,
         now: Instant,
         at_most: usize,
         may_block: bool,
     ) -> Step<v1::ReadResponse> {
         loop {
+            let news = self.target.head.news();
             let found = match self.target.read(self.max_bytes.min(at_most), !may_block) {
                 Ok(found) => found,
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
@@ -230,7 +258,7 @@ impl Read {
                 };
                 return Step::Reply(reply, found.bufs);
             }
-            if self.target.head.wait(found.head + 1, waker) {
+            if self.target.park(news, found.head + 1, waker) {
                 return Step::Wait;
             }
         }
@@ -305,6 +333,11 @@ impl Subscription {
         self.credit > 0
     }
 
+    /// True if there may be something to push, and credit to push it with.
+    pub fn is_ready(&self) -> bool {
+        self.has_credit() && !self.blocked && !self.target.is_parked()
+    }
+
     /// Tries to push, `at_most` bytes unless one batch is larger. A push with an error or `finished` is its last.
     pub fn step(
         &mut self,
@@ -316,6 +349,7 @@ impl Subscription {
             if self.credit == 0 {
                 return Step::Wait;
             }
+            let news = self.target.head.news();
             let max = self
                 .max_bytes
                 .min(at_most)
@@ -345,7 +379,7 @@ impl Subscription {
                 };
                 return Step::Reply(push, found.bufs);
             }
-            if self.target.head.wait(found.head + 1, waker) {
+            if self.target.park(news, found.head + 1, waker) {
                 return Step::Wait;
             }
         }

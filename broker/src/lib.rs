@@ -5,10 +5,11 @@
 //! acknowledges; [`fetch`] serves reads and pushes.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod append;
 pub mod catalog;
 pub mod claims;
-mod clock;
+pub mod clock;
 pub mod config;
 pub mod connection;
 pub mod control;
@@ -16,14 +17,14 @@ pub mod coordination;
 mod error;
 pub mod fetch;
 pub mod http;
-mod inbox;
+pub mod inbox;
 pub mod listener;
 pub mod maintenance;
 pub mod metrics;
-mod outbox;
+pub mod outbox;
 pub mod recorder;
 mod start;
 pub mod store_dir;
 
 pub use error::BrokerError;
-pub use start::{Broker, Shared};
+pub use start::{BROKER_ID, Broker, Shared};

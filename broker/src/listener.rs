@@ -131,7 +131,8 @@ pub struct Counted {
 }
 
 impl Counted {
-    fn new(shared: Arc<Shared>) -> Self {
+    /// Counts one more connection.
+    pub fn new(shared: Arc<Shared>) -> Self {
         shared.connections.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
@@ -140,7 +141,7 @@ impl Counted {
     }
 
     /// Counts it among those that drain when the broker stops.
-    fn of_data(mut self) -> Self {
+    pub fn of_data(mut self) -> Self {
         self.shared.data_connections.fetch_add(1, Ordering::Relaxed);
         self.carries_data = true;
         self
@@ -156,6 +157,16 @@ impl Drop for Counted {
     }
 }
 
+/// Sets what every connection's socket needs.
+///
+/// # Errors
+/// The system's.
+pub fn set_up(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    // A peer that vanished would hold its place for ever.
+    SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))
+}
+
 async fn sniff(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -164,9 +175,7 @@ async fn sniff(
     guard: Counted,
 ) -> std::io::Result<()> {
     let shared = guard.shared.clone();
-    stream.set_nodelay(true)?;
-    // A peer that vanished would hold its place for ever.
-    SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))?;
+    set_up(&stream)?;
     let patience = shared.config.server.hello_timeout;
     let first = timeout(patience, speaks_http2(&stream)).await;
     let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use kera_protocol::v1::GroupKind;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -31,6 +32,8 @@ pub struct Metrics {
     pub connections_accepted: Counter,
     /// Connections closed because the peer broke the protocol.
     pub protocol_errors: Counter,
+    /// Requests of Kafka clients, by API.
+    pub kafka_requests: Family<Labels, Counter>,
 }
 
 impl Default for Metrics {
@@ -45,11 +48,13 @@ impl Default for Metrics {
             memory_waits: Counter::default(),
             connections_accepted: Counter::default(),
             protocol_errors: Counter::default(),
+            kafka_requests: Family::default(),
         }
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
+/// Names and values of a metric's labels.
+pub type Labels = Vec<(&'static str, String)>;
 
 fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let gauge = Gauge::<i64>::default();
@@ -105,6 +110,11 @@ pub fn render(shared: &Shared) -> String {
         "protocol_errors",
         "Connections closed because the peer broke the protocol",
         metrics.protocol_errors.clone(),
+    );
+    registry.register(
+        "kafka_requests",
+        "Requests of Kafka clients, by API",
+        metrics.kafka_requests.clone(),
     );
     gauge(
         &mut registry,
@@ -205,12 +215,27 @@ fn groups(shared: &Shared, registry: &mut Registry) {
     let lag = Family::<Labels, Gauge>::default();
     let members = Family::<Labels, Gauge>::default();
     for group in shared.coordination.summaries(shared) {
-        let labels: Labels = vec![
-            ("group", group.group.clone()),
-            ("stream", group.stream.clone()),
-        ];
-        lag.get_or_create(&labels).set(group.lag as i64);
-        members.get_or_create(&labels).set(i64::from(group.members));
+        let labels = |stream: &str| -> Labels {
+            vec![
+                ("group", group.group.clone()),
+                ("stream", stream.to_owned()),
+            ]
+        };
+        match group.kind() {
+            GroupKind::Native => {
+                lag.get_or_create(&labels(&group.stream))
+                    .set(group.lag as i64);
+            }
+            GroupKind::Kafka => {
+                for of_stream in &group.streams {
+                    lag.get_or_create(&labels(&of_stream.stream))
+                        .set(of_stream.lag as i64);
+                }
+            }
+        }
+        members
+            .get_or_create(&labels(&group.stream))
+            .set(i64::from(group.members));
     }
     registry.register(
         "consumer_lag_records",

@@ -84,6 +84,16 @@ impl Outbox {
         self.bytes += self.gathering.len() - before;
     }
 
+    /// Adds slices that belong together, without a copy; they may be of the broker's memory.
+    pub fn push_parts(&mut self, parts: impl IntoIterator<Item = Bytes>) {
+        self.flush_gathering();
+        self.borrows = true;
+        for part in parts {
+            self.bytes += part.len();
+            self.ready.push_back(part);
+        }
+    }
+
     fn flush_gathering(&mut self) {
         if !self.gathering.is_empty() {
             self.ready.push_back(self.gathering.split().freeze());

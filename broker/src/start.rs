@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ use crate::{http, listener};
 
 /// This broker's number while there is only one.
 pub const BROKER_ID: u32 = 1;
+/// [`Shared::memory_wait`] unless it is changed.
+const MEMORY_WAIT: Duration = Duration::from_secs(10);
 /// Changes recorded in one transaction after recovery.
 const CHANGES_PER_TRANSACTION: usize = 4096;
 
@@ -72,6 +75,10 @@ pub struct Shared {
     pub recovery_ms: AtomicU64,
     /// Set once the broker stops: connections drain.
     pub stopping: watch::Sender<bool>,
+    /// Producer ids taken from the metadata store and not yet given out.
+    pub producer_ids: parking_lot::Mutex<Range<u64>>,
+    /// See [`Shared::memory_wait`]; milliseconds.
+    memory_wait_ms: AtomicU64,
     /// Somebody is giving back memory right now.
     pub releasing: AtomicBool,
     /// The last write to the page cache took long: pump on a thread that may block.
@@ -276,6 +283,8 @@ fn open(
         started_ms,
         recovery_ms: AtomicU64::new(0),
         stopping: watch::channel(false).0,
+        producer_ids: Default::default(),
+        memory_wait_ms: AtomicU64::new(MEMORY_WAIT.as_millis() as u64),
         releasing: AtomicBool::new(false),
         stalling: AtomicBool::new(false),
     });
@@ -440,6 +449,7 @@ fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
         group: record.group,
         generation: record.generation,
         epoch: record.epoch,
+        first_ordinal: record.first_ordinal,
         closed,
         boot_id: record
             .copies
@@ -512,6 +522,12 @@ impl Shared {
         self.catalog.streamlet(stream, streamlet)
     }
 
+    /// The cluster's id, as Kafka's clients are told it: the id of the data directory, which it keeps
+    /// for life, as 22 characters of base64url.
+    pub fn cluster_id(&self) -> String {
+        crate::admin::base64url(self.dir.incarnation().store_id)
+    }
+
     /// Writes out and gives back what lanes hold beyond need: the pool is empty. Many connections may
     /// ask at once; one at a time does it.
     pub fn release_memory(&self) {
@@ -524,6 +540,18 @@ impl Shared {
             }
         }
         self.releasing.store(false, Ordering::Release);
+    }
+
+    /// How long an append waits for memory before it is refused with `OVERLOADED`: 10 s.
+    pub fn memory_wait(&self) -> Duration {
+        Duration::from_millis(self.memory_wait_ms.load(Ordering::Relaxed))
+    }
+
+    /// Changes [`Self::memory_wait`], in whole milliseconds; for tests and for tools in the same
+    /// process.
+    pub fn set_memory_wait(&self, wait: Duration) {
+        self.memory_wait_ms
+            .store(wait.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Creates a stream: its record, its directories, its streamlets.

@@ -46,6 +46,37 @@ struct View {
     connections: u32,
     streams: u32,
     groups: u64,
+    kafka: Vec<KafkaListener>,
+}
+
+/// An address at which Kafka's clients are served.
+#[derive(Serialize)]
+struct KafkaListener {
+    address: String,
+    /// What clients are told, if it is another address.
+    advertised: Option<String>,
+}
+
+fn kafka_listeners(answer: &v1::DescribeBrokerResponse) -> Vec<KafkaListener> {
+    let advertised = |index: usize| answer.kafka_advertised.get(index).cloned();
+    let addresses = answer.kafka.iter().enumerate();
+    addresses
+        .map(|(index, address)| KafkaListener {
+            address: address.clone(),
+            advertised: advertised(index),
+        })
+        .collect()
+}
+
+fn kafka_text(listeners: &[KafkaListener]) -> String {
+    if listeners.is_empty() {
+        return "off".into();
+    }
+    let texts = listeners.iter().map(|listener| match &listener.advertised {
+        Some(advertised) => format!("{} as {advertised}", listener.address),
+        None => listener.address.clone(),
+    });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs `kera broker`.
@@ -58,6 +89,7 @@ pub async fn run(command: BrokerCommand) -> Outcome {
         .await
         .map_err(|s| refused(&s))?
         .into_inner();
+    let kafka = kafka_listeners(&answer);
     let view = View {
         version: answer.version,
         pid: answer.pid,
@@ -71,6 +103,7 @@ pub async fn run(command: BrokerCommand) -> Outcome {
         connections: answer.connections,
         streams: answer.streams,
         groups: answer.groups,
+        kafka,
     };
     if args.output.json {
         print_json(&view)?;
@@ -103,6 +136,7 @@ pub async fn run(command: BrokerCommand) -> Outcome {
         ("connections", count(u64::from(view.connections))),
         ("streams", count(u64::from(view.streams))),
         ("groups", count(view.groups)),
+        ("Kafka", kafka_text(&view.kafka)),
     ] {
         out.line(format_args!("  {name:<12} {value}"))?;
     }

@@ -1,15 +1,17 @@
 //! `kera group`.
 
+mod view;
+
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use kera_protocol::v1;
-use serde::Serialize;
+
+use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::Outcome;
-use crate::output::{Out, OutputArgs, Table, count, print_json, short_time};
+use crate::output::{Out, OutputArgs, Table, count, print_json};
 use crate::parse::Start;
 use crate::stream::confirm;
 
@@ -18,7 +20,7 @@ use crate::stream::confirm;
 pub enum GroupCommand {
     /// List the consumer groups with their lag.
     List(ListArgs),
-    /// Show a group's members, and its progress and lag on each lane.
+    /// Show a group's members, and its progress and lag on each lane or partition.
     Describe(DescribeArgs),
     /// Move a group to another place. Its members must have left.
     Reset(ResetArgs),
@@ -57,7 +59,10 @@ pub struct DescribeArgs {
 #[command(after_help = "Examples:
   kera group reset billing --to earliest
   kera group reset billing --to 2026-02-03T04:05:06Z
-  kera group reset billing --to ordinal:1000 --streamlet 0 --lane 0")]
+  kera group reset billing --to ordinal:1000 --streamlet 0 --lane 0
+  kera group reset kafka-app --to earliest --stream orders --partition 3
+
+Groups of Kafka's clients are reset by stream and partition, others by streamlet and lane.")]
 pub struct ResetArgs {
     /// The consumer group
     group: String,
@@ -70,6 +75,12 @@ pub struct ResetArgs {
     /// Only this lane
     #[arg(long, requires = "streamlet")]
     lane: Option<u32>,
+    /// Only this stream, also if a group of Kafka's clients has no offsets in it yet
+    #[arg(long, conflicts_with = "streamlet")]
+    stream: Option<String>,
+    /// Only this partition of the stream, as Kafka's clients count
+    #[arg(long, requires = "stream")]
+    partition: Option<u32>,
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
@@ -90,115 +101,6 @@ pub struct DeleteArgs {
     yes: bool,
     #[command(flatten)]
     connect: ConnectArgs,
-}
-
-#[derive(Serialize)]
-struct SummaryView {
-    group: String,
-    stream: String,
-    order: &'static str,
-    members: u32,
-    leases: u32,
-    lag: u64,
-}
-
-impl SummaryView {
-    fn new(summary: &v1::GroupSummary) -> Self {
-        Self {
-            group: summary.group.clone(),
-            stream: summary.stream.clone(),
-            order: match summary.order() {
-                v1::Order::Lane => "lane",
-                v1::Order::None => "none",
-            },
-            members: summary.members,
-            leases: summary.leases,
-            lag: summary.lag,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct DescriptionView {
-    #[serde(flatten)]
-    summary: SummaryView,
-    member_descriptions: Vec<MemberView>,
-    lanes: Vec<LaneView>,
-}
-
-#[derive(Serialize)]
-struct MemberView {
-    member: String,
-    client: String,
-    leases: u32,
-    last_heartbeat_ms_ago: u64,
-}
-
-#[derive(Serialize)]
-struct LaneView {
-    streamlet: u32,
-    lane: u32,
-    committed: u64,
-    finished_above: u64,
-    head_ordinal: u64,
-    lag: u64,
-    leases: Vec<LeaseView>,
-}
-
-#[derive(Serialize)]
-struct LeaseView {
-    lease: u64,
-    member: String,
-    start_ordinal: u64,
-    /// 0: the lane from the start on.
-    end_ordinal: u64,
-}
-
-impl LaneView {
-    fn new(lane: &v1::LaneProgress) -> Self {
-        Self {
-            streamlet: lane.streamlet,
-            lane: lane.lane,
-            committed: lane.committed,
-            finished_above: lane.finished_above,
-            head_ordinal: lane.head_ordinal,
-            lag: lane.lag,
-            leases: lane
-                .leases
-                .iter()
-                .map(|lease| LeaseView {
-                    lease: lease.lease,
-                    member: lease.member.clone(),
-                    start_ordinal: lease.start_ordinal,
-                    end_ordinal: lease.end_ordinal,
-                })
-                .collect(),
-        }
-    }
-}
-
-fn lanes_table(lanes: &[LaneView]) -> Table {
-    let mut table = Table::new(&[
-        ">streamlet",
-        ">lane",
-        ">committed",
-        ">finished above",
-        ">head",
-        ">lag",
-        ">leases",
-    ]);
-    for lane in lanes {
-        table.row([
-            lane.streamlet.to_string(),
-            lane.lane.to_string(),
-            lane.committed.to_string(),
-            lane.finished_above.to_string(),
-            lane.head_ordinal.to_string(),
-            count(lane.lag),
-            lane.leases.len().to_string(),
-        ]);
-    }
-    table
 }
 
 /// Runs `kera group`.
@@ -228,12 +130,16 @@ async fn list(args: ListArgs) -> Outcome {
         print_json(&views)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["group", "stream", "order", ">members", ">leases", ">lag"]);
+    let mut table = Table::new(&[
+        "group", "kind", "stream", "order", "state", ">members", ">leases", ">lag",
+    ]);
     for view in &views {
         table.row([
             view.group.clone(),
-            view.stream.clone(),
-            view.order.into(),
+            view.kind.into(),
+            view.streams_shown(),
+            view.order.unwrap_or("-").into(),
+            view.state.clone().unwrap_or_else(|| "-".into()),
             view.members.to_string(),
             view.leases.to_string(),
             count(view.lag),
@@ -254,49 +160,24 @@ async fn describe(args: DescribeArgs) -> Outcome {
         .await
         .map_err(|s| refused(&s))?;
     let answer = answer.into_inner();
-    let view = DescriptionView {
-        summary: SummaryView::new(&answer.summary.unwrap_or_default()),
-        member_descriptions: answer
-            .members
-            .iter()
-            .map(|member| MemberView {
-                member: member.member.clone(),
-                client: member.client.clone(),
-                leases: member.leases,
-                last_heartbeat_ms_ago: member.last_heartbeat_ms_ago,
-            })
-            .collect(),
-        lanes: answer.lanes.iter().map(LaneView::new).collect(),
-    };
+    let view = DescriptionView::new(&answer);
     if args.output.json {
         print_json(&view)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = Out::stdout();
-    out.line(format_args!(
-        "{}: stream {}, order {}, lag {}",
-        view.summary.group,
-        view.summary.stream,
-        view.summary.order,
-        count(view.summary.lag)
-    ))?;
+    out.line(view.headline())?;
     out.line("")?;
-    out.bytes(lanes_table(&view.lanes).render().as_bytes())?;
-    out.line("")?;
-    if view.member_descriptions.is_empty() {
-        out.line("no members")?;
+    let progress = if view.summary.kind == view::KAFKA {
+        view::partitions_table(&view.partitions)
     } else {
-        let mut members = Table::new(&["member", "client", ">leases", ">last heartbeat"]);
-        for member in &view.member_descriptions {
-            let ago = Duration::from_millis(member.last_heartbeat_ms_ago);
-            members.row([
-                member.member.clone(),
-                member.client.clone(),
-                member.leases.to_string(),
-                format!("{} ago", short_time(ago)),
-            ]);
-        }
-        out.bytes(members.render().as_bytes())?;
+        view::lanes_table(&view.lanes)
+    };
+    out.bytes(progress.render().as_bytes())?;
+    out.line("")?;
+    match view.members_table() {
+        Some(members) => out.bytes(members.render().as_bytes())?,
+        None => out.line("no members")?,
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
@@ -309,22 +190,23 @@ async fn reset(args: ResetArgs) -> Outcome {
         to: Some(args.to.into()),
         streamlet: args.streamlet,
         lane: args.lane,
+        stream: args.stream,
+        partition: args.partition,
     };
     let answer = control
         .consumers
         .reset_group(request)
         .await
         .map_err(|s| refused(&s))?;
-    let lanes: Vec<LaneView> = answer
-        .into_inner()
-        .lanes
-        .iter()
-        .map(LaneView::new)
-        .collect();
-    if args.output.json {
-        print_json(&lanes)?;
-    } else {
-        lanes_table(&lanes).print("the group has no lanes yet")?;
+    let answer = answer.into_inner();
+    let lanes: Vec<LaneView> = answer.lanes.iter().map(LaneView::new).collect();
+    let partitions = answer.partitions.iter();
+    let partitions: Vec<PartitionView> = partitions.map(PartitionView::new).collect();
+    match (args.output.json, partitions.is_empty()) {
+        (true, true) => print_json(&lanes)?,
+        (true, false) => print_json(&partitions)?,
+        (false, true) => view::lanes_table(&lanes).print("nothing to reset")?,
+        (false, false) => view::partitions_table(&partitions).print("nothing to reset")?,
     }
     Ok(ExitCode::SUCCESS)
 }

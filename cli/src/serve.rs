@@ -7,6 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 use kera_broker::Broker;
 use kera_broker::config::{LogConfig, LogFormat, volatile_filesystem};
+use kera_kafka_shim::Listeners;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -20,9 +21,12 @@ use crate::output::Out;
   kera serve
   kera serve --data-dir /srv/kera --listen 0.0.0.0:7600 --server-advertise broker1:7600
   kera serve --config kera.toml --memory-pool 4GiB
+  kera serve --kafka-listen 127.0.0.1:9092
+  kera serve --kafka-listen 0.0.0.0:9092 --kafka-advertise broker1:9092
   KERA_LOG_LEVEL=debug kera serve
 
-The address and the data directory are printed once the broker serves. SIGTERM or SIGINT stops it: requests in flight \
+The addresses and the data directory are printed once the broker serves. Kafka's clients have addresses of their own, \
+none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too.")]
 pub struct ServeArgs {
@@ -52,7 +56,14 @@ pub fn run(args: &ServeArgs) -> Outcome {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let broker = Broker::start(config).await?;
-        announce(&broker, &data_dir)?;
+        let kafka = match kera_kafka_shim::start(broker.shared().clone()).await {
+            Ok(listeners) => listeners,
+            Err(error) => {
+                broker.shutdown().await;
+                return Err(error.into());
+            }
+        };
+        announce(&broker, &kafka, &data_dir)?;
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
             _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
@@ -74,9 +85,12 @@ fn stopped_hard() -> Failure {
     )
 }
 
-fn announce(broker: &Broker, data_dir: &Path) -> Result<(), Failure> {
+fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), Failure> {
     let mut out = Out::stdout();
     out.line(format_args!("listening on {}", broker.local_addr()))?;
+    for address in &kafka.addresses {
+        out.line(format_args!("Kafka clients on {address}"))?;
+    }
     out.line(format_args!("data in {}", data_dir.display()))?;
     if let Some(address) = broker.http_addr() {
         out.line(format_args!("metrics on http://{address}/metrics"))?;

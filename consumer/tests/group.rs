@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fake::Fake;
+use fake::{Fake, values};
 use futures::StreamExt;
-use kera_consumer::{
-    Batch, ConsumeError, Consumer, ConsumerBuilder, Fetch, Order, Rebalance, Start,
-};
+use kera_consumer::{ConsumeError, Consumer, ConsumerBuilder, Fetch, Order, Rebalance, Start};
 use kera_protocol::error::ErrorCode;
 use parking_lot::Mutex;
 
@@ -26,16 +24,12 @@ fn consumer(fake: &Arc<Fake>) -> ConsumerBuilder {
         .start(Start::Earliest)
 }
 
-fn values(batch: &Batch) -> Vec<u64> {
-    batch
-        .records()
-        .map(|record| {
-            let record = record.unwrap();
-            let text = std::str::from_utf8(record.value.unwrap()).unwrap();
-            assert_eq!(text, record.ordinal.to_string());
-            record.ordinal
-        })
-        .collect()
+/// A lane of `count` records in batches of ten, granted whole to whoever asks.
+async fn leased(count: u64) -> Arc<Fake> {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), count, 10);
+    fake.grant((0, 0), 0, 0);
+    fake
 }
 
 async fn next(consumer: &mut Consumer) -> Vec<u64> {
@@ -81,9 +75,7 @@ async fn reads_its_leases_and_commits_by_itself() {
 
 #[tokio::test]
 async fn close_commits_what_was_delivered_and_leaves() {
-    let fake = Fake::start(1, 1).await;
-    fake.fill((0, 0), 100, 10);
-    fake.grant((0, 0), 0, 0);
+    let fake = leased(100).await;
     let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
     assert_eq!(next(&mut consumer).await[0], 0);
     assert_eq!(next(&mut consumer).await[0], 10);
@@ -99,9 +91,7 @@ async fn close_commits_what_was_delivered_and_leaves() {
 
 #[tokio::test]
 async fn a_dropped_consumer_leaves_without_a_commit() {
-    let fake = Fake::start(1, 1).await;
-    fake.fill((0, 0), 100, 10);
-    fake.grant((0, 0), 0, 0);
+    let fake = leased(100).await;
     let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
     next(&mut consumer).await;
     drop(consumer);
@@ -111,9 +101,7 @@ async fn a_dropped_consumer_leaves_without_a_commit() {
 
 #[tokio::test]
 async fn manual_commits_are_durable_when_they_return_and_share_requests() {
-    let fake = Fake::start(1, 1).await;
-    fake.fill((0, 0), 100, 10);
-    fake.grant((0, 0), 0, 0);
+    let fake = leased(100).await;
     let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
     let first = consumer.next_batch().await.unwrap();
     let second = consumer.next_batch().await.unwrap();
@@ -281,6 +269,39 @@ async fn a_range_may_begin_and_end_within_a_batch() {
 }
 
 #[tokio::test]
+async fn part_of_a_batch_is_committed_and_the_rest_comes_again() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 20, 10);
+    let lease = fake.grant((0, 0), 3, 20);
+    let mut consumer = consumer(&fake)
+        .order(Order::None)
+        .manual_commit()
+        .open()
+        .await
+        .unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    assert_eq!(values(&batch), (3..10).collect::<Vec<_>>());
+    for (until, part) in [(0, 3..3), (3, 3..3), (6, 3..6), (10, 3..10), (99, 3..10)] {
+        let cut = batch.until(until);
+        assert_eq!(values(&cut), part.clone().collect::<Vec<_>>(), "{until}");
+        assert_eq!((cut.first_ordinal(), cut.next_ordinal()), (3, part.end));
+        assert_eq!(
+            (cut.len() as u64, cut.is_empty()),
+            (part.end - 3, part.end == 3)
+        );
+        assert_eq!(cut.position().next.ordinal, part.end);
+    }
+    consumer.commit(&batch.until(6)).await.unwrap();
+    assert_eq!(fake.state.lock().commits[&lease], 6);
+    consumer.close().await.unwrap();
+    assert_eq!(
+        fake.state.lock().commits[&lease],
+        6,
+        "what was delivered and not processed is not committed"
+    );
+}
+
+#[tokio::test]
 async fn a_range_that_was_trimmed_is_finished_without_records() {
     let fake = Fake::start(1, 1).await;
     fake.fill((0, 0), 100, 10);
@@ -331,9 +352,7 @@ async fn a_lane_lease_ends_where_its_lane_generation_does() {
 #[tokio::test]
 async fn a_restarted_broker_repeats_nothing_that_was_delivered() {
     for fetch in [Fetch::Push, Fetch::Pull] {
-        let fake = Fake::start(1, 1).await;
-        fake.fill((0, 0), 200, 10);
-        fake.grant((0, 0), 0, 0);
+        let fake = leased(200).await;
         let mut consumer = consumer(&fake)
             .fetch(fetch)
             .auto_commit(NEVER)
@@ -361,9 +380,7 @@ async fn a_restarted_broker_repeats_nothing_that_was_delivered() {
 
 #[tokio::test]
 async fn a_member_that_is_not_known_joins_again_without_its_leases() {
-    let fake = Fake::start(1, 1).await;
-    fake.fill((0, 0), 100, 10);
-    fake.grant((0, 0), 0, 0);
+    let fake = leased(100).await;
     let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
     let batch = consumer.next_batch().await.unwrap();
     fake.change(|state| {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fake::Fake;
+use fake::{Fake, values};
 use futures::StreamExt;
-use kera_consumer::{Batch, ConsumeError, Cursor, Fetch, Header, Reader, ReaderBuilder, Start};
+use kera_consumer::{ConsumeError, Cursor, Fetch, Header, Reader, ReaderBuilder, Start};
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::error::ErrorCode;
 
@@ -20,18 +20,6 @@ fn reader(fake: &Arc<Fake>) -> ReaderBuilder {
         .bootstrap(&fake.bootstrap)
         .stream("s")
         .follow(false)
-}
-
-fn values(batch: &Batch) -> Vec<u64> {
-    batch
-        .records()
-        .map(|record| {
-            let record = record.unwrap();
-            let text = std::str::from_utf8(record.value.unwrap()).unwrap();
-            assert_eq!(text, record.ordinal.to_string());
-            record.ordinal
-        })
-        .collect()
 }
 
 /// Ordinals by lane, in the order delivered.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::v1::{
     DeleteGroupResponse, DescribeGroupResponse, GroupSummary, HeldLease, LaneProgress,
     MemberDescription, ResetGroupRequest, ResetGroupResponse, StartAt, start_at,
@@ -19,11 +19,13 @@ use crate::view::{LaneView, StreamShape};
 impl Coordinator {
     /// Every group with its lag, sorted by name; also what metrics show.
     pub fn summaries(&self, view: &dyn LaneView) -> Vec<GroupSummary> {
-        self.state
-            .groups
-            .iter()
+        let native = self.state.groups.iter();
+        let mut all: Vec<GroupSummary> = native
             .map(|(name, group)| summary(name, group, view))
-            .collect()
+            .chain(self.classic_summaries(view))
+            .collect();
+        all.sort_by(|a, b| a.group.cmp(&b.group));
+        all
     }
 
     pub(crate) fn describe(
@@ -32,6 +34,9 @@ impl Coordinator {
         name: &str,
         view: &dyn LaneView,
     ) -> Result<DescribeGroupResponse, WireError> {
+        if let Some(described) = self.classic_progress(now_ms, name, view) {
+            return Ok(described);
+        }
         let group = self.group(name)?;
         let live = self.live.get(name);
         let members = group
@@ -44,12 +49,14 @@ impl Coordinator {
                 last_heartbeat_ms_ago: live
                     .and_then(|live| live.sessions.get(id))
                     .map_or(0, |session| now_ms.saturating_sub(session.seen_ms)),
+                ..MemberDescription::default()
             })
             .collect();
         Ok(DescribeGroupResponse {
             summary: Some(summary(name, group, view)),
             members,
             lanes: progress(group, view, |_| true),
+            ..DescribeGroupResponse::default()
         })
     }
 
@@ -61,14 +68,23 @@ impl Coordinator {
         step: &mut Step,
     ) -> Result<ResetGroupResponse, WireError> {
         let name = request.group.as_str();
-        let shape = self.shape_of(name, view, step)?;
-        self.expire_sessions(now_ms, name, step);
-        self.check_empty(name, "reset")?;
         let Some(StartAt { at: Some(at) }) = request.to else {
             return Err(invalid(format!(
                 "reset of group {name:?} says not where to: give earliest, latest, a time or an ordinal"
             )));
         };
+        if self.state.classic.contains_key(name) {
+            return self.classic_reset(now_ms, &request, &at, view, step);
+        }
+        let shape = self.shape_of(name, view, step)?;
+        self.expire_sessions(now_ms, name, step);
+        self.check_empty(name, "reset")?;
+        if request.stream.is_some() || request.partition.is_some() {
+            return Err(invalid(format!(
+                "group {name:?} reads stream {:?} by streamlets and lanes: choose by these, not by stream or partition",
+                shape.name
+            )));
+        }
         if let Some(streamlet) = request.streamlet
             && streamlet >= shape.streamlets
         {
@@ -110,6 +126,7 @@ impl Coordinator {
         };
         Ok(ResetGroupResponse {
             lanes: progress(&self.state.groups[name], view, chosen),
+            partitions: Vec::new(),
         })
     }
 
@@ -120,6 +137,11 @@ impl Coordinator {
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<DeleteGroupResponse, WireError> {
+        if self.state.classic.contains_key(name) {
+            self.classic_check_empty(name, "deleted")?;
+            self.classic_forget_group(name, step);
+            return Ok(DeleteGroupResponse {});
+        }
         self.shape_of(name, view, step)?;
         self.expire_sessions(now_ms, name, step);
         self.check_empty(name, "deleted")?;
@@ -132,14 +154,10 @@ impl Coordinator {
     }
 
     fn check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
-        let members = self.group(name)?.members.len();
-        if members == 0 {
-            return Ok(());
+        match self.group(name)?.members.len() {
+            0 => Ok(()),
+            members => Err(not_empty(name, what, members)),
         }
-        Err(WireError::new(
-            ErrorCode::GroupNotEmpty,
-            format!("consumer group {name:?} cannot be {what}: stop its {members} members first"),
-        ))
     }
 
     /// Sets where the group stands in the chosen lanes. Lanes at ordinal 0 need no mention when the
@@ -162,7 +180,10 @@ impl Coordinator {
         for (streamlet, lane) in
             streamlets.flat_map(|streamlet| lanes.clone().map(move |lane| (streamlet, lane)))
         {
-            let low = self.ordinal_at((streamlet, lane), name, &at, view);
+            let group = self.state.groups.get(name);
+            let low = group.map_or(0, |group| {
+                ordinal_at(group.lane_key((streamlet, lane)), &at, view)
+            });
             if low == 0 && !all {
                 continue;
             }
@@ -181,32 +202,27 @@ impl Coordinator {
             self.emit(step, name, lanes_set(records));
         }
     }
+}
 
-    fn ordinal_at(
-        &self,
-        lane: (u32, u32),
-        name: &str,
-        at: &start_at::At,
-        view: &dyn LaneView,
-    ) -> Ordinal {
-        let Some(group) = self.state.groups.get(name) else {
-            return 0;
-        };
-        let key = group.lane_key(lane);
-        let Some(status) = view.lane(key) else {
-            return 0;
-        };
-        match *at {
-            start_at::At::Earliest(_) => status.log_start,
-            start_at::At::Latest(_) => status.head,
-            start_at::At::TimestampMs(time) => view
-                .at_time(key, time)
-                .clamp(status.log_start, status.head.max(status.log_start)),
-            start_at::At::Ordinal(ordinal) => {
-                ordinal.clamp(status.log_start, status.head.max(status.log_start))
-            }
-        }
+/// The ordinal of a place in a lane, within what is stored of it.
+pub(crate) fn ordinal_at(lane: LaneKey, at: &start_at::At, view: &dyn LaneView) -> Ordinal {
+    let Some(status) = view.lane(lane) else {
+        return 0;
+    };
+    let end = status.head.max(status.log_start);
+    match *at {
+        start_at::At::Earliest(_) => status.log_start,
+        start_at::At::Latest(_) => status.head,
+        start_at::At::TimestampMs(time) => view.at_time(lane, time).clamp(status.log_start, end),
+        start_at::At::Ordinal(ordinal) => ordinal.clamp(status.log_start, end),
     }
+}
+
+pub(crate) fn not_empty(name: &str, what: &str, members: usize) -> WireError {
+    WireError::new(
+        ErrorCode::GroupNotEmpty,
+        format!("consumer group {name:?} cannot be {what}: stop its {members} members first"),
+    )
 }
 
 /// Lanes to show: those of the stream as it is, or those the group touched if that is unknown.
@@ -285,5 +301,6 @@ fn summary(name: &str, group: &Group, view: &dyn LaneView) -> GroupSummary {
             .into_iter()
             .map(|lane| lane_figures(group, lane, view).3)
             .fold(0, u64::saturating_add),
+        ..GroupSummary::default()
     }
 }

@@ -6,6 +6,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
+use crate::classic::{self, LiveGroup};
 use crate::event::{Body, Event, GroupDeleted, SnapshotBegun, SnapshotEnded};
 use crate::group::Group;
 use crate::limits::Limits;
@@ -28,6 +29,7 @@ pub enum Request {
     DescribeGroup(v1::DescribeGroupRequest),
     ResetGroup(v1::ResetGroupRequest),
     DeleteGroup(v1::DeleteGroupRequest),
+    Classic(classic::Request),
 }
 
 /// The answer to the [`Request`] of the same name.
@@ -43,6 +45,7 @@ pub enum Reply {
     DescribeGroup(v1::DescribeGroupResponse),
     ResetGroup(v1::ResetGroupResponse),
     DeleteGroup(v1::DeleteGroupResponse),
+    Classic(classic::Reply),
 }
 
 /// What one call brought about.
@@ -74,6 +77,12 @@ pub struct Coordinator {
     pub(crate) limits: Limits,
     pub(crate) state: State,
     pub(crate) live: BTreeMap<String, Live>,
+    /// The groups of [`State::classic`] as they live.
+    pub(crate) classic: BTreeMap<String, LiveGroup>,
+    /// When offsets are looked at for expiry again.
+    pub(crate) classic_sweep_ms: u64,
+    /// The time of the last call.
+    pub(crate) clock_ms: u64,
     /// Groups without order in which requests wait for records, by stream.
     awaiting: BTreeMap<StreamId, BTreeSet<String>>,
     last_snapshot: u64,
@@ -145,10 +154,17 @@ impl Coordinator {
                 group_live.sessions.insert(id.clone(), session);
             }
         }
+        let classic = state.classic.iter();
+        let classic = classic
+            .map(|(name, group)| (name.clone(), LiveGroup::from_group(group, now_ms)))
+            .collect();
         Self {
             limits,
             state,
             live,
+            classic,
+            classic_sweep_ms: 0,
+            clock_ms: now_ms,
             awaiting: BTreeMap::new(),
             last_snapshot,
         }
@@ -157,8 +173,8 @@ impl Coordinator {
     /// Handles one request. `now_ms` must never go back; any clock will do, as long as all calls
     /// use the same.
     ///
-    /// The reply is in the step, unless the request is for leases and there is nothing to lease:
-    /// then it waits, and a later step answers it.
+    /// The reply is in the step, unless the request is for leases and there is nothing to lease, or
+    /// joins or syncs a classic group: then it may wait, and a later step answers it.
     pub fn handle(
         &mut self,
         now_ms: u64,
@@ -166,6 +182,7 @@ impl Coordinator {
         request: Request,
         view: &dyn LaneView,
     ) -> Step {
+        self.clock_ms = self.clock_ms.max(now_ms);
         let mut step = Step::default();
         let s = &mut step;
         let answer = match request {
@@ -181,6 +198,10 @@ impl Coordinator {
             }
             Request::Commit(request) => self.commit(now_ms, request, view, s).map(Reply::Commit),
             Request::Leave(request) => self.leave(now_ms, request, view, s).map(Reply::Leave),
+            Request::Classic(request) => {
+                self.classic_handle(now_ms, ticket, request, view, s);
+                return step;
+            }
             Request::ListGroups(_) => Ok(Reply::ListGroups(v1::ListGroupsResponse {
                 groups: self.summaries(view),
             })),
@@ -202,6 +223,7 @@ impl Coordinator {
     /// give back long ago, ends groups whose stream is gone, notices lanes that were added, and
     /// wakes requests that wait for leases. Call it a few times per second.
     pub fn tick(&mut self, now_ms: u64, view: &dyn LaneView) -> Step {
+        self.clock_ms = self.clock_ms.max(now_ms);
         let mut step = Step::default();
         let names: Vec<String> = self.state.groups.keys().cloned().collect();
         for name in names {
@@ -213,6 +235,7 @@ impl Coordinator {
             self.expire_waiters(now_ms, &name, &mut step);
             self.serve(now_ms, &name, view, &mut step);
         }
+        self.classic_tick(now_ms, view, &mut step);
         step
     }
 
@@ -252,8 +275,9 @@ impl Coordinator {
                 break;
             }
         }
-        if let Some(name) = changed {
-            self.note_waiting(&name);
+        match changed {
+            Some(name) => self.note_waiting(&name),
+            None => self.classic_cancel(ticket),
         }
     }
 
@@ -268,6 +292,13 @@ impl Coordinator {
         };
         let mut events = vec![mark(Body::SnapshotBegun(SnapshotBegun {}))];
         for (name, group) in &self.state.groups {
+            events.extend(group.snapshot().into_iter().map(|body| Event {
+                group: name.clone(),
+                snapshot: self.last_snapshot,
+                body,
+            }));
+        }
+        for (name, group) in &self.state.classic {
             events.extend(group.snapshot().into_iter().map(|body| Event {
                 group: name.clone(),
                 snapshot: self.last_snapshot,
@@ -298,6 +329,9 @@ impl Coordinator {
 
     /// The group, or the error that names it.
     pub(crate) fn group(&self, name: &str) -> Result<&Group, WireError> {
+        if self.state.classic.contains_key(name) {
+            return Err(other_kind(name));
+        }
         self.state.groups.get(name).ok_or_else(|| {
             WireError::new(
                 ErrorCode::UnknownConsumerGroup,
@@ -361,4 +395,12 @@ impl Coordinator {
             }),
         }
     }
+}
+
+/// The error of a native request about a group of Kafka's consumers.
+pub(crate) fn other_kind(name: &str) -> WireError {
+    WireError::new(
+        ErrorCode::GroupConflict,
+        format!("consumer group {name:?} belongs to Kafka clients: take another name"),
+    )
 }

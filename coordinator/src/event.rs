@@ -6,6 +6,8 @@
 use kera_protocol::v1::Cursor;
 use prost::Message;
 
+use crate::classic;
+
 /// Version of the events this build writes; it reads this and all lower ones.
 pub const EVENT_VERSION: u32 = 1;
 
@@ -58,6 +60,11 @@ impl Event {
         .encode_to_vec()
     }
 
+    /// Bytes of [`value`](Self::value), nearly.
+    pub fn encoded_len(&self) -> usize {
+        self.body.encoded_len() + 8
+    }
+
     /// Reads a record of the internal stream.
     ///
     /// # Errors
@@ -99,7 +106,10 @@ pub(crate) struct EventRecord {
     pub(crate) version: u32,
     #[prost(uint64, tag = "2")]
     pub(crate) snapshot: u64,
-    #[prost(oneof = "Body", tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14")]
+    #[prost(
+        oneof = "Body",
+        tags = "3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19"
+    )]
     pub(crate) body: Option<Body>,
 }
 
@@ -129,14 +139,26 @@ pub(crate) enum Body {
     SnapshotBegun(SnapshotBegun),
     #[prost(message, tag = "14")]
     SnapshotEnded(SnapshotEnded),
+    #[prost(message, tag = "15")]
+    ClassicGeneration(classic::Generation),
+    #[prost(message, tag = "16")]
+    ClassicAssigned(classic::Assigned),
+    #[prost(message, tag = "17")]
+    ClassicMemberReplaced(classic::MemberReplaced),
+    #[prost(message, tag = "18")]
+    OffsetsSet(classic::OffsetsSet),
+    #[prost(message, tag = "19")]
+    OffsetsRemoved(classic::OffsetsRemoved),
 }
 
 /// What kind of group it is. Another kind with the same name is a conflict.
 pub(crate) const KIND_NATIVE: u32 = 0;
+/// A group of Kafka's classic kind: no stream of its own, no leases.
+pub(crate) const KIND_CLASSIC: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GroupCreated {
-    /// 0: native. Other kinds have members' metadata of their own.
+    /// [`KIND_NATIVE`], or [`KIND_CLASSIC`] with no more than the time of its creation.
     #[prost(uint32, tag = "1")]
     pub(crate) kind: u32,
     #[prost(bytes = "vec", tag = "2")]

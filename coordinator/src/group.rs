@@ -159,7 +159,12 @@ impl Group {
             Body::GroupCreated(_)
             | Body::GroupDeleted(_)
             | Body::SnapshotBegun(_)
-            | Body::SnapshotEnded(_) => false,
+            | Body::SnapshotEnded(_)
+            | Body::ClassicGeneration(_)
+            | Body::ClassicAssigned(_)
+            | Body::ClassicMemberReplaced(_)
+            | Body::OffsetsSet(_)
+            | Body::OffsetsRemoved(_) => false,
         }
     }
 

@@ -17,9 +17,12 @@
 //!   progress is a low ordinal and a bounded set of finished ranges above it.
 //! - **Sessions.** A member that is silent for its session time leaves; its leases end and what was
 //!   not committed is leased again, first of all.
+//!
+//! Groups of Kafka's clients are another kind, in [`classic`]. A name belongs to one kind.
 #![forbid(unsafe_code)]
 
 mod admin;
+pub mod classic;
 mod commit;
 mod coordinator;
 mod event;

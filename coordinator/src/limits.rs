@@ -1,10 +1,12 @@
 //! What bounds a coordinator.
 
+use crate::classic;
+
 /// Limits of one [`Coordinator`](crate::Coordinator). Requests beyond them are refused with
 /// `INVALID_ARGUMENT` or `OVERLOADED`; nothing is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Consumer groups.
+    /// Consumer groups of all kinds.
     pub groups: usize,
     /// Members of one group.
     pub members: usize,
@@ -29,6 +31,8 @@ pub struct Limits {
     pub give_back_ms: u64,
     /// Size of a range lease when the member names none, bytes.
     pub default_range_bytes: u32,
+    /// What bounds groups of Kafka's classic kind.
+    pub classic: classic::Limits,
 }
 
 impl Default for Limits {
@@ -46,6 +50,7 @@ impl Default for Limits {
             max_wait_ms: 60_000,
             give_back_ms: 60_000,
             default_range_bytes: 1 << 20,
+            classic: classic::Limits::default(),
         }
     }
 }

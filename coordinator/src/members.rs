@@ -6,7 +6,7 @@ use kera_protocol::v1::{
     Order, StartAt,
 };
 
-use crate::coordinator::{Coordinator, Reply, Session, Step};
+use crate::coordinator::{Coordinator, Reply, Session, Step, other_kind};
 use crate::event::{Body, GroupCreated, KIND_NATIVE, LeasesEnded, MemberJoined, MemberLeft};
 use crate::shares;
 use crate::view::{LaneView, StreamShape};
@@ -46,6 +46,9 @@ impl Coordinator {
                 ),
             )
         })?;
+        if self.state.classic.contains_key(name) {
+            return Err(other_kind(name));
+        }
         // A group of a deleted stream ends; the name is free again.
         if self.state.groups.contains_key(name) && self.shape_of(name, view, step).is_err() {
             tracing::debug!(group = name, "consumer group ended with its stream");
@@ -94,7 +97,7 @@ impl Coordinator {
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<(), WireError> {
-        if self.state.groups.len() >= self.limits.groups {
+        if self.state.groups.len() + self.state.classic.len() >= self.limits.groups {
             return Err(WireError::new(
                 ErrorCode::Overloaded,
                 format!(

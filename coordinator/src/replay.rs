@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::classic;
 use crate::coordinator::Coordinator;
-use crate::event::{Body, Event};
+use crate::event::{Body, Event, KIND_CLASSIC};
 use crate::group::Group;
 use crate::limits::Limits;
 
@@ -11,25 +12,50 @@ use crate::limits::Limits;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
     pub(crate) groups: BTreeMap<String, Group>,
+    /// Groups of Kafka's classic kind. No name is in both.
+    pub(crate) classic: BTreeMap<String, classic::Group>,
+    /// What offsets of classic groups take.
+    pub(crate) offset_bytes: usize,
 }
 
 impl State {
     /// Applies one event; false if it does not fit.
     pub(crate) fn apply(&mut self, group: &str, body: &Body) -> bool {
         match body {
+            Body::GroupCreated(created) if created.kind == KIND_CLASSIC => {
+                self.remove(group);
+                let new = classic::Group::new(created);
+                self.classic.insert(group.to_owned(), new);
+                true
+            }
             Body::GroupCreated(created) => match Group::new(created) {
                 Some(new) => {
+                    self.remove(group);
                     self.groups.insert(group.to_owned(), new);
                     true
                 }
                 None => false,
             },
-            Body::GroupDeleted(_) => self.groups.remove(group).is_some(),
-            body => self
-                .groups
-                .get_mut(group)
-                .is_some_and(|group| group.apply(body)),
+            Body::GroupDeleted(_) => self.remove(group),
+            body => match (self.groups.get_mut(group), self.classic.get_mut(group)) {
+                (Some(group), _) => group.apply(body),
+                (None, Some(group)) => {
+                    self.offset_bytes -= group.offset_bytes;
+                    let fits = group.apply(body);
+                    self.offset_bytes += group.offset_bytes;
+                    fits
+                }
+                (None, None) => false,
+            },
         }
+    }
+
+    fn remove(&mut self, group: &str) -> bool {
+        let classic = self.classic.remove(group);
+        if let Some(gone) = &classic {
+            self.offset_bytes -= gone.offset_bytes;
+        }
+        self.groups.remove(group).is_some() || classic.is_some()
     }
 }
 
@@ -110,7 +136,7 @@ impl Replay {
 
     /// The coordinator as of the last event. Every session gets its full time from `now_ms` on.
     pub fn finish(mut self, limits: Limits, now_ms: u64) -> (Coordinator, ReplayReport) {
-        self.report.groups = self.state.groups.len();
+        self.report.groups = self.state.groups.len() + self.state.classic.len();
         let coordinator = Coordinator::from_state(limits, self.state, self.last_snapshot, now_ms);
         (coordinator, self.report)
     }

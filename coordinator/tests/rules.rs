@@ -536,8 +536,8 @@ fn a_group_is_reset_and_deleted_only_without_members() {
         Request::ResetGroup(v1::ResetGroupRequest {
             group: "g".into(),
             to: at(start_at::At::Ordinal(ordinal)),
-            streamlet: None,
             lane,
+            ..v1::ResetGroupRequest::default()
         })
     };
     let delete = || Request::DeleteGroup(v1::DeleteGroupRequest { group: "g".into() });

@@ -233,8 +233,9 @@ pub enum Event {
         /// The order it asked for.
         order: Order,
     },
-    /// A reader starts, or starts anew (seek, reset), at an ordinal of a lane. Without it, it
-    /// starts at 0.
+    /// A reader is about to start, or to start anew (seek, reset), at an ordinal of a lane. Without
+    /// it, it starts at 0. A consumer without a group must then not get anything that was trimmed
+    /// before.
     Positioned {
         /// The reader.
         reader: Reader,

@@ -66,7 +66,8 @@ pub struct Expectations {
     /// What acknowledgements promised.
     pub ack: AckPolicy,
     /// The worst that happened. With a policy that does not survive it, acknowledged records may
-    /// be missing, but only within ordinals that the broker reported as a gap.
+    /// be missing, but only within ordinals that the broker reported as a gap, and none that was
+    /// sent after the broker was last ready again.
     pub fault: Fault,
     /// Whether a group may see records again.
     pub redelivery: Redelivery,

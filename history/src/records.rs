@@ -1,6 +1,8 @@
 //! What became of every record sent: 12 bytes each, in vectors indexed by the producer's own
 //! numbers.
 
+use std::collections::HashMap;
+
 use crate::event::Record;
 use crate::slots::{MAX_PRODUCERS, MAX_SEQ};
 
@@ -115,6 +117,12 @@ impl Records {
             *meta = *meta & !LANE | lane;
             producer.ordinals[record.seq as usize] = ordinal;
         }
+    }
+
+    /// How many records each producer has sent so far; its numbers are below that.
+    pub(crate) fn sent(&self) -> HashMap<u32, u64> {
+        let counts = self.producers.iter().map(|p| p.meta.len() as u64);
+        (0..).zip(counts).collect()
     }
 
     /// Every record sent, with its flags.

@@ -59,8 +59,8 @@ macro_rules! each_is_caught {
 each_is_caught! {
     lost stored_twice delivered_twice delivered_after_commit stored_out_of_order
     delivered_out_of_order unseen altered never_sent acknowledged_unsent stored_although_failed
-    misplaced read_above_head head_fell later_lost ordinal_reused acknowledged_elsewhere
-    acknowledged_twice acknowledged_and_failed leased_twice one_lease_for_two outside_lease
+    misplaced read_above_head head_fell later_lost read_below_start ordinal_reused
+    acknowledged_elsewhere acknowledged_twice acknowledged_and_failed leased_twice one_lease_for_two outside_lease
     never_leased commit_lowered committed_leased_again commit_forgotten
 }
 

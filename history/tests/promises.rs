@@ -179,6 +179,114 @@ fn what_was_shown_and_lost_as_allowed_may_be_stored_again_elsewhere() {
     )));
 }
 
+/// What a `memory` stream shows when its broker is killed: four records are acknowledged and read,
+/// the last two are lost, and their producer goes on. `what` is planted at the end.
+fn after_a_loss(what: Vec<Event>) -> Report {
+    let again = 1 << 32;
+    let mut events = vec![Event::BrokerStarted];
+    events.extend(stored(4));
+    events.extend([read(1, 0, 0), read(1, 1, 1)]);
+    events.extend([Event::BrokerKilled, Event::BrokerStarted, gap(2, again)]);
+    events.extend([send(4), ack(4, again), send(5), ack(5, again + 1)]);
+    events.extend([read(1, 4, again), read(1, 5, again + 1)]);
+    events.extend(what);
+    let memory = Expectations {
+        ack: AckPolicy::Memory,
+        complete: true,
+        ..Expectations::default()
+    };
+    judge(events, memory)
+}
+
+#[test]
+fn memory_may_lose_and_nothing_else() {
+    let again = 1 << 32;
+    let clean = after_a_loss(vec![]);
+    assert!(clean.is_clean(), "{clean}");
+    assert_eq!(clean.counts.unread, 2);
+    for (what, expected) in [
+        // Stored at two places, neither of which was lost.
+        (vec![read(1, 1, again + 2)], AnomalyKind::Duplicated),
+        // Sent after the loss, stored before what was sent ahead of it.
+        (
+            vec![
+                send(6),
+                send(7),
+                read(1, 7, again + 2),
+                read(1, 6, again + 3),
+            ],
+            AnomalyKind::Reordered,
+        ),
+        (vec![read(1, 9, again + 2)], AnomalyKind::Phantom),
+        // An ordinal that had held a record is used again: the jump is too short.
+        (
+            vec![
+                send(6),
+                ack(6, 3),
+                read(2, 0, 0),
+                read(2, 1, 1),
+                read(2, 6, 3),
+            ],
+            AnomalyKind::OrdinalReused,
+        ),
+        // Missing, and in no gap.
+        (vec![send(6), ack(6, again + 2)], AnomalyKind::Lost),
+        // In a gap, but nobody killed the broker since it was sent.
+        (
+            vec![send(6), ack(6, again + 2), gap(again + 2, again * 2)],
+            AnomalyKind::Lost,
+        ),
+    ] {
+        let report = after_a_loss(what);
+        assert_eq!(report.kinds(), [expected], "{report}");
+    }
+    // Killed once more: now it may be gone.
+    let report = after_a_loss(vec![
+        send(6),
+        ack(6, again + 2),
+        Event::BrokerKilled,
+        Event::BrokerStarted,
+        gap(again + 2, again * 2),
+    ]);
+    assert!(report.is_clean(), "{report}");
+}
+
+#[test]
+fn what_was_trimmed_is_neither_lost_nor_served() {
+    let reader = Reader::Consumer(2);
+    let positioned = Event::Positioned {
+        reader,
+        lane: L0,
+        ordinal: 2,
+    };
+    let history = |first: u64| {
+        let mut events = stored(4);
+        // This one had fetched what was trimmed a moment later.
+        events.extend([read(1, 0, 0), Event::LogTrimmed { lane: L0, start: 2 }]);
+        events.push(read(1, 1, 1));
+        events.push(positioned.clone());
+        events.extend((first..4).map(|n| read(2, n, n)));
+        let complete = Expectations {
+            complete: true,
+            ..Expectations::default()
+        };
+        judge(events, complete)
+    };
+    assert!(history(2).is_clean(), "{}", history(2));
+    assert_eq!(
+        history(1).anomalies,
+        [Anomaly::BelowStart {
+            reader,
+            place: kera_history::Place {
+                lane: L0,
+                ordinal: 1
+            },
+            start: 2
+        }]
+    );
+    assert_eq!(history(3).kinds(), [AnomalyKind::Lost], "not trimmed");
+}
+
 #[test]
 fn nobody_has_lost_what_nobody_came_past() {
     let mut events = stored(3);

@@ -8,6 +8,7 @@ use kera_protocol::ids::{GroupId, Ordinal};
 
 use crate::group::Group;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Rank, mutex};
+use crate::waiters::Waiters;
 
 /// Tracks a lane's groups in order and moves the head over those whose bytes are durable.
 ///
@@ -16,6 +17,7 @@ use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Rank, mutex};
 pub struct LaneHead {
     ordinal: AtomicU64,
     failures: AtomicU64,
+    news: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -25,13 +27,7 @@ struct Inner {
     groups: VecDeque<Arc<Group>>,
     /// Address of the head within the first of them.
     address: u64,
-    waiters: Vec<Waiter>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    until: Ordinal,
-    waker: Waker,
+    waiters: Waiters,
 }
 
 impl LaneHead {
@@ -41,6 +37,7 @@ impl LaneHead {
         Self {
             ordinal: AtomicU64::new(ordinal),
             failures: AtomicU64::new(0),
+            news: AtomicU64::new(0),
             inner,
         }
     }
@@ -85,7 +82,8 @@ impl LaneHead {
             }
             if ordinal > shown {
                 self.ordinal.store(ordinal, Ordering::Release);
-                take_due(&mut inner.waiters, ordinal, &mut wake);
+                self.news.fetch_add(1, Ordering::AcqRel);
+                inner.waiters.take_due(ordinal, &mut wake);
             }
             ordinal
         };
@@ -103,25 +101,15 @@ impl LaneHead {
         if self.ordinal.load(Ordering::Acquire) >= until {
             return false;
         }
-        if let Some(known) = inner.waiters.iter_mut().find(|w| w.waker.will_wake(waker)) {
-            // One waker waits for its nearest ordinal; once woken it looks at all it waits for.
-            known.until = known.until.min(until);
-        } else {
-            inner.waiters.push(Waiter {
-                until,
-                waker: waker.clone(),
-            });
-        }
+        // One waker waits for its nearest ordinal; once woken it looks at all it waits for.
+        inner.waiters.add(until, waker);
         true
     }
 
     /// Forgets a waker that will not be waited on any more, so that an idle lane does not collect
     /// those of connections that have gone.
     pub fn forget(&self, waker: &Waker) {
-        self.inner
-            .lock()
-            .waiters
-            .retain(|w| !w.waker.will_wake(waker));
+        self.inner.lock().waiters.forget(waker);
     }
 
     /// Counts the times that bytes above the head were given up; a waiter that sees it change
@@ -130,20 +118,22 @@ impl LaneHead {
         self.failures.load(Ordering::Acquire)
     }
 
+    /// Counts the times that waiters were woken: whoever looked, then waits, and sees it unchanged still
+    /// waits. One waker may wait at many heads; this tells which of them woke it.
+    pub fn news(&self) -> u64 {
+        self.news.load(Ordering::Acquire)
+    }
+
     /// Forgets every group above the head, because their bytes will never be durable, and wakes all.
     pub fn abandon(&self) -> Vec<Arc<Group>> {
         let (groups, waiters) = {
             let mut inner = self.inner.lock();
             self.failures.fetch_add(1, Ordering::AcqRel);
+            self.news.fetch_add(1, Ordering::AcqRel);
             inner.address = 0;
-            (
-                std::mem::take(&mut inner.groups),
-                std::mem::take(&mut inner.waiters),
-            )
+            (std::mem::take(&mut inner.groups), inner.waiters.take_all())
         };
-        for waiter in waiters {
-            waiter.waker.wake();
-        }
+        waiters.into_iter().for_each(Waker::wake);
         groups.into()
     }
 
@@ -156,10 +146,12 @@ impl LaneHead {
 
     /// Wakes every waiter without moving the head.
     pub fn wake_all(&self) {
-        let waiters = std::mem::take(&mut self.inner.lock().waiters);
-        for waiter in waiters {
-            waiter.waker.wake();
-        }
+        let waiters = {
+            let mut inner = self.inner.lock();
+            self.news.fetch_add(1, Ordering::AcqRel);
+            inner.waiters.take_all()
+        };
+        waiters.into_iter().for_each(Waker::wake);
     }
 
     /// The address up to which `group` may be read.
@@ -183,14 +175,31 @@ impl LaneHead {
     }
 }
 
-/// Moves the wakers of those whose ordinal is reached to `wake`.
-fn take_due(waiters: &mut Vec<Waiter>, ordinal: Ordinal, wake: &mut Vec<Waker>) {
-    let mut at = 0;
-    while at < waiters.len() {
-        if waiters[at].until <= ordinal {
-            wake.push(waiters.swap_remove(at).waker);
-        } else {
-            at += 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_is_what_wakes() {
+        let head = LaneHead::new(5);
+        assert!(!head.wait(5, Waker::noop()), "it is there already");
+        let mut seen = head.news();
+        for wake in [LaneHead::wake_all, |head: &LaneHead| {
+            head.abandon();
+        }] {
+            assert!(head.wait(6, Waker::noop()));
+            assert_eq!(head.news(), seen, "waiting is none");
+            wake(&head);
+            assert_eq!(head.waiting(), 0);
+            assert!(head.news() > seen);
+            seen = head.news();
         }
+        assert!(head.wait(6, Waker::noop()));
+        head.raise(9);
+        assert_eq!((head.news(), head.waiting()), (seen, 1), "nobody was woken");
+        head.forget(Waker::noop());
+        assert_eq!((head.news(), head.waiting()), (seen, 0));
+        assert_eq!(head.advance(), 9);
+        assert_eq!(head.news(), seen, "it did not move");
     }
 }

@@ -26,5 +26,6 @@ pub mod pump;
 pub mod read;
 pub mod scan;
 pub mod sync;
+mod waiters;
 pub mod window;
 mod writer;

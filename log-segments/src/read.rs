@@ -278,16 +278,32 @@ impl Group {
         )
     }
 
-    /// The place of the first batch with a record at or after `timestamp`, or the end.
+    /// The place of the first batch that has ordinals at or above `from` and, by its header, a record
+    /// at or after `timestamp`, or the end.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn locate_time(&self, timestamp: i64, cached_only: bool) -> Result<Place, ReadError> {
+    pub fn locate_time(
+        &self,
+        timestamp: i64,
+        from: Ordinal,
+        cached_only: bool,
+    ) -> Result<Place, ReadError> {
         self.walk(
             cached_only,
             None,
-            |index| index.floor_time(timestamp),
-            |header| header.max_timestamp >= timestamp,
+            |index| {
+                let by_time = index.floor_time(timestamp)?;
+                let by_ordinal = index.floor_ordinal(from);
+                Some(by_ordinal.map_or(by_time, |entry| {
+                    if entry.address > by_time.address {
+                        entry
+                    } else {
+                        by_time
+                    }
+                }))
+            },
+            |header| header.max_timestamp >= timestamp && header.next_ordinal() > from,
         )
     }
 

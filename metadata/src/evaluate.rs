@@ -10,7 +10,7 @@ use crate::encode::{Record, decode_revision, decode_value, encode_value};
 use crate::error::{Conflict, MetadataError};
 use crate::guard::{Guards, distinct, not_back, unguarded};
 use crate::key::{self, Key};
-use crate::record::{GroupRecord, StreamRecord, StreamletRecord};
+use crate::record::{Counter, GroupRecord, StreamRecord, StreamletRecord};
 use crate::transaction::{Compare, Transaction, Write};
 
 /// An ordered map of bytes, inside a write that is not yet durable.
@@ -105,7 +105,7 @@ pub(crate) fn evaluate(
             match write {
                 Write::PutStream(r) => view.put_stream(r, &guards, revision)?,
                 Write::DeleteStream(id) => {
-                    view.delete_stream(*id, &guards)?;
+                    view.delete_stream(*id, &guards, revision)?;
                     deleted.push(*id);
                 }
                 Write::PutStreamlet(r) => view.put_streamlet(r, &guards, revision)?,
@@ -137,6 +137,14 @@ pub(crate) fn evaluate(
                 Write::DeleteBroker(_) => {
                     guards.require_existing(write)?;
                     view.changes.insert(write.key().encode(), None);
+                }
+                Write::PutCounter {
+                    counter: Counter::EpochFloor,
+                    ..
+                } => {
+                    return Err(MetadataError::invalid(
+                        "the floor of epochs is raised by deleting streams only; leave it out",
+                    ));
                 }
                 Write::PutCounter { counter, value } => {
                     let Some(old) = guards.counters.get(counter) else {
@@ -304,7 +312,12 @@ impl View<'_> {
         Ok(())
     }
 
-    fn delete_stream(&mut self, id: StreamId, guards: &Guards) -> Result<(), MetadataError> {
+    fn delete_stream(
+        &mut self,
+        id: StreamId,
+        guards: &Guards,
+        revision: u64,
+    ) -> Result<(), MetadataError> {
         guards.require_existing(&Write::DeleteStream(id))?;
         let key = Key::Stream(id);
         let Some(Record::Stream(old)) = self.record(&key)? else {
@@ -313,7 +326,26 @@ impl View<'_> {
         self.changes.insert(key.encode(), None);
         self.changes
             .insert(Key::StreamName(old.name).encode(), None);
+        let floor = self.epoch_floor()?;
+        let mut highest = floor;
+        for number in 0..old.config.streamlets {
+            if let Some(streamlet) = self.streamlet(id, StreamletId(number))? {
+                highest = highest.max(u64::from(streamlet.epoch.0));
+            }
+        }
+        if highest > floor {
+            let key = Key::Counter(Counter::EpochFloor);
+            self.put(&key, &Record::Counter(highest), revision);
+        }
         Ok(())
+    }
+
+    /// The highest epoch of all streamlets of deleted streams.
+    fn epoch_floor(&self) -> Result<u64, MetadataError> {
+        Ok(match self.record(&Key::Counter(Counter::EpochFloor))? {
+            Some(Record::Counter(floor)) => floor,
+            _ => 0,
+        })
     }
 
     fn put_streamlet(
@@ -337,8 +369,19 @@ impl View<'_> {
             ));
         }
         check::streamlet(record, self.limits(record.stream)?)?;
-        if let Some(old) = self.streamlet(record.stream, record.streamlet)? {
-            check::streamlet_change(&old, record)?;
+        match self.streamlet(record.stream, record.streamlet)? {
+            Some(old) => check::streamlet_change(&old, record)?,
+            None => {
+                let (floor, epoch) = (self.epoch_floor()?, u64::from(record.epoch.0));
+                if epoch <= floor {
+                    return Err(Conflict::MovesBack {
+                        key,
+                        current: floor + 1,
+                        written: epoch,
+                    }
+                    .into());
+                }
+            }
         }
         self.put(&key, &Record::Streamlet(record.clone()), revision);
         Ok(())

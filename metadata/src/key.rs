@@ -50,6 +50,7 @@ impl Key {
         match self {
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
+            Key::Counter(Counter::EpochFloor) => join(COUNTER, &[&[2]]),
             Key::Group(key) => join(
                 GROUP,
                 &[
@@ -82,6 +83,7 @@ impl Key {
             BROKER => Key::Broker(u32::from_be_bytes(take(rest)?)),
             COUNTER => match take::<1>(rest)? {
                 [1] => Key::Counter(Counter::ProducerIds),
+                [2] => Key::Counter(Counter::EpochFloor),
                 _ => return None,
             },
             GROUP => Key::Group(GroupKey {
@@ -174,6 +176,7 @@ mod tests {
         prop_oneof![
             any::<u32>().prop_map(Key::Broker),
             Just(Key::Counter(Counter::ProducerIds)),
+            Just(Key::Counter(Counter::EpochFloor)),
             (stream.clone(), any::<u32>(), any::<u64>()).prop_map(|(stream, t, g)| {
                 Key::Group(GroupKey {
                     stream,

@@ -37,7 +37,7 @@
 //! | [`GroupRecord`] | stream, streamlet, group | lane, epoch, state, where it begins and ends, copies |
 //! | [`LaneStart`] | stream, streamlet, lane | the least ordinal that may be read |
 //! | [`BrokerRecord`] | broker | address and incarnation |
-//! | [`Counter`] | counter | the next producer id |
+//! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! Commits of consumers are not here: they are too many, and live in an internal stream.
@@ -66,6 +66,9 @@
 //! * **A stream is one piece.** Name, streamlets, `lane_by` and sizes are fixed at creation, lanes
 //!   only grow, and a generation of lanes that was recorded stays. Deleting a stream deletes its
 //!   name, streamlets, groups and log starts in the same transaction, and frees the name.
+//! * **Epochs rise for a name as well.** A deletion leaves its streamlets' highest epoch as the store's
+//!   floor, and streamlets that are created later begin above it: a client that knew the deleted
+//!   stream takes nothing of the new one for older than what it has seen.
 //!
 //! # Outcomes
 //!
@@ -89,7 +92,7 @@
 //!   stream last; until then nobody sees them.
 //! * **Checks against what is there** (a group only moves forward, and the like) rest on records that
 //!   the transaction compares; the store reads them first and adds their revisions as comparisons.
-//! * **Deleting a stream** is five operations, three of them ranges.
+//! * **Deleting a stream** is six operations, three of them ranges, and compares the floor of epochs.
 //! * **Unknown outcomes**: a timeout or a lost connection is one. They are rare here and common there.
 #![forbid(unsafe_code)]
 

@@ -224,6 +224,9 @@ pub struct LaneStart {
 pub enum Counter {
     /// The least producer id that was never given out; ids begin at 1.
     ProducerIds,
+    /// The highest epoch that a streamlet of a deleted stream had; new streamlets begin above it, so
+    /// that epochs also rise where a name is used again. Only the store writes it, with the deletion.
+    EpochFloor,
 }
 
 /// Everything that a store holds, or everything of one streamlet. Each list is sorted by its key:

@@ -17,7 +17,8 @@ use crate::transaction::{Committed, Compare, Transaction, Write};
 /// What is called with a transaction's outcome.
 pub type Done = Box<dyn FnOnce(Result<Committed, MetadataError>) + Send>;
 
-/// The epoch of a streamlet that was just created.
+/// The epoch of a streamlet that was just created, where no stream was ever deleted; else it begins
+/// above [`Counter::EpochFloor`].
 pub const FIRST_EPOCH: Epoch = Epoch(1);
 /// The id of a streamlet's first group.
 pub const FIRST_GROUP: GroupId = GroupId(1);
@@ -138,6 +139,8 @@ pub trait MetadataStore: Send + Sync + 'static {
     /// Creates a stream with all its streamlets, owned by `owner`, in one transaction. Answers them
     /// with their revisions. Blocks; [`creation`] is the transaction for callers that must not.
     ///
+    /// Their epoch is above that of every streamlet of a stream that was deleted.
+    ///
     /// # Errors
     /// [`Conflict::StreamExists`] if the name is taken; what [`StreamRecord`] forbids as invalid.
     fn create_stream(
@@ -145,12 +148,22 @@ pub trait MetadataStore: Send + Sync + 'static {
         stream: StreamRecord,
         owner: u32,
     ) -> Result<(StreamRecord, Vec<StreamletRecord>), MetadataError> {
-        let (transaction, mut streamlets) = creation(&stream, owner)?;
-        let revision = self.commit(transaction)?.revision;
-        for streamlet in &mut streamlets {
-            streamlet.revision = revision;
+        let mut floor = self.counter(Counter::EpochFloor)?;
+        for _ in 0..ATTEMPTS {
+            let (transaction, mut streamlets) = creation(&stream, owner, floor)?;
+            match self.commit(transaction) {
+                Ok(Committed { revision }) => {
+                    for streamlet in &mut streamlets {
+                        streamlet.revision = revision;
+                    }
+                    return Ok((StreamRecord { revision, ..stream }, streamlets));
+                }
+                // Another stream was deleted meanwhile.
+                Err(MetadataError::Conflict(Conflict::Counter { found, .. })) => floor = found,
+                Err(error) => return Err(error),
+            }
         }
-        Ok((StreamRecord { revision, ..stream }, streamlets))
+        Err(MetadataError::Overloaded { waiting: 0 })
     }
 
     /// Gives every streamlet of `owner` its next epoch, in as few transactions as the store allows,
@@ -198,21 +211,31 @@ pub trait MetadataStore: Send + Sync + 'static {
 }
 
 /// The transaction that creates `stream` with all its streamlets, owned by `owner`, and the
-/// streamlets, whose revision the outcome tells.
+/// streamlets, whose revision the outcome tells. `floor` is the value of [`Counter::EpochFloor`], 0 in
+/// a store where no stream was ever deleted; the transaction compares it.
 ///
 /// # Errors
 /// Settings that are illegal, as invalid: nothing is made of a number of streamlets not yet checked.
 pub fn creation(
     stream: &StreamRecord,
     owner: u32,
+    floor: u64,
 ) -> Result<(Transaction, Vec<StreamletRecord>), MetadataError> {
     stream.config.validate()?;
+    let epoch = match u32::try_from(floor) {
+        Ok(floor) if floor < i32::MAX as u32 => Epoch(floor + FIRST_EPOCH.0),
+        _ => {
+            return Err(MetadataError::invalid(
+                "this store has used up its epochs; create the stream in a new data directory",
+            ));
+        }
+    };
     let streamlets: Vec<_> = (0..stream.config.streamlets)
         .map(|number| StreamletRecord {
             stream: stream.id,
             streamlet: StreamletId(number),
             owner,
-            epoch: FIRST_EPOCH,
+            epoch,
             next_group: FIRST_GROUP,
             revision: 0,
         })
@@ -227,6 +250,10 @@ pub fn creation(
         Compare::StreamRevision {
             id: stream.id,
             revision: 0,
+        },
+        Compare::CounterValue {
+            counter: Counter::EpochFloor,
+            value: floor,
         },
     ];
     Ok((Transaction::new(compare, write), streamlets))

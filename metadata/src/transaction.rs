@@ -100,7 +100,8 @@ pub enum Write {
     /// Creates or changes a stream. Requires [`Compare::StreamRevision`] or, for a new one,
     /// [`Compare::StreamAbsent`].
     PutStream(StreamRecord),
-    /// Deletes a stream with its name, streamlets, groups and log starts. Requires
+    /// Deletes a stream with its name, streamlets, groups and log starts, and raises
+    /// [`Counter::EpochFloor`] to its streamlets' highest epoch. Requires
     /// [`Compare::StreamRevision`] of the stream as it is; no other write may touch the stream.
     DeleteStream(StreamId),
     /// Creates or changes a streamlet. Requires [`Compare::StreamletEpoch`] or
@@ -123,7 +124,7 @@ pub enum Write {
     PutBroker(BrokerRecord),
     /// Forgets a broker. Requires [`Compare::BrokerRevision`] of the broker as it is.
     DeleteBroker(u32),
-    /// Moves a counter up. Requires [`Compare::CounterValue`].
+    /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
         counter: Counter,
@@ -153,8 +154,9 @@ impl Write {
         match self {
             // The record and its name.
             Write::PutStream(_) => 2,
-            // The record, its name, and the ranges of streamlets, groups and log starts.
-            Write::DeleteStream(_) => 5,
+            // The record, its name, the floor of epochs, and the ranges of streamlets, groups and log
+            // starts.
+            Write::DeleteStream(_) => 6,
             _ => 1,
         }
     }

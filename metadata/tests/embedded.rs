@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 
 use kera_metadata::*;
+use kera_protocol::ids::Epoch;
 use support::*;
 
 fn open(path: &Path) -> Result<EmbeddedStore, MetadataError> {
@@ -32,13 +33,31 @@ fn what_was_committed_is_there_after_a_restart() {
 }
 
 #[test]
+fn the_floor_of_epochs_is_there_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = embedded(&directory);
+    let (old, _) = store.create_stream(stream("a"), 1).unwrap();
+    store.bump_epochs(1).unwrap();
+    let old = store.stream(old.id).unwrap().unwrap();
+    store.commit(delete_stream(&old)).unwrap();
+    drop(store);
+    let store = embedded(&directory);
+    assert_eq!(
+        store.load().unwrap().counters,
+        vec![(Counter::EpochFloor, 2)]
+    );
+    let (_, streamlets) = store.create_stream(stream("a"), 1).unwrap();
+    assert!(streamlets.iter().all(|s| s.epoch == Epoch(3)));
+}
+
+#[test]
 fn an_acknowledged_transaction_is_in_the_file_before_its_callback_runs() {
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(embedded(&directory));
     let (sender, receiver) = mpsc::sync_channel(32);
     for n in 0..20 {
         let name = format!("s{n}");
-        let (transaction, _) = creation(&stream(&name), 1).unwrap();
+        let (transaction, _) = creation(&stream(&name), 1, 0).unwrap();
         let (from, to) = (store.path().to_path_buf(), directory.path().join(&name));
         let sender = sender.clone();
         store.submit(

@@ -14,7 +14,7 @@ fn nothing_happens_before_it_is_run() {
     let told = Arc::new(AtomicUsize::new(0));
     for n in 0..3 {
         let told = told.clone();
-        let (transaction, _) = creation(&stream(&format!("s{n}")), 1).unwrap();
+        let (transaction, _) = creation(&stream(&format!("s{n}")), 1, 0).unwrap();
         store.submit(
             transaction,
             Box::new(move |outcome| {
@@ -61,7 +61,7 @@ fn planted_faults_strike_the_transaction_they_name() {
 fn a_copy_after_a_kill_has_what_was_committed_and_nothing_that_waited() {
     let store = MemoryStore::manual();
     store.create_stream(stream("a"), 1).unwrap();
-    let (waiting, _) = creation(&stream("b"), 1).unwrap();
+    let (waiting, _) = creation(&stream("b"), 1, 0).unwrap();
     let future = store.commit_async(waiting);
     let copy = store.copy_after_kill();
     assert_eq!(copy.load().unwrap(), store.load().unwrap());

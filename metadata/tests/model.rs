@@ -118,6 +118,8 @@ struct Model {
     groups: BTreeMap<GroupKey, GroupRecord>,
     starts: BTreeMap<LaneKey, LaneStart>,
     ids: u64,
+    /// Highest epoch of a deleted stream's streamlets.
+    floor: u64,
 }
 
 /// A transaction being built, with the model as it is to be once it took effect.
@@ -145,10 +147,13 @@ impl Model {
             streamlets: self.streamlets.values().cloned().collect(),
             groups: self.groups.values().cloned().collect(),
             lane_starts: self.starts.values().copied().collect(),
-            counters: match self.ids {
-                0 => vec![],
-                ids => vec![(Counter::ProducerIds, ids)],
-            },
+            counters: [
+                (Counter::ProducerIds, self.ids),
+                (Counter::EpochFloor, self.floor),
+            ]
+            .into_iter()
+            .filter(|(_, value)| *value > 0)
+            .collect(),
             ..Image::default()
         }
     }
@@ -171,16 +176,36 @@ impl Model {
             refused,
             ..
         } = building;
+        // A deletion in the same transaction raises the floor under what is created.
+        let creates = transaction.write.iter().any(|w| match w {
+            Write::PutStream(r) => !self.streams.contains_key(&r.id),
+            _ => false,
+        });
+        let refused = refused || (creates && self.floor_after(&transaction) > self.floor);
         if refused {
             return (transaction, None);
         }
         if !transaction.write.is_empty() {
             self.revision += 1;
+            self.floor = self.floor_after(&transaction);
             for write in &transaction.write {
                 self.apply(write);
             }
         }
         (transaction, Some(self.revision))
+    }
+
+    /// The floor of epochs after a transaction.
+    fn floor_after(&self, transaction: &Transaction) -> u64 {
+        let deleted = transaction.write.iter().filter_map(|w| match w {
+            Write::DeleteStream(id) => Some(*id),
+            _ => None,
+        });
+        let epochs = deleted.flat_map(|id| {
+            let of_stream = self.streamlets.values().filter(move |s| s.stream == id);
+            of_stream.map(|s| u64::from(s.epoch.0))
+        });
+        epochs.fold(self.floor, u64::max)
     }
 
     fn apply(&mut self, write: &Write) {
@@ -232,7 +257,7 @@ impl Model {
                     ..StreamConfig::default()
                 };
                 let record = StreamRecord::new(format!("s{name}"), config, 1);
-                let (creation, _) = creation(&record, 1).unwrap();
+                let (creation, _) = creation(&record, 1, self.floor).unwrap();
                 t.compare.extend(creation.compare);
                 // Room for every group id that parts name, so that they need not raise it.
                 t.write.extend(creation.write.into_iter().map(|w| match w {

@@ -12,7 +12,7 @@ fn a_closed_store_finishes_what_waits_and_refuses_the_rest() {
     on_each_store(|store| {
         let futures: Vec<_> = (0..50)
             .map(|n| {
-                let (transaction, _) = creation(&stream(&format!("s{n}")), 1).unwrap();
+                let (transaction, _) = creation(&stream(&format!("s{n}")), 1, 0).unwrap();
                 store.commit_async(transaction)
             })
             .collect();
@@ -64,7 +64,7 @@ fn a_callback_may_submit_again() {
         store.submit(
             Transaction::default(),
             Box::new(move |_| {
-                let (transaction, _) = creation(&stream("a"), 1).unwrap();
+                let (transaction, _) = creation(&stream("a"), 1, 0).unwrap();
                 again.submit(
                     transaction,
                     Box::new(move |outcome| sender.send(outcome).unwrap()),

@@ -635,3 +635,68 @@ fn the_largest_stream_is_created_and_deleted_at_once() {
         assert!(store.load().unwrap().streamlets.is_empty());
     });
 }
+
+#[test]
+fn epochs_rise_over_the_deletion_of_a_name() {
+    on_each_store(|store| {
+        let (first, streamlets) = store.create_stream(stream("a"), 9).unwrap();
+        assert!(streamlets.iter().all(|s| s.epoch == FIRST_EPOCH));
+        let (other, _) = store.create_stream(stream("b"), 9).unwrap();
+        for _ in 0..3 {
+            store.bump_epochs(9).unwrap();
+        }
+        store.commit(delete_stream(&first)).unwrap();
+        assert_eq!(store.counter(Counter::EpochFloor).unwrap(), 4);
+        let (again, streamlets) = store.create_stream(stream("a"), 9).unwrap();
+        assert!(streamlets.iter().all(|s| s.epoch == Epoch(5)));
+        // Whichever stream is deleted, the floor never falls.
+        store.commit(delete_stream(&other)).unwrap();
+        assert_eq!(store.counter(Counter::EpochFloor).unwrap(), 4);
+        store.commit(delete_stream(&again)).unwrap();
+        let (_, streamlets) = store.create_stream(stream("c"), 9).unwrap();
+        assert!(streamlets.iter().all(|s| s.epoch == Epoch(6)));
+    });
+}
+
+#[test]
+fn a_streamlet_at_or_below_the_floor_is_refused_and_nobody_else_moves_it() {
+    on_each_store(|store| {
+        let (old, _) = store.create_stream(stream("a"), 9).unwrap();
+        store.commit(delete_stream(&old)).unwrap();
+        // As of a caller that knows nothing of the deletion.
+        let (stale, _) = creation(&stream("a"), 9, 0).unwrap();
+        assert!(matches!(
+            assert_conflict(store.commit(stale.clone())),
+            Conflict::Counter {
+                expected: 0,
+                found: 1,
+                ..
+            }
+        ));
+        let compare = |c: &Compare| !matches!(c, Compare::CounterValue { .. });
+        let unguarded = Transaction {
+            compare: stale.compare.into_iter().filter(compare).collect(),
+            write: stale.write,
+        };
+        assert!(matches!(
+            assert_conflict(store.commit(unguarded)),
+            Conflict::MovesBack {
+                current: 2,
+                written: 1,
+                ..
+            }
+        ));
+        let counter = Counter::EpochFloor;
+        assert_invalid(
+            store.commit(Transaction::new(
+                vec![Compare::CounterValue { counter, value: 1 }],
+                vec![Write::PutCounter { counter, value: 9 }],
+            )),
+            "deleting streams",
+        );
+        assert!(creation(&stream("a"), 9, i32::MAX as u64).is_err());
+        let (last, streamlets) = creation(&stream("a"), 9, i32::MAX as u64 - 1).unwrap();
+        assert_eq!(streamlets[0].epoch, Epoch(i32::MAX as u32));
+        assert!(store.commit(last).is_err(), "the floor is another");
+    });
+}

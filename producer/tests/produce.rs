@@ -20,13 +20,7 @@ fn value(index: usize) -> String {
 #[tokio::test]
 async fn records_of_a_key_reach_their_lane_in_order_and_handles_tell_where() {
     let broker = Broker::start(3, 4).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .batch_size(1 << 10)
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().batch_size(1 << 10).build().await.unwrap();
     let mut deliveries = Vec::new();
     for index in 0..5_000 {
         let key = format!("key {}", index % 50);
@@ -57,9 +51,8 @@ async fn records_of_a_key_reach_their_lane_in_order_and_handles_tell_where() {
 #[tokio::test]
 async fn records_without_key_spread_over_all_lanes_batch_by_batch() {
     let broker = Broker::start(2, 2).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
+    let producer = broker
+        .producer()
         .batch_size(2 << 10)
         .linger(LONG)
         .build()
@@ -93,9 +86,8 @@ async fn everything_about_a_record_arrives_under_every_compression() {
         Compression::Zstd,
     ] {
         let broker = Broker::start(1, 1).await;
-        let producer = Producer::builder()
-            .bootstrap(&broker.bootstrap)
-            .stream("s")
+        let producer = broker
+            .producer()
             .compression(compression)
             .batch_size(4 << 10)
             .build()
@@ -152,13 +144,7 @@ async fn everything_about_a_record_arrives_under_every_compression() {
 async fn a_batch_that_is_not_full_goes_out_after_its_linger() {
     let broker = Broker::start(1, 1).await;
     for linger in [Duration::ZERO, Duration::from_millis(5)] {
-        let producer = Producer::builder()
-            .bootstrap(&broker.bootstrap)
-            .stream("s")
-            .linger(linger)
-            .build()
-            .await
-            .unwrap();
+        let producer = broker.producer().linger(linger).build().await.unwrap();
         for _ in 0..10 {
             let delivery = producer.append(&Record::of_value(b"alone")).unwrap();
             delivery.await.unwrap();
@@ -170,9 +156,8 @@ async fn a_batch_that_is_not_full_goes_out_after_its_linger() {
 #[tokio::test]
 async fn without_linger_batches_grow_while_the_broker_is_busy() {
     let broker = Broker::start(1, 1).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
+    let producer = broker
+        .producer()
         .linger(Duration::ZERO)
         .build()
         .await
@@ -196,9 +181,8 @@ async fn without_linger_batches_grow_while_the_broker_is_busy() {
 async fn memory_is_bounded_and_appends_wait_for_it() {
     let broker = Broker::start(1, 1).await;
     let limit = 64 << 10;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
+    let producer = broker
+        .producer()
         .batch_size(8 << 10)
         .memory_limit(limit)
         .build()
@@ -239,13 +223,7 @@ async fn memory_is_bounded_and_appends_wait_for_it() {
 #[tokio::test]
 async fn large_records_have_a_batch_of_their_own_and_too_large_ones_are_refused() {
     let broker = Broker::start(1, 1).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .batch_size(4 << 10)
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().batch_size(4 << 10).build().await.unwrap();
     let large = vec![1; 500_000];
     producer.append(&Record::of_value(b"before")).unwrap();
     let place = producer.append(&Record::of_value(&large)).unwrap();
@@ -262,13 +240,7 @@ async fn large_records_have_a_batch_of_their_own_and_too_large_ones_are_refused(
 #[tokio::test]
 async fn closing_sends_what_is_open_and_takes_no_more() {
     let broker = Broker::start(2, 1).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .linger(LONG)
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().linger(LONG).build().await.unwrap();
     for index in 0..10 {
         let key = index.to_string();
         producer
@@ -291,12 +263,7 @@ async fn closing_sends_what_is_open_and_takes_no_more() {
 async fn dropping_the_producer_fails_what_is_not_acknowledged() {
     let broker = Broker::start(1, 1).await;
     broker.hold(true);
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().build().await.unwrap();
     let delivery = producer.append(&Record::of_value(b"v")).unwrap();
     drop(producer);
     let error = delivery.await.unwrap_err();
@@ -314,12 +281,7 @@ async fn with_lanes_by_producer_the_owner_picks_the_lane() {
         ..v1::StreamConfig::default()
     })
     .await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().build().await.unwrap();
     for index in 0..20 {
         let key = index.to_string();
         let delivery = producer
@@ -337,15 +299,17 @@ async fn with_lanes_by_producer_the_owner_picks_the_lane() {
 #[tokio::test]
 async fn wrong_settings_and_unknown_streams_are_refused_at_once() {
     let broker = Broker::start(1, 1).await;
-    let build = || Producer::builder().bootstrap(&broker.bootstrap).stream("s");
     for (name, builder) in [
         ("stream", Producer::builder().bootstrap(&broker.bootstrap)),
-        ("batch_size", build().batch_size(10)),
-        ("memory_limit", build().memory_limit(10)),
-        ("max_in_flight_batches", build().max_in_flight_batches(17)),
-        ("deadline", build().deadline(Duration::ZERO)),
-        ("deadline", build().deadline(Duration::MAX)),
-        ("linger", build().linger(Duration::from_secs(30))),
+        ("batch_size", broker.producer().batch_size(10)),
+        ("memory_limit", broker.producer().memory_limit(10)),
+        (
+            "max_in_flight_batches",
+            broker.producer().max_in_flight_batches(17),
+        ),
+        ("deadline", broker.producer().deadline(Duration::ZERO)),
+        ("deadline", broker.producer().deadline(Duration::MAX)),
+        ("linger", broker.producer().linger(Duration::from_secs(30))),
     ] {
         match builder.build().await.unwrap_err() {
             BuildError::Setting { name: wrong, .. } => assert_eq!(wrong, name),
@@ -353,20 +317,14 @@ async fn wrong_settings_and_unknown_streams_are_refused_at_once() {
         }
     }
     broker.state.lock().gone = true;
-    let error = build().build().await.unwrap_err();
+    let error = broker.producer().build().await.unwrap_err();
     assert!(error.to_string().contains("UNKNOWN_STREAM"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_threads_append_at_once() {
     let broker = Broker::start(2, 2).await;
-    let producer = Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .batch_size(4 << 10)
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.producer().batch_size(4 << 10).build().await.unwrap();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let producer = producer.clone();

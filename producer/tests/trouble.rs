@@ -3,24 +3,23 @@
 mod fake;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fake::{Action, Broker};
 use kera_producer::{AppendError, ProduceError, Producer, ProducerBuilder, Record, RetryPolicy};
+use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::ErrorCode;
+use kera_protocol::v1;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 fn builder(broker: &Broker) -> ProducerBuilder {
-    Producer::builder()
-        .bootstrap(&broker.bootstrap)
-        .stream("s")
-        .batch_size(1 << 10)
-        .retry(RetryPolicy {
-            first: Duration::from_millis(1),
-            longest: Duration::from_millis(10),
-            deadline: Duration::from_secs(20),
-        })
+    broker.producer().batch_size(1 << 10).retry(RetryPolicy {
+        first: Duration::from_millis(1),
+        longest: Duration::from_millis(10),
+        deadline: Duration::from_secs(20),
+    })
 }
 
 /// How many random runs: `KERA_SEEDS`, or a few.
@@ -171,6 +170,54 @@ async fn a_gap_after_acknowledged_batches_ends_the_lane() {
     assert_eq!(error.code(), Some(ErrorCode::SequenceGap));
     let error = producer.append(&Record::of_value(b"v")).unwrap_err();
     assert!(matches!(error, AppendError::LaneFailed(_)), "{error}");
+}
+
+/// A stream of one lane whose broker has lost the last two acknowledged batches of a producer that
+/// goes on: what became of the records that follow, and all ids that their batches carried.
+async fn after_a_loss(ack: v1::AckPolicy) -> (Arc<Broker>, Producer, Result<(), ProduceError>) {
+    let broker = Broker::start_with(v1::StreamConfig {
+        streamlets: Some(1),
+        lanes: Some(1),
+        max_batch_bytes: Some(1 << 20),
+        ack: Some(ack as i32),
+        ..v1::StreamConfig::default()
+    })
+    .await;
+    let producer = builder(&broker).build().await.unwrap();
+    for step in 0..4 {
+        append(&producer, 1, step * 10..(step + 1) * 10);
+        producer.flush().await.unwrap();
+    }
+    broker.lose_last((0, 0), 2);
+    append(&producer, 1, 40..60);
+    let flushed = producer.flush().await;
+    (broker, producer, flushed)
+}
+
+#[tokio::test]
+async fn what_a_memory_stream_lost_does_not_end_the_lane() {
+    let (broker, producer, flushed) = after_a_loss(v1::AckPolicy::Memory).await;
+    flushed.expect("the lane goes on under a new producer id");
+    append(&producer, 1, 60..100);
+    producer.close().await.unwrap();
+    let stored = broker.values().remove(&(0, 0)).unwrap();
+    let kept: Vec<_> = (0..20).chain(40..100).map(text).collect();
+    assert_eq!(stored, kept, "each of the others once, and in order");
+    let state = broker.state.lock();
+    let mut ids: Vec<_> = state.lanes[&(0, 0)]
+        .iter()
+        .map(|batch| BatchHeader::peek(batch).unwrap().producer_id)
+        .collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 2, "one new id, for one loss");
+}
+
+#[tokio::test]
+async fn what_a_written_stream_lost_ends_the_lane() {
+    let (broker, _, flushed) = after_a_loss(v1::AckPolicy::Written).await;
+    let error = flushed.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::SequenceGap));
+    assert_eq!(broker.values()[&(0, 0)].len(), 20);
 }
 
 #[tokio::test]

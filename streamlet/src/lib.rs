@@ -15,6 +15,7 @@
 
 mod append;
 mod closing;
+mod epochs;
 mod failure;
 mod growth;
 pub mod producers;
@@ -24,12 +25,15 @@ mod recovery;
 mod relane;
 mod roll;
 mod streamlet;
+mod times;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
 pub use closing::Job;
+pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use read::{Found, LaneReadError, LaneReadSpec, Located};
 pub use recovery::{LaneRecords, RecoveredGroup, Recovery};
 pub use streamlet::{Env, GroupView, LaneView, Limits, Settings, Streamlet};
+pub use times::RecordAt;
 pub use trim::Trimmed;

@@ -85,6 +85,16 @@ pub enum LaneReadError {
     Group(#[from] ReadError),
 }
 
+/// What a lane holds at a moment.
+pub(crate) struct History {
+    /// Its groups, oldest first.
+    pub(crate) groups: Vec<Arc<Group>>,
+    /// Its durable head.
+    pub(crate) head: Ordinal,
+    /// Its first readable ordinal.
+    pub(crate) log_start: Ordinal,
+}
+
 struct Target {
     group: Option<Arc<Group>>,
     ordinal: Ordinal,
@@ -291,43 +301,65 @@ impl Streamlet {
     /// # Errors
     /// [`LaneReadError`].
     pub fn find_time(&self, lane: LaneId, timestamp: i64) -> Result<Located, LaneReadError> {
-        let (groups, head, log_start) = {
-            let inner = self.inner.lock();
-            let lanes = inner.lanes.len() as u32;
-            let slot = inner
-                .lanes
-                .get(lane.0 as usize)
-                .ok_or(LaneReadError::UnknownLane {
-                    lane: lane.0,
-                    lanes,
-                })?;
-            (
-                slot.groups.values().cloned().collect::<Vec<_>>(),
-                slot.head.ordinal(),
-                slot.log_start,
-            )
-        };
+        self.find_time_from(lane, timestamp, 0)
+    }
+
+    /// As [`Self::find_time`], of the batches with ordinals at or above `from`.
+    pub(crate) fn find_time_from(
+        &self,
+        lane: LaneId,
+        timestamp: i64,
+        from: Ordinal,
+    ) -> Result<Located, LaneReadError> {
+        let History {
+            groups,
+            head,
+            log_start,
+        } = self.history(lane)?;
+        let from = from.max(log_start);
         for group in groups {
-            if group.max_timestamp() < timestamp {
+            let end = group.end().ordinal;
+            if group.max_timestamp() < timestamp || end <= from {
                 continue;
             }
-            let place = group.locate_time(timestamp, false)?;
-            if place.ordinal >= group.end().ordinal {
+            let place = group.locate_time(timestamp, from, false)?;
+            if place.ordinal >= end {
                 continue;
             }
             if place.ordinal >= head {
                 break;
             }
             let at = Some((group.id(), group.spec().generation, place.address));
-            let at = if place.ordinal < log_start { None } else { at };
+            let at = if place.ordinal < from { None } else { at };
             return Ok(Located {
-                ordinal: place.ordinal.max(log_start),
+                ordinal: place.ordinal.max(from),
                 at,
             });
         }
         Ok(Located {
             ordinal: head,
             at: None,
+        })
+    }
+
+    /// What a lane holds.
+    pub(crate) fn history(&self, lane: LaneId) -> Result<History, LaneReadError> {
+        let inner = self.inner.lock();
+        if self.is_deleted() {
+            return Err(LaneReadError::Deleted);
+        }
+        let lanes = inner.lanes.len() as u32;
+        let slot = inner
+            .lanes
+            .get(lane.0 as usize)
+            .ok_or(LaneReadError::UnknownLane {
+                lane: lane.0,
+                lanes,
+            })?;
+        Ok(History {
+            groups: slot.groups.values().cloned().collect(),
+            head: slot.head.ordinal(),
+            log_start: slot.log_start,
         })
     }
 

@@ -29,6 +29,8 @@ pub struct RecoveredGroup {
     pub generation: u32,
     /// Its epoch.
     pub epoch: Epoch,
+    /// Its first ordinal, if it is recorded: it was begun, even if nothing of it was written.
+    pub first_ordinal: Option<Ordinal>,
     /// How it was closed; `None` if it is open or was only recorded ahead.
     pub closed: Option<Closed>,
     /// The boot in which it was opened.

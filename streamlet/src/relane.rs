@@ -62,6 +62,8 @@ struct Open {
 
 struct Missing {
     spec: GroupSpec,
+    /// Where it began, as recorded. Above `at` if the end of a group before it is lost as well.
+    first: Option<Ordinal>,
     /// Where the lane ended before it.
     at: Ordinal,
     /// Where it goes on; not known before the next group that counts.
@@ -290,6 +292,7 @@ impl<'a> LaneBuild<'a> {
         self.unknown += 1;
         self.missing.push(Missing {
             spec,
+            first: record.first_ordinal,
             at: self.end(),
             next: None,
             damage,
@@ -447,15 +450,16 @@ impl<'a> LaneBuild<'a> {
                 continue;
             };
             self.out.reports.push(damage.clone());
+            let first = missing.first.unwrap_or(missing.at);
             self.out.changes.push(GroupChange::Close(Closed {
                 group: self.streamlet.group_name(missing.spec.group),
                 lane: self.lane,
                 epoch: missing.spec.epoch,
-                first_ordinal: missing.at,
+                first_ordinal: first,
                 data_start: 0,
                 length: 0,
-                end_ordinal: missing.at,
-                next_ordinal: missing.next.unwrap_or(missing.at),
+                end_ordinal: first,
+                next_ordinal: missing.next.unwrap_or(first).max(first),
                 max_timestamp: i64::MIN,
                 closed_ms: self.now_ms,
                 damage,

@@ -337,6 +337,17 @@ impl Streamlet {
             .map(|l| (l.log_start, l.head.ordinal()))
     }
 
+    /// After the last record appended to a lane, durable or not; cheap.
+    pub fn log_end(&self, lane: LaneId) -> Option<Ordinal> {
+        let inner = self.inner.lock();
+        let lane = inner.lanes.get(lane.0 as usize)?;
+        Some(match &lane.slot {
+            LaneSlot::Active(active) => active.tail.lock().writer.next_ordinal(),
+            LaneSlot::Idle(carry) => carry.next_ordinal,
+            LaneSlot::Failed(_) => lane.head.ordinal(),
+        })
+    }
+
     /// Start and durable head of every lane; cheap.
     pub fn bounds(&self) -> Vec<(LaneId, Ordinal, Ordinal)> {
         let inner = self.inner.lock();

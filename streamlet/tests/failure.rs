@@ -284,6 +284,33 @@ fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
 }
 
 #[test]
+fn a_memory_group_that_left_nothing_keeps_the_ordinal_it_began_at() {
+    let mut machine = Machine::fault(14);
+    let node = machine.create(settings(AckPolicy::Memory));
+    // Two groups of which nothing was written when the process ends.
+    let mut shown = 0;
+    while node.streamlet.describe()[0].groups.len() < 2 {
+        let placed = node.place(0, &mut plain(shown..shown + 1, 20_000));
+        shown = placed.expect("a place").next_ordinal;
+    }
+    let second = node.streamlet.describe()[0].groups[1].clone();
+    assert!(second.first_ordinal > 0);
+    machine.kill(node, 0);
+    let (node, recovery) = machine.recover(settings(AckPolicy::Memory));
+    let closed = machine.store.closed(second.group.0);
+    let closed = closed.expect("it carries the gap");
+    assert_eq!(closed.first_ordinal, second.first_ordinal);
+    assert_eq!(recovery.gaps.len(), 1);
+    let (_, _, next) = recovery.gaps[0];
+    assert!(closed.next_ordinal == next && next >= shown);
+    assert_eq!(node.append(0, &mut plain(0..1, 100)).base_ordinal, next);
+    // And a start after a start that found nothing new.
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Memory));
+    assert!(node.append(0, &mut plain(1..2, 100)).base_ordinal > next);
+}
+
+#[test]
 fn nothing_behind_a_failed_group_is_closed_before_it() {
     let mut machine = Machine::fault(5);
     let node = machine.create(settings(AckPolicy::Written));

@@ -6,12 +6,12 @@ use std::fs;
 use toml::{Table, Value};
 
 use crate::check;
-use crate::tree::root;
+use crate::tree::{files, root};
 
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and what will replicate segments never see each other; the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 12] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 14] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("streamlet", Some(&["log-segments", "protocol"])),
@@ -31,10 +31,26 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 12] = [
             "rpc",
         ]),
     ),
+    (
+        "kafka-shim",
+        Some(&[
+            "protocol",
+            "log-segments",
+            "streamlet",
+            "metadata",
+            "coordinator",
+            "broker",
+        ]),
+    ),
+    ("kafka-clients", None),
     ("history", Some(&[])),
     ("cli", None),
     ("bench", None),
 ];
+
+/// The codec of Kafka's protocol, and the members that may name it: what it has to say is said in
+/// the broker's own words beyond `kafka-shim`, and the tests with real clients speak for themselves.
+const KAFKA_CODEC: (&str, [&str; 2]) = ("kafka-protocol", ["kafka-shim", "kafka-clients"]);
 
 /// Crates that know nothing of files, sockets and runtimes.
 const WITHOUT_IO: [&str; 3] = ["protocol", "coordinator", "history"];
@@ -161,6 +177,56 @@ fn the_crates_without_io_name_no_crate_that_does_io() {
         }
     }
     check("protocol, coordinator and history do no I/O", broken);
+}
+
+/// The dependencies of `member` that are Kafka's codec although it may not know it.
+fn knows_the_codec(member: &str, manifest: &Table) -> Vec<String> {
+    let (codec, may) = KAFKA_CODEC;
+    if may.contains(&member) {
+        return Vec::new();
+    }
+    let kinds = ["dependencies", "build-dependencies", "dev-dependencies"];
+    let named = kinds
+        .into_iter()
+        .filter(|kind| dependencies(manifest, kind).contains(codec));
+    named
+        .map(|kind| format!("{member} names {codec} in its {kind}"))
+        .collect()
+}
+
+#[test]
+fn types_of_the_kafka_codec_stay_inside_kafka_shim() {
+    let mut broken = Vec::new();
+    for member in members() {
+        broken.extend(knows_the_codec(&member, &manifest(&member)));
+    }
+    broken.extend(knows_the_codec("fuzz", &manifest("fuzz")));
+    // Nor by way of what the shim could show to others.
+    let name = concat!("kafka", "_protocol");
+    for file in files(&[".rs"]) {
+        let member = file.path.split('/').next().unwrap_or_default();
+        if KAFKA_CODEC.1.contains(&member) {
+            continue;
+        }
+        for (number, line) in file.lines().filter(|(_, line)| line.contains(name)) {
+            broken.push(format!("{}:{number}: {}", file.path, line.trim()));
+        }
+    }
+    check("types of the Kafka codec stay inside kafka-shim", broken);
+}
+
+#[test]
+fn a_member_that_names_the_codec_is_seen() {
+    let planted = r#"
+        [dev-dependencies]
+        codec = { package = "kafka-protocol", version = "1" }
+    "#;
+    let manifest: Table = planted.parse().expect("TOML");
+    assert_eq!(
+        knows_the_codec("broker", &manifest),
+        ["broker names kafka-protocol in its dev-dependencies"]
+    );
+    assert!(knows_the_codec("kafka-shim", &manifest).is_empty());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::kinds::{
     Address, AddressOrAuto, AddressOrOff, Count, Directory, EngineChoice, EngineKind, Kind, Limits,
     LogFilter, LogFormat, LogFormatKind, Size, Switch, Time,
@@ -31,6 +32,7 @@ pub struct Key {
     pub(super) set: fn(&mut BrokerConfig, &str, &Limits) -> Result<(), String>,
     pub(super) show: fn(&BrokerConfig) -> String,
     pub(super) bare: bool,
+    pub(super) list: bool,
 }
 
 impl Key {
@@ -57,6 +59,11 @@ impl Key {
     /// The limits for people; empty when the kind has none.
     pub fn limits_text(&self) -> String {
         (self.show_limits)(&self.limits)
+    }
+
+    /// The key's value in a configuration, as it would be written.
+    pub fn value_in(&self, config: &BrokerConfig) -> String {
+        (self.show)(config)
     }
 
     /// The whole meaning as one paragraph.
@@ -136,6 +143,7 @@ macro_rules! config_keys {
                 },
                 show: |config| <$tkind as Kind>::show(&config.$tkey),
                 bare: <$tkind as Kind>::BARE,
+                list: <$tkind as Kind>::LIST,
             }, )+
             $( $( Key {
                 name: concat!(stringify!($section), ".", stringify!($key)),
@@ -151,6 +159,7 @@ macro_rules! config_keys {
                 },
                 show: |config| <$kind as Kind>::show(&config.$section.$key),
                 bare: <$kind as Kind>::BARE,
+                list: <$kind as Kind>::LIST,
             }, )+ )+
         ];
 
@@ -218,6 +227,35 @@ config_keys! {
     http: HttpConfig {
         /// Where `/metrics` and `/health` are served; `off` serves them nowhere.
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
+    }
+
+    /// Kafka's clients: listeners of their own, which serve the same streams as topics.
+    kafka: KafkaConfig {
+        /// Where Kafka's clients connect, one address or several; `off` serves them nowhere.
+        listen: Vec<String>, AddressesOrOff [] = "off";
+        /// The addresses that Kafka's clients are told to use, one for each address of
+        /// `kafka.listen` and in the same order. `auto` derives them from the addresses listened on;
+        /// set them when clients reach the broker by another name or through a mapped port, as
+        /// from outside of a container. Port 0 stands for the port listened on.
+        advertise: Vec<String>, AddressesOrAuto [] = "auto";
+        /// Create a topic when a client that allows it asks for one that does not exist.
+        auto_create_topics: bool, Switch [] = "true";
+        /// Partitions of topics that are created without a number.
+        default_partitions: u32, Count [1, 10_000] = "1";
+        /// The largest Produce request accepted from a Kafka client; for a larger one the connection
+        /// is closed, as for any other request above 16MiB. What a request needs beyond a small
+        /// buffer counts towards `server.max_in_flight_bytes` before it is read.
+        max_request_bytes: u64, Size [64 * KIB, GIB] = "100MiB";
+        /// How long the first rebalance of an empty group waits for more members, and again for
+        /// each that joins meanwhile.
+        group_initial_rebalance_delay: Duration, Time [0, 5 * MINUTE] = "500ms";
+        /// The shortest session a member of a group may ask for.
+        session_min: Duration, Time [100 * MILLISECOND, HOUR] = "6s";
+        /// The longest session a member of a group may ask for.
+        session_max: Duration, Time [SECOND, DAY] = "30m";
+        /// Committed offsets of a group that has had no member for this long are forgotten; of a
+        /// consumer that only commits, those that are older.
+        offsets_retention: Duration, Time [MINUTE, 3650 * DAY] = "7d";
     }
 
     /// Memory for segments.

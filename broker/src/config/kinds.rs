@@ -55,6 +55,8 @@ pub(super) trait Kind {
     }
     /// True when TOML writes the value without quotes.
     const BARE: bool = false;
+    /// True when a file may also hold a list of texts.
+    const LIST: bool = false;
 }
 
 /// A number of bytes: `u64`.

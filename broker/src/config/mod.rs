@@ -4,6 +4,7 @@
 //! TOML file or the default, in this order. [`BrokerConfig`] holds plain values once
 //! [`Sources::resolve`] has considered them all; [`Resolved`] also knows where each came from.
 
+mod addresses;
 mod data_dir;
 mod keys;
 mod kinds;
@@ -13,8 +14,9 @@ pub mod units;
 
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    BrokerConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS, Key, LogConfig, MemoryConfig,
-    ProducersConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig,
+    BrokerConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig,
+    MemoryConfig, ProducersConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig,
+    StorageConfig,
 };
 pub use kinds::{EngineChoice, Limits, LogFormat};
 pub use print::reference_markdown;

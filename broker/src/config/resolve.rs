@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
+use super::addresses::check_kafka;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS};
 
 /// Where a value came from.
@@ -268,6 +269,13 @@ impl Resolution {
             DeValue::String(text) => text.to_string(),
             DeValue::Integer(number) => number.to_string(),
             DeValue::Boolean(value) => value.to_string(),
+            DeValue::Array(items) if key.list => match texts(items) {
+                Some(texts) => texts.join(","),
+                None => {
+                    self.problem(origin, format!("{name}: write {}, as texts", key.form));
+                    return;
+                }
+            },
             _ => {
                 self.problem(
                     origin,
@@ -305,27 +313,30 @@ impl Resolution {
         if consumers.session_min > consumers.session_default {
             wrong.push((
                 "consumers.session_default",
-                "is below consumers.session_min; raise it or lower the minimum",
+                "is below consumers.session_min; raise it or lower the minimum".to_owned(),
             ));
         }
         if consumers.session_default > consumers.session_max {
             wrong.push((
                 "consumers.session_default",
-                "is above consumers.session_max; lower it or raise the maximum",
+                "is above consumers.session_max; lower it or raise the maximum".to_owned(),
             ));
         }
         let server = &config.server;
         if server.connection_in_flight_bytes < server.max_frame_bytes {
             wrong.push((
                 "server.connection_in_flight_bytes",
-                "is below server.max_frame_bytes, so the largest frame could never be read; raise it",
+                "is below server.max_frame_bytes, so the largest frame could never be read; raise it".to_owned(),
             ));
         }
         if server.max_in_flight_bytes < server.connection_in_flight_bytes {
             wrong.push((
                 "server.max_in_flight_bytes",
-                "is below server.connection_in_flight_bytes; raise it",
+                "is below server.connection_in_flight_bytes; raise it".to_owned(),
             ));
+        }
+        if let Err((name, message)) = check_kafka(config) {
+            wrong.push((name, message));
         }
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
@@ -346,6 +357,12 @@ impl Resolution {
             origins: self.origins,
         })
     }
+}
+
+/// The items of a list, if each of them is a text.
+fn texts(items: &DeArray<'_>) -> Option<Vec<String>> {
+    let text = |item: &Spanned<DeValue<'_>>| item.get_ref().as_str().map(str::to_owned);
+    items.iter().map(text).collect()
 }
 
 /// Turns byte offsets of a file's text into lines.

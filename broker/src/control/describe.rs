@@ -77,5 +77,7 @@ pub fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
         groups,
         recovery_ms: shared.recovery_ms.load(Ordering::Relaxed),
         pid: std::process::id(),
+        kafka: shared.config.kafka.listen.clone(),
+        kafka_advertised: shared.config.kafka.advertise.clone(),
     }
 }

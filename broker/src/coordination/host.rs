@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
+use kera_coordinator::classic::Listing;
 use kera_coordinator::{Coordinator, Event, Limits, Replay, Reply, Request, Step};
 use kera_log_segments::pump::Pump;
 use kera_protocol::batch::{
@@ -52,6 +53,9 @@ struct State {
     last: Option<Appended>,
     /// The group that a snapshot was written to.
     snapshot_in: Option<GroupId>,
+    /// Bytes of the last snapshot, and of the events since.
+    snapshot_bytes: usize,
+    since_snapshot: usize,
     /// Below this nothing is needed once the snapshot is durable.
     trim: Option<(Appended, Ordinal)>,
 }
@@ -188,6 +192,12 @@ impl Host {
             .unwrap_or_default()
     }
 
+    /// Groups of Kafka's clients of this coordinator; `None` while it is loading.
+    pub fn classic_groups(&self) -> Option<Vec<Listing>> {
+        let state = self.state.lock();
+        state.coordinator.as_ref().map(Coordinator::classic_groups)
+    }
+
     /// Moves everything on that can be moved on.
     pub fn drive(&self, shared: &Arc<Shared>, waker: &Waker, ticked: bool) {
         let mut state = self.state.lock();
@@ -267,13 +277,20 @@ impl Host {
         let Some(last) = last else { return Ok(()) };
         let group = last.group.id();
         state.last = Some(last);
+        state.since_snapshot += bytes_of(events);
         if state.snapshot_in != Some(group) {
-            // A new group begins with the live state, so that all before it can go.
+            // A new group begins with the live state, so that all before it can go; but not before
+            // as much was written as that takes.
             state.snapshot_in = Some(group);
+            if state.since_snapshot < state.snapshot_bytes {
+                return Ok(());
+            }
             let Some(coordinator) = state.coordinator.as_mut() else {
                 return Ok(());
             };
             let snapshot = coordinator.snapshot();
+            state.snapshot_bytes = bytes_of(&snapshot);
+            state.since_snapshot = 0;
             let written = self.append_events(&snapshot)?;
             if let (Some(first), Some(end)) = (written.first(), written.last()) {
                 state.snapshot_in = Some(end.group.id());
@@ -392,6 +409,7 @@ impl Host {
         state.last = None;
         state.trim = None;
         state.snapshot_in = None;
+        state.snapshot_bytes = 0;
         for (_, replies) in state.held.drain(..) {
             replies
                 .into_iter()
@@ -401,6 +419,10 @@ impl Host {
             let _ = tell.send(Err(loading.clone()));
         }
     }
+}
+
+fn bytes_of(events: &[Event]) -> usize {
+    events.iter().map(Event::encoded_len).sum()
 }
 
 /// Has `waker` woken when any lane's head moves.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use kera_coordinator::classic::{self, Listing};
 use kera_coordinator::{Limits, Reply, Request};
 use kera_metadata::{MetadataError, StreamConfig, StreamRecord};
 use kera_protocol::error::{ErrorCode, WireError};
@@ -54,7 +55,7 @@ pub struct Coordination {
 impl Coordination {
     /// Nothing is served before [`Self::open`].
     pub fn new(config: &BrokerConfig) -> Self {
-        let consumers = &config.consumers;
+        let (consumers, kafka) = (&config.consumers, &config.kafka);
         let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         let bell = Arc::new(Bell(Notify::new()));
         Self {
@@ -63,6 +64,14 @@ impl Coordination {
                 min_session_ms: ms(consumers.session_min),
                 max_session_ms: ms(consumers.session_max),
                 default_session_ms: ms(consumers.session_default),
+                classic: classic::Limits {
+                    min_session_ms: ms(kafka.session_min),
+                    max_session_ms: ms(kafka.session_max),
+                    initial_delay_ms: ms(kafka.group_initial_rebalance_delay),
+                    offset_retention_ms: u64::try_from(kafka.offsets_retention.as_millis())
+                        .unwrap_or(u64::MAX),
+                    ..classic::Limits::default()
+                },
                 ..Limits::default()
             },
             hosts: RwLock::default(),
@@ -154,6 +163,21 @@ impl Coordination {
             .collect();
         all.sort_by(|a, b| a.group.cmp(&b.group));
         all
+    }
+
+    /// The groups of Kafka's clients of all coordinators, sorted by id; `None` while one of them is
+    /// reading its state.
+    pub fn classic_groups(&self) -> Option<Vec<Listing>> {
+        let hosts = self.hosts.read().clone();
+        if hosts.is_empty() {
+            return None;
+        }
+        let mut all = Vec::new();
+        for host in &hosts {
+            all.extend(host.classic_groups()?);
+        }
+        all.sort_by(|a, b| a.group.cmp(&b.group));
+        Some(all)
     }
 }
 

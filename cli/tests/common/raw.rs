@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use bytes::{Bytes, BytesMut};
+use kera_protocol::Message;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, Decoded, Frame, FrameKind, HELLO_REPLY_BYTES, Hello, HelloReply};
@@ -22,7 +23,11 @@ pub struct Raw {
 impl Raw {
     /// A connection that has sent nothing yet.
     pub fn connect(broker: &Broker) -> Self {
-        let socket = TcpStream::connect(broker.address()).expect("the broker accepts");
+        Self::connect_to(broker.address())
+    }
+
+    fn connect_to(address: &str) -> Self {
+        let socket = TcpStream::connect(address).expect("the broker accepts");
         socket
             .set_read_timeout(Some(PATIENCE))
             .expect("a timeout can be set");
@@ -35,7 +40,12 @@ impl Raw {
 
     /// A connection after a good hello.
     pub fn open(broker: &Broker) -> Self {
-        let mut raw = Self::connect(broker);
+        Self::open_to(broker.address())
+    }
+
+    /// As [`open`](Self::open), to a broker by its address.
+    pub fn open_to(address: &str) -> Self {
+        let mut raw = Self::connect_to(address);
         raw.send(&Hello::CURRENT.encode());
         raw.max_frame_bytes = raw.hello_reply().max_frame_bytes as usize;
         raw
@@ -75,6 +85,13 @@ impl Raw {
         }
     }
 
+    /// The answer to an append, with its correlation.
+    pub fn append_answer(&mut self) -> (u32, v1::AppendResponse) {
+        let frame = self.next().expect("an append is answered");
+        assert_eq!(frame.kind, FrameKind::AppendReply);
+        (frame.correlation, frame.message().expect("an answer"))
+    }
+
     /// The broker says goodbye with this code, and closes.
     pub fn goes_away(mut self, code: ErrorCode) {
         let frame = self.next().expect("the broker says why it closes");
@@ -91,6 +108,14 @@ impl Raw {
     }
 }
 
+/// A whole frame.
+pub fn frame_of(kind: FrameKind, correlation: u32, header: &impl Message, body: &[u8]) -> BytesMut {
+    let mut out = BytesMut::new();
+    frame::encode_head(&mut out, kind, correlation, header, body.len()).expect("it fits");
+    out.extend_from_slice(body);
+    out
+}
+
 /// A stream's id as it stands in requests.
 pub fn stream_id(broker: &Broker, stream: &str) -> Bytes {
     let described = broker.json(&["stream", "describe", stream]);
@@ -103,6 +128,11 @@ pub fn stream_id(broker: &Broker, stream: &str) -> Bytes {
 
 /// A batch of one record, of no idempotent producer.
 pub fn batch_of(value: &[u8]) -> Vec<u8> {
+    batch_by(ProducerStamp::NONE, value)
+}
+
+/// A batch of one record.
+pub fn batch_by(producer: ProducerStamp, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new();
     let record = NewRecord {
         timestamp: 1_700_000_000_000,
@@ -112,7 +142,7 @@ pub fn batch_of(value: &[u8]) -> Vec<u8> {
     };
     builder.push(&record).expect("a record fits");
     builder
-        .finish(Compression::None, ProducerStamp::NONE)
+        .finish(Compression::None, producer)
         .expect("a record makes a batch")
         .to_vec()
 }

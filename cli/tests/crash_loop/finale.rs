@@ -7,6 +7,7 @@ use kera_history::{Event, Lane, Reader as HistoryReader, payload};
 use kera_protocol::v1;
 use tokio::time::sleep;
 
+use crate::Plan;
 use crate::common::PATIENCE;
 use crate::world::{KEYED, LANES, ORDERED, PINNED, SHARED, STREAMLETS, World, hashed};
 
@@ -34,7 +35,7 @@ pub async fn drain(world: &World) -> Result<(), String> {
                 described
                     .lanes
                     .iter()
-                    .map(|lane| (history_lane(lane), lane))
+                    .map(|lane| (history_lane(KEYED, lane.streamlet, lane.lane), lane))
             };
             world
                 .recorder()
@@ -67,21 +68,28 @@ pub async fn drain(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn history_lane(progress: &v1::LaneProgress) -> Lane {
+fn history_lane(stream: u32, streamlet: u32, lane: u32) -> Lane {
     Lane {
-        stream: KEYED,
-        streamlet: progress.streamlet,
-        lane: progress.lane,
+        stream,
+        streamlet,
+        lane,
     }
 }
 
 /// Reads both streams without a group, from their first record to their last, and records what the
 /// broker says of them.
-pub async fn read_everything(world: &World) {
+pub async fn read_everything(world: &World, plan: &Plan) {
     world.stop();
     for stream in [KEYED, PINNED] {
-        describe(world, stream).await;
         let consumer = world.next_consumer();
+        for lane in describe(world, plan, stream).await {
+            // Retention may go on; what it leaves is told again afterwards.
+            world.recorder().record(Event::Positioned {
+                reader: HistoryReader::Consumer(consumer),
+                lane: history_lane(stream, lane.streamlet, lane.lane),
+                ordinal: lane.log_start,
+            });
+        }
         let reader = Reader::builder()
             .bootstrap(world.address())
             .stream(World::stream_name(stream))
@@ -121,38 +129,47 @@ pub async fn read_everything(world: &World) {
                 ordinal: position.next.ordinal,
             });
         }
+        describe(world, plan, stream).await;
     }
 }
 
-async fn describe(world: &World, stream: u32) {
+/// Records what the broker says of a stream to which nobody appends any more.
+async fn describe(world: &World, plan: &Plan, stream: u32) -> Vec<v1::LaneDescription> {
     let asked = world.recorder().now();
-    let request = v1::DescribeStreamRequest {
-        name: World::stream_name(stream).to_owned(),
-    };
-    let described = world
-        .client()
-        .streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.describe_stream(request).await }
-        })
-        .await
-        .expect("a stream can be described");
-    for description in described.lanes {
-        let lane = Lane {
-            stream,
-            streamlet: description.streamlet,
-            lane: description.lane,
-        };
-        world.recorder().record(Event::HeadObserved {
-            lane,
-            head: description.head_ordinal,
-            asked,
-        });
-        // What lies between the end of a group and the next was given up.
-        let gaps = description.groups.windows(2).filter_map(|pair| {
-            let (from, to) = (pair[0].end_ordinal, pair[1].first_ordinal);
-            (from < to).then_some(Event::OrdinalGap { lane, from, to })
-        });
-        world.recorder().record_all(gaps);
+    let lanes = world.describe(stream).await;
+    let lanes = lanes.expect("a stream can be described");
+    let mut trimmed = 0;
+    for description in &lanes {
+        let lane = history_lane(stream, description.streamlet, description.lane);
+        let (start, head) = (description.log_start, description.head_ordinal);
+        world
+            .recorder()
+            .record(Event::HeadObserved { lane, head, asked });
+        // What lies between the end of a group and the next, or where the next will begin, was given
+        // up.
+        let groups = &description.groups;
+        let ends = groups.iter().map(|group| group.end_ordinal);
+        let firsts = groups.iter().map(|group| group.first_ordinal);
+        let gaps = [start].into_iter().chain(ends).zip(firsts.chain([head]));
+        for (from, to) in gaps.filter(|(from, to)| from < to) {
+            world
+                .recorder()
+                .record(Event::OrdinalGap { lane, from, to });
+        }
+        if start > 0 {
+            trimmed += start;
+            world.recorder().record(Event::LogTrimmed { lane, start });
+        }
+        let retained = plan.trims && stream == PINNED;
+        if !retained && start > world.trimmed(lane) {
+            world.complain(format!(
+                "lane {lane} begins at {start}, it was to be trimmed to {} at most",
+                world.trimmed(lane)
+            ));
+        }
     }
+    if plan.trims && trimmed == 0 {
+        world.complain(format!("nothing of stream {stream} was trimmed"));
+    }
+    lanes
 }

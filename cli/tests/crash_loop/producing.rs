@@ -159,12 +159,16 @@ async fn run(
         }
         sleep(Duration::from_micros(rng.random_range(0..4_000))).await;
     }
-    if let Err(error) = producer.flush().await {
+    if let Err(error) = producer.flush().await
+        && !world.may_fail_with(&error)
+    {
         world.complain(format!("producer {number} cannot flush: {error}"));
     }
     drop(to_acker);
     acker.await.expect("ackers do not panic");
-    if let Err(error) = producer.close().await {
+    if let Err(error) = producer.close().await
+        && !world.may_fail_with(&error)
+    {
         world.complain(format!("producer {number} cannot close: {error}"));
     }
     sent
@@ -192,7 +196,9 @@ async fn acknowledge(world: World, stream: u32, mut deliveries: Receiver<(Record
                     FailureOutcome::Definite
                 };
                 world.recorder().record(Event::Failed { record, outcome });
-                world.complain(format!("record {record} was given up: {error}"));
+                if !world.may_fail_with(&error) {
+                    world.complain(format!("record {record} was given up: {error}"));
+                }
             }
         }
     }

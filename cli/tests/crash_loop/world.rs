@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use kera_consumer::{LaneKey, StreamId};
 use kera_history::{Event, History, Lane, NamedThing, Order, Recorder};
-use kera_rpc::{Client, ClientOptions, RetryPolicy};
+use kera_producer::ProduceError;
+use kera_protocol::v1;
+use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -44,10 +46,14 @@ struct Inner {
     stopping: AtomicBool,
     next_consumer: AtomicU32,
     complaints: Mutex<Vec<String>>,
+    /// Acknowledgements survive nothing.
+    forgetful: bool,
+    /// How far each lane was to be trimmed at most.
+    trims: Mutex<HashMap<Lane, u64>>,
 }
 
 impl World {
-    pub fn new(path: &Path, title: &str, address: &str) -> Self {
+    pub fn new(path: &Path, title: &str, address: &str, forgetful: bool) -> Self {
         let recorder = Recorder::to_file(path, title).expect("a history can be written");
         for stream in [KEYED, PINNED] {
             recorder.record(Event::Named {
@@ -83,6 +89,8 @@ impl World {
                 stopping: AtomicBool::new(false),
                 next_consumer: AtomicU32::new(0),
                 complaints: Mutex::new(Vec::new()),
+                forgetful,
+                trims: Mutex::new(HashMap::new()),
             }),
         }
     }
@@ -127,6 +135,40 @@ impl World {
             self.inner.streams.set(streams).is_ok(),
             "streams are learnt once"
         );
+    }
+
+    /// The lanes of a stream as the broker describes them.
+    pub async fn describe(&self, stream: u32) -> Result<Vec<v1::LaneDescription>, RpcError> {
+        let request = v1::DescribeStreamRequest {
+            name: Self::stream_name(stream).to_owned(),
+        };
+        let described = self
+            .client()
+            .streams_call(|mut stub| {
+                let request = request.clone();
+                async move { stub.describe_stream(request).await }
+            })
+            .await?;
+        Ok(described.lanes)
+    }
+
+    /// Whether a producer may hear that: a broker that has forgotten all about it cannot tell
+    /// whether it had stored a batch. Others remember.
+    pub fn may_fail_with(&self, error: &ProduceError) -> bool {
+        self.inner.forgetful && error.is_uncertain()
+    }
+
+    /// A lane is about to be trimmed up to there.
+    pub fn note_trim(&self, lane: Lane, to: u64) {
+        let mut trims = self.inner.trims.lock().expect("no client panicked");
+        let most = trims.entry(lane).or_default();
+        *most = to.max(*most);
+    }
+
+    /// How far a lane was to be trimmed at most.
+    pub fn trimmed(&self, lane: Lane) -> u64 {
+        let trims = self.inner.trims.lock().expect("no client panicked");
+        trims.get(&lane).copied().unwrap_or(0)
     }
 
     /// A lane as the history names it.

@@ -4,12 +4,13 @@ use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
 use bytes::{Bytes, BytesMut};
+use kera_protocol::batch::ProducerStamp;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, FrameKind, Hello, PREFIX_BYTES};
 use kera_protocol::v1;
 
 use crate::common::Broker;
-use crate::common::raw::{Raw, batch_of, stream_id};
+use crate::common::raw::{Raw, batch_by, batch_of, frame_of, stream_id};
 
 const LIMIT: usize = 1 << 20;
 
@@ -32,21 +33,7 @@ fn append(broker: &Broker, body: &[u8], correlation: u32) -> BytesMut {
         stream: stream_id(broker, "s"),
         ..v1::AppendRequest::default()
     };
-    frame_of(correlation, &request, body)
-}
-
-fn frame_of(correlation: u32, request: &v1::AppendRequest, body: &[u8]) -> BytesMut {
-    let mut out = BytesMut::new();
-    frame::encode_head(
-        &mut out,
-        FrameKind::Append,
-        correlation,
-        request,
-        body.len(),
-    )
-    .expect("the request fits");
-    out.extend_from_slice(body);
-    out
+    frame_of(FrameKind::Append, correlation, &request, body)
 }
 
 fn batch() -> Vec<u8> {
@@ -58,12 +45,6 @@ fn open(broker: &Broker) -> Raw {
     let raw = Raw::open(broker);
     assert_eq!(raw.max_frame_bytes, LIMIT);
     raw
-}
-
-fn refusal(raw: &mut Raw) -> (u32, v1::AppendResponse) {
-    let frame = raw.next().expect("an append is answered");
-    assert_eq!(frame.kind, FrameKind::AppendReply);
-    (frame.correlation, frame.message().expect("an answer"))
 }
 
 #[test]
@@ -166,7 +147,7 @@ fn a_bad_batch_is_refused_and_the_connection_goes_on() {
     let mut raw = open(&broker);
     for (correlation, bad) in [(1, &flipped[..]), (2, cut), (3, &[][..]), (4, &good[..20])] {
         raw.send(&append(&broker, bad, correlation));
-        let (answered, answer) = refusal(&mut raw);
+        let (answered, answer) = raw.append_answer();
         assert_eq!(answered, correlation);
         let code = ErrorCode::from_number(answer.error);
         assert!(
@@ -180,9 +161,64 @@ fn a_bad_batch_is_refused_and_the_connection_goes_on() {
         assert!(!answer.message.is_empty());
     }
     raw.send(&append(&broker, &good, 5));
-    let (answered, answer) = refusal(&mut raw);
+    let (answered, answer) = raw.append_answer();
     assert_eq!((answered, answer.error), (5, 0), "{}", answer.message);
     assert_eq!(broker.run(&["consume", "s"]), "by hand\n");
+    unharmed(&mut broker);
+}
+
+#[test]
+fn an_append_that_could_not_be_sent_again_is_refused_whole() {
+    let mut broker = broker();
+    let by = |producer_id: i64, base_sequence: i32| {
+        let producer = ProducerStamp {
+            producer_id,
+            producer_epoch: 0,
+            base_sequence,
+        };
+        batch_by(
+            producer,
+            format!("{producer_id}-{base_sequence}").as_bytes(),
+        )
+    };
+    let run = |count: i32| (0..count).flat_map(|n| by(7, n)).collect::<Vec<_>>();
+    let mut raw = open(&broker);
+    for (correlation, body) in [
+        (1, batch().repeat(2)),
+        (2, [by(7, 0), batch()].concat()),
+        (3, [batch(), by(7, 0)].concat()),
+        (4, [by(7, 0), by(8, 0)].concat()),
+        (5, run(17)),
+    ] {
+        raw.send(&append(&broker, &body, correlation));
+        let (answered, answer) = raw.append_answer();
+        assert_eq!(answered, correlation);
+        assert_eq!(
+            ErrorCode::from_number(answer.error),
+            Some(ErrorCode::InvalidBatch),
+            "{correlation}: {}",
+            answer.message
+        );
+    }
+    assert_eq!(
+        broker.run(&["consume", "s"]),
+        "",
+        "nothing of them is stored"
+    );
+    // What is remembered of a producer may come at once, and again.
+    for duplicate in [false, true] {
+        raw.send(&append(&broker, &run(16), 6));
+        let (_, answer) = raw.append_answer();
+        assert_eq!(
+            (answer.error, answer.base_ordinal),
+            (0, 0),
+            "{}",
+            answer.message
+        );
+        assert_eq!(answer.duplicate, duplicate);
+    }
+    let expected: String = (0..16).map(|n| format!("7-{n}\n")).collect();
+    assert_eq!(broker.run(&["consume", "s"]), expected);
     unharmed(&mut broker);
 }
 
@@ -204,8 +240,8 @@ fn what_does_not_exist_is_named() {
             lane,
             ..v1::AppendRequest::default()
         };
-        raw.send(&frame_of(9, &request, &body));
-        let (_, answer) = refusal(&mut raw);
+        raw.send(&frame_of(FrameKind::Append, 9, &request, &body));
+        let (_, answer) = raw.append_answer();
         assert_eq!(
             ErrorCode::from_number(answer.error),
             Some(code),

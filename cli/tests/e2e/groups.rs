@@ -55,6 +55,43 @@ fn a_group_goes_on_where_it_was() {
 }
 
 #[test]
+fn max_takes_part_of_a_batch_and_leaves_the_rest_to_the_next() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    // Batches of about a hundred records: most of these ends lie within one.
+    broker.feed(
+        &["produce", "s", "-q", "--batch-size", "1KiB"],
+        input(0..1_000).as_bytes(),
+    );
+    for order in ["lane", "none"] {
+        let group = format!("g-{order}");
+        let consume = ["consume", "s", "--group", &group, "--order", order];
+        let mut taken = Vec::new();
+        for max in [1_u64, 7, 250, 0, 142] {
+            let most = max.to_string();
+            let text = broker.run(&[&consume[..], &["--max", &most]].concat());
+            let records: Vec<u64> = text.lines().map(|line| line.parse().unwrap()).collect();
+            let first = taken.len() as u64;
+            assert_eq!(
+                records,
+                (first..first + max).collect::<Vec<_>>(),
+                "{group}: --max {max} takes the next {max}, no more"
+            );
+            taken.extend(records);
+            let rest = 1_000 - taken.len() as u64;
+            assert_eq!(
+                lag(&broker, &group).unwrap_or(1_000),
+                rest,
+                "{group}: just these are committed"
+            );
+        }
+        taken.extend(numbers(&broker.run(&consume)));
+        assert_eq!(taken, (0..1_000).collect::<Vec<_>>(), "{group}");
+        assert_eq!(lag(&broker, &group), Some(0));
+    }
+}
+
+#[test]
 fn described_reset_and_deleted() {
     let broker = Broker::start();
     broker.run(&["stream", "create", "s"]);

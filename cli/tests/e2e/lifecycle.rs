@@ -1,27 +1,27 @@
 //! Starting and stopping.
 
+use std::path::Path;
 use std::time::Duration;
 
 use kera_producer::{Producer, Record};
 
-use crate::common::{Broker, finish, home, kera};
+use crate::common::{Broker, Finished, finish, home, kera};
+
+/// Starts a broker that cannot start, and waits for its end.
+fn serve(listen: &str, data_dir: &Path) -> Finished {
+    let mut serve = kera();
+    serve
+        .args(["serve", "--listen", listen, "--http-listen", "off"])
+        .arg("--data-dir")
+        .arg(data_dir);
+    finish(serve, b"")
+}
 
 #[test]
 fn a_second_broker_on_the_same_directory_is_refused() {
     let mut broker = Broker::start();
     broker.run(&["stream", "create", "s"]);
-    let mut second = kera();
-    second
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--http-listen",
-            "off",
-            "--data-dir",
-        ])
-        .arg(broker.data_dir());
-    let finished = finish(second, b"");
+    let finished = serve("127.0.0.1:0", broker.data_dir());
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     let directory = broker.data_dir().display().to_string();
     assert!(finished.stderr.contains(&directory), "{}", finished.stderr);
@@ -42,18 +42,7 @@ fn a_second_broker_on_the_same_directory_is_refused() {
 fn a_port_in_use_is_named() {
     let broker = Broker::start();
     let home = home();
-    let mut second = kera();
-    second
-        .args([
-            "serve",
-            "--listen",
-            broker.address(),
-            "--http-listen",
-            "off",
-            "--data-dir",
-        ])
-        .arg(home.path());
-    let finished = finish(second, b"");
+    let finished = serve(broker.address(), home.path());
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(
         finished.stderr.contains(broker.address()),
@@ -66,18 +55,7 @@ fn a_port_in_use_is_named() {
 fn a_directory_of_something_else_is_left_alone() {
     let home = home();
     std::fs::write(home.path().join("thesis.txt"), "years of work").expect("a file is written");
-    let mut serve = kera();
-    serve
-        .args([
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-            "--http-listen",
-            "off",
-            "--data-dir",
-        ])
-        .arg(home.path());
-    let finished = finish(serve, b"");
+    let finished = serve("127.0.0.1:0", home.path());
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(
         finished.stderr.contains("thesis.txt"),

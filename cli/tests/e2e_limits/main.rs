@@ -11,4 +11,5 @@ mod directories;
 mod growth;
 mod lanes;
 mod load;
+mod memory;
 mod pressure;

@@ -3,29 +3,20 @@
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use kera_producer::{Producer, Record};
-use kera_protocol::Message;
 use kera_protocol::batch::BatchHeader;
-use kera_protocol::frame::{self, FrameKind, PREFIX_BYTES};
+use kera_protocol::frame::{FrameKind, PREFIX_BYTES};
 use kera_protocol::v1;
 use tokio::task::block_in_place;
 
 use crate::common::machine::{Memory, mib, skip};
-use crate::common::raw::{Raw, batch_of, stream_id};
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
 use crate::common::{Broker, PATIENCE};
 
 const MIB: u64 = 1 << 20;
 /// A socket that takes nothing for so long is not read any more. Too short on a busy machine would
 /// make a test weaker, not fail.
 const STALLED: Duration = Duration::from_secs(1);
-
-fn frame_of(kind: FrameKind, correlation: u32, header: &impl Message, body: &[u8]) -> BytesMut {
-    let mut out = BytesMut::new();
-    frame::encode_head(&mut out, kind, correlation, header, body.len()).expect("it fits");
-    out.extend_from_slice(body);
-    out
-}
 
 /// Sends the bytes again and again until nobody reads them any more; how many went out.
 fn flood(raw: &mut Raw, bytes: &[u8], at_most: u64) -> u64 {
@@ -96,10 +87,8 @@ fn a_sender_that_never_reads_its_replies_is_not_read_any_more() {
     let appends = sent / append.len() as u64;
     assert!(appends > 1_000, "{appends} appends");
     for _ in 0..appends {
-        let frame = raw.next().expect("an append is answered");
-        assert_eq!((frame.kind, frame.correlation), (FrameKind::AppendReply, 7));
-        let reply: v1::AppendResponse = frame.message().expect("a reply");
-        assert_eq!(reply.error, 0, "{}", reply.message);
+        let (answered, reply) = raw.append_answer();
+        assert_eq!((answered, reply.error), (7, 0), "{}", reply.message);
     }
     others_are_served(&broker);
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use bytes::{Bytes, BytesMut};
+use kera_consumer::Batch;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::ids::Epoch;
 use kera_protocol::v1::{self, Cursor};
@@ -20,6 +21,19 @@ use tokio::sync::{Notify, watch};
 use tonic::transport::server::TcpIncoming;
 
 pub const STREAM_ID: [u8; 16] = [9; 16];
+
+/// The ordinals of a batch made by [`Fake::fill`].
+pub fn values(batch: &Batch) -> Vec<u64> {
+    batch
+        .records()
+        .map(|record| {
+            let record = record.unwrap();
+            let text = std::str::from_utf8(record.value.unwrap()).unwrap();
+            assert_eq!(text, record.ordinal.to_string());
+            record.ordinal
+        })
+        .collect()
+}
 
 #[derive(Clone, Default)]
 pub struct LaneLog {

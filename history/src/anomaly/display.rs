@@ -110,6 +110,14 @@ impl fmt::Display for Anomaly {
                 }
                 write!(f, " and is at {place}")
             }
+            Self::BelowStart {
+                reader,
+                place,
+                start,
+            } => write!(
+                f,
+                "below the log start: {reader} got {place}, which had been trimmed up to {start}"
+            ),
             Self::AboveHead { how, place, head } => match how {
                 HeadBreach::Read => write!(
                     f,

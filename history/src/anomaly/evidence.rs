@@ -98,7 +98,9 @@ impl Anomaly {
                 records: [*record, None],
                 ..place(p)
             },
-            Self::DeliveredTwice { place: p, .. } | Self::AboveHead { place: p, .. } => place(p),
+            Self::DeliveredTwice { place: p, .. }
+            | Self::AboveHead { place: p, .. }
+            | Self::BelowStart { place: p, .. } => place(p),
             Self::Reordered {
                 lane,
                 earlier,

@@ -132,6 +132,15 @@ pub enum Anomaly {
         /// The head; for a record later lost, the start of the gap.
         head: u64,
     },
+    /// A consumer got an ordinal that had been trimmed before it began to read.
+    BelowStart {
+        /// The consumer.
+        reader: Reader,
+        /// The ordinal.
+        place: Place,
+        /// The first ordinal that was still stored.
+        start: u64,
+    },
     /// An ordinal held two records.
     OrdinalReused {
         /// The ordinal.
@@ -225,6 +234,8 @@ pub enum AnomalyKind {
     Misplaced,
     /// See [`Anomaly::AboveHead`].
     AboveHead,
+    /// See [`Anomaly::BelowStart`].
+    BelowStart,
     /// See [`Anomaly::OrdinalReused`].
     OrdinalReused,
     /// See [`Anomaly::InconsistentOrdinal`].
@@ -243,7 +254,7 @@ pub enum AnomalyKind {
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Lost,
         Self::Duplicated,
         Self::Reordered,
@@ -251,6 +262,7 @@ impl AnomalyKind {
         Self::Phantom,
         Self::Misplaced,
         Self::AboveHead,
+        Self::BelowStart,
         Self::OrdinalReused,
         Self::InconsistentOrdinal,
         Self::LeasedTwice,
@@ -270,6 +282,7 @@ impl AnomalyKind {
             Self::Phantom => "never sent",
             Self::Misplaced => "misplaced",
             Self::AboveHead => "above the durable head",
+            Self::BelowStart => "below the log start",
             Self::OrdinalReused => "ordinals reused",
             Self::InconsistentOrdinal => "not where acknowledged",
             Self::LeasedTwice => "leased twice",
@@ -292,6 +305,7 @@ impl Anomaly {
             Self::Phantom { .. } => AnomalyKind::Phantom,
             Self::Misplaced { .. } => AnomalyKind::Misplaced,
             Self::AboveHead { .. } => AnomalyKind::AboveHead,
+            Self::BelowStart { .. } => AnomalyKind::BelowStart,
             Self::OrdinalReused { .. } => AnomalyKind::OrdinalReused,
             Self::InconsistentOrdinal { .. } => AnomalyKind::InconsistentOrdinal,
             Self::LeasedTwice { .. } => AnomalyKind::LeasedTwice,

@@ -48,9 +48,18 @@ impl Checker {
             .sum();
     }
 
-    /// Whether the ordinal was lost as the policy allows: reported, and not promised.
+    /// Whether the ordinal was lost as the policy allows: reported, and not promised. A record that
+    /// was sent after the last fault is promised under any policy: see [`Self::may_be_lost`].
     fn lost_as_allowed(&self, lane: u32, ordinal: u64) -> bool {
         self.expect.may_lose() && self.lanes[lane as usize].gaps.contains(ordinal)
+    }
+
+    /// Whether a record that was acknowledged may be missing from there.
+    fn may_be_lost(&self, record: Record, (lane, ordinal): (u32, u64)) -> bool {
+        let since = self.sent_before_start.as_ref();
+        self.lost_as_allowed(lane, ordinal)
+            && since
+                .is_none_or(|sent| record.seq < sent.get(&record.producer).copied().unwrap_or(0))
     }
 
     fn was_read(&self, record: Record, (lane, ordinal): (u32, u64)) -> bool {
@@ -139,7 +148,7 @@ impl Checker {
                 .slots
                 .get(ordinal)
                 .is_some_and(|slot| slot.holds == Holds::Foreign);
-            if altered || ordinal < state.log_start || self.lost_as_allowed(lane, ordinal) {
+            if altered || ordinal < state.log_start || self.may_be_lost(record, (lane, ordinal)) {
                 continue;
             }
             let passed_by = state

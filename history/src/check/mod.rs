@@ -73,6 +73,8 @@ pub struct Checker {
     // The last of a producer's records of one key that an ordered group got: sequence, ordinal.
     keys: HashMap<(u32, u32, u64), (u64, u64)>,
     late: Vec<LateDelivery>,
+    // How many records each producer had sent when the broker was last ready; none since a kill.
+    sent_before_start: Option<HashMap<u32, u64>>,
     report: Report,
 }
 
@@ -93,6 +95,7 @@ impl Checker {
             contests: HashMap::new(),
             keys: HashMap::new(),
             late: Vec::new(),
+            sent_before_start: None,
             report: Report::default(),
         }
     }
@@ -221,13 +224,12 @@ impl Checker {
             }
             Event::BrokerKilled => {
                 self.report.counts.kills += 1;
+                self.sent_before_start = None;
                 self.forget_live_leases();
             }
             Event::BrokerStopped => self.forget_live_leases(),
-            Event::LanesGrown { .. }
-            | Event::BrokerStarted
-            | Event::Named { .. }
-            | Event::Note { .. } => {}
+            Event::BrokerStarted => self.sent_before_start = Some(self.records.sent()),
+            Event::LanesGrown { .. } | Event::Named { .. } | Event::Note { .. } => {}
         }
         Ok(())
     }

@@ -89,6 +89,17 @@ impl Checker {
     pub(super) fn delivered(&mut self, at: u64, consumer: u32, lane: u32, ordinal: u64) {
         let index = self.reader(Reader::Consumer(consumer), lane);
         let reader = &mut self.readers[index];
+        if ordinal < reader.floor {
+            let start = reader.floor;
+            let reader = reader.reader;
+            let place = self.place(lane, ordinal);
+            self.add(Anomaly::BelowStart {
+                reader,
+                place,
+                start,
+            });
+            return;
+        }
         let first = reader.delivered.insert_one(ordinal);
         if ordinal >= reader.top {
             reader.passed.insert(reader.top, ordinal);
@@ -262,6 +273,7 @@ impl Checker {
 
     pub(super) fn positioned(&mut self, reader: Reader, lane: u32, ordinal: u64) {
         let index = self.reader(reader, lane);
+        let floor = self.lanes[lane as usize].log_start;
         let state = &mut self.readers[index];
         for set in [
             &mut state.delivered,
@@ -272,6 +284,7 @@ impl Checker {
             set.remove(ordinal, u64::MAX);
         }
         state.start = ordinal;
+        state.floor = floor;
         state.top = ordinal;
         if let Reader::Group(group) = reader {
             self.keys.retain(|&(of, _, _), _| of != group);

@@ -64,6 +64,8 @@ pub(super) struct ReaderLane {
     pub(super) lane: u32,
     /// Where it started: below, it never claims to have seen anything.
     pub(super) start: u64,
+    /// The lane's first ordinal when it started: below, it must not get anything.
+    pub(super) floor: u64,
     /// Above everything it got so far (in an ordered reading).
     pub(super) top: u64,
     pub(super) delivered: RangeSet,
@@ -85,6 +87,7 @@ impl ReaderLane {
             reader,
             lane,
             start: 0,
+            floor: 0,
             top: 0,
             delivered: RangeSet::default(),
             passed: RangeSet::default(),

@@ -69,6 +69,11 @@ pub const PLANTS: &[(&str, AnomalyKind, Plant)] = &[
     ("head_fell", AnomalyKind::AboveHead, records::head_fell),
     ("later_lost", AnomalyKind::AboveHead, records::later_lost),
     (
+        "read_below_start",
+        AnomalyKind::BelowStart,
+        records::read_below_start,
+    ),
+    (
         "ordinal_reused",
         AnomalyKind::OrdinalReused,
         records::ordinal_reused,

@@ -20,6 +20,32 @@ pub fn lost(plot: &mut Plot) -> bool {
     true
 }
 
+/// Somebody who begins to read after a trim gets a record that was trimmed.
+pub fn read_below_start(plot: &mut Plot) -> bool {
+    let starts = plot.log_starts();
+    let mut trimmed = plot.deliveries();
+    trimmed.retain(|d| starts.get(&d.lane).is_some_and(|start| d.ordinal < *start));
+    let Some(d) = plot.rng.pick(&trimmed).copied() else {
+        return false;
+    };
+    let newcomer = LONER + 1;
+    plot.append(Event::Positioned {
+        reader: Reader::Consumer(newcomer),
+        lane: d.lane,
+        ordinal: starts[&d.lane],
+    });
+    plot.append(Event::Read {
+        consumer: newcomer,
+        lease: None,
+        lane: d.lane,
+        ordinal: d.ordinal,
+        record: Some(d.record),
+        key: None,
+        head: None,
+    });
+    true
+}
+
 /// A record that was read shows up again at the end of its lane.
 pub fn stored_twice(plot: &mut Plot) -> bool {
     let heads = plot.heads();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::fault_file::{FaultFile, FaultOpener, FileFault};
 use super::file::file_error;
-use super::format::{META, encode_summary};
+use super::format::{FORMAT_VERSION, META, encode_summary};
 use super::*;
 use crate::config::StreamConfig;
 use crate::record::StreamRecord;
@@ -28,7 +28,7 @@ fn stream(number: u64) -> Transaction {
         ..StreamConfig::default()
     };
     let record = StreamRecord::new(format!("s{number}"), config, number);
-    creation(&record, 1).unwrap().0
+    creation(&record, 1, 0).unwrap().0
 }
 
 /// The numbers of the streams that a store holds, in order.
@@ -218,11 +218,17 @@ fn a_newer_format_and_a_damaged_summary_are_refused() {
         MetadataError::NewerFormat {
             path: path.clone(),
             found: 99,
-            supported: 1
+            supported: FORMAT_VERSION
         }
     );
     let message = error.to_string();
     assert!(message.contains(path.to_str().unwrap()) && message.contains("99"));
+
+    // As an older build left it.
+    write(&encode_summary(&summary, 1));
+    let store = EmbeddedStore::open(&path, EmbeddedOptions::default()).unwrap();
+    assert_eq!(store.load().unwrap().revision, 3);
+    drop(store);
 
     let mut damaged = encode_summary(&summary, 1);
     damaged[7] ^= 1;

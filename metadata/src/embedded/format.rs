@@ -12,8 +12,8 @@ use crate::error::MetadataError;
 use crate::image::corrupt;
 
 /// The format this build writes, and the newest it reads. Raised when an older build could no longer
-/// use the file; fields may be added to records without it.
-pub(super) const FORMAT_VERSION: u32 = 1;
+/// use the file; fields may be added to records without it. Version 2 added the floor of epochs.
+pub(super) const FORMAT_VERSION: u32 = 2;
 
 /// All records, under the bytes of their keys.
 pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");

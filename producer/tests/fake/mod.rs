@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
+use kera_producer::{Producer, ProducerBuilder};
 use kera_protocol::batch::{BatchHeader, batches, validate_records};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{
@@ -113,6 +114,11 @@ impl Broker {
         broker
     }
 
+    /// A producer for its stream, yet to be built.
+    pub fn producer(&self) -> ProducerBuilder {
+        Producer::builder().bootstrap(&self.bootstrap).stream("s")
+    }
+
     pub fn script(
         &self,
         script: impl FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send + 'static,
@@ -131,6 +137,26 @@ impl Broker {
     /// Forgets its producers, as after their state expired.
     pub fn forget_producers(&self) {
         self.state.lock().producers.clear();
+    }
+
+    /// Loses the last batches of a lane, and what it knew of their producers, as a broker that was
+    /// killed does with a `memory` stream.
+    pub fn lose_last(&self, lane: (u32, u32), count: usize) {
+        let mut state = self.state.lock();
+        for _ in 0..count {
+            let batch = state.lanes.get_mut(&lane).and_then(Vec::pop);
+            let header = BatchHeader::peek(&batch.expect("so many are stored")).unwrap();
+            let key = (header.producer_id, lane.0, lane.1);
+            let known = state
+                .producers
+                .get_mut(&key)
+                .expect("its producer is known");
+            known.next = header.base_sequence;
+            known
+                .recent
+                .retain(|(_, last, _)| *last < header.base_sequence);
+            // Its ordinals are never used again.
+        }
     }
 
     pub fn grow_lanes(&self, lanes: u32) {

@@ -140,6 +140,8 @@ impl TimestampType {
     }
 }
 /// Appends the batches in the body, in order, to one lane.
+/// Several are of one idempotent producer and at most 16, so that
+/// all of them may be sent again after a refusal.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendRequest {
     /// 16 bytes
@@ -535,6 +537,12 @@ pub struct DescribeBrokerResponse {
     pub recovery_ms: u64,
     #[prost(uint32, tag = "11")]
     pub pid: u32,
+    /// addresses at which it listens for Kafka's clients
+    #[prost(string, repeated, tag = "12")]
+    pub kafka: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what they are told, in the same order; empty: the same
+    #[prost(string, repeated, tag = "13")]
+    pub kafka_advertised: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Where a group starts that has no commit for a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -685,7 +693,7 @@ pub struct ListGroupsResponse {
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<GroupSummary>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupSummary {
     #[prost(string, tag = "1")]
     pub group: ::prost::alloc::string::String,
@@ -698,6 +706,21 @@ pub struct GroupSummary {
     #[prost(uint32, tag = "5")]
     pub leases: u32,
     #[prost(uint64, tag = "6")]
+    pub lag: u64,
+    #[prost(enumeration = "GroupKind", tag = "7")]
+    pub kind: i32,
+    /// of Kafka groups: Empty, PreparingRebalance, CompletingRebalance, Stable
+    #[prost(string, tag = "8")]
+    pub state: ::prost::alloc::string::String,
+    /// of Kafka groups: streams with committed offsets
+    #[prost(message, repeated, tag = "9")]
+    pub streams: ::prost::alloc::vec::Vec<StreamLag>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamLag {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
     pub lag: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -713,6 +736,14 @@ pub struct DescribeGroupResponse {
     pub members: ::prost::alloc::vec::Vec<MemberDescription>,
     #[prost(message, repeated, tag = "3")]
     pub lanes: ::prost::alloc::vec::Vec<LaneProgress>,
+    /// The rest only of Kafka groups.
+    #[prost(message, repeated, tag = "4")]
+    pub partitions: ::prost::alloc::vec::Vec<PartitionProgress>,
+    #[prost(int32, tag = "5")]
+    pub generation: i32,
+    /// how the members divide the work; empty if they do not say
+    #[prost(string, tag = "6")]
+    pub protocol: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemberDescription {
@@ -724,6 +755,37 @@ pub struct MemberDescription {
     pub leases: u32,
     #[prost(uint64, tag = "4")]
     pub last_heartbeat_ms_ago: u64,
+    /// The rest only of Kafka groups.
+    #[prost(string, tag = "5")]
+    pub host: ::prost::alloc::string::String,
+    /// the name of a static member
+    #[prost(string, tag = "6")]
+    pub instance: ::prost::alloc::string::String,
+    /// assigned to it
+    #[prost(uint32, tag = "7")]
+    pub partitions: u32,
+}
+/// Where a Kafka group stands in a partition: lane p / M of streamlet p % M.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartitionProgress {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    /// absent: assigned to a member, nothing committed yet
+    #[prost(uint64, optional, tag = "3")]
+    pub committed: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "4")]
+    pub head_ordinal: u64,
+    /// 0 without a committed offset
+    #[prost(uint64, tag = "5")]
+    pub lag: u64,
+    /// to whom it is assigned, if to anyone
+    #[prost(string, tag = "6")]
+    pub member: ::prost::alloc::string::String,
+    /// what the client left with its offset
+    #[prost(string, tag = "7")]
+    pub metadata: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LaneProgress {
@@ -765,11 +827,19 @@ pub struct ResetGroupRequest {
     pub streamlet: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "4")]
     pub lane: ::core::option::Option<u32>,
+    /// Only for Kafka groups: one stream instead of all that have offsets; one partition of it.
+    #[prost(string, optional, tag = "5")]
+    pub stream: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(uint32, optional, tag = "6")]
+    pub partition: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ResetGroupResponse {
     #[prost(message, repeated, tag = "1")]
     pub lanes: ::prost::alloc::vec::Vec<LaneProgress>,
+    /// of Kafka groups
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<PartitionProgress>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteGroupRequest {
@@ -802,6 +872,34 @@ impl Order {
         match value {
             "ORDER_LANE" => Some(Self::Lane),
             "ORDER_NONE" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GroupKind {
+    /// of Kera's own consumers: one stream, leases
+    Native = 0,
+    /// of Kafka's clients: any streams, offsets by partition
+    Kafka = 1,
+}
+impl GroupKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Native => "GROUP_KIND_NATIVE",
+            Self::Kafka => "GROUP_KIND_KAFKA",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GROUP_KIND_NATIVE" => Some(Self::Native),
+            "GROUP_KIND_KAFKA" => Some(Self::Kafka),
             _ => None,
         }
     }

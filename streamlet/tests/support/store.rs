@@ -12,6 +12,7 @@ struct Record {
     lane: LaneId,
     epoch: Epoch,
     boot: [u8; 16],
+    first_ordinal: Option<Ordinal>,
     closed: Option<Closed>,
 }
 
@@ -123,6 +124,7 @@ impl Store {
                     group: *group,
                     generation: 0,
                     epoch: record.epoch,
+                    first_ordinal: record.first_ordinal,
                     closed,
                     boot_id: record.boot,
                 });
@@ -157,15 +159,20 @@ impl State {
         for change in changes {
             match change {
                 GroupChange::Open {
-                    group, lane, epoch, ..
+                    group,
+                    lane,
+                    epoch,
+                    first_ordinal,
                 } => {
                     let boot = self.boot;
                     let record = self.groups.entry(group.group).or_insert(Record {
                         lane,
                         epoch,
                         boot,
+                        first_ordinal,
                         closed: None,
                     });
+                    record.first_ordinal = record.first_ordinal.or(first_ordinal);
                     assert!(
                         record.closed.is_none(),
                         "group {} is opened after it was closed",
@@ -174,10 +181,22 @@ impl State {
                 }
                 GroupChange::Close(closed) => {
                     let boot = self.boot;
+                    // As the broker's store, which refuses it.
+                    let begun = self.groups.get(&closed.group.group);
+                    if let Some(first) = begun.and_then(|record| record.first_ordinal) {
+                        assert_eq!(
+                            closed.first_ordinal, first,
+                            "group {}'s first ordinal cannot change",
+                            closed.group.group
+                        );
+                    }
+                    assert!(closed.first_ordinal <= closed.end_ordinal);
+                    assert!(closed.end_ordinal <= closed.next_ordinal);
                     let record = Record {
                         lane: closed.lane,
                         epoch: closed.epoch,
                         boot,
+                        first_ordinal: Some(closed.first_ordinal),
                         closed: Some(closed.clone()),
                     };
                     self.groups.insert(closed.group.group, record);

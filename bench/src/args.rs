@@ -1,0 +1,93 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::scenario::Contender;
+
+/// Kera beside its peers, on the same work, in the same session, on the same machine.
+#[derive(Debug, Parser)]
+#[command(name = "kera-bench", version)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the scenarios of a file and write what was measured as JSON.
+    Run(RunArgs),
+    /// Show the cases of a file without running anything.
+    List(ListArgs),
+    /// Make tables of what a session measured.
+    Report(ReportArgs),
+    /// Load for one run; started by `run`, spoken to through standard input and output.
+    #[command(hide = true)]
+    Load,
+}
+
+/// Which cases of a file are meant.
+#[derive(Debug, clap::Args)]
+pub struct Selection {
+    /// A file of scenarios, such as bench/scenarios/kafka.toml
+    pub scenarios: PathBuf,
+    /// Only cases whose name contains one of these, such as `produce` or `partitions=1,`
+    #[arg(long, value_name = "TEXT")]
+    pub only: Vec<String>,
+    /// Only these contenders
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_enum)]
+    pub contenders: Vec<Contender>,
+    /// Repetitions of each case, in place of the file's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repetitions: Option<u32>,
+    /// Divide the records of every case and of the warm-up by this, to try things out
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub divide: u64,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks/kafka.json --document docs/benchmarks.md
+  kera-bench run bench/scenarios/kafka-quick.toml --only produce --contenders kera,kafka
+  kera-bench run bench/scenarios/kafka.toml --kera target/dist/kera --data-dir /srv/scratch")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Where the results go; below the build's folder without it
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// A document whose generated section is written anew at the end
+    #[arg(long, value_name = "FILE")]
+    pub document: Option<PathBuf>,
+    /// A `kera` binary; built without it
+    #[arg(long, value_name = "PATH")]
+    pub kera: Option<PathBuf>,
+    /// Cargo's profile for building `kera`
+    #[arg(long, value_name = "NAME", default_value = "release")]
+    pub profile: String,
+    /// Where the brokers keep their data, on a disk; below the build's folder without it
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// A run is noisy when other processes used more than this share of the cores
+    #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
+    pub noise: f64,
+    /// How often a noisy run is repeated before it is kept and marked
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub noisy_repeats: u32,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// What `run` wrote
+    pub results: PathBuf,
+    /// A document whose generated section is written anew; to standard output without it
+    #[arg(long, value_name = "FILE")]
+    pub document: Option<PathBuf>,
+}

@@ -1,0 +1,149 @@
+//! What arrives in an open loop, and how late it is.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// The longest latency told apart from longer ones.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Records that were due before this are not counted: connections and caches are cold.
+pub const COLD: Duration = Duration::from_secs(1);
+/// The stamp of records that only open the way.
+const OPENING: u64 = u64::MAX;
+const STAMP: usize = 8;
+
+/// Percentiles, in microseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Records counted.
+    pub records: u64,
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+/// Puts when the record was due into its value.
+pub fn stamp(value: &mut [u8], due: Duration) {
+    let nanos = u64::try_from(due.as_nanos()).unwrap_or(OPENING - 1);
+    value[..STAMP].copy_from_slice(&nanos.to_le_bytes());
+}
+
+/// Marks the record as one that only opens the way.
+pub fn stamp_opening(value: &mut [u8]) {
+    value[..STAMP].copy_from_slice(&OPENING.to_le_bytes());
+}
+
+/// Counts from when each record was due, not from when it was sent: a stall counts for every record
+/// that it held up (no coordinated omission).
+pub struct Arrivals {
+    begin: Instant,
+    histogram: Histogram<u64>,
+    opened: u64,
+    arrived: u64,
+}
+
+impl Arrivals {
+    pub fn new() -> Result<Self> {
+        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self {
+            begin: Instant::now(),
+            histogram: Histogram::new_with_bounds(1_000, longest, 3)?,
+            opened: 0,
+            arrived: 0,
+        })
+    }
+
+    /// Stamps count from `begin`.
+    pub fn begin(&mut self, begin: Instant) {
+        self.begin = begin;
+    }
+
+    /// A record has arrived, just now.
+    pub fn take(&mut self, value: &[u8]) -> Result<()> {
+        self.take_after(value, self.begin.elapsed())
+    }
+
+    fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
+        let Some(stamp) = value.first_chunk::<STAMP>() else {
+            bail!("a record without a stamp arrived");
+        };
+        let stamp = u64::from_le_bytes(*stamp);
+        if stamp == OPENING {
+            self.opened += 1;
+            return Ok(());
+        }
+        self.arrived += 1;
+        let due = Duration::from_nanos(stamp);
+        if due >= COLD {
+            let late = now.saturating_sub(due).as_nanos();
+            let late = u64::try_from(late).unwrap_or(u64::MAX);
+            self.histogram.saturating_record(late);
+        }
+        Ok(())
+    }
+
+    /// Records that only opened the way.
+    pub fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// Other records.
+    pub fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
+    /// `None` if no record counts.
+    pub fn latency(&self) -> Option<Latency> {
+        let found = &self.histogram;
+        let at = |quantile| found.value_at_quantile(quantile) as f64 / 1e3;
+        (!found.is_empty()).then(|| Latency {
+            records: found.len(),
+            mean_us: found.mean() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: found.max() as f64 / 1e3,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_counts_for_all_that_it_held_up() {
+        let mut arrivals = Arrivals::new().unwrap();
+        // One a millisecond; nothing arrives for 100 ms, then all at once.
+        for number in 0..100 {
+            let mut value = [0; 16];
+            stamp(&mut value, Duration::from_millis(2_000 + number));
+            arrivals
+                .take_after(&value, Duration::from_millis(2_100))
+                .unwrap();
+        }
+        let latency = arrivals.latency().unwrap();
+        assert_eq!((latency.records, arrivals.arrived()), (100, 100));
+        assert!((latency.p50_us - 51_000.0).abs() < 1_100.0, "{latency:?}");
+        assert!((latency.max_us - 100_000.0).abs() < 200.0, "{latency:?}");
+    }
+
+    #[test]
+    fn cold_records_and_those_that_open_the_way_do_not_count() {
+        let mut arrivals = Arrivals::new().unwrap();
+        let mut value = [0; 8];
+        stamp_opening(&mut value);
+        arrivals.take(&value).unwrap();
+        stamp(&mut value, Duration::from_millis(999));
+        arrivals.take(&value).unwrap();
+        assert_eq!((arrivals.opened(), arrivals.arrived()), (1, 1));
+        assert_eq!(arrivals.latency(), None);
+        assert!(arrivals.take(&[1, 2]).is_err());
+    }
+}

@@ -1,0 +1,308 @@
+//! Load through librdkafka.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rdkafka::client::ClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+use rdkafka::{Offset, TopicPartitionList};
+use serde::Deserialize;
+
+use super::records::Records;
+use super::{Done, Gate, Plan, SILENCE};
+
+/// Records between two looks at what librdkafka has to say.
+const LOOK_EVERY: u64 = 4096;
+/// How long to wait when librdkafka's queue is full.
+const FULL: Duration = Duration::from_millis(1);
+/// How long librdkafka is asked again and again to send what is open.
+const BURST: Duration = Duration::from_millis(1);
+/// How often librdkafka tells the size of its batches.
+const STATISTICS_MS: &str = "200";
+
+/// What both producer and consumer are told.
+pub fn client(plan: &Plan) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", &plan.bootstrap)
+        .set("client.id", "kera-bench")
+        .set("broker.address.family", "v4")
+        .set("socket.nagle.disable", "true")
+        .set("allow.auto.create.topics", "false");
+    config
+}
+
+/// The producer's settings: batches of the wanted size, a queue in which every partition's batch can
+/// fill, and no report for records that went well.
+pub fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
+    let batch_records = u64::from(plan.batch_bytes / plan.record_bytes).max(1);
+    let queued = (u64::from(plan.partitions) * batch_records * 2).clamp(100_000, 10_000_000);
+    let mut config = client(plan);
+    config
+        .set("acks", plan.acks.name())
+        .set("linger.ms", (plan.linger_us as f64 / 1e3).to_string())
+        .set("batch.size", plan.batch_bytes.to_string())
+        .set("batch.num.messages", "1000000")
+        .set("queue.buffering.max.messages", queued.to_string())
+        .set("queue.buffering.max.kbytes", "2000000")
+        .set("partitioner", "murmur2_random")
+        .set("delivery.report.only.error", "true")
+        .set("statistics.interval.ms", STATISTICS_MS);
+    config
+        .create_with_context(Outcome::default())
+        .context("librdkafka makes no producer")
+}
+
+/// A consumer that is assigned partitions, not a group's member.
+pub fn consumer(plan: &Plan) -> Result<BaseConsumer> {
+    let mut config = client(plan);
+    config
+        .set("group.id", "kera-bench")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "error")
+        // Never the reader's own pauses: its defaults stop fetching for a second when it is behind.
+        .set("fetch.queue.backoff.ms", "1")
+        .set("queued.min.messages", "1000000")
+        .set("queued.max.messages.kbytes", "262144");
+    config.create().context("librdkafka makes no consumer")
+}
+
+/// Every partition, from its first record.
+pub fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
+    let mut all = TopicPartitionList::new();
+    for partition in 0..plan.partitions {
+        let partition = i32::try_from(partition)?;
+        all.add_partition_offset(&plan.topic, partition, Offset::Beginning)?;
+    }
+    consumer.assign(&all).context("cannot assign partitions")
+}
+
+/// What a producer hears from librdkafka.
+#[derive(Default)]
+pub struct Outcome {
+    failed: AtomicU64,
+    first: Mutex<Option<String>>,
+    /// Bytes and number of the batches seen so far.
+    batches: Mutex<(f64, f64)>,
+}
+
+/// The part of librdkafka's statistics that matters.
+#[derive(Deserialize)]
+struct Statistics {
+    #[serde(default)]
+    topics: BTreeMap<String, TopicStatistics>,
+}
+
+#[derive(Deserialize)]
+struct TopicStatistics {
+    batchsize: BatchStatistics,
+}
+
+#[derive(Deserialize)]
+struct BatchStatistics {
+    sum: f64,
+    cnt: f64,
+}
+
+impl Outcome {
+    fn fail(&self, what: &dyn std::fmt::Display) {
+        self.failed.fetch_add(1, Relaxed);
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| what.to_string());
+    }
+
+    /// An error if any record was not acknowledged.
+    pub fn check(&self) -> Result<()> {
+        let failed = self.failed.load(Relaxed);
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        ensure!(
+            failed == 0,
+            "{failed} records were not acknowledged: {}",
+            first.as_deref().unwrap_or_default()
+        );
+        Ok(())
+    }
+
+    /// Bytes of a batch on average, as far as librdkafka has told.
+    pub fn mean_batch_bytes(&self) -> Option<f64> {
+        let (bytes, number) = *self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        (number > 0.0).then(|| bytes / number)
+    }
+}
+
+impl ClientContext for Outcome {
+    fn stats_raw(&self, statistics: &[u8]) {
+        // Each telling is about the time since the one before.
+        if let Ok(told) = serde_json::from_slice::<Statistics>(statistics) {
+            let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+            for topic in told.topics.values() {
+                batches.0 += topic.batchsize.sum;
+                batches.1 += topic.batchsize.cnt;
+            }
+        }
+    }
+}
+
+impl ProducerContext for Outcome {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            self.fail(error);
+        }
+    }
+}
+
+/// What librdkafka answers to a record; it gives back what it does not take.
+type Sent<'a> = std::result::Result<(), (KafkaError, BaseRecord<'a, [u8], [u8]>)>;
+
+/// True if the record was taken, false if there is no room just now.
+pub fn taken(sent: Sent<'_>) -> Result<bool> {
+    match sent {
+        Ok(()) => Ok(true),
+        Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Ok(false),
+        Err((error, _)) => Err(error).context("librdkafka takes no record"),
+    }
+}
+
+/// A record for the partition that its key, or the client, chooses.
+pub fn record<'a>(
+    topic: &'a str,
+    key: Option<&'a [u8]>,
+    value: &'a [u8],
+) -> BaseRecord<'a, [u8], [u8]> {
+    let record = BaseRecord::to(topic).payload(value);
+    match key {
+        Some(key) => record.key(key),
+        None => record,
+    }
+}
+
+/// Appends as fast as the broker takes it.
+pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+    let producer = producer(plan)?;
+    producer
+        .client()
+        .fetch_metadata(Some(&plan.topic), SILENCE)
+        .context("no metadata of the topic")?;
+    let mut records = Records::new(plan.record_bytes, plan.keys);
+    let begin = gate.wait()?;
+    let mut heard = begin;
+    for number in 0..plan.records {
+        let (key, value) = records.next();
+        let value = &*value;
+        while !taken(producer.send(record(&plan.topic, key, value)))? {
+            producer.poll(FULL);
+            if heard.elapsed() > SILENCE {
+                bail!("no record was acknowledged for {SILENCE:?}");
+            }
+        }
+        if number % LOOK_EVERY == 0 {
+            heard = Instant::now();
+            producer.poll(Duration::ZERO);
+        }
+    }
+    finish(&producer)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    producer.poll(Duration::ZERO);
+    producer.context().check()?;
+    Ok(Done {
+        records: plan.records,
+        bytes: plan.records * u64::from(plan.record_bytes),
+        seconds,
+        mean_batch_bytes: producer.context().mean_batch_bytes(),
+        latency: None,
+    })
+}
+
+/// Waits until all records are acknowledged, without waiting for open batches to fill.
+///
+/// librdkafka sends open batches at once only while a flush is under way, and the crate's flush is
+/// under way for a moment only, ten times a second: with a long linger that is the end of it. So it is
+/// asked many times, with pauses in which others have the core.
+fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        let burst = Instant::now();
+        while burst.elapsed() < BURST {
+            if producer.flush(Duration::ZERO).is_ok() {
+                return Ok(());
+            }
+        }
+        producer.poll(BURST * 2);
+        ensure!(
+            begin.elapsed() < SILENCE,
+            "records were not acknowledged within {SILENCE:?}"
+        );
+    }
+}
+
+/// Reads what was appended before.
+pub fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+    let consumer = consumer(plan)?;
+    consumer
+        .fetch_metadata(Some(&plan.topic), SILENCE)
+        .context("no metadata of the topic")?;
+    let begin = gate.wait()?;
+    assign(&consumer, plan)?;
+    let (mut records, mut bytes) = (0, 0);
+    let mut heard = begin;
+    while records < plan.records {
+        match consumer.poll(Duration::from_millis(100)) {
+            Some(Ok(message)) => {
+                records += 1;
+                bytes += (message.payload_len() + message.key_len()) as u64;
+                if records % LOOK_EVERY == 0 {
+                    heard = Instant::now();
+                }
+            }
+            Some(Err(error)) => return Err(error).context("librdkafka cannot read"),
+            None if heard.elapsed() > SILENCE => {
+                bail!("only {records} of {} records arrived", plan.records)
+            }
+            None => {}
+        }
+    }
+    Ok(Done {
+        records,
+        bytes,
+        seconds: begin.elapsed().as_secs_f64(),
+        mean_batch_bytes: None,
+        latency: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_averaged_over_all_tellings() {
+        let outcome = Outcome::default();
+        assert_eq!(outcome.mean_batch_bytes(), None);
+        outcome.stats_raw(br#"{"topics":{"t":{"batchsize":{"sum":300,"cnt":3,"avg":100}}}}"#);
+        outcome.stats_raw(br#"{"topics":{"t":{"batchsize":{"sum":1700,"cnt":1}}}}"#);
+        outcome.stats_raw(b"no JSON");
+        assert_eq!(outcome.mean_batch_bytes(), Some(500.0));
+    }
+
+    #[test]
+    fn one_failure_fails_the_run() {
+        let outcome = Outcome::default();
+        assert!(outcome.check().is_ok());
+        outcome.fail(&"first");
+        outcome.fail(&"second");
+        let text = outcome.check().unwrap_err().to_string();
+        assert_eq!(text, "2 records were not acknowledged: first");
+    }
+}

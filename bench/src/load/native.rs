@@ -1,0 +1,198 @@
+//! Load through Kera's own clients.
+
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use kera_consumer::{Reader, Start};
+use kera_producer::{AppendError, Producer, Record};
+use tokio::runtime::{Handle, Runtime};
+use tokio::task::JoinHandle;
+
+use super::arrivals::{Arrivals, stamp, stamp_opening};
+use super::pace::Pace;
+use super::records::Records;
+use super::{Done, Gate, Plan, SILENCE};
+use crate::scenario::Work;
+
+/// The producer's memory when few batches are open.
+const LEAST_MEMORY: usize = 64 << 20;
+
+pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Done> {
+    let runtime = Runtime::new()?;
+    let done = runtime.block_on(async {
+        match work {
+            Work::Produce => produce(plan, gate).await,
+            Work::Consume => consume(plan, gate).await,
+            Work::Latency => latency(plan, gate).await,
+        }
+    });
+    // A reader's connections may still be at work.
+    runtime.shutdown_background();
+    done
+}
+
+async fn producer(plan: &Plan) -> Result<Producer> {
+    let batch = plan.batch_bytes as usize;
+    // Every lane's batch can fill.
+    let memory = plan.partitions as usize * batch * 2 + LEAST_MEMORY;
+    let producer = Producer::builder()
+        .bootstrap(&plan.bootstrap)
+        .stream(&plan.topic)
+        .batch_size(batch)
+        .linger(Duration::from_micros(plan.linger_us))
+        .memory_limit(memory)
+        .build();
+    producer.await.context("no producer")
+}
+
+/// Sends every record, each when it is due if there is a pace.
+fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) -> Result<()> {
+    let mut records = Records::new(plan.record_bytes, plan.keys);
+    for number in 0..plan.records {
+        if let Some(pace) = pace.filter(|pace| !pace.is_due(number)) {
+            pace.wait(number);
+        }
+        let (key, value) = records.next();
+        if let Some(pace) = pace {
+            stamp(value, pace.due(number));
+        }
+        let record = Record {
+            key,
+            value: Some(value),
+            ..Record::default()
+        };
+        match producer.send(&record) {
+            Err(AppendError::Full) => {
+                runtime.block_on(producer.append_wait(&record))?;
+            }
+            taken => taken?,
+        }
+    }
+    Ok(())
+}
+
+fn spawn_send(plan: &Plan, producer: &Producer, pace: Option<Pace>) -> JoinHandle<Result<()>> {
+    let (plan, producer, runtime) = (plan.clone(), producer.clone(), Handle::current());
+    tokio::task::spawn_blocking(move || send(&plan, &producer, &runtime, pace))
+}
+
+async fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+    let producer = producer(plan).await?;
+    let begin = gate.wait()?;
+    spawn_send(plan, &producer, None).await??;
+    producer.flush().await?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let counts = producer.metrics();
+    ensure!(
+        counts.records_failed == 0 && counts.records_acknowledged == plan.records,
+        "{} of {} records were acknowledged",
+        counts.records_acknowledged,
+        plan.records
+    );
+    Ok(Done {
+        records: plan.records,
+        bytes: plan.records * u64::from(plan.record_bytes),
+        seconds,
+        mean_batch_bytes: mean_batch(&producer),
+        latency: None,
+    })
+}
+
+fn mean_batch(producer: &Producer) -> Option<f64> {
+    let counts = producer.metrics();
+    let sent = counts.batches + counts.batches_resent;
+    (sent > 0).then(|| counts.bytes_sent as f64 / sent as f64)
+}
+
+async fn reader(plan: &Plan) -> Result<Reader> {
+    let reader = Reader::builder()
+        .bootstrap(&plan.bootstrap)
+        .stream(&plan.topic)
+        .start(Start::Earliest)
+        .open();
+    reader.await.context("no reader")
+}
+
+/// Hands every record of the next batch to `each`.
+async fn next(reader: &mut Reader, mut each: impl FnMut(&[u8], usize) -> Result<()>) -> Result<()> {
+    loop {
+        let batch = match tokio::time::timeout(SILENCE, reader.next_batch()).await {
+            Ok(Ok(Some(batch))) => batch,
+            Ok(Err(error)) if error.is_retryable() => continue,
+            Ok(Err(error)) => return Err(error.into()),
+            Ok(Ok(None)) | Err(_) => bail!("no record arrived for {SILENCE:?}"),
+        };
+        for record in batch.records() {
+            let record = record?;
+            each(
+                record.value.unwrap_or_default(),
+                record.key.map_or(0, <[u8]>::len),
+            )?;
+        }
+        return Ok(());
+    }
+}
+
+async fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+    let begin = gate.wait()?;
+    let mut reader = reader(plan).await?;
+    let (mut records, mut bytes) = (0, 0);
+    while records < plan.records {
+        next(&mut reader, |value, key| {
+            records += 1;
+            bytes += (value.len() + key) as u64;
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(Done {
+        records,
+        bytes,
+        seconds: begin.elapsed().as_secs_f64(),
+        mean_batch_bytes: None,
+        latency: None,
+    })
+}
+
+async fn latency<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+    let rate = plan.rate.context("an open loop has a rate")?;
+    let producer = producer(plan).await?;
+    let mut reader = reader(plan).await?;
+    let mut arrivals = Arrivals::new()?;
+    // One record there and back, so that the connections are open.
+    let mut records = Records::new(plan.record_bytes, plan.keys);
+    let (key, value) = records.next();
+    stamp_opening(value);
+    producer.send(&Record {
+        key,
+        value: Some(value),
+        ..Record::default()
+    })?;
+    producer.flush().await?;
+    while arrivals.opened() == 0 {
+        next(&mut reader, |value, _| arrivals.take(value)).await?;
+    }
+    let begin = gate.wait()?;
+    arrivals.begin(begin);
+    let sending = spawn_send(plan, &producer, Some(Pace::new(begin, rate)));
+    let limit = Instant::now() + Duration::from_secs(plan.records / rate) + SILENCE;
+    while arrivals.arrived() < plan.records {
+        next(&mut reader, |value, _| arrivals.take(value)).await?;
+        ensure!(
+            Instant::now() < limit,
+            "only {} of {} records arrived",
+            arrivals.arrived(),
+            plan.records
+        );
+    }
+    sending.await??;
+    producer.flush().await?;
+    Ok(Done {
+        records: plan.records,
+        bytes: plan.records * u64::from(plan.record_bytes),
+        seconds: begin.elapsed().as_secs_f64(),
+        mean_batch_bytes: mean_batch(&producer),
+        latency: arrivals.latency(),
+    })
+}

@@ -1,0 +1,88 @@
+//! A broker's process, ended with its handle.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a broker may take to end by itself.
+const GRACE: Duration = Duration::from_secs(20);
+/// Lines of a log that are shown.
+const LOG_LINES: usize = 12;
+
+/// A process whose output goes to a file; ended when dropped.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; what it says goes to `log`, but for a piped standard output.
+    pub fn start(mut command: Command, log: PathBuf, piped: bool) -> Result<Self> {
+        let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let out = if piped {
+            Stdio::piped()
+        } else {
+            file.try_clone()?.into()
+        };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        Ok(Self { child, log })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its standard output, if that was piped and nobody took it yet.
+    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// True once it has ended.
+    pub fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The end of what it wrote.
+    pub fn log_tail(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+        format!("the end of its log:\n  {tail}\n ")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Not waited for yet, so the id is still its own.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let begin = Instant::now();
+        while !self.ended() {
+            if begin.elapsed() > GRACE {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            pause(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Waits where there is no event to wait for: a state of another process.
+pub fn pause(time: Duration) {
+    let begin = Instant::now();
+    while let Some(left) = time
+        .checked_sub(begin.elapsed())
+        .filter(|left| !left.is_zero())
+    {
+        std::thread::park_timeout(left);
+    }
+}

@@ -1,0 +1,121 @@
+//! Apache Kafka: jars from Maven Central, one node, its configuration in `bench/peers/kafka`.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Started;
+use super::child::Process;
+use crate::measure::machine::first_line_of;
+
+const POM: &str = include_str!("../../peers/kafka/pom.xml");
+const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
+const JVM: &str = include_str!("../../peers/kafka/jvm.options");
+
+/// The version that the pom names.
+fn version() -> &'static str {
+    let after = POM.split_once("<artifactId>kafka_2.13</artifactId>");
+    let version = after.and_then(|(_, rest)| rest.split_once("<version>"));
+    let version = version.and_then(|(_, rest)| rest.split_once("</version>"));
+    version.map_or("unknown", |(version, _)| version)
+}
+
+fn home(build: &Path) -> PathBuf {
+    build.join(format!("kafka-{}", version()))
+}
+
+/// Downloads the jars with Maven, unless they are there.
+pub fn fetch(build: &Path) -> Result<()> {
+    let home = home(build);
+    let pom = home.join("pom.xml");
+    let complete = home.join("complete");
+    if fs::read_to_string(&complete).is_ok_and(|text| text == POM) {
+        return Ok(());
+    }
+    fs::create_dir_all(&home)?;
+    fs::write(&pom, POM)?;
+    eprintln!("fetching Apache Kafka {} with Maven", version());
+    let status = Command::new("mvn")
+        .args(["-q", "-B", "-f"])
+        .arg(&pom)
+        .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .arg(format!("-DoutputDirectory={}", home.join("lib").display()))
+        .status()
+        .context("cannot run mvn; install Maven")?;
+    ensure!(status.success(), "mvn could not fetch the jars");
+    Ok(fs::write(complete, POM)?)
+}
+
+/// Formats an empty directory and starts a broker on it.
+pub fn start(build: &Path, data: &Path) -> Result<Started> {
+    let (client, controller) = free_ports()?;
+    let address = format!("127.0.0.1:{client}");
+    let ours = format!(
+        "listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://{address}\n\
+         controller.quorum.voters=1@127.0.0.1:{controller}\n\
+         log.dirs={}\n",
+        data.join("logs").display()
+    );
+    let properties = data.join("server.properties");
+    fs::write(&properties, format!("{PROPERTIES}{ours}"))?;
+    let options = data.join("jvm.options");
+    fs::write(&options, JVM)?;
+    let java = |class: &str| {
+        let mut command = Command::new("java");
+        command
+            .arg(format!("@{}", options.display()))
+            .arg("-cp")
+            .arg(home(build).join("lib").join("*"))
+            .arg(class);
+        command
+    };
+    let id = java("kafka.tools.StorageTool")
+        .arg("random-uuid")
+        .output()
+        .context("cannot run java; install a JDK or JRE, 17 or later")?;
+    let id = String::from_utf8_lossy(&id.stdout);
+    let id = id.lines().last().unwrap_or_default().trim().to_owned();
+    let formatted = java("kafka.tools.StorageTool")
+        .args(["format", "-t", &id, "-c"])
+        .arg(&properties)
+        .output()?;
+    ensure!(
+        formatted.status.success(),
+        "kafka.tools.StorageTool: {}",
+        String::from_utf8_lossy(&formatted.stderr)
+    );
+    let mut command = java("kafka.Kafka");
+    command.arg(&properties);
+    let process = Process::start(command, data.join("broker.log"), false)?;
+    let runtime = first_line_of("java", &["-version"]).unwrap_or_default();
+    Ok(Started {
+        process,
+        kafka: address,
+        native: None,
+        version: format!("{} ({runtime})", version()),
+        durability: "page cache, no flush before an acknowledgement",
+        configuration: format!("{JVM}\n{PROPERTIES}"),
+    })
+}
+
+/// Two ports that are free just now.
+fn free_ports() -> Result<(u16, u16)> {
+    let one = TcpListener::bind("127.0.0.1:0")?;
+    let other = TcpListener::bind("127.0.0.1:0")?;
+    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pom_names_one_version_of_kafka() {
+        assert!(version().starts_with("4."), "{}", version());
+        assert_eq!(POM.matches(version()).count(), 2);
+    }
+}

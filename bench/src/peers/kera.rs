@@ -1,0 +1,109 @@
+//! Kera: a binary that is built or named, its configuration in `bench/peers/kera`.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Started;
+use super::child::Process;
+use crate::measure::machine::first_line_of;
+
+const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
+/// How long it may take until it says where it listens.
+const START: Duration = Duration::from_secs(30);
+
+/// Builds `kera` with a profile of cargo's, below the folder `target`; where it is.
+pub fn binary(profile: &str, target: &Path) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    eprintln!("building kera, profile {profile}");
+    let output = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--locked", "--quiet", "--package", "kera"])
+        .args(["--bin", "kera", "--profile", profile, "--target-dir"])
+        .arg(target)
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo; name a binary with --kera")?;
+    ensure!(output.status.success(), "kera could not be built");
+    executable(&String::from_utf8_lossy(&output.stdout))
+        .context("cargo does not say where kera is; name a binary with --kera")
+}
+
+/// The binary among cargo's messages, one JSON object a line.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let messages = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    messages
+        .filter(|message| message["target"]["name"] == "kera")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+/// Starts a broker on an empty directory.
+pub fn start(binary: &Path, data: &Path) -> Result<Started> {
+    let configuration = data.join("kera.toml");
+    std::fs::write(&configuration, CONFIGURATION)?;
+    let mut command = Command::new(binary);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"KERA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["--kafka-listen", "127.0.0.1:0", "--config"])
+        .arg(&configuration)
+        .arg("--data-dir")
+        .arg(data.join("data"));
+    let mut process = Process::start(command, data.join("broker.log"), true)?;
+    let stdout = process.stdout().context("the output is piped")?;
+    let (lines, said) = sync_channel(16);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Whatever comes after the addresses is read and dropped.
+            let _ = lines.try_send(line);
+        }
+    });
+    let wait = |beginning: &str| -> Result<String> {
+        loop {
+            let line = said
+                .recv_timeout(START)
+                .with_context(|| format!("kera does not say `{beginning}`"))?;
+            if let Some(rest) = line.strip_prefix(beginning) {
+                return Ok(rest.trim().to_owned());
+            }
+        }
+    };
+    let native = wait("listening on ").with_context(|| process.log_tail())?;
+    let kafka = wait("Kafka clients on ").with_context(|| process.log_tail())?;
+    let binary_text = binary.to_string_lossy();
+    let version = first_line_of(&binary_text, &["--version"]).unwrap_or_default();
+    Ok(Started {
+        process,
+        kafka,
+        native: Some(native),
+        version: version.trim_start_matches("kera ").to_owned(),
+        durability: "ack = written: page cache, no flush before an acknowledgement",
+        configuration: CONFIGURATION.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_found_among_messages() {
+        let messages = "{\"target\":{\"name\":\"kera_rpc\"},\"executable\":null}\n\
+            oddity\n\
+            {\"target\":{\"name\":\"kera\"},\"executable\":\"/x/kera\"}\n";
+        assert_eq!(executable(messages), Some("/x/kera".into()));
+        assert_eq!(executable(""), None);
+    }
+}

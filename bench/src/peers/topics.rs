@@ -1,0 +1,110 @@
+//! Topics, made and deleted as any Kafka client does.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use super::child::pause;
+use crate::measure::disk;
+
+/// How long a broker may take to start.
+const START: Duration = Duration::from_secs(60);
+/// How long it may take to create or delete a topic, or to give back space.
+const CHANGE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// What a broker without topics may keep on the disk.
+const EMPTY: u64 = 96 << 20;
+
+/// Runs a request of the administration to its end.
+fn block_on<T>(request: impl Future<Output = T>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    Ok(runtime.block_on(request))
+}
+
+fn config(address: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", address)
+        .set("client.id", "kera-bench")
+        .set("broker.address.family", "v4")
+        .set("log_level", "0");
+    config
+}
+
+/// Waits until a broker answers at `address`.
+pub fn wait_until_up(address: &str) -> Result<()> {
+    let consumer: BaseConsumer = config(address).create()?;
+    let begin = Instant::now();
+    loop {
+        match consumer.fetch_metadata(None, Duration::from_secs(1)) {
+            Ok(metadata) if !metadata.brokers().is_empty() => return Ok(()),
+            result => ensure!(
+                begin.elapsed() < START,
+                "no broker answers at {address} after {START:?} ({})",
+                result.map_or_else(|error| error.to_string(), |_| "none is listed".into())
+            ),
+        }
+        pause(LOOK_EVERY);
+    }
+}
+
+/// Makes a topic and waits until every partition has a leader.
+pub fn create(address: &str, topic: &str, partitions: u32) -> Result<()> {
+    let admin: AdminClient<DefaultClientContext> = config(address).create()?;
+    let new = NewTopic::new(
+        topic,
+        i32::try_from(partitions)?,
+        TopicReplication::Fixed(1),
+    );
+    let options = AdminOptions::new()
+        .request_timeout(Some(CHANGE))
+        .operation_timeout(Some(CHANGE));
+    let done = block_on(admin.create_topics(&[new], &options))??;
+    for one in done {
+        one.map_err(|(_, code)| anyhow!("{code}"))?;
+    }
+    let begin = Instant::now();
+    loop {
+        let metadata = admin.inner().fetch_metadata(Some(topic), CHANGE)?;
+        let found = metadata.topics().iter().find(|one| one.name() == topic);
+        let led = found.map_or(0, |topic| {
+            let led = topic.partitions().iter().filter(|one| one.leader() >= 0);
+            led.count()
+        });
+        if led == partitions as usize {
+            return Ok(());
+        }
+        ensure!(
+            begin.elapsed() < CHANGE,
+            "only {led} of {partitions} partitions have a leader"
+        );
+        pause(LOOK_EVERY);
+    }
+}
+
+/// Deletes a topic.
+pub fn delete(address: &str, topic: &str) -> Result<()> {
+    let admin: AdminClient<DefaultClientContext> = config(address).create()?;
+    let options = AdminOptions::new()
+        .request_timeout(Some(CHANGE))
+        .operation_timeout(Some(CHANGE));
+    let done = block_on(admin.delete_topics(&[topic], &options))?;
+    for one in done.context("the request failed")? {
+        one.map_err(|(_, code)| anyhow!("{code}"))?;
+    }
+    Ok(())
+}
+
+/// Waits until a broker without topics has removed their files: what is not removed would be
+/// written to the disk during somebody else's run.
+pub fn wait_until_freed(data: &Path) {
+    let begin = Instant::now();
+    while disk::used(data) > EMPTY && begin.elapsed() < CHANGE {
+        pause(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,231 @@
+//! A table for each quantity of each scenario.
+
+use super::targets::{bound, overall, ratio, verdict};
+use super::text::{self, measures, spread, summary};
+use crate::results::{CaseRuns, Results};
+use crate::scenario::{Case, Contender, Measure, Target, Work};
+use crate::statistics::Summary;
+
+/// A column that tells cases apart.
+type Dimension = (&'static str, fn(&Case) -> String);
+
+const DIMENSIONS: [Dimension; 5] = [
+    ("batch", |case| case.batch.to_string()),
+    ("partitions", |case| case.partitions.to_string()),
+    ("acks", |case| {
+        // It means nothing to a consumer.
+        let consumes = case.work == Work::Consume;
+        if consumes { "-" } else { case.acks.name() }.to_owned()
+    }),
+    ("linger", |case| format!("{} ms", case.linger_ms)),
+    ("records/s", |case| {
+        case.rate
+            .map_or_else(|| "-".to_owned(), |rate| rate.to_string())
+    }),
+];
+
+/// All tables of a session.
+pub fn all(results: &Results) -> String {
+    let mut out = String::new();
+    for group in groups(results) {
+        let case = &group[0].case;
+        let varies: Vec<Dimension> = DIMENSIONS
+            .into_iter()
+            .filter(|(_, show)| group.iter().any(|runs| show(&runs.case) != show(case)))
+            .collect();
+        out.push_str(&format!(
+            "### {}\n\n{}\n\n",
+            case.scenario,
+            setting(&group, &varies)
+        ));
+        for &measure in measures(case.work) {
+            out.push_str(&table(&group, &varies, measure));
+        }
+    }
+    out.push_str(&memory(results));
+    out
+}
+
+/// Cases of one name, in the order in which they ran.
+fn groups(results: &Results) -> Vec<Vec<&CaseRuns>> {
+    let mut groups: Vec<Vec<&CaseRuns>> = Vec::new();
+    for runs in &results.cases {
+        let found = groups
+            .iter_mut()
+            .find(|group| group[0].case.scenario == runs.case.scenario);
+        match found {
+            Some(group) => group.push(runs),
+            None => groups.push(vec![runs]),
+        }
+    }
+    groups
+}
+
+/// What all cases of a group have in common.
+fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
+    let case = &group[0].case;
+    let mut out = match case.work {
+        Work::Produce | Work::Consume => {
+            format!("{} of {} bytes a run", records(group), case.record_bytes)
+        }
+        Work::Latency => format!("Records of {} bytes", case.record_bytes),
+    };
+    if case.keys == crate::scenario::Keys::Random {
+        out.push_str(", random keys");
+    }
+    for (name, show) in DIMENSIONS {
+        let value = show(case);
+        if value != "-" && !varies.iter().any(|(one, _)| *one == name) {
+            out.push_str(&format!("; {name} {value}"));
+        }
+    }
+    out.push('.');
+    if case.work == Work::Latency {
+        out.push_str(
+            " From the moment at which a record was due, at a fixed rate, until its consumer has it; without the first second.",
+        );
+    }
+    out
+}
+
+/// How many records a run has.
+fn records(group: &[&CaseRuns]) -> String {
+    let mut all: Vec<u64> = group.iter().map(|runs| runs.case.records).collect();
+    all.sort_unstable();
+    let show = |records: u64| text::thousands(records as f64);
+    match (all.first(), all.last()) {
+        (Some(&least), Some(&most)) if least < most => {
+            format!("{} to {} records", show(least), show(most))
+        }
+        (Some(&one), _) => format!("{} records", show(one)),
+        _ => String::new(),
+    }
+}
+
+fn contenders(group: &[&CaseRuns]) -> Vec<Contender> {
+    let mut all: Vec<_> = group
+        .iter()
+        .flat_map(|runs| runs.case.contenders.clone())
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn table(group: &[&CaseRuns], varies: &[Dimension], measure: Measure) -> String {
+    let contenders = contenders(group);
+    // One column for each pair that is compared; the bound may differ from row to row.
+    let mut pairs: Vec<(Contender, Contender)> = Vec::new();
+    for target in group.iter().flat_map(|runs| &runs.case.targets) {
+        let pair = (target.contender, target.against);
+        if target.measure == measure && !pairs.contains(&pair) {
+            pairs.push(pair);
+        }
+    }
+    let mut head: Vec<String> = varies.iter().map(|(name, _)| (*name).to_owned()).collect();
+    head.extend(contenders.iter().map(|one| one.title().to_owned()));
+    head.extend(
+        pairs
+            .iter()
+            .map(|(one, other)| format!("{} / {}", one.title(), other.title())),
+    );
+    let mut rows = Vec::new();
+    for runs in group {
+        let mut row: Vec<String> = varies.iter().map(|(_, show)| show(&runs.case)).collect();
+        row.extend(contenders.iter().map(|&one| cell(runs, one, measure)));
+        row.extend(pairs.iter().map(|pair| compared(runs, *pair, measure)));
+        rows.push(row);
+    }
+    markdown(text::title(measure), &head, &rows)
+}
+
+fn cell(runs: &CaseRuns, contender: Contender, measure: Measure) -> String {
+    if !runs.case.contenders.contains(&contender) {
+        return "-".to_owned();
+    }
+    let all = || runs.runs.iter().filter(|run| run.contender == contender);
+    match summary(runs, contender, measure) {
+        Some(summary) => {
+            let star = if all().any(|run| run.noisy) { "*" } else { "" };
+            format!("{}{star}", spread(measure, &summary))
+        }
+        // The runs went well but do not tell this.
+        None if all().any(|run| run.taken.is_some()) => "-".to_owned(),
+        None if all().next().is_some() => "failed".to_owned(),
+        None => "left out".to_owned(),
+    }
+}
+
+fn compared(runs: &CaseRuns, pair: (Contender, Contender), measure: Measure) -> String {
+    let mut targets = runs.case.targets.iter();
+    let of_pair =
+        |target: &&Target| target.measure == measure && (target.contender, target.against) == pair;
+    let Some(target) = targets.find(of_pair) else {
+        return "-".to_owned();
+    };
+    match ratio(runs, target) {
+        Some(ratio) => format!("{} ({})", verdict(target, ratio), bound(target)),
+        None => "-".to_owned(),
+    }
+}
+
+fn markdown(title: &str, head: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut out = format!("**{title}**\n\n{}", line(head));
+    out.push_str(&format!("|{}\n", "---|".repeat(head.len())));
+    for row in rows {
+        out.push_str(&line(row));
+    }
+    out.push('\n');
+    out
+}
+
+/// Resident memory of the brokers, and what they wrote.
+fn memory(results: &Results) -> String {
+    let mut head = vec!["broker".to_owned(), "after its start".to_owned()];
+    let groups = groups(results);
+    head.extend(groups.iter().map(|group| group[0].case.scenario.clone()));
+    head.push("bytes written per byte of records".to_owned());
+    let mut rows = Vec::new();
+    for facts in &results.brokers {
+        let megabytes = |bytes: f64| text::value(Measure::Memory, bytes);
+        let mut row = vec![
+            facts.broker.title().to_owned(),
+            megabytes(facts.idle.resident as f64),
+        ];
+        for group in &groups {
+            let peaks = group.iter().flat_map(|runs| {
+                let contenders = runs.case.contenders.iter();
+                let ours = contenders.filter(|one| one.broker() == facts.broker);
+                ours.filter_map(|&one| summary(runs, one, Measure::Memory))
+            });
+            let highest = Summary::of(peaks.map(|peak| peak.median)).map(|all| all.most);
+            row.push(highest.map_or_else(|| "-".to_owned(), megabytes));
+        }
+        let produce = results.cases.iter();
+        let produce = produce.filter(|runs| runs.case.work == Work::Produce);
+        let written = produce
+            .flat_map(|runs| &runs.runs)
+            .filter(|run| run.contender.broker() == facts.broker)
+            .filter_map(|run| run.taken.as_ref())
+            .map(|taken| taken.broker_written as f64 / taken.bytes.max(1) as f64);
+        row.push(
+            Summary::of(written).map_or_else(|| "-".to_owned(), |all| format!("{:.2}", all.median)),
+        );
+        rows.push(row);
+    }
+    let mut out = "### Memory and disk\n\nThe highest median of any case.\n\n".to_owned();
+    out.push_str(&markdown(text::title(Measure::Memory), &head, &rows));
+    for target in &results.targets {
+        if let Some(ratio) = overall(results, target) {
+            out.push_str(&format!(
+                "{} / {}: {} ({}).\n",
+                target.contender.title(),
+                target.against.title(),
+                verdict(target, ratio),
+                bound(target)
+            ));
+        }
+    }
+    out
+}

@@ -1,0 +1,202 @@
+use super::document::replace;
+use super::{render, targets, text};
+use crate::measure::disk::Disk;
+use crate::measure::machine::Machine;
+use crate::measure::process::Memory;
+use crate::results::{BrokerFacts, CaseRuns, LeftOut, Results, Run, Taken};
+use crate::scenario::{Broker, Cases, Contender, File, Measure, Target};
+
+const FILE: &str = r#"
+title = "Clients"
+command = "make bench-clients"
+[[scenario]]
+name = "produce"
+work = "produce"
+contenders = ["kafka", "kera"]
+records = 1_000_000
+keys = "random"
+batch = ["16KiB"]
+linger_ms = [5]
+partitions = [1, 16]
+[[scenario.target]]
+measure = "broker-cpu"
+contender = "kera"
+against = "kafka"
+at_most = 0.5
+[[target]]
+measure = "memory"
+contender = "kera"
+against = "kafka"
+at_most = 0.25
+"#;
+
+fn run(contender: Contender, repetition: u32, cpu_ns: f64, peak: u64) -> Run {
+    Run {
+        contender,
+        repetition,
+        attempts: 1,
+        noisy: false,
+        others: 0.01,
+        taken: Some(Taken {
+            records: 1_000_000,
+            bytes: 100_000_000,
+            seconds: 0.5,
+            broker_cpu_seconds: cpu_ns / 1e3,
+            client_cpu_seconds: 0.6,
+            memory: Memory {
+                resident: peak,
+                peak,
+            },
+            broker_written: 110_000_000,
+            mean_batch_bytes: Some(16_000.0),
+            latency: None,
+        }),
+        failure: None,
+    }
+}
+
+/// Kera takes 100 ns against Kafka's 480 with one partition, 300 against 500 with sixteen.
+fn results() -> Results {
+    let file = File::parse(FILE).unwrap();
+    let cpu = [(480.0, 100.0), (500.0, 300.0)];
+    let cases = Cases::of(&file, 1).0.into_iter().zip(cpu);
+    let facts = |broker| BrokerFacts {
+        broker,
+        version: "1.2.3".into(),
+        durability: "page cache".into(),
+        configuration: String::new(),
+        start_seconds: 1.0,
+        idle: Memory {
+            resident: 300_000_000,
+            peak: 0,
+        },
+    };
+    Results {
+        format: Results::format(),
+        title: file.title,
+        command: file.command,
+        started: "2026-01-31 12:00".into(),
+        minutes: 3.0,
+        repetitions: 3,
+        noise: 0.15,
+        machine: Machine::default(),
+        disk: Disk::default(),
+        versions: [("librdkafka".to_owned(), "2".to_owned())].into(),
+        brokers: vec![facts(Broker::Kafka), facts(Broker::Kera)],
+        left_out: Vec::new(),
+        targets: file.target,
+        cases: cases
+            .map(|(case, (kafka, kera))| CaseRuns {
+                case,
+                runs: [-10.0, 0.0, 20.0]
+                    .into_iter()
+                    .zip(1..)
+                    .flat_map(|(by, at)| {
+                        [
+                            run(Contender::Kafka, at, kafka + by, 1_000_000_000),
+                            run(Contender::Kera, at, kera + by, 200_000_000),
+                        ]
+                    })
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn tables_show_medians_spread_and_verdicts() {
+    let text = render(&results());
+    for line in [
+        "## Clients: `make bench-clients`",
+        "| 1 | 480 (470-500) | 100 (90-120) | 0.21, met (at most 0.5) |",
+        "| 16 | 500 (490-520) | 300 (290-320) | 0.60, **missed** (at most 0.5) |",
+        "| 1 | 2,000 (2,000-2,000) | 2,000 (2,000-2,000) |",
+        "| Kera | 300 | 200 | 1.10 |",
+        "Kera / Apache Kafka: 0.20, met (at most 0.25).",
+    ] {
+        assert!(
+            text.lines().any(|one| one == line),
+            "{line} is not in\n{text}"
+        );
+    }
+    assert!(
+        text.contains("at most 0.5 | 1 of 2 | 0.60 (partitions=16,"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_failed_or_was_left_out_is_said() {
+    let mut results = results();
+    results.cases[0].runs[0].noisy = true;
+    for run in &mut results.cases[1].runs {
+        if run.contender == Contender::Kera {
+            run.taken = None;
+            run.failure = Some("x".into());
+        }
+    }
+    results.left_out.push(LeftOut {
+        broker: Broker::Kafka,
+        why: "no java".into(),
+    });
+    let text = render(&results);
+    assert!(text.contains("| 480 (470-500)* |"), "{text}");
+    assert!(
+        text.contains("| 16 | 500 (490-520) | failed | - |"),
+        "{text}"
+    );
+    assert!(
+        text.contains("**Apache Kafka is left out**: no java"),
+        "{text}"
+    );
+    let line = text::one_line(&results.cases[1]);
+    assert!(line.contains("kera") && line.contains("failed"), "{line}");
+}
+
+#[test]
+fn results_survive_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a/results.json");
+    results().write(&path).unwrap();
+    let read = Results::read(&path).unwrap();
+    assert_eq!(render(&read), render(&results()));
+    let older = std::fs::read_to_string(&path).unwrap();
+    let older = older.replacen("\"format\": 1", "\"format\": 0", 1);
+    std::fs::write(&path, older).unwrap();
+    let error = Results::read(&path).unwrap_err().to_string();
+    assert!(error.contains("run it again"), "{error}");
+}
+
+#[test]
+fn only_the_section_changes() {
+    let old = "# A\n\nx\n";
+    let once = replace(old, "T", "## new\n").unwrap();
+    assert!(once.starts_with("# A\n\nx\n\n<!-- kera-bench: T, begin -->\n## new\n<!--"));
+    let after = format!("{once}\n## more\n");
+    let twice = replace(&after, "T", "## newer\n").unwrap();
+    assert!(twice.contains("## newer") && !twice.contains("## new\n"));
+    assert!(twice.ends_with("end -->\n\n## more\n"));
+    assert_eq!(replace(&twice, "T", "## newer\n").unwrap(), twice);
+    let broken = twice.replace(", end -->", "");
+    assert!(replace(&broken, "T", "x").is_err());
+    let turned = "<!-- kera-bench: T, end --><!-- kera-bench: T, begin -->";
+    assert!(replace(turned, "T", "x").is_err());
+}
+
+#[test]
+fn numbers_are_readable() {
+    assert_eq!(text::value(Measure::Throughput, 1_607_400.0), "1,607");
+    assert_eq!(text::value(Measure::BrokerCpu, 97.6), "98");
+    assert_eq!(text::value(Measure::P99, 840.0), "0.84");
+    assert_eq!(text::value(Measure::P99, 56_040.0), "56.0");
+    assert_eq!(text::value(Measure::P99, 1_234_000.0), "1,234");
+    let target = Target {
+        measure: Measure::P99,
+        contender: Contender::Kera,
+        against: Contender::Kafka,
+        at_most: Some(0.333),
+        at_least: None,
+    };
+    assert_eq!(targets::bound(&target), "at most 0.33");
+    assert_eq!(targets::verdict(&target, 0.333), "0.33, met");
+}

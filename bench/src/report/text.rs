@@ -1,0 +1,171 @@
+//! Numbers and sentences.
+
+use crate::results::{CaseRuns, Results};
+use crate::scenario::{Contender, Measure, Work};
+use crate::statistics::Summary;
+
+/// A quantity's name in a table's title, with its unit.
+pub fn title(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Throughput => "thousand records a second",
+        Measure::BrokerCpu => "broker CPU, ns per record",
+        Measure::ClientCpu => "client CPU, ns per record",
+        Measure::Memory => "highest resident memory, MB",
+        Measure::Batch => "mean batch, KiB",
+        Measure::P50 => "p50, ms",
+        Measure::P99 => "p99, ms",
+        Measure::P999 => "p99.9, ms",
+        Measure::Max => "longest, ms",
+    }
+}
+
+/// A value in the unit of [`title`].
+pub fn value(measure: Measure, value: f64) -> String {
+    match measure {
+        Measure::Throughput => thousands(value / 1e3),
+        Measure::BrokerCpu | Measure::ClientCpu => thousands(value),
+        Measure::Memory => thousands(value / 1e6),
+        Measure::Batch => format!("{:.1}", value / 1024.0),
+        Measure::P50 | Measure::P99 | Measure::P999 | Measure::Max => {
+            let ms = value / 1e3;
+            if ms < 10.0 {
+                format!("{ms:.2}")
+            } else if ms < 100.0 {
+                format!("{ms:.1}")
+            } else {
+                thousands(ms)
+            }
+        }
+    }
+}
+
+/// A whole number with commas.
+pub fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.max(0.0));
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Median and span, such as `1,607 (1,336-1,781)`.
+pub fn spread(measure: Measure, summary: &Summary) -> String {
+    let show = |one| value(measure, one);
+    if summary.values == 1 {
+        return show(summary.median);
+    }
+    format!(
+        "{} ({}-{})",
+        show(summary.median),
+        show(summary.least),
+        show(summary.most)
+    )
+}
+
+/// A contender's runs of a case, summed up; `None` if there is none that succeeded.
+pub fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -> Option<Summary> {
+    let runs = runs.runs.iter().filter(|run| run.contender == contender);
+    let taken = runs.filter_map(|run| run.taken.as_ref());
+    Summary::of(taken.filter_map(|taken| taken.value(measure)))
+}
+
+/// The quantities shown of a kind of work.
+pub fn measures(work: Work) -> &'static [Measure] {
+    match work {
+        Work::Produce => &[Measure::Throughput, Measure::BrokerCpu, Measure::Batch],
+        Work::Consume => &[Measure::Throughput, Measure::BrokerCpu, Measure::ClientCpu],
+        Work::Latency => &[
+            Measure::P50,
+            Measure::P99,
+            Measure::P999,
+            Measure::Max,
+            Measure::BrokerCpu,
+        ],
+    }
+}
+
+/// A case in one line, for those who watch.
+pub fn one_line(runs: &CaseRuns) -> String {
+    let mut out = runs.case.name();
+    for &contender in &runs.case.contenders {
+        out.push_str(&format!("\n  {:<12}", contender.name()));
+        let mut measures = measures(runs.case.work).to_vec();
+        measures.push(Measure::Memory);
+        for measure in measures {
+            if let Some(summary) = summary(runs, contender, measure) {
+                out.push_str(&format!(
+                    " {}: {};",
+                    title(measure),
+                    spread(measure, &summary)
+                ));
+            }
+        }
+        let ours = || runs.runs.iter().filter(|run| run.contender == contender);
+        let failed = ours().filter(|run| run.failure.is_some()).count();
+        if failed > 0 {
+            out.push_str(&format!(" {failed} failed"));
+        }
+        let noisy = ours().filter(|run| run.noisy).count();
+        if noisy > 0 {
+            out.push_str(&format!(" {noisy} noisy"));
+        }
+    }
+    out
+}
+
+/// What the figures were measured on and how, before any figure.
+pub fn conditions(results: &Results) -> String {
+    let machine = &results.machine;
+    let disk = &results.disk;
+    let speeds: Vec<_> = disk
+        .write_mb_per_second
+        .iter()
+        .map(u64::to_string)
+        .collect();
+    let mut out = format!(
+        "{} UTC, {:.0} minutes. {} cores ({}) shared by broker and client, {:.0} GiB, {}; {} on {}, {} MB/s of sequential writes (start, end).\n\n",
+        results.started,
+        results.minutes,
+        machine.cores,
+        machine.processor,
+        machine.memory_bytes as f64 / f64::from(1 << 30),
+        machine.kernel,
+        disk.filesystem,
+        disk.device,
+        speeds.join(" and "),
+    );
+    for broker in &results.brokers {
+        out.push_str(&format!(
+            "- {} {}; {}; answers {:.1} s after its start\n",
+            broker.broker.title(),
+            broker.version,
+            broker.durability,
+            broker.start_seconds
+        ));
+    }
+    let versions: Vec<_> = results
+        .versions
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    out.push_str(&format!("- {}\n", versions.join(", ")));
+    for left_out in &results.left_out {
+        out.push_str(&format!(
+            "- **{} is left out**: {}\n",
+            left_out.broker.title(),
+            left_out.why.lines().next_back().unwrap_or_default().trim()
+        ));
+    }
+    out.push_str(&format!(
+        "\nBoth brokers run for the whole session and take turns (A B A B), {} runs each; a cell is the median (least-most). \
+         The load is a process of its own. CPU is user and system time of one process. \
+         A run during which other processes used over {:.0} % of the cores was repeated; a star marks what stayed noisy.\n\n",
+        results.repetitions,
+        results.noise * 100.0
+    ));
+    out
+}

@@ -1,0 +1,170 @@
+//! What a session measured, as it is kept in JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::load::Latency;
+use crate::measure::disk::Disk;
+use crate::measure::machine::Machine;
+use crate::measure::process::Memory;
+use crate::scenario::{Broker, Case, Contender, Measure, Target};
+
+/// Changes when a field changes its meaning.
+const FORMAT: u32 = 1;
+
+/// A session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    pub format: u32,
+    pub title: String,
+    pub command: String,
+    /// UTC, such as 2026-01-31 12:00.
+    pub started: String,
+    pub minutes: f64,
+    pub repetitions: u32,
+    /// Other processes' share of the cores above which a run is noisy.
+    pub noise: f64,
+    pub machine: Machine,
+    pub disk: Disk,
+    /// Of what is neither a broker nor the machine, by name.
+    pub versions: BTreeMap<String, String>,
+    pub brokers: Vec<BrokerFacts>,
+    pub left_out: Vec<LeftOut>,
+    pub targets: Vec<Target>,
+    pub cases: Vec<CaseRuns>,
+}
+
+/// A broker of the session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BrokerFacts {
+    pub broker: Broker,
+    pub version: String,
+    /// What an acknowledgement meant.
+    pub durability: String,
+    /// Command line and configuration, as started.
+    pub configuration: String,
+    /// From its start until it answered.
+    pub start_seconds: f64,
+    /// Before it was given anything.
+    pub idle: Memory,
+}
+
+/// A broker that could not be had.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LeftOut {
+    pub broker: Broker,
+    pub why: String,
+}
+
+/// A case and its runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CaseRuns {
+    pub case: Case,
+    pub runs: Vec<Run>,
+}
+
+/// A run that counts; noisy ones that were repeated are gone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    pub contender: Contender,
+    pub repetition: u32,
+    /// From 1; more if it had to be repeated.
+    pub attempts: u32,
+    /// It stayed noisy however often it was repeated.
+    pub noisy: bool,
+    /// Share of the cores that other processes used.
+    pub others: f64,
+    /// None if it failed.
+    pub taken: Option<Taken>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl Run {
+    /// A run that measured nothing.
+    pub fn failed(contender: Contender, repetition: u32, why: String) -> Self {
+        Self {
+            contender,
+            repetition,
+            attempts: 1,
+            noisy: false,
+            others: 0.0,
+            taken: None,
+            failure: Some(why),
+        }
+    }
+}
+
+/// What a run took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    pub records: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    pub broker_cpu_seconds: f64,
+    pub client_cpu_seconds: f64,
+    /// The broker's, at the end of the run and at most during it.
+    pub memory: Memory,
+    /// Bytes that the broker wrote.
+    pub broker_written: u64,
+    /// Bytes of a batch on average, headers included; none if the client does not tell.
+    pub mean_batch_bytes: Option<f64>,
+    pub latency: Option<Latency>,
+}
+
+impl Taken {
+    /// One quantity: records a second, nanoseconds a record, bytes, or microseconds.
+    pub fn value(&self, measure: Measure) -> Option<f64> {
+        let records = self.records.max(1) as f64;
+        let latency = self.latency.as_ref();
+        match measure {
+            Measure::Throughput => Some(records / self.seconds.max(1e-9)),
+            Measure::BrokerCpu => Some(self.broker_cpu_seconds * 1e9 / records),
+            Measure::ClientCpu => Some(self.client_cpu_seconds * 1e9 / records),
+            Measure::Memory => Some(self.memory.peak as f64),
+            Measure::Batch => self.mean_batch_bytes,
+            Measure::P50 => latency.map(|latency| latency.p50_us),
+            Measure::P99 => latency.map(|latency| latency.p99_us),
+            Measure::P999 => latency.map(|latency| latency.p999_us),
+            Measure::Max => latency.map(|latency| latency.max_us),
+        }
+    }
+}
+
+impl Results {
+    /// The format that this version writes.
+    pub fn format() -> u32 {
+        FORMAT
+    }
+
+    pub fn read(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let results: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not what `kera-bench run` wrote", path.display()))?;
+        ensure!(
+            results.format == FORMAT,
+            "{} has format {}, not {FORMAT}; run it again",
+            path.display(),
+            results.format
+        );
+        Ok(results)
+    }
+
+    /// Writes the file anew, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let aside = path.with_extension("json.new");
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(&aside, text)
+            .and_then(|()| fs::rename(&aside, path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}

@@ -1,0 +1,331 @@
+//! Scenarios as data: what is run, by whom, and what is expected of it.
+
+mod case;
+mod size;
+
+pub use case::{Case, Cases};
+pub use size::Size;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// A file of scenarios.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// Heading of the section that a report makes of it.
+    pub title: String,
+    /// The command that runs the file, as a report names it.
+    pub command: String,
+    /// How often each case is run.
+    #[serde(default = "five")]
+    pub repetitions: u32,
+    /// Records that each broker takes and gives before anything is measured.
+    #[serde(default)]
+    pub warm_up_records: u64,
+    /// The scenarios, in the order in which they run.
+    pub scenario: Vec<Scenario>,
+    /// What is expected over all cases.
+    #[serde(default)]
+    pub target: Vec<Target>,
+}
+
+/// One kind of work; each of its lists is a dimension, and every combination is a case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Cases of one name share a table.
+    pub name: String,
+    pub work: Work,
+    pub contenders: Vec<Contender>,
+    /// Records of a run; of an open loop it is the rate that decides, for `seconds`.
+    pub records: Option<u64>,
+    /// Key and value together.
+    #[serde(default = "hundred")]
+    pub record_bytes: u32,
+    pub keys: Keys,
+    pub batch: Vec<Size>,
+    /// How long the producer waits for a batch to fill.
+    pub linger_ms: Vec<f64>,
+    pub partitions: Vec<u32>,
+    #[serde(default = "all")]
+    pub acks: Vec<Acks>,
+    /// Records a second, for an open loop.
+    #[serde(default)]
+    pub rate: Vec<u64>,
+    /// How long an open loop runs; its first second is not counted.
+    pub seconds: Option<u64>,
+    #[serde(default)]
+    pub target: Vec<Target>,
+}
+
+/// What a run does.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// Append as fast as the broker takes it.
+    Produce,
+    /// Read what was appended before, visiting every record.
+    Consume,
+    /// Append at a rate and read at once; time from when a record was due to when it arrived.
+    Latency,
+}
+
+/// A broker and the way clients speak to it.
+#[derive(
+    Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// Apache Kafka, with librdkafka.
+    Kafka,
+    /// Kera's Kafka listener, with librdkafka.
+    Kera,
+    /// Kera's own protocol, with its own clients.
+    KeraNative,
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::Kera => "kera",
+            Self::KeraNative => "kera-native",
+        }
+    }
+
+    /// As tables call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Kafka => "Apache Kafka",
+            Self::Kera => "Kera",
+            Self::KeraNative => "Kera, native",
+        }
+    }
+
+    pub fn broker(self) -> Broker {
+        match self {
+            Self::Kafka => Broker::Kafka,
+            Self::Kera | Self::KeraNative => Broker::Kera,
+        }
+    }
+
+    pub fn path(self) -> ClientPath {
+        match self {
+            Self::Kafka | Self::Kera => ClientPath::Kafka,
+            Self::KeraNative => ClientPath::Native,
+        }
+    }
+}
+
+/// A broker that the harness can start.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Broker {
+    Kafka,
+    Kera,
+}
+
+impl Broker {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Kafka => "Apache Kafka",
+            Self::Kera => "Kera",
+        }
+    }
+}
+
+/// Which clients make the load.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientPath {
+    /// librdkafka.
+    Kafka,
+    /// `kera-producer` and `kera-consumer`.
+    Native,
+}
+
+/// Whether records have keys.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Keys {
+    /// None: the client keeps to a partition for a batch.
+    None,
+    /// Eight random bytes, which choose the partition by murmur2.
+    Random,
+}
+
+/// Whose acknowledgement a Kafka producer asks for. Kera's own clients always wait for what the
+/// stream promises.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub enum Acks {
+    #[serde(rename = "1")]
+    Leader,
+    #[serde(rename = "all")]
+    All,
+}
+
+impl Acks {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "1",
+            Self::All => "all",
+        }
+    }
+}
+
+/// A quantity of a run.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Records a second.
+    Throughput,
+    /// Nanoseconds of the broker's CPU per record.
+    BrokerCpu,
+    /// Nanoseconds of the client's CPU per record.
+    ClientCpu,
+    /// The broker's highest resident memory during the run.
+    Memory,
+    /// Bytes of a batch on average, as the client sent them.
+    Batch,
+    P50,
+    P99,
+    P999,
+    Max,
+}
+
+/// What is expected: `contender`'s median divided by `against`'s lies within a bound.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    pub measure: Measure,
+    pub contender: Contender,
+    pub against: Contender,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+}
+
+impl Target {
+    pub fn met(&self, ratio: f64) -> bool {
+        self.at_most.is_none_or(|bound| ratio <= bound)
+            && self.at_least.is_none_or(|bound| ratio >= bound)
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            self.at_most.is_some() != self.at_least.is_some(),
+            "a target has either at_most or at_least"
+        );
+        ensure!(
+            self.contender != self.against,
+            "a target compares two different contenders"
+        );
+        Ok(())
+    }
+}
+
+impl File {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Takes the text of a file apart; unknown keys are refused.
+    pub fn parse(text: &str) -> Result<Self> {
+        let file: Self = toml::from_str(text)?;
+        ensure!(file.repetitions > 0, "repetitions must not be 0");
+        ensure!(!file.scenario.is_empty(), "there is no [[scenario]]");
+        for target in &file.target {
+            target.check()?;
+            ensure!(
+                target.measure == Measure::Memory,
+                "a target over all cases is about memory; put others into a scenario"
+            );
+        }
+        for scenario in &file.scenario {
+            scenario
+                .check()
+                .with_context(|| format!("scenario {}", scenario.name))?;
+        }
+        Ok(file)
+    }
+}
+
+impl Scenario {
+    fn check(&self) -> Result<()> {
+        ensure!(!self.contenders.is_empty(), "contenders is empty");
+        ensure!(!self.batch.is_empty(), "batch is empty");
+        ensure!(!self.linger_ms.is_empty(), "linger_ms is empty");
+        ensure!(!self.partitions.is_empty(), "partitions is empty");
+        ensure!(!self.acks.is_empty(), "acks is empty");
+        ensure!(
+            self.partitions.iter().all(|n| (1..=10_000).contains(n)),
+            "partitions are 1 to 10000"
+        );
+        ensure!(
+            self.linger_ms
+                .iter()
+                .all(|ms| (0.0..=10_000.0).contains(ms)),
+            "linger_ms is 0 to 10000"
+        );
+        ensure!(
+            (16..=1 << 20).contains(&self.record_bytes),
+            "record_bytes is 16 to 1048576"
+        );
+        match self.work {
+            Work::Produce | Work::Consume => {
+                ensure!(self.records.is_some_and(|n| n > 0), "records is missing");
+                ensure!(
+                    self.rate.is_empty() && self.seconds.is_none(),
+                    "rate and seconds are for work = \"latency\""
+                );
+            }
+            Work::Latency => {
+                ensure!(
+                    self.records.is_none(),
+                    "rate and seconds decide, not records"
+                );
+                ensure!(
+                    !self.rate.is_empty() && !self.rate.contains(&0),
+                    "rate is missing or 0"
+                );
+                ensure!(
+                    self.seconds.is_some_and(|s| s > 1),
+                    "seconds is missing, or 1: the first second is not counted"
+                );
+            }
+        }
+        for target in &self.target {
+            target.check()?;
+            for contender in [target.contender, target.against] {
+                ensure!(
+                    self.contenders.contains(&contender),
+                    "a target names {}, which is no contender",
+                    contender.name()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn five() -> u32 {
+    5
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+fn all() -> Vec<Acks> {
+    vec![Acks::All]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! A session: brokers are started, and every case is run by turns.
+
+mod interrupt;
+mod loader;
+mod progress;
+mod turn;
+mod workplace;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use self::interrupt::Interrupt;
+use self::progress::Progress;
+use self::workplace::Workplace;
+use crate::args::{ListArgs, RunArgs, Selection};
+use crate::measure::disk::{self, Disk};
+use crate::measure::machine::{Machine, first_line_of, utc_now};
+use crate::peers::{self, Places, Running};
+use crate::report;
+use crate::results::{CaseRuns, LeftOut, Results, Run, Taken};
+use crate::scenario::{Acks, Broker, Case, Cases, Contender, File, Keys, Size, Work};
+
+/// Left free on the disk whatever happens.
+const SPARE: u64 = 2 << 30;
+/// Runs of one contender that may fail in a row before its turn is dropped from a case.
+const FAILURES: u32 = 2;
+
+/// `kera-bench list`.
+pub fn list(args: &ListArgs) -> Result<()> {
+    let (file, cases) = select(&args.selection)?;
+    for case in &cases.0 {
+        let names: Vec<_> = case.contenders.iter().map(|one| one.name()).collect();
+        println!("{}: {}", case.name(), names.join(", "));
+    }
+    println!(
+        "{} cases, {} runs",
+        cases.0.len(),
+        cases.runs(file.repetitions)
+    );
+    Ok(())
+}
+
+fn select(selection: &Selection) -> Result<(File, Cases)> {
+    let mut file = File::read(&selection.scenarios)?;
+    file.repetitions = selection.repetitions.unwrap_or(file.repetitions);
+    file.warm_up_records /= selection.divide;
+    let cases = Cases::of(&file, selection.divide).select(&selection.only, &selection.contenders);
+    ensure!(
+        !cases.0.is_empty(),
+        "no case is chosen; `kera-bench list` shows their names"
+    );
+    Ok((file, cases))
+}
+
+/// `kera-bench run`.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let (file, cases) = select(&args.selection)?;
+    let workplace = Workplace::open(args.data_dir.as_deref())?;
+    workplace::raise_open_files();
+    let largest = cases.0.iter().map(Case::bytes).max().unwrap_or(0);
+    let free = disk::free(&workplace.data)?;
+    ensure!(
+        free > 3 * largest + SPARE,
+        "only {} MB are free below {}; name another directory with --data-dir",
+        free / 1_000_000,
+        workplace.data.display()
+    );
+    let mut disk = Disk::below(&workplace.data)?;
+    disk.measure(&workplace.data)?;
+    let kera = match &args.kera {
+        Some(path) => std::path::absolute(path)?,
+        None => peers::kera_binary(&args.profile, &workplace.target)?,
+    };
+    let places = Places {
+        build: workplace.build.clone(),
+        data: workplace.data.clone(),
+        kera,
+    };
+    let out = match &args.out {
+        Some(path) => path.clone(),
+        None => {
+            let name = args.selection.scenarios.with_extension("json");
+            let name = name.file_name().unwrap_or_default().to_owned();
+            workplace.build.join(name)
+        }
+    };
+    let begin = Instant::now();
+    let mut results = Results {
+        format: Results::format(),
+        title: file.title.clone(),
+        command: file.command.clone(),
+        started: utc_now(),
+        minutes: 0.0,
+        repetitions: file.repetitions,
+        noise: args.noise,
+        machine: Machine::look(),
+        disk,
+        versions: versions(),
+        brokers: Vec::new(),
+        left_out: Vec::new(),
+        targets: file.target.clone(),
+        cases: Vec::new(),
+    };
+    let mut session = Session {
+        brokers: BTreeMap::new(),
+        interrupt: Interrupt::watch()?,
+        noise: args.noise,
+        noisy_repeats: args.noisy_repeats,
+        topics: 0,
+    };
+    session.start(&cases, &places, &mut results);
+    ensure!(!session.brokers.is_empty(), "no broker could be started");
+    let progress = Progress::new(cases.runs(file.repetitions));
+    session.warm_up(&cases, file.warm_up_records, &progress)?;
+    for case in &cases.0 {
+        let runs = session.case(case, file.repetitions, &progress)?;
+        results.cases.push(runs);
+        results.minutes = begin.elapsed().as_secs_f64() / 60.0;
+        // What is done is kept, whatever happens to the rest.
+        results.write(&out)?;
+    }
+    progress.finish();
+    drop(session);
+    results.disk.measure(&workplace.data)?;
+    results.minutes = begin.elapsed().as_secs_f64() / 60.0;
+    results.write(&out)?;
+    print!("{}", report::render(&results));
+    eprintln!("results are in {}", out.display());
+    if let Some(document) = &args.document {
+        report::into_document(&results, document, &link(document, &out))?;
+    }
+    let runs = results.cases.iter().flat_map(|case| &case.runs);
+    let failed = runs.filter(|run| run.failure.is_some()).count();
+    ensure!(failed == 0, "{failed} runs failed; what they said is above");
+    Ok(())
+}
+
+/// The results as the document links to them: relative, if they lie below its folder.
+fn link(document: &Path, out: &Path) -> String {
+    let folder = document.parent().unwrap_or(Path::new(""));
+    let out = out.strip_prefix(folder).unwrap_or(out);
+    out.display().to_string()
+}
+
+fn versions() -> BTreeMap<String, String> {
+    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+    let mut versions = BTreeMap::from([("librdkafka".to_owned(), librdkafka)]);
+    let root = env!("CARGO_MANIFEST_DIR");
+    let commit = first_line_of("git", &["-C", root, "rev-parse", "--short", "HEAD"]);
+    if let Some(commit) = commit {
+        let changed = first_line_of("git", &["-C", root, "status", "--porcelain"]).is_some();
+        let changed = if changed { " with changes" } else { "" };
+        versions.insert("commit".to_owned(), format!("{commit}{changed}"));
+    }
+    versions
+}
+
+/// The brokers at work.
+struct Session {
+    brokers: BTreeMap<Broker, Running>,
+    interrupt: Interrupt,
+    noise: f64,
+    noisy_repeats: u32,
+    /// Topics made so far; each has a name of its own.
+    topics: u64,
+}
+
+impl Session {
+    fn start(&mut self, cases: &Cases, places: &Places, results: &mut Results) {
+        let contenders = cases.0.iter().flat_map(|case| &case.contenders);
+        let mut wanted: Vec<_> = contenders.map(|one| one.broker()).collect();
+        wanted.sort();
+        wanted.dedup();
+        for broker in wanted {
+            eprintln!("starting {}", broker.title());
+            match Running::start(broker, places) {
+                Ok(running) => {
+                    results.brokers.push(running.facts.clone());
+                    self.brokers.insert(broker, running);
+                }
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    eprintln!("{} IS LEFT OUT: {why}", broker.title());
+                    results.left_out.push(LeftOut { broker, why });
+                }
+            }
+        }
+    }
+
+    fn new_topic(&mut self) -> String {
+        self.topics += 1;
+        format!("bench-{}", self.topics)
+    }
+
+    /// Lets every contender do some work of each kind that it will be measured at.
+    fn warm_up(&mut self, cases: &Cases, records: u64, progress: &Progress) -> Result<()> {
+        if records == 0 {
+            return Ok(());
+        }
+        let mut contenders: Vec<Contender> = cases
+            .0
+            .iter()
+            .flat_map(|case| case.contenders.clone())
+            .collect();
+        contenders.sort();
+        contenders.dedup();
+        contenders.retain(|one| self.brokers.contains_key(&one.broker()));
+        for contender in contenders {
+            progress.doing(format!("warming up {}", contender.name()));
+            if let Err(error) = self.warm_up_one(contender, records) {
+                self.interrupt.check()?;
+                progress.say(format!("{} DID NOT WARM UP: {error:#}", contender.name()));
+            }
+        }
+        Ok(())
+    }
+
+    fn warm_up_one(&mut self, contender: Contender, records: u64) -> Result<()> {
+        let kinds = [(16 << 10, 1), (16 << 10, 16), (128 << 10, 1)];
+        for (batch, partitions) in kinds {
+            let produce = Case {
+                scenario: "warm-up".to_owned(),
+                work: Work::Produce,
+                contenders: vec![contender],
+                records: (records / kinds.len() as u64).max(1),
+                record_bytes: 100,
+                keys: Keys::Random,
+                batch: Size(batch),
+                linger_ms: 5.0,
+                partitions,
+                acks: Acks::All,
+                rate: None,
+                targets: Vec::new(),
+            };
+            let consume = Case {
+                work: Work::Consume,
+                ..produce.clone()
+            };
+            let topic = self.new_topic();
+            let broker = self.broker(contender)?;
+            broker.create(&topic, partitions)?;
+            self.run_load(&produce, contender, &topic)?;
+            self.run_load(&consume, contender, &topic)?;
+            broker.delete(&topic)?;
+        }
+        Ok(())
+    }
+
+    /// The broker that a contender speaks to.
+    fn broker(&self, contender: Contender) -> Result<&Running> {
+        let running = self.brokers.get(&contender.broker());
+        let running = running.context("the broker does not run")?;
+        running.check()?;
+        Ok(running)
+    }
+
+    /// Runs a case: every contender in turn, and that so often.
+    fn case(&mut self, case: &Case, repetitions: u32, progress: &Progress) -> Result<CaseRuns> {
+        let mut runs: Vec<Run> = Vec::new();
+        let present = |one: &&Contender| self.brokers.contains_key(&one.broker());
+        let contenders: Vec<_> = case.contenders.iter().filter(present).copied().collect();
+        let prefilled = match case.work {
+            Work::Consume => self.prefill(case, &contenders, progress)?,
+            Work::Produce | Work::Latency => BTreeMap::new(),
+        };
+        let mut failed: BTreeMap<Contender, u32> = BTreeMap::new();
+        for repetition in 1..=repetitions {
+            for &contender in &contenders {
+                if failed
+                    .get(&contender)
+                    .is_some_and(|&times| times >= FAILURES)
+                {
+                    continue;
+                }
+                progress.doing(format!("{} {}", contender.name(), case.name()));
+                let run = match prefilled.get(&contender.broker()) {
+                    Some(Err(why)) => Run::failed(contender, repetition, why.clone()),
+                    topic => {
+                        let topic = topic.and_then(|topic| topic.as_ref().ok());
+                        self.repeat_while_noisy(case, contender, repetition, topic)
+                    }
+                };
+                self.interrupt.check()?;
+                if let Some(why) = &run.failure {
+                    *failed.entry(contender).or_default() += 1;
+                    let running = self.brokers.get(&contender.broker());
+                    let log = running.map(Running::log_tail).unwrap_or_default();
+                    progress.say(format!("{} FAILED: {why}\n  {log}", contender.name()));
+                } else {
+                    failed.remove(&contender);
+                }
+                runs.push(run);
+                progress.one_done();
+            }
+        }
+        for (broker, topic) in prefilled {
+            if let (Some(running), Ok(topic)) = (self.brokers.get(&broker), topic)
+                && let Err(error) = running.delete(&topic)
+            {
+                progress.say(format!("{}: {error:#}", broker.title()));
+            }
+        }
+        let runs = CaseRuns {
+            case: case.clone(),
+            runs,
+        };
+        progress.say(report::one_line(&runs));
+        Ok(runs)
+    }
+
+    /// Fills a topic at every broker, for consumers to read again and again; its name, or why there
+    /// is none.
+    fn prefill(
+        &mut self,
+        case: &Case,
+        contenders: &[Contender],
+        progress: &Progress,
+    ) -> Result<BTreeMap<Broker, Result<String, String>>> {
+        let fill = Case {
+            work: Work::Produce,
+            ..case.clone()
+        };
+        let mut topics = BTreeMap::new();
+        for &contender in contenders {
+            let broker = contender.broker();
+            if topics.contains_key(&broker) {
+                continue;
+            }
+            progress.doing(format!("filling {}", broker.title()));
+            let topic = self.new_topic();
+            let filled = self
+                .broker(contender)
+                .and_then(|running| running.create(&topic, case.partitions))
+                .and_then(|()| self.run_load(&fill, contender, &topic));
+            self.interrupt.check()?;
+            let filled = filled.map(|_| topic).map_err(|error| format!("{error:#}"));
+            topics.insert(broker, filled);
+        }
+        // Nothing is left to be written while consumers are measured.
+        rustix::fs::sync();
+        Ok(topics)
+    }
+
+    fn repeat_while_noisy(
+        &mut self,
+        case: &Case,
+        contender: Contender,
+        repetition: u32,
+        prefilled: Option<&String>,
+    ) -> Run {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let topic = match prefilled {
+                Some(topic) => topic.clone(),
+                None => self.new_topic(),
+            };
+            match self.one_run(case, contender, &topic, prefilled.is_none()) {
+                Ok((_, others)) if others > self.noise && attempts <= self.noisy_repeats => {}
+                Ok((taken, others)) => {
+                    return Run {
+                        contender,
+                        repetition,
+                        attempts,
+                        noisy: others > self.noise,
+                        others,
+                        taken: Some(taken),
+                        failure: None,
+                    };
+                }
+                Err(error) => return Run::failed(contender, repetition, format!("{error:#}")),
+            }
+        }
+    }
+
+    fn one_run(
+        &self,
+        case: &Case,
+        contender: Contender,
+        topic: &str,
+        own_topic: bool,
+    ) -> Result<(Taken, f64)> {
+        let broker = self.broker(contender)?;
+        if own_topic {
+            broker.create(topic, case.partitions)?;
+        }
+        let result = self.run_load(case, contender, topic);
+        if own_topic {
+            let deleted = broker.delete(topic);
+            if result.is_ok() {
+                deleted?;
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,65 @@
+//! One run: load by a process of its own, measured from its first record to its last.
+
+use anyhow::Result;
+
+use super::Session;
+use super::loader::Loader;
+use crate::load::Plan;
+use crate::measure::noise::Snapshot;
+use crate::measure::process::{Memory, Usage, forget_peak};
+use crate::results::Taken;
+use crate::scenario::{Case, Contender};
+
+impl Session {
+    /// Runs the load of a case on a topic that exists; what it took, and the share of the cores that
+    /// others used meanwhile.
+    pub(super) fn run_load(
+        &self,
+        case: &Case,
+        contender: Contender,
+        topic: &str,
+    ) -> Result<(Taken, f64)> {
+        let running = self.broker(contender)?;
+        let plan = Plan {
+            path: contender.path(),
+            bootstrap: running.address(contender.path())?.to_owned(),
+            topic: topic.to_owned(),
+            work: case.work,
+            records: case.records,
+            record_bytes: case.record_bytes,
+            keys: case.keys,
+            batch_bytes: case.batch.0,
+            linger_us: (case.linger_ms * 1e3).round() as u64,
+            partitions: case.partitions,
+            acks: case.acks,
+            rate: case.rate,
+        };
+        let mut loader = Loader::start(&plan, &self.interrupt)?;
+        let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
+        ours.extend([std::process::id(), loader.pid()]);
+        let broker = running.pid();
+
+        forget_peak(broker);
+        let noise = Snapshot::take(&ours);
+        let (broker_before, client_before) = (Usage::of(broker)?, Usage::of(loader.pid())?);
+        let done = loader.work(&self.interrupt)?;
+        let (broker_after, client_after) = (Usage::of(broker)?, Usage::of(loader.pid())?);
+        let others = Snapshot::take(&ours).others_since(&noise);
+        let memory = Memory::of(broker)?;
+        drop(loader);
+
+        let broker = broker_after.since(&broker_before);
+        let taken = Taken {
+            records: done.records,
+            bytes: done.bytes,
+            seconds: done.seconds,
+            broker_cpu_seconds: broker.cpu.as_secs_f64(),
+            client_cpu_seconds: client_after.since(&client_before).cpu.as_secs_f64(),
+            memory,
+            broker_written: broker.written,
+            mean_batch_bytes: done.mean_batch_bytes,
+            latency: done.latency,
+        };
+        Ok((taken, others))
+    }
+}

@@ -1,0 +1,89 @@
+//! Administration: what control calls and Kafka's clients ask of streams, whichever way they ask.
+
+mod cluster;
+mod places;
+mod streams;
+
+use std::sync::Arc;
+
+use kera_metadata::MetadataError;
+use kera_protocol::error::{ErrorCode, WireError};
+
+use crate::catalog::Stream;
+use crate::start::Shared;
+
+pub(crate) use cluster::base64url;
+pub use places::{find_ordinals, trim_lane, trim_stream};
+pub use streams::{alter_stream, altered_config, create_stream, delete_stream, new_config};
+
+/// Producer ids taken from the metadata store at once.
+const PRODUCER_ID_BLOCK: u64 = 1000;
+
+/// The stream of a name.
+///
+/// # Errors
+/// [`ErrorCode::UnknownStream`].
+pub fn named(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
+    shared.catalog.named(name).ok_or_else(|| {
+        WireError::new(
+            ErrorCode::UnknownStream,
+            format!("no stream is named \"{name}\"; see `kera stream list`, or create it"),
+        )
+    })
+}
+
+/// Checks that users may change a stream.
+///
+/// # Errors
+/// [`ErrorCode::InvalidName`] for the broker's own.
+pub fn changeable(stream: &Stream) -> Result<(), WireError> {
+    let record = stream.record.load();
+    if record.internal {
+        let text = format!(
+            "stream \"{}\" is the broker's own and cannot be changed",
+            record.name
+        );
+        return Err(WireError::new(ErrorCode::InvalidName, text));
+    }
+    Ok(())
+}
+
+/// A producer id that nobody was given and nobody will be, native or Kafka's.
+///
+/// # Errors
+/// What the metadata store answers.
+pub async fn new_producer_id(shared: &Arc<Shared>) -> Result<u64, WireError> {
+    let shared = shared.clone();
+    blocking(move || {
+        let mut ids = shared.producer_ids.lock();
+        if ids.is_empty() {
+            *ids = shared
+                .metadata
+                .allocate_producer_ids(PRODUCER_ID_BLOCK)
+                .map_err(|e| metadata_error(&e))?;
+        }
+        ids.next()
+            .ok_or_else(|| WireError::new(ErrorCode::Internal, "no producer ids are left"))
+    })
+    .await
+}
+
+/// Runs what waits for disk or metadata store where that does no harm.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, WireError> + Send + 'static,
+) -> Result<T, WireError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            tracing::error!(%error, "a change or look-up failed");
+            Err(WireError::new(
+                ErrorCode::Internal,
+                "the call failed in the broker; see its log",
+            ))
+        }
+    }
+}
+
+fn metadata_error(error: &MetadataError) -> WireError {
+    WireError::new(error.code(), error.to_string())
+}

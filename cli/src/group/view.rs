@@ -1,0 +1,385 @@
+//! Groups as `kera group` shows them.
+
+use std::time::Duration;
+
+use kera_protocol::v1;
+use serde::Serialize;
+
+use crate::output::{Table, count, short_time};
+
+/// The kind of a group of Kafka's clients.
+pub(super) const KAFKA: &str = "kafka";
+
+#[derive(Serialize)]
+pub(super) struct SummaryView {
+    pub(super) group: String,
+    /// `native` or `kafka`.
+    pub(super) kind: &'static str,
+    /// Empty for Kafka groups.
+    pub(super) stream: String,
+    /// Absent for Kafka groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) order: Option<&'static str>,
+    /// Only of Kafka groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<String>,
+    /// Streams with committed offsets, only of Kafka groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) streams: Vec<StreamView>,
+    pub(super) members: u32,
+    pub(super) leases: u32,
+    pub(super) lag: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct StreamView {
+    pub(super) stream: String,
+    pub(super) lag: u64,
+}
+
+impl SummaryView {
+    pub(super) fn new(summary: &v1::GroupSummary) -> Self {
+        let kafka = summary.kind() == v1::GroupKind::Kafka;
+        let order = match summary.order() {
+            v1::Order::Lane => "lane",
+            v1::Order::None => "none",
+        };
+        let streams = summary.streams.iter();
+        Self {
+            group: summary.group.clone(),
+            kind: if kafka { KAFKA } else { "native" },
+            stream: summary.stream.clone(),
+            order: (!kafka).then_some(order),
+            state: kafka.then(|| summary.state.clone()),
+            streams: streams
+                .map(|s| StreamView {
+                    stream: s.stream.clone(),
+                    lag: s.lag,
+                })
+                .collect(),
+            members: summary.members,
+            leases: summary.leases,
+            lag: summary.lag,
+        }
+    }
+
+    /// The stream, or the first few of several.
+    pub(super) fn streams_shown(&self) -> String {
+        const SHOWN: usize = 3;
+        if self.kind != KAFKA {
+            return self.stream.clone();
+        }
+        let names: Vec<&str> = self.streams.iter().map(|s| s.stream.as_str()).collect();
+        match names.len() {
+            0 => "-".into(),
+            1..=SHOWN => names.join(", "),
+            all => format!("{} and {} more", names[..SHOWN].join(", "), all - SHOWN),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct DescriptionView {
+    #[serde(flatten)]
+    pub(super) summary: SummaryView,
+    /// Only of Kafka groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<i32>,
+    /// How the members divide the work, only of Kafka groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<String>,
+    member_descriptions: Vec<MemberView>,
+    pub(super) lanes: Vec<LaneView>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) partitions: Vec<PartitionView>,
+}
+
+impl DescriptionView {
+    pub(super) fn new(answer: &v1::DescribeGroupResponse) -> Self {
+        let summary = SummaryView::new(&answer.summary.clone().unwrap_or_default());
+        let kafka = summary.kind == KAFKA;
+        let members = answer.members.iter();
+        Self {
+            generation: kafka.then_some(answer.generation),
+            protocol: kafka.then(|| answer.protocol.clone()),
+            member_descriptions: members.map(|m| MemberView::new(m, kafka)).collect(),
+            lanes: answer.lanes.iter().map(LaneView::new).collect(),
+            partitions: answer.partitions.iter().map(PartitionView::new).collect(),
+            summary,
+        }
+    }
+
+    pub(super) fn headline(&self) -> String {
+        let summary = &self.summary;
+        let lag = count(summary.lag);
+        match (&summary.state, summary.order) {
+            (Some(state), _) => format!(
+                "{}: Kafka clients, {state}, generation {}, lag {lag}",
+                summary.group,
+                self.generation.unwrap_or_default(),
+            ),
+            (None, order) => format!(
+                "{}: stream {}, order {}, lag {lag}",
+                summary.group,
+                summary.stream,
+                order.unwrap_or("-"),
+            ),
+        }
+    }
+
+    /// `None` without members.
+    pub(super) fn members_table(&self) -> Option<Table> {
+        if self.member_descriptions.is_empty() {
+            return None;
+        }
+        let kafka = self.summary.kind == KAFKA;
+        let mut table = if kafka {
+            Table::new(&["member", "client", "host", ">partitions", ">last heartbeat"])
+        } else {
+            Table::new(&["member", "client", ">leases", ">last heartbeat"])
+        };
+        for member in &self.member_descriptions {
+            let ago = Duration::from_millis(member.last_heartbeat_ms_ago);
+            let ago = format!("{} ago", short_time(ago));
+            let (name, client) = (member.member.clone(), member.client.clone());
+            if kafka {
+                let host = member.host.clone().unwrap_or_default();
+                let partitions = member.partitions.unwrap_or_default().to_string();
+                table.row([name, client, host, partitions, ago]);
+            } else {
+                table.row([name, client, member.leases.to_string(), ago]);
+            }
+        }
+        Some(table)
+    }
+}
+
+#[derive(Serialize)]
+struct MemberView {
+    member: String,
+    client: String,
+    leases: u32,
+    last_heartbeat_ms_ago: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// The name of a static member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<u32>,
+}
+
+impl MemberView {
+    fn new(member: &v1::MemberDescription, kafka: bool) -> Self {
+        Self {
+            member: member.member.clone(),
+            client: member.client.clone(),
+            leases: member.leases,
+            last_heartbeat_ms_ago: member.last_heartbeat_ms_ago,
+            host: kafka.then(|| member.host.clone()),
+            instance: (!member.instance.is_empty()).then(|| member.instance.clone()),
+            partitions: kafka.then_some(member.partitions),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct LaneView {
+    streamlet: u32,
+    lane: u32,
+    committed: u64,
+    finished_above: u64,
+    head_ordinal: u64,
+    lag: u64,
+    leases: Vec<LeaseView>,
+}
+
+#[derive(Serialize)]
+struct LeaseView {
+    lease: u64,
+    member: String,
+    start_ordinal: u64,
+    /// 0: the lane from the start on.
+    end_ordinal: u64,
+}
+
+impl LaneView {
+    pub(super) fn new(lane: &v1::LaneProgress) -> Self {
+        Self {
+            streamlet: lane.streamlet,
+            lane: lane.lane,
+            committed: lane.committed,
+            finished_above: lane.finished_above,
+            head_ordinal: lane.head_ordinal,
+            lag: lane.lag,
+            leases: lane
+                .leases
+                .iter()
+                .map(|lease| LeaseView {
+                    lease: lease.lease,
+                    member: lease.member.clone(),
+                    start_ordinal: lease.start_ordinal,
+                    end_ordinal: lease.end_ordinal,
+                })
+                .collect(),
+        }
+    }
+}
+
+pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
+    let mut table = Table::new(&[
+        ">streamlet",
+        ">lane",
+        ">committed",
+        ">finished above",
+        ">head",
+        ">lag",
+        ">leases",
+    ]);
+    for lane in lanes {
+        table.row([
+            lane.streamlet.to_string(),
+            lane.lane.to_string(),
+            lane.committed.to_string(),
+            lane.finished_above.to_string(),
+            lane.head_ordinal.to_string(),
+            count(lane.lag),
+            lane.leases.len().to_string(),
+        ]);
+    }
+    table
+}
+
+#[derive(Serialize)]
+pub(super) struct PartitionView {
+    stream: String,
+    partition: u32,
+    /// Null: nothing is committed yet.
+    committed: Option<u64>,
+    head_ordinal: u64,
+    lag: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    member: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    metadata: String,
+}
+
+impl PartitionView {
+    pub(super) fn new(partition: &v1::PartitionProgress) -> Self {
+        Self {
+            stream: partition.stream.clone(),
+            partition: partition.partition,
+            committed: partition.committed,
+            head_ordinal: partition.head_ordinal,
+            lag: partition.lag,
+            member: partition.member.clone(),
+            metadata: partition.metadata.clone(),
+        }
+    }
+}
+
+pub(super) fn partitions_table(partitions: &[PartitionView]) -> Table {
+    let mut table = Table::new(&[
+        "stream",
+        ">partition",
+        ">committed",
+        ">head",
+        ">lag",
+        "member",
+    ]);
+    for partition in partitions {
+        let known = |text: String| match partition.committed {
+            Some(_) => text,
+            None => "-".into(),
+        };
+        table.row([
+            partition.stream.clone(),
+            partition.partition.to_string(),
+            known(partition.committed.unwrap_or_default().to_string()),
+            partition.head_ordinal.to_string(),
+            known(count(partition.lag)),
+            if partition.member.is_empty() {
+                "-".into()
+            } else {
+                partition.member.clone()
+            },
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kafka_group_shows_what_it_has_and_no_more() {
+        let stream = |name: &str, lag| v1::StreamLag {
+            stream: name.into(),
+            lag,
+        };
+        let answer = v1::DescribeGroupResponse {
+            summary: Some(v1::GroupSummary {
+                group: "g".into(),
+                members: 1,
+                lag: 7,
+                kind: v1::GroupKind::Kafka as i32,
+                state: "Stable".into(),
+                streams: ["a", "b", "c", "d"].map(|name| stream(name, 1)).into(),
+                ..v1::GroupSummary::default()
+            }),
+            members: vec![v1::MemberDescription {
+                member: "m-1".into(),
+                host: "127.0.0.1".into(),
+                partitions: 2,
+                ..v1::MemberDescription::default()
+            }],
+            partitions: vec![v1::PartitionProgress {
+                stream: "a".into(),
+                partition: 3,
+                head_ordinal: 9,
+                ..v1::PartitionProgress::default()
+            }],
+            generation: 4,
+            ..v1::DescribeGroupResponse::default()
+        };
+        let view = DescriptionView::new(&answer);
+        assert_eq!(
+            view.headline(),
+            "g: Kafka clients, Stable, generation 4, lag 7"
+        );
+        assert_eq!(view.summary.streams_shown(), "a, b, c and 1 more");
+        let members = view.members_table().unwrap().render();
+        assert!(members.contains("127.0.0.1"), "{members}");
+        let partitions = partitions_table(&view.partitions).render();
+        let row: Vec<&str> = partitions
+            .lines()
+            .last()
+            .unwrap()
+            .split_whitespace()
+            .collect();
+        assert_eq!(row, ["a", "3", "-", "9", "-", "-"]);
+        let json = serde_json::to_value(&view).unwrap();
+        assert_eq!(json["kind"], "kafka");
+        assert_eq!(json["state"], "Stable");
+        assert!(json.get("order").is_none());
+        assert!(json["partitions"][0]["committed"].is_null());
+    }
+
+    #[test]
+    fn a_native_group_looks_as_ever() {
+        let summary = v1::GroupSummary {
+            group: "g".into(),
+            stream: "s".into(),
+            ..v1::GroupSummary::default()
+        };
+        let json = serde_json::to_value(SummaryView::new(&summary)).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "group": "g", "kind": "native", "stream": "s", "order": "lane",
+                "members": 0, "leases": 0, "lag": 0
+            })
+        );
+    }
+}

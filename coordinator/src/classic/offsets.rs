@@ -1,0 +1,250 @@
+//! Committed offsets.
+
+use std::collections::BTreeMap;
+
+use kera_protocol::ids::StreamId;
+
+use super::OffsetsRemoved;
+use super::event::OffsetRecord;
+use super::group::{Offset, offset_parts};
+use super::join::check_group_id;
+use super::request::{
+    CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, GroupState, Reply,
+};
+use crate::coordinator::{Coordinator, Step};
+use crate::event::Body;
+use crate::view::LaneView;
+
+impl Coordinator {
+    pub(super) fn classic_commit(
+        &mut self,
+        now_ms: u64,
+        request: CommitOffsets,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        check_group_id(&request.group, &self.limits.classic)?;
+        let name = request.group.as_str();
+        if self.state.groups.contains_key(name) {
+            return Err(Fault::OtherKind);
+        }
+        if self.classic.contains_key(name) {
+            self.check_committer(now_ms, &request)?;
+        } else if request.generation >= 0 {
+            return Err(Fault::IllegalGeneration);
+        } else if !request.offsets.is_empty() {
+            self.classic_create(now_ms, name, step)?;
+        } else {
+            return Ok(Reply::Committed(Vec::new()));
+        }
+        let limits = &self.limits.classic;
+        let group = &self.state.classic[name];
+        let (mut count, mut bytes) = (group.offset_count, self.state.offset_bytes);
+        let mut results = Vec::with_capacity(request.offsets.len());
+        let mut streams: BTreeMap<StreamId, BTreeMap<u32, OffsetRecord>> = BTreeMap::new();
+        let mut forgotten = Vec::new();
+        for wanted in request.offsets {
+            let Some(offset) = wanted.offset else {
+                if group.offset(wanted.stream, wanted.partition).is_some() {
+                    forgotten.push((wanted.stream, wanted.partition));
+                }
+                results.push(Ok(()));
+                continue;
+            };
+            if wanted.metadata.len() > limits.offset_metadata_bytes {
+                results.push(Err(Fault::OffsetMetadataTooLarge));
+                continue;
+            }
+            let in_request = streams
+                .get(&wanted.stream)
+                .is_some_and(|partitions| partitions.contains_key(&wanted.partition));
+            let is_new = !in_request && group.offset(wanted.stream, wanted.partition).is_none();
+            bytes += wanted.metadata.len() + 64;
+            if (is_new && count >= limits.offsets) || bytes > limits.total_bytes {
+                results.push(Err(Fault::TooManyOffsets));
+                continue;
+            }
+            // A stream that is gone takes no offsets; nobody will look for them.
+            if view.stream_by_id(wanted.stream).is_some() {
+                count += usize::from(is_new);
+                streams.entry(wanted.stream).or_default().insert(
+                    wanted.partition,
+                    OffsetRecord {
+                        partition: wanted.partition,
+                        offset,
+                        leader_epoch: wanted.leader_epoch,
+                        metadata: wanted.metadata,
+                        committed_ms: now_ms,
+                        retention_ms: request.retention_ms,
+                    },
+                );
+            }
+            results.push(Ok(()));
+        }
+        forgotten.sort_unstable();
+        forgotten.dedup();
+        for (stream, partition) in forgotten {
+            self.classic_forget(name, stream, vec![partition], step);
+        }
+        for (stream, offsets) in streams {
+            for body in offset_parts(stream, offsets.into_values()) {
+                self.emit(step, name, body);
+            }
+        }
+        Ok(Reply::Committed(results))
+    }
+
+    /// Checks that the sender of a commit may commit.
+    fn check_committer(&mut self, now_ms: u64, request: &CommitOffsets) -> Result<(), Fault> {
+        let live = self.classic_live_mut(&request.group)?;
+        let is_member = !request.member.is_empty() || request.instance.is_some();
+        if request.generation < 0 && live.state == GroupState::Empty {
+            return Ok(());
+        }
+        if request.generation < 0 && !is_member {
+            return Err(Fault::UnknownMember);
+        }
+        live.check_member(&request.member, request.instance.as_deref())?;
+        if request.generation != live.generation {
+            return Err(Fault::IllegalGeneration);
+        }
+        live.touch(now_ms, &request.member);
+        if live.state == GroupState::CompletingRebalance {
+            // It has heard of the generation, but does not know its share yet.
+            return Err(Fault::RebalanceInProgress);
+        }
+        Ok(())
+    }
+
+    pub(super) fn classic_fetch(&self, request: FetchOffsets) -> Result<Reply, Fault> {
+        check_group_id(&request.group, &self.limits.classic)?;
+        if self.state.groups.contains_key(&request.group) {
+            return Err(Fault::OtherKind);
+        }
+        let group = self.state.classic.get(&request.group);
+        let offsets = match request.partitions {
+            Some(partitions) => partitions
+                .into_iter()
+                .map(|(stream, partition)| {
+                    let offset = group.and_then(|group| group.offset(stream, partition));
+                    (stream, partition, offset.map(committed))
+                })
+                .collect(),
+            None => group
+                .into_iter()
+                .flat_map(|group| &group.offsets)
+                .flat_map(|(stream, partitions)| {
+                    let all = partitions.iter();
+                    all.map(|(partition, offset)| (*stream, *partition, Some(committed(offset))))
+                })
+                .collect(),
+        };
+        Ok(Reply::Offsets(offsets))
+    }
+
+    pub(super) fn classic_delete_offsets(
+        &mut self,
+        request: &DeleteOffsets,
+        step: &mut Step,
+    ) -> Result<Reply, Fault> {
+        check_group_id(&request.group, &self.limits.classic)?;
+        let name = request.group.as_str();
+        let live = self.classic_live(name)?;
+        if live.state != GroupState::Empty && live.protocol_type != "consumer" {
+            return Err(Fault::NonEmptyGroup);
+        }
+        let mut results = Vec::with_capacity(request.topics.len());
+        let mut events = Vec::new();
+        for topic in &request.topics {
+            if live.subscribes(&topic.name) {
+                let refused = topic.partitions.iter();
+                results.push(refused.map(|_| Err(Fault::SubscribedToTopic)).collect());
+                continue;
+            }
+            results.push(vec![Ok(()); topic.partitions.len()]);
+            let mut partitions = topic.partitions.clone();
+            partitions.sort_unstable();
+            partitions.dedup();
+            let group = &self.state.classic[name];
+            partitions.retain(|partition| group.offset(topic.stream, *partition).is_some());
+            if !partitions.is_empty() {
+                events.push((topic.stream, partitions));
+            }
+        }
+        for (stream, mut partitions) in events {
+            // The same topic may stand in a request twice.
+            let group = &self.state.classic[name];
+            partitions.retain(|partition| group.offset(stream, *partition).is_some());
+            if !partitions.is_empty() {
+                self.classic_forget(name, stream, partitions, step);
+            }
+        }
+        Ok(Reply::OffsetsDeleted(results))
+    }
+
+    pub(super) fn classic_forget(
+        &mut self,
+        name: &str,
+        stream: StreamId,
+        partitions: Vec<u32>,
+        step: &mut Step,
+    ) {
+        let removed = OffsetsRemoved {
+            stream: stream.as_bytes().to_vec(),
+            partitions,
+            all: false,
+        };
+        self.emit(step, name, Body::OffsetsRemoved(removed));
+    }
+
+    /// Forgets offsets of streams that are gone, and those whose time is over.
+    pub(super) fn classic_expire_offsets(
+        &mut self,
+        now_ms: u64,
+        name: &str,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) {
+        let Some(group) = self.state.classic.get(name) else {
+            return;
+        };
+        let is_empty = self
+            .classic
+            .get(name)
+            .is_some_and(|live| live.state == GroupState::Empty && live.pending.is_empty());
+        let retention_ms = self.limits.classic.offset_retention_ms;
+        let is_over = |offset: &Offset| match (offset.retention_ms, retention_ms) {
+            (Some(ms), _) => offset.committed_ms.saturating_add(ms) <= now_ms,
+            (None, 0) => false,
+            (None, ms) => offset.committed_ms.max(group.since_ms).saturating_add(ms) <= now_ms,
+        };
+        let mut removed = Vec::new();
+        for (stream, offsets) in &group.offsets {
+            let all = view.stream_by_id(*stream).is_none();
+            let partitions: Vec<u32> = if all || !is_empty {
+                Vec::new()
+            } else {
+                let over = offsets.iter().filter(|(_, offset)| is_over(offset));
+                over.map(|(partition, _)| *partition).collect()
+            };
+            if all || !partitions.is_empty() {
+                removed.push(OffsetsRemoved {
+                    stream: stream.as_bytes().to_vec(),
+                    partitions,
+                    all,
+                });
+            }
+        }
+        for removed in removed {
+            self.emit(step, name, Body::OffsetsRemoved(removed));
+        }
+    }
+}
+
+fn committed(offset: &Offset) -> CommittedOffset {
+    CommittedOffset {
+        offset: offset.offset,
+        leader_epoch: offset.leader_epoch,
+        metadata: offset.metadata.clone(),
+    }
+}

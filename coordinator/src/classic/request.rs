@@ -1,0 +1,375 @@
+//! Requests about classic groups and their answers, in plain types.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kera_protocol::ids::StreamId;
+
+/// A request about a classic group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Enter the next generation; waits until it begins.
+    Join(JoinGroup),
+    /// Hand in the assignments (leader) or wait for one's own.
+    Sync(SyncGroup),
+    /// Keep a session alive.
+    Heartbeat(Heartbeat),
+    /// End memberships.
+    Leave(LeaveGroup),
+    /// Commit offsets.
+    Commit(CommitOffsets),
+    /// Read committed offsets.
+    Fetch(FetchOffsets),
+    /// Forget committed offsets.
+    DeleteOffsets(DeleteOffsets),
+    /// State and members of the group with this id.
+    Describe(String),
+    /// Forget the empty group with this id, and its offsets.
+    Delete(String),
+}
+
+impl Request {
+    /// The group's id.
+    pub fn group(&self) -> &str {
+        match self {
+            Self::Join(request) => &request.group,
+            Self::Sync(request) => &request.group,
+            Self::Heartbeat(request) => &request.group,
+            Self::Leave(request) => &request.group,
+            Self::Commit(request) => &request.group,
+            Self::Fetch(request) => &request.group,
+            Self::DeleteOffsets(request) => &request.group,
+            Self::Describe(group) | Self::Delete(group) => group,
+        }
+    }
+}
+
+/// See [`Request::Join`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JoinGroup {
+    /// The group's id; made if a new member joins.
+    pub group: String,
+    /// The member's id; empty for a new member.
+    pub member: String,
+    /// The id a new member gets. No two requests may ever carry the same.
+    pub fresh_member: String,
+    /// The name that makes it a static member.
+    pub instance: Option<String>,
+    /// Name of the client, for people.
+    pub client_id: String,
+    /// Where the client connects from, for people.
+    pub client_host: String,
+    /// The member is dropped this long after its last sign of life, milliseconds.
+    pub session_ms: i32,
+    /// How long a rebalance waits for this member, milliseconds.
+    pub rebalance_ms: i32,
+    /// Kind of protocol, such as `consumer`; the same for all members.
+    pub protocol_type: String,
+    /// Protocols with the member's metadata for each, best first.
+    pub protocols: Vec<(String, Bytes)>,
+    /// A new member is told its id and must come back with it.
+    pub require_known_member: bool,
+    /// A leader that may be told that nothing need be assigned.
+    pub can_skip_assignment: bool,
+}
+
+/// See [`Request::Sync`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncGroup {
+    /// The group's id.
+    pub group: String,
+    /// The member's id.
+    pub member: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// The generation it joined.
+    pub generation: i32,
+    /// If given, must be the group's.
+    pub protocol_type: Option<String>,
+    /// If given, must be the generation's.
+    pub protocol: Option<String>,
+    /// From the leader: assignment by member.
+    pub assignments: BTreeMap<String, Bytes>,
+}
+
+/// See [`Request::Heartbeat`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The group's id.
+    pub group: String,
+    /// The member's id.
+    pub member: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// The generation it believes to be in.
+    pub generation: i32,
+}
+
+/// See [`Request::Leave`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaveGroup {
+    /// The group's id.
+    pub group: String,
+    /// Who leaves: id and name. With an empty id, the static member of that name.
+    pub members: Vec<(String, Option<String>)>,
+}
+
+/// See [`Request::Commit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommitOffsets {
+    /// The group's id.
+    pub group: String,
+    /// The member's id; empty without membership.
+    pub member: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// Its generation; -1 without membership, which is legal only while the group is empty.
+    pub generation: i32,
+    /// Keep these offsets for this long instead of the broker's retention, milliseconds.
+    pub retention_ms: Option<u64>,
+    /// What to commit.
+    pub offsets: Vec<OffsetToCommit>,
+}
+
+/// One offset of a [`CommitOffsets`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetToCommit {
+    /// The stream.
+    pub stream: StreamId,
+    /// The partition.
+    pub partition: u32,
+    /// The next offset to read; `None` forgets what was committed.
+    pub offset: Option<u64>,
+    /// Epoch of the last record consumed, or -1.
+    pub leader_epoch: i32,
+    /// Whatever the client wants to find again.
+    pub metadata: String,
+}
+
+/// See [`Request::Fetch`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchOffsets {
+    /// The group's id.
+    pub group: String,
+    /// The partitions; `None`: all that have an offset.
+    pub partitions: Option<Vec<(StreamId, u32)>>,
+}
+
+/// See [`Request::DeleteOffsets`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOffsets {
+    /// The group's id.
+    pub group: String,
+    /// What to forget.
+    pub topics: Vec<OffsetsOfTopic>,
+}
+
+/// Partitions of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetsOfTopic {
+    /// The name, as members subscribe to it.
+    pub name: String,
+    /// The stream of that name.
+    pub stream: StreamId,
+    /// Its partitions.
+    pub partitions: Vec<u32>,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To a join.
+    Joined(Joined),
+    /// To a sync.
+    Synced(Synced),
+    /// To a heartbeat: all is well.
+    Alive,
+    /// To a leave: one result per member, in their order.
+    Left(Vec<Result<(), Fault>>),
+    /// To a commit: one result per offset, in their order.
+    Committed(Vec<Result<(), Fault>>),
+    /// To a fetch: what was asked for, in that order, or everything.
+    Offsets(Vec<(StreamId, u32, Option<CommittedOffset>)>),
+    /// To a deletion of offsets: one result per topic and partition, in their order.
+    OffsetsDeleted(Vec<Vec<Result<(), Fault>>>),
+    /// To a describe.
+    Described(Description),
+    /// To a deletion of the group.
+    Deleted,
+    /// The whole request is refused.
+    Refused(Fault),
+}
+
+/// See [`Reply::Joined`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The generation.
+    pub generation: i32,
+    /// Kind of protocol.
+    pub protocol_type: String,
+    /// The protocol chosen.
+    pub protocol: String,
+    /// The leader's id.
+    pub leader: String,
+    /// The id of whom this answers.
+    pub member: String,
+    /// True if the leader need not assign anything, because the generation goes on.
+    pub skip_assignment: bool,
+    /// For the leader: all members with their metadata for the protocol.
+    pub members: Vec<JoinedMember>,
+}
+
+/// A member as its leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinedMember {
+    /// Its id.
+    pub member: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// Its metadata for the protocol chosen.
+    pub metadata: Bytes,
+}
+
+/// See [`Reply::Synced`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// Kind of protocol.
+    pub protocol_type: String,
+    /// The protocol chosen.
+    pub protocol: String,
+    /// The member's share.
+    pub assignment: Bytes,
+}
+
+/// An offset as committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommittedOffset {
+    /// The next offset to read.
+    pub offset: u64,
+    /// Epoch of the last record consumed, or -1.
+    pub leader_epoch: i32,
+    /// What the client left with it.
+    pub metadata: String,
+}
+
+/// What a group is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GroupState {
+    /// Without members.
+    Empty,
+    /// Waiting for members to join.
+    PreparingRebalance,
+    /// Waiting for the leader's assignments.
+    CompletingRebalance,
+    /// At work.
+    Stable,
+}
+
+impl GroupState {
+    /// The name that Kafka gives the state.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "Empty",
+            Self::PreparingRebalance => "PreparingRebalance",
+            Self::CompletingRebalance => "CompletingRebalance",
+            Self::Stable => "Stable",
+        }
+    }
+}
+
+/// See [`Reply::Described`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// What it is doing.
+    pub state: GroupState,
+    /// Kind of protocol; empty if no member ever joined.
+    pub protocol_type: String,
+    /// The protocol; empty unless stable.
+    pub protocol: String,
+    /// Its members.
+    pub members: Vec<DescribedMember>,
+}
+
+/// A member for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescribedMember {
+    /// Its id.
+    pub member: String,
+    /// Its name, if it is a static member.
+    pub instance: Option<String>,
+    /// Name of its client.
+    pub client_id: String,
+    /// Where it connects from.
+    pub client_host: String,
+    /// Its metadata for the protocol; empty unless stable.
+    pub metadata: Bytes,
+    /// Its share; empty unless stable.
+    pub assignment: Bytes,
+}
+
+/// A group in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Its id.
+    pub group: String,
+    /// Kind of protocol; empty if no member ever joined.
+    pub protocol_type: String,
+    /// What it is doing.
+    pub state: GroupState,
+}
+
+/// Why a request, or a part of it, is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The group's id is empty or too long.
+    #[error("the group id is empty or too long")]
+    InvalidGroupId,
+    /// The group is one of native consumers.
+    #[error("the group belongs to native consumers: take another group id")]
+    OtherKind,
+    /// No such group.
+    #[error("the group does not exist")]
+    GroupNotFound,
+    /// The group has members.
+    #[error("the group has members: stop them first")]
+    NonEmptyGroup,
+    /// The broker holds as many groups as it may.
+    #[error("the limit of groups is reached: delete some")]
+    TooManyGroups,
+    /// The group has as many members as it may.
+    #[error("the group has as many members as it may have")]
+    GroupFull,
+    /// Metadata or assignments are larger than what the broker keeps.
+    #[error("metadata or assignments are larger than the broker keeps")]
+    TooLarge,
+    /// The session time is out of bounds.
+    #[error("the session timeout is out of bounds")]
+    InvalidSessionTimeout,
+    /// The protocols do not go with those of the other members.
+    #[error("the protocols do not go with those of the other members")]
+    InconsistentProtocol,
+    /// Join again with this id.
+    #[error("join again as member {0}")]
+    MemberIdRequired(String),
+    /// Not a member.
+    #[error("not a member of the group: join again")]
+    UnknownMember,
+    /// Another client has taken this static member's place.
+    #[error("another client has taken the place of this static member")]
+    FencedInstance,
+    /// Not the group's generation.
+    #[error("not the generation of the group: join again")]
+    IllegalGeneration,
+    /// Join again.
+    #[error("the group rebalances: join again")]
+    RebalanceInProgress,
+    /// An offset's metadata is too long.
+    #[error("the metadata of an offset is too long")]
+    OffsetMetadataTooLarge,
+    /// The group, or the broker, holds as many offsets as it may.
+    #[error("as many offsets are kept as may be: delete groups that are not needed")]
+    TooManyOffsets,
+    /// A member subscribes to the topic.
+    #[error("a member of the group subscribes to the topic")]
+    SubscribedToTopic,
+}

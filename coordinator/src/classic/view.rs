@@ -1,0 +1,265 @@
+//! Classic groups as people see them: progress and lag, and moving them.
+
+use std::collections::BTreeMap;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, LaneKey, StreamId, StreamletId};
+use kera_protocol::v1::{
+    DescribeGroupResponse, GroupKind, GroupSummary, MemberDescription, PartitionProgress,
+    ResetGroupRequest, ResetGroupResponse, StreamLag, start_at,
+};
+
+use super::event::OffsetRecord;
+use super::group::{Group, offset_parts};
+use super::live::LiveGroup;
+use super::request::GroupState;
+use super::subscription;
+use crate::admin::{not_empty, ordinal_at};
+use crate::coordinator::{Coordinator, Step};
+use crate::view::{LaneView, StreamShape};
+
+impl Coordinator {
+    pub(crate) fn classic_summaries(&self, view: &dyn LaneView) -> Vec<GroupSummary> {
+        let groups = self.state.classic.iter();
+        groups
+            .filter_map(|(name, group)| Some(summary(name, group, self.classic.get(name)?, view)))
+            .collect()
+    }
+
+    /// Members and progress, if the group is of this kind.
+    pub(crate) fn classic_progress(
+        &self,
+        now_ms: u64,
+        name: &str,
+        view: &dyn LaneView,
+    ) -> Option<DescribeGroupResponse> {
+        let group = self.state.classic.get(name)?;
+        let live = self.classic.get(name)?;
+        let mut assigned: BTreeMap<(String, u32), &str> = BTreeMap::new();
+        let mut members = Vec::with_capacity(live.members.len());
+        for (id, member) in &live.members {
+            let share = subscription::assigned(&member.info.assignment).unwrap_or_default();
+            members.push(MemberDescription {
+                member: id.clone(),
+                client: member.info.client_id.clone(),
+                last_heartbeat_ms_ago: now_ms.saturating_sub(member.seen_ms),
+                host: member.info.client_host.trim_start_matches('/').to_owned(),
+                instance: member.info.instance.clone().unwrap_or_default(),
+                partitions: share.len() as u32,
+                ..MemberDescription::default()
+            });
+            let share = share.into_iter();
+            assigned.extend(share.map(|(topic, p)| ((topic.to_owned(), p), id.as_str())));
+        }
+        let mut partitions = Vec::new();
+        for (stream, offsets) in &group.offsets {
+            let Some(shape) = view.stream_by_id(*stream) else {
+                continue;
+            };
+            for &partition in offsets.keys() {
+                let mut progress = progress(group, &shape, partition, view);
+                let owner = assigned.remove(&(shape.name.clone(), partition));
+                progress.member = owner.unwrap_or_default().to_owned();
+                partitions.push(progress);
+            }
+        }
+        // What is assigned and has no offset yet.
+        for ((topic, partition), member) in assigned {
+            if let Some(shape) = view.stream_by_name(&topic) {
+                let mut progress = progress(group, &shape, partition, view);
+                progress.member = member.to_owned();
+                partitions.push(progress);
+            }
+        }
+        partitions.sort_by(|a, b| (&a.stream, a.partition).cmp(&(&b.stream, b.partition)));
+        Some(DescribeGroupResponse {
+            summary: Some(summary(name, group, live, view)),
+            members,
+            lanes: Vec::new(),
+            partitions,
+            generation: live.generation,
+            protocol: live.protocol.clone(),
+        })
+    }
+
+    /// Sets the offsets of an empty group.
+    pub(crate) fn classic_reset(
+        &mut self,
+        now_ms: u64,
+        request: &ResetGroupRequest,
+        at: &start_at::At,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<ResetGroupResponse, WireError> {
+        let name = request.group.as_str();
+        self.classic_check_empty(name, "reset")?;
+        if request.streamlet.is_some() || request.lane.is_some() {
+            return Err(invalid(format!(
+                "group {name:?} belongs to Kafka clients: choose a stream and partition, not a streamlet and lane"
+            )));
+        }
+        let group = &self.state.classic[name];
+        let chosen = match &request.stream {
+            Some(stream) => {
+                let shape = view.stream_by_name(stream).ok_or_else(|| {
+                    WireError::new(
+                        ErrorCode::UnknownStream,
+                        format!("stream {stream:?} does not exist: check the name"),
+                    )
+                })?;
+                let partitions = match request.partition {
+                    Some(partition) if partition < shape.partitions() => vec![partition],
+                    Some(partition) => {
+                        return Err(WireError::new(
+                            ErrorCode::UnknownLane,
+                            format!(
+                                "stream {stream:?} has no partition {partition}: it has {}",
+                                shape.partitions()
+                            ),
+                        ));
+                    }
+                    None => (0..shape.partitions()).collect(),
+                };
+                vec![(shape, partitions)]
+            }
+            None if request.partition.is_some() => {
+                return Err(invalid(format!(
+                    "reset of group {name:?} names a partition: name its stream too"
+                )));
+            }
+            None => {
+                let offsets = group.offsets.iter();
+                offsets
+                    .filter_map(|(stream, offsets)| {
+                        Some((
+                            view.stream_by_id(*stream)?,
+                            offsets.keys().copied().collect(),
+                        ))
+                    })
+                    .collect()
+            }
+        };
+        let total: usize = chosen.iter().map(|(_, partitions)| partitions.len()).sum();
+        if group.offset_count + total > self.limits.classic.offsets {
+            return Err(WireError::new(
+                ErrorCode::Overloaded,
+                format!(
+                    "group {name:?} would keep offsets of more than {} partitions: name fewer",
+                    self.limits.classic.offsets
+                ),
+            ));
+        }
+        for (shape, partitions) in &chosen {
+            let records = partitions.iter().map(|&partition| OffsetRecord {
+                partition,
+                offset: ordinal_at(shape.lane_of(partition), at, view),
+                leader_epoch: -1,
+                metadata: String::new(),
+                committed_ms: now_ms,
+                retention_ms: None,
+            });
+            for body in offset_parts(shape.id, records) {
+                self.emit(step, name, body);
+            }
+        }
+        let group = &self.state.classic[name];
+        let partitions = chosen.iter().flat_map(|(shape, partitions)| {
+            let all = partitions.iter();
+            all.map(move |partition| progress(group, shape, *partition, view))
+        });
+        Ok(ResetGroupResponse {
+            lanes: Vec::new(),
+            partitions: partitions.collect(),
+        })
+    }
+
+    pub(crate) fn classic_check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
+        match self.classic.get(name) {
+            Some(live) if live.state != GroupState::Empty => {
+                Err(not_empty(name, what, live.members.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StreamShape {
+    /// Partitions as Kafka's clients count them.
+    fn partitions(&self) -> u32 {
+        self.streamlets.saturating_mul(self.lanes())
+    }
+
+    /// The lane of a partition.
+    fn lane_of(&self, partition: u32) -> LaneKey {
+        let streamlets = self.streamlets.max(1);
+        LaneKey {
+            stream: self.id,
+            streamlet: StreamletId(partition % streamlets),
+            lane: LaneId(partition / streamlets),
+        }
+    }
+}
+
+fn summary(name: &str, group: &Group, live: &LiveGroup, view: &dyn LaneView) -> GroupSummary {
+    let lag = |stream: StreamId| {
+        let shape = view.stream_by_id(stream)?;
+        let offsets = group.offsets.get(&stream)?.keys();
+        let lags = offsets.map(|partition| head_and_lag(group, &shape, *partition, view).1);
+        Some(StreamLag {
+            lag: lags.fold(0, u64::saturating_add),
+            stream: shape.name.clone(),
+        })
+    };
+    let mut streams: Vec<StreamLag> = group.offsets.keys().filter_map(|id| lag(*id)).collect();
+    streams.sort_by(|a, b| a.stream.cmp(&b.stream));
+    GroupSummary {
+        group: name.to_owned(),
+        members: live.members.len() as u32,
+        lag: streams.iter().fold(0, |sum, s| sum.saturating_add(s.lag)),
+        kind: GroupKind::Kafka as i32,
+        state: live.state.name().to_owned(),
+        streams,
+        ..GroupSummary::default()
+    }
+}
+
+/// Head, and durable records not committed.
+fn head_and_lag(
+    group: &Group,
+    shape: &StreamShape,
+    partition: u32,
+    view: &dyn LaneView,
+) -> (u64, u64) {
+    let lane = shape.lane_of(partition);
+    let Some(status) = view.lane(lane) else {
+        return (0, 0);
+    };
+    let lag = group.offset(shape.id, partition).map_or(0, |offset| {
+        let from = view.skip_gap(lane, offset.offset.max(status.log_start));
+        status.head.saturating_sub(from)
+    });
+    (status.head, lag)
+}
+
+fn progress(
+    group: &Group,
+    shape: &StreamShape,
+    partition: u32,
+    view: &dyn LaneView,
+) -> PartitionProgress {
+    let offset = group.offset(shape.id, partition);
+    let (head_ordinal, lag) = head_and_lag(group, shape, partition, view);
+    PartitionProgress {
+        stream: shape.name.clone(),
+        partition,
+        committed: offset.map(|offset| offset.offset),
+        head_ordinal,
+        lag,
+        member: String::new(),
+        metadata: offset.map(|o| o.metadata.clone()).unwrap_or_default(),
+    }
+}
+
+fn invalid(message: String) -> WireError {
+    WireError::new(ErrorCode::InvalidArgument, message)
+}

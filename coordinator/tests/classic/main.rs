@@ -1,0 +1,9 @@
+//! Groups of Kafka's classic kind: their rules, and a model that runs them at random.
+
+mod driver;
+mod membership;
+mod model;
+mod offsets;
+mod persistence;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,287 @@
+//! Commits, reading them, forgetting them.
+
+use kera_coordinator::Request as AnyRequest;
+use kera_coordinator::classic::{
+    CommittedOffset, DeleteOffsets, Fault, FetchOffsets, GroupState, OffsetsOfTopic, Reply, Request,
+};
+use kera_protocol::error::ErrorCode;
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+
+use crate::driver::{GROUP, World};
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+#[test]
+fn commits_of_members_and_of_others() {
+    let mut w = World::new();
+    assert_eq!(w.commit("", 3, &[(0, 1)]), Err(Fault::IllegalGeneration));
+    assert_eq!(w.commit("", -1, &[(0, 1), (1, 7)]), Ok(()));
+    let ids = w.stable(1);
+    assert_eq!(w.commit("", -1, &[(0, 2)]), Err(Fault::UnknownMember));
+    assert_eq!(w.commit("x", 1, &[(0, 2)]), Err(Fault::UnknownMember));
+    assert_eq!(
+        w.commit(&ids[0], 2, &[(0, 2)]),
+        Err(Fault::IllegalGeneration)
+    );
+    assert_eq!(w.commit(&ids[0], 1, &[(0, 2)]), Ok(()));
+    let offset = |offset: u64| CommittedOffset {
+        offset,
+        leader_epoch: 3,
+        metadata: format!("at {offset}"),
+    };
+    assert_eq!(w.fetch(), [(0, offset(2)), (1, offset(7))]);
+    let some = Request::Fetch(FetchOffsets {
+        group: GROUP.into(),
+        partitions: Some(vec![
+            (w.stream(), 1),
+            (w.stream(), 9),
+            (StreamId::random(), 0),
+        ]),
+    });
+    let Reply::Offsets(found) = w.call(some) else {
+        panic!("expected offsets");
+    };
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|(_, p, offset)| (p, offset))
+        .collect();
+    assert_eq!(found, [(1, Some(offset(7))), (9, None), (0, None)]);
+}
+
+#[test]
+fn metadata_and_numbers_of_offsets_are_bounded() {
+    let mut limits = kera_coordinator::Limits::default();
+    limits.classic.offsets = 2;
+    let mut w = World::with(limits);
+    let mut request = w.commit_request("", -1, &[(0, 1), (1, 1), (2, 1), (0, 2)]);
+    request.offsets[1].metadata = "x".repeat(4_097);
+    let Reply::Committed(results) = w.call(Request::Commit(request)) else {
+        panic!("expected results");
+    };
+    assert_eq!(
+        results,
+        [Ok(()), Err(Fault::OffsetMetadataTooLarge), Ok(()), Ok(())]
+    );
+    assert_eq!(w.commit("", -1, &[(3, 1)]), Err(Fault::TooManyOffsets));
+    assert_eq!(w.commit("", -1, &[(2, 9)]), Ok(()));
+    let offsets: Vec<_> = w.fetch().into_iter().map(|(p, o)| (p, o.offset)).collect();
+    assert_eq!(offsets, [(0, 2), (2, 9)]);
+}
+
+#[test]
+fn offsets_of_topics_that_members_read_are_kept() {
+    let mut w = World::new();
+    let delete = |w: &World, name: &str, partitions: &[u32]| {
+        Request::DeleteOffsets(DeleteOffsets {
+            group: GROUP.into(),
+            topics: vec![OffsetsOfTopic {
+                name: name.into(),
+                stream: w.stream(),
+                partitions: partitions.to_vec(),
+            }],
+        })
+    };
+    let request = delete(&w, "s", &[0]);
+    assert_eq!(w.refused(request), Fault::GroupNotFound);
+    assert_eq!(w.commit("", -1, &[(0, 1), (1, 7)]), Ok(()));
+    let ids = w.stable(1);
+    let request = delete(&w, "s", &[0]);
+    assert_eq!(
+        w.call(request),
+        Reply::OffsetsDeleted(vec![vec![Err(Fault::SubscribedToTopic)]])
+    );
+    let request = delete(&w, "another", &[0, 0, 5]);
+    assert_eq!(
+        w.call(request),
+        Reply::OffsetsDeleted(vec![vec![Ok(()); 3]])
+    );
+    assert_eq!(w.fetch().len(), 1);
+    w.leave(&[(&ids[0], None)]);
+    let request = delete(&w, "s", &[1]);
+    assert_eq!(w.call(request), Reply::OffsetsDeleted(vec![vec![Ok(())]]));
+    assert!(w.fetch().is_empty());
+    w.restart();
+    assert!(w.fetch().is_empty());
+}
+
+#[test]
+fn a_topic_made_anew_has_no_offsets() {
+    let mut w = World::new();
+    assert_eq!(w.commit("", -1, &[(0, 1)]), Ok(()));
+    let old = w.stream();
+    w.bench.stream.shape.id = StreamId::random();
+    w.bench.tick(2_000);
+    assert!(w.fetch().is_empty());
+    assert_ne!(w.stream(), old);
+    assert_eq!(w.commit("", -1, &[(0, 5)]), Ok(()));
+    w.restart();
+    assert_eq!(w.fetch().len(), 1);
+}
+
+#[test]
+fn offsets_end_some_time_after_the_last_member() {
+    let mut w = World::new();
+    let ids = w.stable(1);
+    assert_eq!(w.commit(&ids[0], 1, &[(0, 1)]), Ok(()));
+    let mut request = w.commit_request(&ids[0], 1, &[(1, 1)]);
+    request.retention_ms = Some(1_000);
+    w.call(Request::Commit(request));
+    for _ in 0..9 * 24 * 3_600 / 9 {
+        w.bench.now += 9_000;
+        assert_eq!(w.heartbeat(&ids[0], 1), Ok(()));
+    }
+    w.bench.tick(0);
+    assert_eq!(w.fetch().len(), 2, "while somebody reads they stay");
+    w.leave(&[(&ids[0], None)]);
+    w.bench.tick(2_000);
+    assert_eq!(w.fetch().len(), 1, "the client wished for a short time");
+    w.bench.tick(7 * DAY_MS - 3_000);
+    assert_eq!(w.fetch().len(), 1);
+    w.restart();
+    w.bench.tick(2_000);
+    assert!(w.fetch().is_empty());
+    assert!(
+        w.bench.coordinator.classic_groups().is_empty(),
+        "it is gone as well"
+    );
+    w.restart();
+    assert!(w.bench.coordinator.classic_groups().is_empty());
+}
+
+#[test]
+fn empty_groups_without_offsets_vanish_and_others_are_deleted_by_hand() {
+    let mut w = World::new();
+    let ids = w.stable(1);
+    assert_eq!(
+        w.refused(Request::Delete(GROUP.into())),
+        Fault::NonEmptyGroup
+    );
+    w.leave(&[(&ids[0], None)]);
+    w.bench.tick(599_999);
+    assert_eq!(w.state(), GroupState::Empty);
+    w.bench.tick(1_001);
+    assert_eq!(
+        w.refused(Request::Describe(GROUP.into())),
+        Fault::GroupNotFound
+    );
+
+    assert_eq!(w.commit("", -1, &[(0, 1)]), Ok(()));
+    assert_eq!(w.call(Request::Delete(GROUP.into())), Reply::Deleted);
+    assert_eq!(
+        w.refused(Request::Delete(GROUP.into())),
+        Fault::GroupNotFound
+    );
+    assert!(w.fetch().is_empty());
+    w.restart();
+    assert!(w.fetch().is_empty());
+}
+
+fn reset(w: &World, change: impl FnOnce(&mut v1::ResetGroupRequest)) -> AnyRequest {
+    let mut request = v1::ResetGroupRequest {
+        group: GROUP.into(),
+        to: Some(v1::StartAt {
+            at: Some(v1::start_at::At::Latest(true)),
+        }),
+        ..v1::ResetGroupRequest::default()
+    };
+    assert!(!w.bench.stream.deleted);
+    change(&mut request);
+    AnyRequest::ResetGroup(request)
+}
+
+#[test]
+fn people_see_lag_and_reset_it() {
+    let mut w = World::new();
+    w.bench.stream.append((0, 0), 10);
+    w.bench.stream.append((1, 0), 20);
+    assert_eq!(w.commit("", -1, &[(1, 5)]), Ok(()));
+    let seen = w.bench.describe(GROUP);
+    let summary = seen.summary.clone().unwrap();
+    assert_eq!((summary.kind(), summary.lag), (v1::GroupKind::Kafka, 15));
+    assert_eq!(summary.streams[0].lag, 15);
+    let partition = &seen.partitions[0];
+    assert_eq!((partition.partition, partition.committed), (1, Some(5)));
+    assert_eq!((partition.head_ordinal, partition.lag), (20, 15));
+    assert_eq!(partition.metadata, "at 5");
+    w.bench.stream.trim((1, 0), 12);
+    assert_eq!(
+        w.bench.coordinator.summaries(&w.bench.stream)[0].lag,
+        8,
+        "what is gone does not lag"
+    );
+
+    // All that has offsets; one partition; a whole stream.
+    let request = reset(&w, |_| {});
+    assert!(w.bench.call(request).is_ok());
+    assert_eq!(w.fetch()[0].1.offset, 20);
+    let request = reset(&w, |r| {
+        r.stream = Some("s".into());
+        r.partition = Some(0);
+        r.to = Some(v1::StartAt {
+            at: Some(v1::start_at::At::Ordinal(4)),
+        });
+    });
+    assert!(w.bench.call(request).is_ok());
+    let offsets: Vec<_> = w.fetch().into_iter().map(|(p, o)| (p, o.offset)).collect();
+    assert_eq!(offsets, [(0, 4), (1, 20)]);
+    w.restart();
+    assert_eq!(w.bench.describe(GROUP).summary.unwrap().lag, 6);
+
+    type Change = fn(&mut v1::ResetGroupRequest);
+    let refusals: [(Change, ErrorCode); 5] = [
+        (|r| r.stream = Some("none".into()), ErrorCode::UnknownStream),
+        (|r| r.partition = Some(0), ErrorCode::InvalidArgument),
+        (|r| r.lane = Some(0), ErrorCode::InvalidArgument),
+        (|r| r.to = None, ErrorCode::InvalidArgument),
+        (
+            |r| {
+                r.stream = Some("s".into());
+                r.partition = Some(2);
+            },
+            ErrorCode::UnknownLane,
+        ),
+    ];
+    for (change, code) in refusals {
+        let request = reset(&w, change);
+        assert_eq!(w.bench.call(request).unwrap_err().code, code);
+    }
+}
+
+#[test]
+fn people_see_members_with_what_they_are_assigned() {
+    let mut w = World::new();
+    w.bench.stream.append((1, 0), 3);
+    let ticket = w.join("");
+    let id = w.joined(ticket).member;
+    // Version 0, one topic "s", partition 1.
+    let share = "\0\0\0\0\0\x01\0\x01s\0\0\0\x01\0\0\0\x01";
+    let ticket = w.sync(&id, 1, &[(&id, share)]);
+    w.synced(ticket);
+    let seen = w.bench.describe(GROUP);
+    assert_eq!((seen.generation, seen.protocol.as_str()), (1, "range"));
+    assert_eq!(
+        (seen.members[0].partitions, seen.members[0].host.as_str()),
+        (1, "127.0.0.1")
+    );
+    let partition = &seen.partitions[0];
+    assert_eq!(
+        (partition.partition, partition.committed, partition.lag),
+        (1, None, 0)
+    );
+    assert_eq!(partition.member, id);
+    let request = reset(&w, |_| {});
+    assert_eq!(
+        w.bench.call(request).unwrap_err().code,
+        ErrorCode::GroupNotEmpty
+    );
+    let group = GROUP.into();
+    let delete = AnyRequest::DeleteGroup(v1::DeleteGroupRequest { group });
+    assert_eq!(
+        w.bench.call(delete.clone()).unwrap_err().code,
+        ErrorCode::GroupNotEmpty
+    );
+    w.leave(&[(&id, None)]);
+    assert!(w.bench.call(delete).is_ok());
+    assert!(w.bench.coordinator.summaries(&w.bench.stream).is_empty());
+}

@@ -1,0 +1,2 @@
+//! Tests of the Kafka listener with real clients; see `tests/`.
+#![forbid(unsafe_code)]

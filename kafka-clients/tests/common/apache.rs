@@ -1,0 +1,119 @@
+//! Apache Kafka as a process: one node that is broker and controller.
+
+use std::fs::{self, File};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::broker::home;
+use super::command::run;
+use super::{PATIENCE, Setup, until};
+
+/// A broker of Apache Kafka.
+pub struct Apache {
+    child: Option<Child>,
+    home: TempDir,
+    lib: PathBuf,
+    port: u16,
+}
+
+/// A port that was free just now.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+impl Apache {
+    /// Starts a broker from the jars in `lib`.
+    pub fn start(lib: &Path, setup: Setup) -> Self {
+        let (port, controller) = (free_port(), free_port());
+        let home = home();
+        let settings = format!(
+            "process.roles=broker,controller\n\
+             node.id=1\n\
+             controller.quorum.voters=1@127.0.0.1:{controller}\n\
+             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+             controller.listener.names=CONTROLLER\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             inter.broker.listener.name=PLAINTEXT\n\
+             offsets.topic.replication.factor=1\n\
+             offsets.topic.num.partitions=4\n\
+             transaction.state.log.replication.factor=1\n\
+             transaction.state.log.min.isr=1\n\
+             share.coordinator.state.topic.replication.factor=1\n\
+             share.coordinator.state.topic.min.isr=1\n\
+             group.initial.rebalance.delay.ms=0\n\
+             group.min.session.timeout.ms=500\n\
+             auto.create.topics.enable={}\n\
+             log.dirs={}\n",
+            setup.auto_create,
+            home.path().join("data").display()
+        );
+        fs::write(home.path().join("server.properties"), settings).expect("settings are written");
+        let mut apache = Self {
+            child: None,
+            home,
+            lib: lib.to_owned(),
+            port,
+        };
+        let mut format = apache.java();
+        format
+            .args(["kafka.tools.StorageTool", "format", "-t"])
+            .args(["MkU3OEVBNTcwNTJENDM2Qg", "-c"])
+            .arg(apache.home.path().join("server.properties"));
+        run(format, b"", PATIENCE);
+        apache.restart();
+        apache
+    }
+
+    fn java(&self) -> Command {
+        let mut command = Command::new("java");
+        command
+            .args(["-Xmx384m", "-XX:+UseSerialGC", "-cp"])
+            .arg(self.lib.join("*"));
+        command
+    }
+
+    /// Starts it again on its directory and ports.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "the broker runs already");
+        let log = File::create(self.home.path().join("broker.log")).expect("a log can be written");
+        let child = self
+            .java()
+            .arg("kafka.Kafka")
+            .arg(self.home.path().join("server.properties"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be shared"))
+            .stderr(log)
+            .spawn()
+            .expect("the broker can be started");
+        self.child = Some(child);
+        until("the broker accepts", || {
+            TcpStream::connect(("127.0.0.1", self.port)).ok()
+        });
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("the broker runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// HOST:PORT.
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Apache {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Producers.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
+use serde_json::{Value, json};
+
+use super::super::records::unhex;
+use super::errors::name_of_error;
+use super::{Refusal, base, text};
+
+pub struct Sender(FutureProducer);
+
+impl Sender {
+    pub fn open(request: &Value) -> Result<Self, Refusal> {
+        let setting = |name: &str, default: &str| match &request[name] {
+            Value::Null => default.to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let acks = setting("acks", "all");
+        let idempotent = acks == "all" && setting("idempotent", "true") == "true";
+        let mut config = base(text(request, "bootstrap"));
+        config
+            .set("acks", &acks)
+            .set("enable.idempotence", idempotent.to_string())
+            .set("compression.codec", setting("compression", "none"))
+            .set("linger.ms", setting("linger_ms", "20"))
+            .set("batch.size", setting("batch_bytes", "16384"))
+            .set("message.max.bytes", setting("max_request", "1048576"))
+            .set("message.timeout.ms", setting("max_block_ms", "60000"))
+            .set("allow.auto.create.topics", setting("auto_create", "false"))
+            // The library's own default is a CRC32; this is what Kafka's client does.
+            .set("partitioner", setting("partitioner", "murmur2_random"));
+        Ok(Self(config.create()?))
+    }
+
+    /// Sends all records, then answers where each of them is, or why it is nowhere.
+    pub async fn send(&self, request: &Value) -> Value {
+        let topic = text(request, "topic");
+        let bytes = |value: &Value| value.as_str().map(unhex);
+        let mut sent = Vec::new();
+        for record in request["records"].as_array().expect("records") {
+            let (key, value) = (bytes(&record["key"]), bytes(&record["value"]));
+            let mut headers = OwnedHeaders::new();
+            for header in record["headers"].as_array().into_iter().flatten() {
+                let value = bytes(&header[1]);
+                headers = headers.insert(Header {
+                    key: header[0].as_str().expect("a name"),
+                    value: value.as_ref(),
+                });
+            }
+            let mut new = FutureRecord::<Vec<u8>, Vec<u8>>::to(topic).headers(headers);
+            new.key = key.as_ref();
+            new.payload = value.as_ref();
+            new.partition = record["partition"].as_i64().map(|number| number as i32);
+            new.timestamp = record["timestamp"].as_i64();
+            sent.push(self.0.send_result(new).map_err(|(error, _)| error));
+        }
+        let outcome = |result: Result<_, _>| match result {
+            Ok(future) => Ok(future),
+            Err(error) => {
+                Err(json!({"error": name_of_error(&error), "message": error.to_string()}))
+            }
+        };
+        join_all(sent.into_iter().map(outcome).map(|each| async move {
+            match each {
+                Err(answer) => answer,
+                Ok(future) => match future.await {
+                    Ok(Ok(delivery)) => {
+                        json!({"partition": delivery.partition, "offset": delivery.offset})
+                    }
+                    Ok(Err((error, _))) => {
+                        json!({"error": name_of_error(&error), "message": error.to_string()})
+                    }
+                    Err(_) => json!({"error": "CLIENT:Canceled", "message": "never delivered"}),
+                },
+            }
+        }))
+        .await
+        .into()
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // All was waited for already.
+        let _ = self.0.flush(Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,114 @@
+//! DescribeCluster and DescribeLogDirs: the broker itself, and what lies on its disk.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use kafka_protocol::messages::describe_log_dirs_response::{
+    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use kafka_protocol::messages::{
+    DescribeClusterRequest, DescribeClusterResponse, DescribeLogDirsRequest,
+    DescribeLogDirsResponse, TopicName,
+};
+use kera_broker::catalog::Stream;
+
+use crate::context::Ctx;
+use crate::metadata::{broker_id, visible};
+use crate::refusal::text;
+use crate::topic;
+
+/// The endpoints that are brokers', as the request numbers them.
+const BROKERS: i8 = 1;
+/// First version that tells how much room there is.
+const SPACE_FROM: i16 = 4;
+
+/// The cluster: one broker, at the address of the listener the client came in by.
+pub(crate) async fn describe_cluster(
+    ctx: &Ctx,
+    version: i16,
+    request: DescribeClusterRequest,
+) -> DescribeClusterResponse {
+    let mut response = DescribeClusterResponse::default();
+    if version >= 1 && request.endpoint_type != BROKERS {
+        response.error_code = ResponseError::MismatchedEndpointType.code();
+        response.error_message = Some(text("this listener is a broker's; ask it for brokers"));
+        return response;
+    }
+    let broker = DescribeClusterBroker::default()
+        .with_broker_id(broker_id())
+        .with_host(text(ctx.listener.advertised_host.clone()))
+        .with_port(ctx.listener.advertised_port);
+    response
+        .with_cluster_id(text(ctx.shared.cluster_id()))
+        .with_controller_id(broker_id())
+        .with_brokers(vec![broker])
+}
+
+/// The data directory with the bytes of each partition in it.
+pub(crate) async fn describe_log_dirs(
+    ctx: &Ctx,
+    version: i16,
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse {
+    let all = request.topics.is_none();
+    let mut wanted: HashMap<String, HashSet<i32>> = HashMap::new();
+    for topic in request.topics.unwrap_or_default() {
+        let partitions = wanted.entry(topic.topic.as_str().to_owned()).or_default();
+        partitions.extend(topic.partitions);
+    }
+    let mut topics = Vec::new();
+    for stream in visible(ctx) {
+        let name = stream.name();
+        let partitions = wanted.get(&name);
+        if !all && partitions.is_none() {
+            continue;
+        }
+        let sizes = sizes(&stream).into_iter();
+        let partitions: Vec<_> = sizes
+            .filter(|(p, _)| partitions.is_none_or(|some| some.contains(p)))
+            .map(|(partition, bytes)| {
+                DescribeLogDirsPartition::default()
+                    .with_partition_index(partition)
+                    .with_partition_size(i64::try_from(bytes).unwrap_or(i64::MAX))
+            })
+            .collect();
+        if !partitions.is_empty() {
+            topics.push(
+                DescribeLogDirsTopic::default()
+                    .with_name(TopicName(text(name)))
+                    .with_partitions(partitions),
+            );
+        }
+    }
+    let path = ctx.shared.dir.path();
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let mut dir = DescribeLogDirsResult::default()
+        .with_log_dir(text(path.display().to_string()))
+        .with_topics(topics);
+    if version >= SPACE_FROM
+        && let Ok((free, total)) = ctx.shared.dir.space()
+    {
+        dir.total_bytes = i64::try_from(total).unwrap_or(i64::MAX);
+        dir.usable_bytes = i64::try_from(free).unwrap_or(i64::MAX);
+    }
+    DescribeLogDirsResponse::default().with_results(vec![dir])
+}
+
+/// The bytes of each partition's files.
+fn sizes(stream: &Arc<Stream>) -> Vec<(i32, u64)> {
+    let lanes = stream.streamlets.iter().flat_map(|streamlet| {
+        let lanes = streamlet.describe().into_iter();
+        lanes.map(|lane| {
+            let bytes = lane.groups.iter().map(|g| g.bytes).sum();
+            (
+                topic::partition_of(stream, streamlet.id(), lane.lane),
+                bytes,
+            )
+        })
+    });
+    let mut sizes: Vec<_> = lanes.collect();
+    sizes.sort_unstable();
+    sizes
+}

@@ -1,0 +1,259 @@
+//! AlterConfigs and IncrementalAlterConfigs.
+
+use std::collections::HashSet;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceResponse;
+use kafka_protocol::messages::incremental_alter_configs_request::AlterableConfig;
+use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse as IncrementalResponse;
+use kafka_protocol::messages::{
+    AlterConfigsRequest, AlterConfigsResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+use kera_broker::admin;
+use kera_metadata::StreamConfig;
+
+use super::{BROKER, TOPIC, broker_named, flush_interval, no_resource};
+use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
+use crate::context::Ctx;
+use crate::refusal::{Refusal, short};
+use crate::topic;
+use crate::topic_config::{Wanted, known, list, same, value_of};
+
+/// Changes of a value, as requests number them.
+const SET: i8 = 0;
+const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+
+/// One change of a value.
+struct Change<'a> {
+    name: &'a str,
+    operation: i8,
+    value: Option<&'a str>,
+}
+
+/// Sets the whole of a topic's settings: what is not named gets its default.
+pub(crate) async fn alter_configs(
+    ctx: &Ctx,
+    _version: i16,
+    request: AlterConfigsRequest,
+) -> AlterConfigsResponse {
+    let doubled = doubled(
+        request
+            .resources
+            .iter()
+            .map(|r| (r.resource_type, &r.resource_name)),
+    );
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for resource in &request.resources {
+        let changes: Vec<_> = resource
+            .configs
+            .iter()
+            .map(|config| Change {
+                name: &config.name,
+                operation: SET,
+                value: config.value.as_deref(),
+            })
+            .collect();
+        let key = (resource.resource_type, resource.resource_name.clone());
+        let outcome = if doubled.contains(&key) {
+            Err(named_twice())
+        } else {
+            let work = Work {
+                ctx,
+                whole: true,
+                validate_only: request.validate_only,
+            };
+            work.alter(key.0, &key.1, &changes).await
+        };
+        let mut response = AlterConfigsResourceResponse::default()
+            .with_error_message(None)
+            .with_resource_type(key.0)
+            .with_resource_name(key.1);
+        if let Err(refusal) = outcome {
+            response.error_code = refusal.code;
+            response.error_message = Some(refusal.text());
+        }
+        responses.push(response);
+    }
+    AlterConfigsResponse::default().with_responses(responses)
+}
+
+/// Changes single settings of topics.
+pub(crate) async fn incremental_alter_configs(
+    ctx: &Ctx,
+    _version: i16,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let doubled = doubled(
+        request
+            .resources
+            .iter()
+            .map(|r| (r.resource_type, &r.resource_name)),
+    );
+    let mut responses = Vec::with_capacity(request.resources.len());
+    for resource in &request.resources {
+        let changes: Vec<_> = resource.configs.iter().map(change_of).collect();
+        let key = (resource.resource_type, resource.resource_name.clone());
+        let outcome = if doubled.contains(&key) {
+            Err(named_twice())
+        } else {
+            let work = Work {
+                ctx,
+                whole: false,
+                validate_only: request.validate_only,
+            };
+            work.alter(key.0, &key.1, &changes).await
+        };
+        let mut response = IncrementalResponse::default()
+            .with_error_message(None)
+            .with_resource_type(key.0)
+            .with_resource_name(key.1);
+        if let Err(refusal) = outcome {
+            response.error_code = refusal.code;
+            response.error_message = Some(refusal.text());
+        }
+        responses.push(response);
+    }
+    IncrementalAlterConfigsResponse::default().with_responses(responses)
+}
+
+fn change_of(config: &AlterableConfig) -> Change<'_> {
+    Change {
+        name: &config.name,
+        operation: config.config_operation,
+        value: config.value.as_deref(),
+    }
+}
+
+fn doubled<'a>(keys: impl Iterator<Item = (i8, &'a StrBytes)>) -> HashSet<(i8, StrBytes)> {
+    let mut seen = HashSet::new();
+    keys.filter(|key| !seen.insert(*key))
+        .map(|(kind, name)| (kind, name.clone()))
+        .collect()
+}
+
+fn named_twice() -> Refusal {
+    Refusal::new(
+        ResponseError::InvalidRequest,
+        "the resource is named twice in one request",
+    )
+}
+
+struct Work<'a> {
+    ctx: &'a Ctx,
+    /// What is not named gets its default.
+    whole: bool,
+    validate_only: bool,
+}
+
+impl Work<'_> {
+    async fn alter(&self, kind: i8, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {
+        match kind {
+            TOPIC => self.alter_topic(name, changes).await,
+            BROKER => {
+                if !name.is_empty() {
+                    broker_named(name)?;
+                }
+                match changes.first() {
+                    None => Ok(()),
+                    Some(change) => Err(Refusal::new(
+                        ResponseError::InvalidConfig,
+                        format!(
+                            "\"{}\" cannot be changed: settings of the broker are read at its start, see `kera serve --help`",
+                            short(change.name)
+                        ),
+                    )),
+                }
+            }
+            other => Err(no_resource(other)),
+        }
+    }
+
+    async fn alter_topic(&self, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {
+        let stream = topic::named(&self.ctx.shared, name);
+        let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
+        let present = stream.record.load().config.clone();
+        let mut wanted = Wanted::default();
+        if self.whole {
+            let named = |config: &TopicConfig| changes.iter().any(|c| c.name == config.name);
+            for config in TOPIC_CONFIGS.iter().filter(|config| !named(config)) {
+                wanted.reset(config);
+            }
+        }
+        let mut seen = HashSet::new();
+        for change in changes {
+            if !seen.insert(change.name) {
+                let text = format!("\"{}\" is changed twice", short(change.name));
+                return Err(Refusal::new(ResponseError::InvalidRequest, text));
+            }
+            self.take(&mut wanted, &present, change)?;
+        }
+        let invalid = |text| Refusal::new(ResponseError::InvalidConfig, text);
+        let wire = wanted.for_change(&present).map_err(invalid)?;
+        let refused = |error: kera_protocol::error::WireError| {
+            let mut refusal = Refusal::from(error);
+            if refusal.code == ResponseError::InvalidRequest.code() {
+                refusal.code = ResponseError::InvalidConfig.code();
+            }
+            refusal
+        };
+        let config = admin::altered_config(&self.ctx.shared, &stream, &wire).map_err(refused)?;
+        if self.validate_only || config == present {
+            return Ok(());
+        }
+        admin::alter_stream(&self.ctx.shared, &stream, &wire)
+            .await
+            .map_err(refused)?;
+        tracing::info!(topic = name, peer = %self.ctx.peer, "settings of a topic changed");
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        wanted: &mut Wanted,
+        present: &StreamConfig,
+        change: &Change<'_>,
+    ) -> Result<(), Refusal> {
+        let invalid = |text: String| Refusal::new(ResponseError::InvalidConfig, text);
+        let config = known(change.name).map_err(invalid)?;
+        let every = flush_interval(self.ctx);
+        if change.operation == DELETE {
+            wanted.reset(config);
+            return Ok(());
+        }
+        let Some(value) = change.value else {
+            let text = format!("{} has no value", config.name);
+            return Err(Refusal::new(ResponseError::InvalidRequest, text));
+        };
+        match change.operation {
+            SET => wanted.set(config, value, every).map_err(invalid),
+            APPEND | SUBTRACT if config.kind != ConfigKind::List => Err(invalid(format!(
+                "{} is no list: it can be set or deleted",
+                config.name
+            ))),
+            APPEND | SUBTRACT => {
+                let present = value_of(config, present, every);
+                let mut words: Vec<&str> = list(&present).collect();
+                for word in list(value) {
+                    if change.operation == SUBTRACT {
+                        words.retain(|w| *w != word);
+                    } else if !words.contains(&word) {
+                        words.push(word);
+                    }
+                }
+                let words = words.join(",");
+                if same(config.kind, &words, &present) {
+                    return Ok(());
+                }
+                wanted.set(config, &words, every).map_err(invalid)
+            }
+            other => {
+                let text = format!("there is no change of kind {other}");
+                Err(Refusal::new(ResponseError::InvalidRequest, text))
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! DescribeConfigs: every setting with its value, where that comes from and what it means.
+
+use std::collections::HashSet;
+
+use kafka_protocol::messages::create_topics_response::CreatableTopicConfigs;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
+use kafka_protocol::protocol::StrBytes;
+use kera_broker::config::{BrokerConfig, KEYS};
+use kera_metadata::StreamConfig;
+
+use super::{BROKER, TOPIC, broker_named, flush_interval, no_resource};
+use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
+use crate::context::Ctx;
+use crate::metadata::broker_id;
+use crate::refusal::{Refusal, text};
+use crate::topic;
+use crate::topic_config::value_of;
+
+/// Where a value comes from, as answers number it.
+const FROM_TOPIC: i8 = 1;
+const FROM_BROKER: i8 = 4;
+const FROM_DEFAULT: i8 = 5;
+/// First version that tells kinds and documentation.
+const KINDS_FROM: i16 = 3;
+
+/// A value of a topic's setting, and whether it is the topic's own: another than that of a topic for
+/// which nothing was set, and no mere consequence of its number of partitions.
+fn topic_value(ctx: &Ctx, config: &TopicConfig, stream: &StreamConfig) -> (String, bool) {
+    let every = flush_interval(ctx);
+    let value = value_of(config, stream, every);
+    let ordinary = StreamConfig {
+        max_batch_bytes: StreamConfig::default_max_batch_bytes(stream.segment_size),
+        ..StreamConfig::default()
+    };
+    let follows = matches!(
+        config.effect,
+        Effect::Shown(_) | Effect::AtCreation(Setting::Lanes)
+    );
+    let own = !follows && value != value_of(config, &ordinary, every);
+    (value, own)
+}
+
+fn read_only(config: &TopicConfig) -> bool {
+    !matches!(config.effect, Effect::Works(_))
+}
+
+/// The settings of a topic that was just created, for the answer.
+pub(crate) fn of_created(ctx: &Ctx, stream: &StreamConfig) -> Vec<CreatableTopicConfigs> {
+    let configs = TOPIC_CONFIGS.iter().map(|config| {
+        let (value, own) = topic_value(ctx, config, stream);
+        CreatableTopicConfigs::default()
+            .with_name(StrBytes::from_static_str(config.name))
+            .with_value(Some(text(value)))
+            .with_read_only(read_only(config))
+            .with_config_source(if own { FROM_TOPIC } else { FROM_DEFAULT })
+    });
+    configs.collect()
+}
+
+/// Settings of topics and of the broker.
+pub(crate) async fn describe_configs(
+    ctx: &Ctx,
+    version: i16,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
+    let show = Show {
+        ctx,
+        synonyms: request.include_synonyms,
+        kinds: version >= KINDS_FROM,
+        documentation: version >= KINDS_FROM && request.include_documentation,
+    };
+    let mut seen = HashSet::new();
+    let mut results = Vec::new();
+    for asked in request.resources {
+        // Asked for twice it is answered once: an answer grows with topics, not with requests.
+        if !seen.insert((asked.resource_type, asked.resource_name.clone())) {
+            continue;
+        }
+        let mut result = DescribeConfigsResult::default()
+            .with_error_message(None)
+            .with_resource_type(asked.resource_type)
+            .with_resource_name(asked.resource_name.clone());
+        match show.resource(&asked) {
+            Ok(configs) => result.configs = configs,
+            Err(refusal) => {
+                result.error_code = refusal.code;
+                result.error_message = Some(refusal.text());
+            }
+        }
+        results.push(result);
+    }
+    DescribeConfigsResponse::default().with_results(results)
+}
+
+struct Show<'a> {
+    ctx: &'a Ctx,
+    synonyms: bool,
+    kinds: bool,
+    documentation: bool,
+}
+
+impl Show<'_> {
+    fn resource(
+        &self,
+        asked: &DescribeConfigsResource,
+    ) -> Result<Vec<DescribeConfigsResourceResult>, Refusal> {
+        let keys: Option<HashSet<&str>> = asked
+            .configuration_keys
+            .as_ref()
+            .map(|keys| keys.iter().map(|key| key.as_str()).collect());
+        let wanted = |name: &str| keys.as_ref().is_none_or(|keys| keys.contains(name));
+        let name = asked.resource_name.as_str();
+        match asked.resource_type {
+            TOPIC => {
+                let stream = topic::named(&self.ctx.shared, name);
+                let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
+                let config = &stream.record.load().config;
+                let shown = TOPIC_CONFIGS.iter().filter(|c| wanted(c.name));
+                Ok(shown.map(|c| self.topic(c, config)).collect())
+            }
+            // The defaults of all brokers: nothing was ever set for them.
+            BROKER if name.is_empty() => Ok(Vec::new()),
+            BROKER => {
+                broker_named(name)?;
+                let values = broker_values(self.ctx).into_iter();
+                let shown = values.filter(|value| wanted(&value.name));
+                Ok(shown.map(|value| self.broker(value)).collect())
+            }
+            other => Err(no_resource(other)),
+        }
+    }
+
+    fn topic(&self, config: &TopicConfig, stream: &StreamConfig) -> DescribeConfigsResourceResult {
+        let (value, own) = topic_value(self.ctx, config, stream);
+        let mut shown = DescribeConfigsResourceResult::default()
+            .with_name(StrBytes::from_static_str(config.name))
+            .with_value(Some(text(value.clone())))
+            .with_read_only(read_only(config))
+            .with_config_source(if own { FROM_TOPIC } else { FROM_DEFAULT })
+            .with_documentation(None);
+        if self.synonyms {
+            let synonym = |name: &'static str, value: String, source| {
+                DescribeConfigsSynonym::default()
+                    .with_name(StrBytes::from_static_str(name))
+                    .with_value(Some(text(value)))
+                    .with_source(source)
+            };
+            if own {
+                shown.synonyms.push(synonym(config.name, value, FROM_TOPIC));
+            }
+            if !config.broker_name.is_empty() {
+                let default = config.default.to_owned();
+                shown
+                    .synonyms
+                    .push(synonym(config.broker_name, default, FROM_DEFAULT));
+            }
+        }
+        if self.kinds {
+            shown.config_type = config.kind as i8;
+        }
+        if self.documentation {
+            shown.documentation = Some(text(config.documentation()));
+        }
+        shown
+    }
+
+    fn broker(&self, value: BrokerValue) -> DescribeConfigsResourceResult {
+        let mut shown = DescribeConfigsResourceResult::default()
+            .with_name(text(value.name.clone()))
+            .with_value(Some(text(value.value.clone())))
+            .with_read_only(true)
+            .with_config_source(value.source)
+            .with_documentation(None);
+        if self.synonyms {
+            shown.synonyms.push(
+                DescribeConfigsSynonym::default()
+                    .with_name(text(value.name))
+                    .with_value(Some(text(value.value)))
+                    .with_source(value.source),
+            );
+        }
+        if self.kinds {
+            shown.config_type = value.kind as i8;
+        }
+        if self.documentation {
+            shown.documentation = Some(text(value.about));
+        }
+        shown
+    }
+}
+
+/// A setting of the broker.
+struct BrokerValue {
+    name: String,
+    value: String,
+    source: i8,
+    kind: ConfigKind,
+    about: String,
+}
+
+/// What the broker was told, under Kera's names, and what tools look for, under Kafka's.
+fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
+    let config = &ctx.shared.config;
+    let defaults = BrokerConfig::default();
+    let own = KEYS.iter().map(|key| {
+        let value = key.value_in(config);
+        BrokerValue {
+            source: if value == key.value_in(&defaults) {
+                FROM_DEFAULT
+            } else {
+                FROM_BROKER
+            },
+            name: key.name.to_owned(),
+            value,
+            kind: ConfigKind::Text,
+            about: key.paragraph(),
+        }
+    });
+    let kafkas = |name: &str, value: String, kind, about: &str| BrokerValue {
+        name: name.to_owned(),
+        value,
+        source: FROM_BROKER,
+        kind,
+        about: about.to_owned(),
+    };
+    let id = broker_id().0.to_string();
+    let mut values: Vec<_> = own.collect();
+    values.extend([
+        kafkas(
+            "broker.id",
+            id.clone(),
+            ConfigKind::Int,
+            "This broker's number.",
+        ),
+        kafkas("node.id", id, ConfigKind::Int, "This broker's number."),
+        kafkas(
+            "auto.create.topics.enable",
+            ctx.settings.auto_create.to_string(),
+            ConfigKind::Boolean,
+            "Kera's kafka.auto_create_topics.",
+        ),
+        kafkas(
+            "num.partitions",
+            ctx.settings.default_partitions.to_string(),
+            ConfigKind::Int,
+            "Kera's kafka.default_partitions.",
+        ),
+        kafkas(
+            "default.replication.factor",
+            "1".to_owned(),
+            ConfigKind::Int,
+            "There is one broker.",
+        ),
+        kafkas(
+            "delete.topic.enable",
+            "true".to_owned(),
+            ConfigKind::Boolean,
+            "Topics can be deleted.",
+        ),
+        kafkas(
+            "socket.request.max.bytes",
+            ctx.settings.max_request_bytes.to_string(),
+            ConfigKind::Int,
+            "Kera's kafka.max_request_bytes.",
+        ),
+    ]);
+    values.sort_by(|a, b| a.name.cmp(&b.name));
+    values
+}

@@ -1,0 +1,42 @@
+//! DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics under Kafka's names, and
+//! the broker's own, which are read only.
+
+mod alter;
+mod describe;
+
+pub(crate) use alter::{alter_configs, incremental_alter_configs};
+pub(crate) use describe::{describe_configs, of_created};
+
+use std::time::Duration;
+
+use kafka_protocol::error::ResponseError;
+
+use crate::context::Ctx;
+use crate::metadata::broker_id;
+use crate::refusal::{Refusal, short};
+
+/// Kinds of resources, as requests number them.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+/// How often the broker flushes what is only written.
+pub(crate) fn flush_interval(ctx: &Ctx) -> Duration {
+    ctx.shared.config.storage.flush_interval
+}
+
+fn broker_named(name: &str) -> Result<(), Refusal> {
+    if name == broker_id().0.to_string() {
+        return Ok(());
+    }
+    let message = format!(
+        "there is no broker \"{}\"; the only one is {}",
+        short(name),
+        broker_id().0
+    );
+    Err(Refusal::new(ResponseError::InvalidRequest, message))
+}
+
+fn no_resource(kind: i8) -> Refusal {
+    let message = format!("resources of kind {kind} have no configs; topics and brokers do");
+    Refusal::new(ResponseError::InvalidRequest, message)
+}

@@ -1,0 +1,46 @@
+//! What a handler knows of the request beside its body.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use kafka_protocol::protocol::StrBytes;
+use kera_broker::Shared;
+use kera_broker::metrics::Counter;
+
+/// A listener as clients are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerInfo {
+    /// Host that clients are to connect to.
+    pub(crate) advertised_host: String,
+    /// Port that clients are to connect to.
+    pub(crate) advertised_port: i32,
+}
+
+/// Settings of the Kafka side.
+#[derive(Clone, Debug)]
+pub(crate) struct KafkaSettings {
+    /// Metadata requests create topics that do not exist, if they ask for it.
+    pub(crate) auto_create: bool,
+    /// Partitions of a topic whose creator names no number.
+    pub(crate) default_partitions: i32,
+    /// Longest request, in bytes.
+    pub(crate) max_request_bytes: usize,
+    /// Requests so far, by number of their API.
+    pub(crate) requests: HashMap<i16, Counter>,
+}
+
+/// A request's surroundings.
+#[derive(Clone)]
+pub(crate) struct Ctx {
+    /// The broker.
+    pub(crate) shared: Arc<Shared>,
+    /// Where the client connected.
+    pub(crate) listener: Arc<ListenerInfo>,
+    /// Settings.
+    pub(crate) settings: Arc<KafkaSettings>,
+    /// The client's name for itself.
+    pub(crate) client_id: Option<StrBytes>,
+    /// The client's address.
+    pub(crate) peer: SocketAddr,
+}

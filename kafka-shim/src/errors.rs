@@ -1,0 +1,75 @@
+//! Kera's errors as Kafka's.
+
+use kafka_protocol::error::ResponseError;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_streamlet::producers::SequenceError;
+use kera_streamlet::{AppendError, Streamlet};
+
+/// The number that says nothing went wrong.
+pub(crate) const NONE: i16 = 0;
+
+/// Kafka's number for one of Kera's errors.
+pub(crate) fn code_of(error: &WireError) -> i16 {
+    use ResponseError as Kafka;
+    let kafka = match error.code {
+        ErrorCode::Ok => return NONE,
+        ErrorCode::UnknownStream | ErrorCode::UnknownStreamlet | ErrorCode::UnknownLane => {
+            Kafka::UnknownTopicOrPartition
+        }
+        ErrorCode::StreamExists => Kafka::TopicAlreadyExists,
+        ErrorCode::InvalidName => Kafka::InvalidTopicException,
+        ErrorCode::CorruptBatch | ErrorCode::Damaged => Kafka::CorruptMessage,
+        ErrorCode::InvalidBatch => Kafka::InvalidRecord,
+        ErrorCode::BatchTooLarge | ErrorCode::FrameTooLarge => Kafka::MessageTooLarge,
+        ErrorCode::UnsupportedVersion => Kafka::UnsupportedVersion,
+        ErrorCode::SequenceGap => Kafka::OutOfOrderSequenceNumber,
+        ErrorCode::FencedProducer => Kafka::InvalidProducerEpoch,
+        ErrorCode::UnknownProducer => Kafka::UnknownProducerId,
+        ErrorCode::StaleLanes | ErrorCode::NotOwner | ErrorCode::ShuttingDown => {
+            Kafka::NotLeaderOrFollower
+        }
+        ErrorCode::StorageFull | ErrorCode::StorageError => Kafka::KafkaStorageError,
+        ErrorCode::Overloaded | ErrorCode::Timeout => Kafka::RequestTimedOut,
+        ErrorCode::OutOfRange => Kafka::OffsetOutOfRange,
+        ErrorCode::UnknownConsumerGroup => Kafka::GroupIdNotFound,
+        ErrorCode::UnknownMember => Kafka::UnknownMemberId,
+        ErrorCode::StaleLease => Kafka::IllegalGeneration,
+        ErrorCode::CoordinatorLoading => Kafka::CoordinatorLoadInProgress,
+        ErrorCode::GroupConflict => Kafka::InconsistentGroupProtocol,
+        ErrorCode::GroupNotEmpty => Kafka::NonEmptyGroup,
+        ErrorCode::UnsupportedCompression => Kafka::UnsupportedCompressionType,
+        ErrorCode::InvalidArgument | ErrorCode::MalformedFrame => Kafka::InvalidRequest,
+        _ => Kafka::UnknownServerError,
+    };
+    kafka.code()
+}
+
+/// Kafka's number for a refused append.
+pub(crate) fn append_code(error: &AppendError) -> i16 {
+    use ResponseError as Kafka;
+    let kafka = match error {
+        AppendError::UnknownLane { .. } | AppendError::Deleted => Kafka::UnknownTopicOrPartition,
+        AppendError::StaleLanes { .. } => Kafka::NotLeaderOrFollower,
+        AppendError::Sequence(SequenceError::Gap { .. }) => Kafka::OutOfOrderSequenceNumber,
+        AppendError::Sequence(SequenceError::Fenced { .. }) => Kafka::InvalidProducerEpoch,
+        AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
+        AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
+        AppendError::NoMemory => Kafka::RequestTimedOut,
+        AppendError::DiskFull | AppendError::Recovering => Kafka::KafkaStorageError,
+        AppendError::Exhausted => Kafka::InvalidRecord,
+    };
+    kafka.code()
+}
+
+/// Kafka's number for a client whose leader epoch is not the streamlet's; `None` if it is, or if the
+/// client knows none.
+pub(crate) fn epoch_code(known: i32, streamlet: &Streamlet) -> Option<i16> {
+    if known < 0 {
+        return None;
+    }
+    match known.cmp(&(streamlet.epoch().0 as i32)) {
+        std::cmp::Ordering::Less => Some(ResponseError::FencedLeaderEpoch.code()),
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Greater => Some(ResponseError::UnknownLeaderEpoch.code()),
+    }
+}

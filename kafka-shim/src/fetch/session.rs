@@ -1,0 +1,215 @@
+//! Fetch sessions: a client that fetches the same partitions again and again names only what
+//! changed.
+//!
+//! A session belongs to its connection, one at a time, so its memory goes with the connection. A
+//! client that comes back on another one is told that its session is not known and begins anew,
+//! as after a restart of a Kafka broker.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use kafka_protocol::error::ResponseError;
+use kera_broker::Shared;
+use kera_log_segments::head::LaneHead;
+use kera_protocol::ids::{LaneId, Ordinal, StreamId};
+use kera_streamlet::{Located, Streamlet};
+
+use super::request::{FetchRequest, Wanted};
+use crate::produce::TopicRef;
+use crate::topic;
+
+/// Partitions of one session, or of one request; more than a Kafka broker would hold.
+pub(crate) const MAX_PARTITIONS: usize = 65_536;
+/// Epoch of a request that wants no session.
+const NO_SESSION: i32 = -1;
+
+static NEXT_SESSION: AtomicI32 = AtomicI32::new(1);
+
+/// Where a partition is served from.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) stream: StreamId,
+    pub(crate) streamlet: Arc<Streamlet>,
+    pub(crate) lane: LaneId,
+    pub(crate) head: Arc<LaneHead>,
+}
+
+/// What a client fetches of one partition, and what it was told last.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) wanted: Wanted,
+    pub(crate) target: Option<Target>,
+    /// Where the last read ended; a hint if that is where the next begins.
+    pub(crate) next: Located,
+    /// High watermark and log start the client knows.
+    pub(crate) told: (i64, i64),
+    /// The durable head when it was last looked at.
+    pub(crate) seen: Ordinal,
+}
+
+impl Entry {
+    fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            target: None,
+            next: Located::default(),
+            told: (-1, -1),
+            seen: 0,
+        }
+    }
+
+    /// Finds where the partition is served from, or Kafka's number for why it is not.
+    pub(crate) fn locate(&mut self, shared: &Shared) -> Result<&Target, i16> {
+        if self
+            .target
+            .as_ref()
+            .is_none_or(|t| t.streamlet.is_deleted())
+        {
+            self.target = None;
+            let stream = self.wanted.topic.find(shared)?;
+            let missing = || ResponseError::UnknownTopicOrPartition.code();
+            let (streamlet, lane) =
+                topic::lane_of(&stream, self.wanted.partition).ok_or_else(missing)?;
+            let head = streamlet.head(lane).ok_or_else(missing)?;
+            self.target = Some(Target {
+                stream: stream.id(),
+                streamlet,
+                lane,
+                head,
+            });
+        }
+        self.target
+            .as_ref()
+            .ok_or_else(|| ResponseError::UnknownTopicOrPartition.code())
+    }
+
+    /// Where to read, with a hint if the last read ended there.
+    pub(crate) fn from(&self) -> Located {
+        let ordinal = Ordinal::try_from(self.wanted.offset).unwrap_or(Ordinal::MAX);
+        if self.next.ordinal == ordinal {
+            return self.next;
+        }
+        Located { ordinal, at: None }
+    }
+}
+
+/// The partitions of one session, in the order in which they are served.
+#[derive(Default)]
+pub(crate) struct Session {
+    /// 0: none, the request stands for itself.
+    pub(crate) id: i32,
+    next_epoch: i32,
+    pub(crate) entries: Vec<Entry>,
+    index: HashMap<(TopicRef, i32), usize>,
+    /// Only what changed is answered.
+    pub(crate) incremental: bool,
+    /// Where the next round begins, so that no partition's backlog starves another's.
+    pub(crate) begin: usize,
+}
+
+impl Session {
+    fn add(&mut self, wanted: Wanted) -> Result<(), i16> {
+        let key = (wanted.topic.clone(), wanted.partition);
+        if let Some(at) = self.index.get(&key) {
+            self.entries[*at].wanted = wanted;
+            return Ok(());
+        }
+        if self.entries.len() >= MAX_PARTITIONS {
+            return Err(ResponseError::InvalidRequest.code());
+        }
+        self.index.insert(key, self.entries.len());
+        self.entries.push(Entry::new(wanted));
+        Ok(())
+    }
+
+    fn forget(&mut self, topic: TopicRef, partition: i32) {
+        let Some(at) = self.index.remove(&(topic, partition)) else {
+            return;
+        };
+        self.entries.swap_remove(at);
+        if let Some(moved) = self.entries.get(at) {
+            let key = (moved.wanted.topic.clone(), moved.wanted.partition);
+            self.index.insert(key, at);
+        }
+        if self.begin >= self.entries.len() {
+            self.begin = 0;
+        }
+    }
+}
+
+/// The session of a connection, and where its reads without one ended.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    current: Option<Session>,
+    hints: HashMap<(StreamId, i32), Located>,
+}
+
+impl Sessions {
+    /// What a request asks for: the connection's session as the request changes it, a new one, or
+    /// one for this request alone. Give it back with [`Self::put_back`].
+    ///
+    /// # Errors
+    /// Kafka's number, for the whole request.
+    pub(crate) fn take(&mut self, request: &mut FetchRequest) -> Result<Session, i16> {
+        let (id, epoch) = (request.session_id, request.session_epoch);
+        if epoch <= 0 {
+            if id != 0 && self.current.as_ref().is_some_and(|s| s.id == id) {
+                self.current = None;
+            }
+            let mut session = Session::default();
+            if epoch != NO_SESSION {
+                session.id = NEXT_SESSION
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| {
+                        Some(id.checked_add(1).unwrap_or(1))
+                    })
+                    .unwrap_or(1);
+                session.next_epoch = 1;
+            }
+            for wanted in request.wanted.drain(..) {
+                session.add(wanted)?;
+            }
+            return Ok(session);
+        }
+        let Some(mut session) = self.current.take_if(|s| s.id == id) else {
+            return Err(ResponseError::FetchSessionIdNotFound.code());
+        };
+        if session.next_epoch != epoch {
+            self.current = Some(session);
+            return Err(ResponseError::InvalidFetchSessionEpoch.code());
+        }
+        session.next_epoch = epoch.checked_add(1).unwrap_or(1);
+        session.incremental = true;
+        for wanted in request.wanted.drain(..) {
+            session.add(wanted)?;
+        }
+        for (topic, partition) in request.forgotten.drain(..) {
+            session.forget(topic, partition);
+        }
+        Ok(session)
+    }
+
+    /// Keeps a session for the next request; of one for a single request only where its reads ended.
+    pub(crate) fn put_back(&mut self, session: Session) {
+        if session.id != 0 {
+            self.current = Some(session);
+            return;
+        }
+        if self.hints.len() > MAX_PARTITIONS {
+            self.hints.clear();
+        }
+        for entry in session.entries {
+            if let Some(target) = entry.target
+                && entry.next.at.is_some()
+            {
+                self.hints
+                    .insert((target.stream, entry.wanted.partition), entry.next);
+            }
+        }
+    }
+
+    /// Where the last read of a partition ended, for sessions that do not know.
+    pub(crate) fn hint(&self, stream: StreamId, partition: i32) -> Option<Located> {
+        self.hints.get(&(stream, partition)).copied()
+    }
+}

@@ -1,0 +1,198 @@
+//! Finding coordinators; describing, listing and deleting groups.
+
+use std::collections::HashSet;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
+use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use kafka_protocol::messages::find_coordinator_response::Coordinator;
+use kafka_protocol::messages::list_groups_response::ListedGroup;
+use kafka_protocol::messages::{
+    BrokerId, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
+    DescribeGroupsResponse, FindCoordinatorRequest, FindCoordinatorResponse, GroupId,
+    ListGroupsRequest, ListGroupsResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+use kera_broker::BROKER_ID;
+use kera_coordinator::classic::{Reply, Request};
+
+use super::{ask, mismatch, text};
+use crate::context::Ctx;
+use crate::errors::NONE;
+
+/// The kind of key that names a group.
+const KEY_GROUP: i8 = 0;
+/// The kind of key that names a transactional producer.
+const KEY_TRANSACTION: i8 = 1;
+/// The type that Kafka gives these groups.
+const CLASSIC: &str = "classic";
+/// What anyone may do to a group, as bits: read, delete, describe.
+const ALLOWED: i32 = 1 << 3 | 1 << 6 | 1 << 8;
+
+/// FindCoordinator: this broker, for groups.
+pub(crate) async fn find_coordinator(
+    ctx: &Ctx,
+    version: i16,
+    request: FindCoordinatorRequest,
+) -> FindCoordinatorResponse {
+    let refused = match request.key_type {
+        KEY_GROUP => None,
+        KEY_TRANSACTION => Some("transactions are not supported"),
+        _ => Some("there are coordinators of groups only"),
+    };
+    let response = FindCoordinatorResponse::default();
+    let host = text(ctx.listener.advertised_host.clone());
+    let port = ctx.listener.advertised_port;
+    // As for a kind that a broker does not know: clients give up instead of trying for ever.
+    let code = ResponseError::InvalidRequest.code();
+    if version >= 4 {
+        let coordinators = request.coordinator_keys.into_iter().map(|key| {
+            let coordinator = Coordinator::default().with_key(key);
+            match refused {
+                None => coordinator
+                    .with_node_id(BrokerId(BROKER_ID as i32))
+                    .with_host(host.clone())
+                    .with_port(port),
+                Some(reason) => coordinator
+                    .with_node_id(BrokerId(-1))
+                    .with_port(-1)
+                    .with_error_code(code)
+                    .with_error_message(Some(text(reason))),
+            }
+        });
+        return response.with_coordinators(coordinators.collect());
+    }
+    match refused {
+        None => response
+            .with_node_id(BrokerId(BROKER_ID as i32))
+            .with_host(host)
+            .with_port(port),
+        Some(reason) => {
+            // Clients of old versions try again for ever after any other refusal.
+            let code = match request.key_type {
+                KEY_TRANSACTION => ResponseError::TransactionalIdAuthorizationFailed.code(),
+                _ => code,
+            };
+            let response = response
+                .with_node_id(BrokerId(-1))
+                .with_port(-1)
+                .with_error_code(code);
+            if version >= 1 {
+                response.with_error_message(Some(text(reason)))
+            } else {
+                response
+            }
+        }
+    }
+}
+
+/// DescribeGroups.
+pub(crate) async fn describe_groups(
+    ctx: &Ctx,
+    version: i16,
+    request: DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
+    let mut groups = Vec::with_capacity(request.groups.len());
+    // Asked for twice it is answered once: an answer grows with groups, not with requests.
+    let mut seen = HashSet::new();
+    for group in request.groups {
+        if !seen.insert(group.clone()) {
+            continue;
+        }
+        let mut described = describe(ctx, version, &group).await;
+        if request.include_authorized_operations && described.error_code == NONE {
+            described = described.with_authorized_operations(ALLOWED);
+        }
+        groups.push(described.with_group_id(group));
+    }
+    DescribeGroupsResponse::default().with_groups(groups)
+}
+
+async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
+    let described = DescribedGroup::default();
+    let found = match ask(ctx, Request::Describe(group.to_string())).await {
+        Ok(Reply::Described(found)) => found,
+        Ok(other) => return described.with_error_code(mismatch(&other)),
+        // Old clients take a group that does not exist for one that is dead.
+        Err(code) if code == ResponseError::GroupIdNotFound.code() => {
+            let dead = described.with_group_state(StrBytes::from_static_str("Dead"));
+            return if version >= 6 {
+                let reason = format!("group {} not found", group.as_str());
+                dead.with_error_code(code)
+                    .with_error_message(Some(text(reason)))
+            } else {
+                dead
+            };
+        }
+        Err(code) => return described.with_error_code(code),
+    };
+    let members = found.members.into_iter().map(|member| {
+        DescribedGroupMember::default()
+            .with_member_id(text(member.member))
+            .with_group_instance_id(member.instance.filter(|_| version >= 4).map(text))
+            .with_client_id(text(member.client_id))
+            .with_client_host(text(member.client_host))
+            .with_member_metadata(member.metadata)
+            .with_member_assignment(member.assignment)
+    });
+    described
+        .with_group_state(StrBytes::from_static_str(found.state.name()))
+        .with_protocol_type(text(found.protocol_type))
+        .with_protocol_data(text(found.protocol))
+        .with_members(members.collect())
+}
+
+/// ListGroups: those of Kafka's clients.
+pub(crate) async fn list_groups(
+    ctx: &Ctx,
+    version: i16,
+    request: ListGroupsRequest,
+) -> ListGroupsResponse {
+    let listed = tokio::task::block_in_place(|| ctx.shared.coordination.classic_groups());
+    let Some(groups) = listed else {
+        let loading = ResponseError::CoordinatorLoadInProgress.code();
+        return ListGroupsResponse::default().with_error_code(loading);
+    };
+    let names = |filter: &[StrBytes], name: &str| {
+        filter.is_empty() || filter.iter().any(|f| f.eq_ignore_ascii_case(name))
+    };
+    let groups = groups
+        .into_iter()
+        .filter(|group| names(&request.states_filter, group.state.name()))
+        .filter(|_| names(&request.types_filter, CLASSIC))
+        .map(|group| {
+            let mut listed = ListedGroup::default()
+                .with_group_id(GroupId(text(group.group)))
+                .with_protocol_type(text(group.protocol_type));
+            if version >= 4 {
+                listed = listed.with_group_state(StrBytes::from_static_str(group.state.name()));
+            }
+            if version >= 5 {
+                listed = listed.with_group_type(StrBytes::from_static_str(CLASSIC));
+            }
+            listed
+        });
+    ListGroupsResponse::default().with_groups(groups.collect())
+}
+
+/// DeleteGroups.
+pub(crate) async fn delete_groups(
+    ctx: &Ctx,
+    _version: i16,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
+    let mut results = Vec::with_capacity(request.groups_names.len());
+    for group in request.groups_names {
+        let code = match ask(ctx, Request::Delete(group.to_string())).await {
+            Ok(Reply::Deleted) => NONE,
+            Ok(other) => mismatch(&other),
+            Err(code) => code,
+        };
+        results.push(
+            DeletableGroupResult::default()
+                .with_group_id(group)
+                .with_error_code(code),
+        );
+    }
+    DeleteGroupsResponse::default().with_results(results)
+}

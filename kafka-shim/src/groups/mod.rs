@@ -1,0 +1,91 @@
+//! Consumer groups: Kafka's requests as those of the broker's coordinators, and back.
+
+mod admin;
+mod membership;
+mod offsets;
+
+pub(crate) use admin::{delete_groups, describe_groups, find_coordinator, list_groups};
+pub(crate) use membership::{heartbeat, join_group, leave_group, sync_group};
+pub(crate) use offsets::{offset_commit, offset_delete, offset_fetch};
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::protocol::StrBytes;
+use kera_coordinator::classic::{Fault, Reply, Request};
+use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_protocol::error::{ErrorCode, WireError};
+
+use crate::context::Ctx;
+
+/// Puts a request to the coordinator of its group.
+///
+/// # Errors
+/// Kafka's number for what went wrong with the request as a whole.
+async fn ask(ctx: &Ctx, request: Request) -> Result<Reply, i16> {
+    let group = request.group().to_owned();
+    let coordination = &ctx.shared.coordination;
+    let asked = coordination
+        .call(&ctx.shared, &group, AnyRequest::Classic(request))
+        .await;
+    match asked {
+        Ok(AnyReply::Classic(Reply::Refused(fault))) => Err(fault_code(&fault)),
+        Ok(AnyReply::Classic(reply)) => Ok(reply),
+        Ok(other) => {
+            tracing::error!(?other, group, "a coordinator answered another question");
+            Err(ResponseError::UnknownServerError.code())
+        }
+        Err(error) => Err(coordinator_code(&error)),
+    }
+}
+
+/// For a reply of another kind than the request's; a defect, and told as such.
+fn mismatch(reply: &Reply) -> i16 {
+    tracing::error!(?reply, "a coordinator answered another question");
+    ResponseError::UnknownServerError.code()
+}
+
+/// Kafka's number for a coordinator that cannot serve. Clients try again.
+fn coordinator_code(error: &WireError) -> i16 {
+    match error.code {
+        ErrorCode::CoordinatorLoading => ResponseError::CoordinatorLoadInProgress.code(),
+        _ => ResponseError::CoordinatorNotAvailable.code(),
+    }
+}
+
+/// Kafka's number for a refusal.
+fn fault_code(fault: &Fault) -> i16 {
+    use ResponseError as Kafka;
+    let kafka = match fault {
+        Fault::InvalidGroupId => Kafka::InvalidGroupId,
+        Fault::OtherKind | Fault::GroupNotFound => Kafka::GroupIdNotFound,
+        Fault::NonEmptyGroup => Kafka::NonEmptyGroup,
+        // Clients give up at once instead of trying for ever.
+        Fault::TooManyGroups => Kafka::PolicyViolation,
+        Fault::GroupFull => Kafka::GroupMaxSizeReached,
+        Fault::TooLarge => Kafka::MessageTooLarge,
+        Fault::InvalidSessionTimeout => Kafka::InvalidSessionTimeout,
+        Fault::InconsistentProtocol => Kafka::InconsistentGroupProtocol,
+        Fault::MemberIdRequired(_) => Kafka::MemberIdRequired,
+        Fault::UnknownMember => Kafka::UnknownMemberId,
+        Fault::FencedInstance => Kafka::FencedInstanceId,
+        Fault::IllegalGeneration => Kafka::IllegalGeneration,
+        Fault::RebalanceInProgress => Kafka::RebalanceInProgress,
+        Fault::OffsetMetadataTooLarge => Kafka::OffsetMetadataTooLarge,
+        Fault::TooManyOffsets => Kafka::InvalidCommitOffsetSize,
+        Fault::SubscribedToTopic => Kafka::GroupSubscribedToTopic,
+    };
+    kafka.code()
+}
+
+fn result_code(result: &Result<(), Fault>) -> i16 {
+    result
+        .as_ref()
+        .map_or_else(fault_code, |()| crate::errors::NONE)
+}
+
+fn text(text: impl Into<String>) -> StrBytes {
+    StrBytes::from_string(text.into())
+}
+
+fn owned(text: &Option<StrBytes>) -> Option<String> {
+    text.as_ref().map(ToString::to_string)
+}

@@ -1,0 +1,314 @@
+//! Committing, reading and forgetting offsets.
+
+use std::collections::BTreeMap;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use kafka_protocol::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use kafka_protocol::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use kafka_protocol::messages::{
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetFetchRequest, OffsetFetchResponse, TopicName,
+};
+use kafka_protocol::protocol::StrBytes;
+use kera_coordinator::classic::{
+    CommitOffsets, CommittedOffset, DeleteOffsets, FetchOffsets, OffsetToCommit, OffsetsOfTopic,
+    Reply, Request,
+};
+use kera_protocol::ids::StreamId;
+use uuid::Uuid;
+
+use super::{ask, mismatch, owned, result_code, text};
+use crate::context::Ctx;
+use crate::errors::NONE;
+use crate::topic;
+
+/// Partitions of a topic with Kafka's number for each, or none while the coordinator has it.
+type Answers = Vec<(i32, Option<i16>)>;
+
+/// OffsetCommit.
+pub(crate) async fn offset_commit(
+    ctx: &Ctx,
+    _version: i16,
+    request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
+    let mut commit = CommitOffsets {
+        group: request.group_id.to_string(),
+        member: request.member_id.to_string(),
+        instance: owned(&request.group_instance_id),
+        generation: request.generation_id_or_member_epoch,
+        retention_ms: u64::try_from(request.retention_time_ms).ok(),
+        offsets: Vec::new(),
+    };
+    // Per topic and partition: the answer, or none while the coordinator has it.
+    let mut topics: Vec<(TopicName, Answers)> = Vec::new();
+    for topic in request.topics {
+        let stream = topic::named(&ctx.shared, &topic.name);
+        let partitions = topic.partitions.into_iter().map(|wanted| {
+            let partition = wanted.partition_index;
+            let Some(stream) = stream
+                .as_ref()
+                .filter(|stream| topic::lane_of(stream, partition).is_some())
+            else {
+                let unknown = ResponseError::UnknownTopicOrPartition.code();
+                return (partition, Some(unknown));
+            };
+            // Some clients commit a negative offset to begin anew.
+            let offset = u64::try_from(wanted.committed_offset).ok();
+            commit.offsets.push(OffsetToCommit {
+                stream: stream.id(),
+                partition: partition.unsigned_abs(),
+                offset,
+                leader_epoch: wanted.committed_leader_epoch,
+                metadata: owned(&wanted.committed_metadata).unwrap_or_default(),
+            });
+            (partition, None)
+        });
+        let partitions = partitions.collect();
+        topics.push((topic.name, partitions));
+    }
+    let answered = ask(ctx, Request::Commit(commit)).await;
+    let mut results = match answered {
+        Ok(Reply::Committed(results)) => Ok(results.into_iter()),
+        Ok(other) => Err(mismatch(&other)),
+        Err(code) => Err(code),
+    };
+    let topics = topics.into_iter().map(|(name, partitions)| {
+        let partitions = partitions.into_iter().map(|(partition, known)| {
+            let code = match (&mut results, known) {
+                (_, Some(code)) => code,
+                (Ok(results), None) => results.next().as_ref().map_or(NONE, result_code),
+                (Err(code), None) => *code,
+            };
+            OffsetCommitResponsePartition::default()
+                .with_partition_index(partition)
+                .with_error_code(code)
+        });
+        OffsetCommitResponseTopic::default()
+            .with_name(name)
+            .with_partitions(partitions.collect())
+    });
+    OffsetCommitResponse::default().with_topics(topics.collect())
+}
+
+/// What OffsetFetch says of a partition.
+struct Found {
+    partition: i32,
+    offset: i64,
+    leader_epoch: i32,
+    metadata: StrBytes,
+}
+
+impl Found {
+    fn new(partition: i32, offset: Option<CommittedOffset>) -> Self {
+        match offset {
+            Some(offset) => Self {
+                partition,
+                offset: i64::try_from(offset.offset).unwrap_or(i64::MAX),
+                leader_epoch: offset.leader_epoch,
+                metadata: text(offset.metadata),
+            },
+            None => Self {
+                partition,
+                offset: -1,
+                leader_epoch: -1,
+                metadata: StrBytes::new(),
+            },
+        }
+    }
+}
+
+/// Topics and partitions asked for.
+type Wanted = Vec<(TopicName, Vec<i32>)>;
+type FoundTopics = Vec<(TopicName, Vec<Found>)>;
+
+/// OffsetFetch: of one group, or from version 8 on of several.
+pub(crate) async fn offset_fetch(
+    ctx: &Ctx,
+    version: i16,
+    request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
+    let response = OffsetFetchResponse::default();
+    if version >= 8 {
+        let mut groups = Vec::with_capacity(request.groups.len());
+        for group in request.groups {
+            let wanted = group.topics.map(|topics| {
+                let topics = topics.into_iter();
+                topics.map(|t| (t.name, t.partition_indexes)).collect()
+            });
+            let answer = OffsetFetchResponseGroup::default();
+            let answer = match fetch_group(ctx, group.group_id.to_string(), wanted).await {
+                Ok(found) => answer.with_topics(topics_since_8(found)),
+                Err(code) => answer.with_error_code(code),
+            };
+            groups.push(answer.with_group_id(group.group_id));
+        }
+        return response.with_groups(groups);
+    }
+    // Version 1 cannot ask for everything.
+    let wanted: Option<Wanted> = request.topics.map(|topics| {
+        let topics = topics.into_iter();
+        topics.map(|t| (t.name, t.partition_indexes)).collect()
+    });
+    match fetch_group(ctx, request.group_id.to_string(), wanted.clone()).await {
+        Ok(found) => response.with_topics(topics_before_8(found, version, NONE)),
+        Err(code) if version >= 2 => response.with_error_code(code),
+        Err(code) => {
+            let nothing = wanted.unwrap_or_default().into_iter();
+            let nothing = nothing.map(|(name, partitions)| {
+                let partitions = partitions.into_iter();
+                (name, partitions.map(|p| Found::new(p, None)).collect())
+            });
+            response.with_topics(topics_before_8(nothing.collect(), version, code))
+        }
+    }
+}
+
+async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result<FoundTopics, i16> {
+    // A topic that does not exist has no offset; that is no error here, as with Kafka.
+    let partitions = wanted.as_ref().map(|topics| {
+        let known = topics.iter().filter_map(|(name, partitions)| {
+            let id = topic::named(&ctx.shared, name)?.id();
+            let partitions = partitions.iter();
+            Some(partitions.filter_map(move |p| Some((id, u32::try_from(*p).ok()?))))
+        });
+        known.flatten().collect()
+    });
+    let reply = ask(ctx, Request::Fetch(FetchOffsets { group, partitions })).await?;
+    let Reply::Offsets(offsets) = reply else {
+        return Err(mismatch(&reply));
+    };
+    let mut by_stream: BTreeMap<StreamId, BTreeMap<u32, CommittedOffset>> = BTreeMap::new();
+    for (stream, partition, offset) in offsets {
+        if let Some(offset) = offset {
+            by_stream
+                .entry(stream)
+                .or_default()
+                .insert(partition, offset);
+        }
+    }
+    let Some(wanted) = wanted else {
+        let all = by_stream.into_iter().filter_map(|(id, offsets)| {
+            let stream = ctx.shared.catalog.get(id)?;
+            let offsets = offsets.into_iter();
+            let found = offsets.filter_map(|(partition, offset)| {
+                Some(Found::new(i32::try_from(partition).ok()?, Some(offset)))
+            });
+            Some((TopicName(text(stream.name())), found.collect()))
+        });
+        return Ok(all.collect());
+    };
+    let answers = wanted.into_iter().map(|(name, partitions)| {
+        let id = topic::named(&ctx.shared, &name).map(|stream| stream.id());
+        let offsets = id.and_then(|id| by_stream.get(&id));
+        let found = partitions.into_iter().map(|partition| {
+            let offset = u32::try_from(partition)
+                .ok()
+                .and_then(|partition| offsets?.get(&partition).cloned());
+            Found::new(partition, offset)
+        });
+        (name, found.collect())
+    });
+    Ok(answers.collect())
+}
+
+fn topics_since_8(topics: FoundTopics) -> Vec<OffsetFetchResponseTopics> {
+    let topics = topics.into_iter().map(|(name, partitions)| {
+        let partitions = partitions.into_iter().map(|found| {
+            OffsetFetchResponsePartitions::default()
+                .with_partition_index(found.partition)
+                .with_committed_offset(found.offset)
+                .with_committed_leader_epoch(found.leader_epoch)
+                .with_metadata(Some(found.metadata))
+        });
+        OffsetFetchResponseTopics::default()
+            .with_name(name)
+            .with_partitions(partitions.collect())
+    });
+    topics.collect()
+}
+
+fn topics_before_8(topics: FoundTopics, version: i16, code: i16) -> Vec<OffsetFetchResponseTopic> {
+    let topics = topics.into_iter().map(|(name, partitions)| {
+        let partitions = partitions.into_iter().map(|found| {
+            let partition = OffsetFetchResponsePartition::default()
+                .with_partition_index(found.partition)
+                .with_committed_offset(found.offset)
+                .with_metadata(Some(found.metadata))
+                .with_error_code(code);
+            if version >= 5 {
+                partition.with_committed_leader_epoch(found.leader_epoch)
+            } else {
+                partition
+            }
+        });
+        OffsetFetchResponseTopic::default()
+            .with_name(name)
+            .with_partitions(partitions.collect())
+    });
+    topics.collect()
+}
+
+/// OffsetDelete.
+pub(crate) async fn offset_delete(
+    ctx: &Ctx,
+    _version: i16,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
+    let mut topics = Vec::new();
+    // Per topic: partitions with their answer, or none while the coordinator has them.
+    let mut answers: Vec<(TopicName, Answers)> = Vec::new();
+    for wanted in request.topics {
+        let stream = topic::named(&ctx.shared, &wanted.name);
+        let mut known = Vec::new();
+        let partitions = wanted.partitions.iter().map(|partition| {
+            let partition = partition.partition_index;
+            let exists = stream
+                .as_ref()
+                .is_some_and(|stream| topic::lane_of(stream, partition).is_some());
+            if exists {
+                known.push(partition.unsigned_abs());
+                return (partition, None);
+            }
+            let unknown = ResponseError::UnknownTopicOrPartition.code();
+            (partition, Some(unknown))
+        });
+        let partitions = partitions.collect();
+        topics.push(OffsetsOfTopic {
+            name: wanted.name.to_string(),
+            stream: stream.map_or(StreamId(Uuid::nil()), |stream| stream.id()),
+            partitions: known,
+        });
+        answers.push((wanted.name, partitions));
+    }
+    let group = request.group_id.to_string();
+    let response = OffsetDeleteResponse::default();
+    let results = match ask(ctx, Request::DeleteOffsets(DeleteOffsets { group, topics })).await {
+        Ok(Reply::OffsetsDeleted(results)) => results,
+        Ok(other) => return response.with_error_code(mismatch(&other)),
+        Err(code) => return response.with_error_code(code),
+    };
+    let topics = answers
+        .into_iter()
+        .zip(results)
+        .map(|((name, partitions), results)| {
+            let mut results = results.iter();
+            let partitions = partitions.into_iter().map(|(partition, known)| {
+                let code = known.unwrap_or_else(|| results.next().map_or(NONE, result_code));
+                OffsetDeleteResponsePartition::default()
+                    .with_partition_index(partition)
+                    .with_error_code(code)
+            });
+            OffsetDeleteResponseTopic::default()
+                .with_name(name)
+                .with_partitions(partitions.collect())
+        });
+    response.with_topics(topics.collect())
+}

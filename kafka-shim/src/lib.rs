@@ -1,0 +1,40 @@
+//! Kafka's protocol over the broker's streams: existing Kafka producers, consumers and tools work
+//! unchanged, on the same streams that native clients use.
+//!
+//! A topic is a stream; partition `p` is lane `p / M` of streamlet `p % M`; an offset is an ordinal;
+//! the high watermark is the durable head; the leader epoch is the streamlet's epoch. Record bytes
+//! of a Produce request go into a segment as they came, and a Fetch response is made of slices of
+//! segments.
+//!
+//! Data path, in order: `listener` accepts; `connection` reads requests and sends replies in
+//! their order; [`wire`] finds its way in a request without allocating what the peer claims;
+//! `produce` places batches and acknowledges them; `fetch` answers with what is durable.
+//! Everything else goes through `dispatch` to the handler of its API.
+//!
+//! Types of the Kafka codec stay inside this crate.
+#![forbid(unsafe_code)]
+
+pub mod apis;
+mod cluster;
+pub mod config_table;
+mod configs;
+mod connection;
+mod context;
+mod dispatch;
+mod errors;
+mod fetch;
+mod groups;
+mod listener;
+mod metadata;
+mod offsets;
+mod produce;
+mod producer_ids;
+mod records;
+mod refusal;
+mod topic;
+mod topic_config;
+mod topics;
+mod versions;
+pub mod wire;
+
+pub use listener::{Listeners, start};

@@ -1,0 +1,150 @@
+//! The addresses at which Kafka clients connect.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kera_broker::listener::{Counted, bind, set_up};
+use kera_broker::metrics::Counter;
+use kera_broker::{BrokerError, Shared};
+use tokio::net::TcpListener;
+
+use crate::apis::APIS;
+use crate::connection::Connection;
+use crate::context::{Ctx, KafkaSettings, ListenerInfo};
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listeners that serve until the broker stops.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Their addresses, in the order of the configuration.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Listens for Kafka clients at every configured address, for as long as the broker runs.
+///
+/// # Errors
+/// [`BrokerError::Listen`] if an address cannot be bound.
+pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
+    let kafka = &shared.config.kafka;
+    let settings = Arc::new(KafkaSettings {
+        auto_create: kafka.auto_create_topics,
+        default_partitions: i32::try_from(kafka.default_partitions).unwrap_or(i32::MAX),
+        max_request_bytes: usize::try_from(kafka.max_request_bytes).unwrap_or(usize::MAX),
+        requests: APIS
+            .iter()
+            .map(|api| (api.key, counter(&shared, api.name)))
+            .collect(),
+    });
+    let mut bound = Vec::with_capacity(kafka.listen.len());
+    for (at, address) in kafka.listen.iter().enumerate() {
+        let listener = bind(address, "kafka.listen").await?;
+        let local = listener.local_addr().map_err(|error| BrokerError::Listen {
+            address: address.clone(),
+            key: "kafka.listen",
+            error,
+        })?;
+        bound.push((listener, local, kafka.advertise.get(at).cloned()));
+    }
+    let mut addresses = Vec::with_capacity(bound.len());
+    for (listener, local, advertise) in bound {
+        let info = Arc::new(advertised(local, advertise.as_deref()));
+        tracing::info!(address = %local, advertised = %format_args!("{}:{}", info.advertised_host, info.advertised_port), "serving Kafka clients");
+        addresses.push(local);
+        tokio::spawn(accept(listener, info, settings.clone(), shared.clone()));
+    }
+    Ok(Listeners { addresses })
+}
+
+fn counter(shared: &Shared, api: &str) -> Counter {
+    let labels = vec![("api", api.to_string())];
+    shared.metrics.kafka_requests.get_or_create_owned(&labels)
+}
+
+/// What clients are told: what is configured, or the bound address, or loopback where it is bound
+/// to every interface. Port 0 stands for the port that was bound.
+fn advertised(local: SocketAddr, configured: Option<&str>) -> ListenerInfo {
+    let (host, port) = match configured.and_then(|text| text.rsplit_once(':')) {
+        Some((host, port)) => (
+            host.trim_start_matches('[')
+                .trim_end_matches(']')
+                .to_string(),
+            port.parse()
+                .ok()
+                .filter(|port| *port != 0)
+                .unwrap_or(local.port()),
+        ),
+        None if local.ip().is_unspecified() => ("127.0.0.1".to_string(), local.port()),
+        None => (local.ip().to_string(), local.port()),
+    };
+    ListenerInfo {
+        advertised_host: host,
+        advertised_port: i32::from(port),
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    info: Arc<ListenerInfo>,
+    settings: Arc<KafkaSettings>,
+    shared: Arc<Shared>,
+) {
+    let mut stopping = shared.stopping.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stop| *stop) => return,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, mostly: the queue holds the others while we wait.
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let counted = Counted::new(shared.clone());
+        shared.metrics.connections_accepted.inc();
+        let limit = u64::from(shared.config.server.max_connections);
+        if shared.connections.load(Ordering::Relaxed) > limit {
+            // The protocol has no way to say why.
+            tracing::warn!(%peer, limit, "refusing a Kafka client: the broker has server.max_connections connections");
+            continue;
+        }
+        if let Err(error) = set_up(&stream) {
+            tracing::debug!(%peer, %error, "a connection ended at once");
+            continue;
+        }
+        let ctx = Ctx {
+            shared: shared.clone(),
+            listener: info.clone(),
+            settings: settings.clone(),
+            client_id: None,
+            peer,
+        };
+        tokio::spawn(Connection::new(stream, ctx, counted.of_data()).run());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(local: &str, configured: Option<&str>) -> (String, i32) {
+        let info = advertised(local.parse().unwrap(), configured);
+        (info.advertised_host, info.advertised_port)
+    }
+
+    #[test]
+    fn what_clients_are_told() {
+        assert_eq!(at("127.0.0.1:9092", None), ("127.0.0.1".into(), 9092));
+        assert_eq!(at("0.0.0.0:9092", None), ("127.0.0.1".into(), 9092));
+        assert_eq!(at("0.0.0.0:9092", Some("kera:9093")), ("kera".into(), 9093));
+        assert_eq!(at("0.0.0.0:9092", Some("kera:0")), ("kera".into(), 9092));
+        assert_eq!(at("[::1]:9092", Some("[::1]:1")), ("::1".into(), 1));
+    }
+}

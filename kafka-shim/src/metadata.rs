@@ -1,0 +1,249 @@
+//! Metadata and DescribeTopicPartitions: which topics there are, with their partitions.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::describe_topic_partitions_response::{
+    Cursor, DescribeTopicPartitionsResponsePartition, DescribeTopicPartitionsResponseTopic,
+};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{
+    BrokerId, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, MetadataRequest,
+    MetadataResponse, TopicName,
+};
+use kera_broker::BROKER_ID;
+use kera_broker::catalog::Stream;
+use kera_metadata::validate_stream_name;
+use uuid::Uuid;
+
+use crate::context::Ctx;
+use crate::refusal::{Refusal, text};
+use crate::topic_config::Wanted;
+use crate::{errors, topic, topics};
+
+/// First version in which every topic carries its id.
+const IDS_FROM: i16 = 10;
+/// First version in which topics may be asked for by their id.
+const BY_ID_FROM: i16 = 12;
+/// Partitions of one answer to DescribeTopicPartitions, whatever the client would take.
+const MAX_DESCRIBED_PARTITIONS: i32 = 2000;
+
+/// Topics that one Metadata request may create: those behind are unknown until they are asked for
+/// again, or created as topics are.
+const MAX_CREATED: usize = 100;
+
+/// This broker's number as Kafka writes it.
+pub(crate) fn broker_id() -> BrokerId {
+    BrokerId(BROKER_ID as i32)
+}
+
+/// Brokers, and the topics that are asked for. Creates topics where client and broker allow it.
+pub(crate) async fn metadata(
+    ctx: &Ctx,
+    version: i16,
+    request: MetadataRequest,
+) -> MetadataResponse {
+    let mut topics = Vec::new();
+    match request.topics {
+        Some(asked) if version > 0 || !asked.is_empty() => {
+            let create = request.allow_auto_topic_creation && ctx.settings.auto_create;
+            // Asked for twice it is answered once: an answer grows with topics, not with requests.
+            let mut seen = HashSet::new();
+            for one in asked {
+                if seen.insert((one.topic_id, one.name.clone())) {
+                    let create = create && seen.len() <= MAX_CREATED;
+                    topics.push(asked_topic(ctx, version, one, create).await);
+                }
+            }
+        }
+        _ => {
+            for stream in visible(ctx) {
+                topics.push(topic_of(version, &stream));
+            }
+        }
+    }
+    let broker = MetadataResponseBroker::default()
+        .with_node_id(broker_id())
+        .with_host(text(ctx.listener.advertised_host.clone()))
+        .with_port(ctx.listener.advertised_port);
+    let mut response = MetadataResponse::default()
+        .with_brokers(vec![broker])
+        .with_topics(topics);
+    if version >= 1 {
+        response.controller_id = broker_id();
+    }
+    if version >= 2 {
+        response.cluster_id = Some(text(ctx.shared.cluster_id()));
+    }
+    response
+}
+
+/// Every stream that is a topic, by name.
+pub(crate) fn visible(ctx: &Ctx) -> Vec<Arc<Stream>> {
+    let mut streams = ctx.shared.catalog.all();
+    streams.retain(|s| !s.record.load().internal);
+    streams
+}
+
+async fn asked_topic(
+    ctx: &Ctx,
+    version: i16,
+    asked: MetadataRequestTopic,
+    create: bool,
+) -> MetadataResponseTopic {
+    let failed = |code: i16| {
+        let mut topic = MetadataResponseTopic::default()
+            .with_error_code(code)
+            .with_name(asked.name.clone());
+        if version < BY_ID_FROM && topic.name.is_none() {
+            topic.name = Some(TopicName::default());
+        }
+        if version >= IDS_FROM {
+            topic.topic_id = asked.topic_id;
+        }
+        topic
+    };
+    let Some(name) = &asked.name else {
+        if version < BY_ID_FROM || asked.topic_id == Uuid::nil() {
+            return failed(ResponseError::InvalidRequest.code());
+        }
+        return match topic::with_id(&ctx.shared, asked.topic_id) {
+            Some(stream) => topic_of(version, &stream),
+            None => failed(ResponseError::UnknownTopicId.code()),
+        };
+    };
+    if let Some(stream) = topic::named(&ctx.shared, name) {
+        return topic_of(version, &stream);
+    }
+    if validate_stream_name(name).is_err() {
+        return failed(ResponseError::InvalidTopicException.code());
+    }
+    if !create || topics::is_kafkas_own(name) {
+        return failed(ResponseError::UnknownTopicOrPartition.code());
+    }
+    let partitions = ctx.settings.default_partitions;
+    match topics::create(ctx, name, partitions, &Wanted::default()).await {
+        Ok(stream) => {
+            tracing::info!(topic = %name.as_str(), partitions, peer = %ctx.peer, "topic created for a client that asked for it");
+            topic_of(version, &stream)
+        }
+        Err(refusal) => {
+            // Another client was faster.
+            if let Some(stream) = topic::named(&ctx.shared, name) {
+                return topic_of(version, &stream);
+            }
+            tracing::warn!(topic = %name.as_str(), reason = %refusal.message, "a topic could not be created for a client that asked for it");
+            failed(refusal.code)
+        }
+    }
+}
+
+fn topic_of(version: i16, stream: &Stream) -> MetadataResponseTopic {
+    let partition = |(partition, epoch)| {
+        let mut found = MetadataResponsePartition::default()
+            .with_partition_index(partition)
+            .with_leader_id(broker_id())
+            .with_replica_nodes(vec![broker_id()])
+            .with_isr_nodes(vec![broker_id()]);
+        if version >= 7 {
+            found.leader_epoch = epoch;
+        }
+        found
+    };
+    let mut topic = MetadataResponseTopic::default()
+        .with_error_code(errors::NONE)
+        .with_name(Some(TopicName(text(stream.name()))))
+        .with_partitions(epochs(stream).map(partition).collect());
+    if version >= IDS_FROM {
+        topic.topic_id = topic::id_of(stream);
+    }
+    topic
+}
+
+/// Each partition with its leader's epoch.
+fn epochs(stream: &Stream) -> impl Iterator<Item = (i32, i32)> {
+    let epochs: Vec<i32> = stream
+        .streamlets
+        .iter()
+        .map(|s| s.epoch().0 as i32)
+        .collect();
+    let count = epochs.len().max(1);
+    (0..topic::partitions(stream)).map(move |p| (p, epochs[p as usize % count]))
+}
+
+/// Topics with their partitions, page by page.
+pub(crate) async fn describe_topic_partitions(
+    ctx: &Ctx,
+    _version: i16,
+    request: DescribeTopicPartitionsRequest,
+) -> DescribeTopicPartitionsResponse {
+    let mut names: Vec<String> = if request.topics.is_empty() {
+        visible(ctx).iter().map(|s| s.name()).collect()
+    } else {
+        let asked = request.topics.iter();
+        asked.map(|t| t.name.as_str().to_owned()).collect()
+    };
+    names.sort_unstable();
+    names.dedup();
+    let mut first_partition = 0;
+    if let Some(cursor) = &request.cursor {
+        let from = cursor.topic_name.as_str();
+        names.retain(|name| name.as_str() >= from);
+        if names.first().is_some_and(|name| name == from) {
+            first_partition = cursor.partition_index.max(0);
+        }
+    }
+    let limit = request.response_partition_limit;
+    let mut room = limit.clamp(1, MAX_DESCRIBED_PARTITIONS) as usize;
+    let mut response = DescribeTopicPartitionsResponse::default();
+    for name in names {
+        let from = std::mem::take(&mut first_partition);
+        let cursor = |partition| {
+            let name = TopicName(text(name.clone()));
+            Cursor::default()
+                .with_topic_name(name)
+                .with_partition_index(partition)
+        };
+        if room == 0 {
+            response.next_cursor = Some(cursor(from));
+            break;
+        }
+        let mut topic = DescribeTopicPartitionsResponseTopic::default()
+            .with_name(Some(TopicName(text(name.clone()))));
+        let Some(stream) = topic::named(&ctx.shared, &name) else {
+            topic.error_code = match validate_stream_name(&name) {
+                Ok(()) => Refusal::no_topic(&name).code,
+                Err(_) => ResponseError::InvalidTopicException.code(),
+            };
+            response.topics.push(topic);
+            // It counts as well, so that an answer is bounded.
+            room -= 1;
+            continue;
+        };
+        topic.topic_id = topic::id_of(&stream);
+        let mut partitions = epochs(&stream).skip(from as usize);
+        topic.partitions = partitions.by_ref().take(room).map(described).collect();
+        room -= topic.partitions.len();
+        response.topics.push(topic);
+        if let Some((next, _)) = partitions.next() {
+            response.next_cursor = Some(cursor(next));
+            break;
+        }
+    }
+    response
+}
+
+fn described((partition, epoch): (i32, i32)) -> DescribeTopicPartitionsResponsePartition {
+    DescribeTopicPartitionsResponsePartition::default()
+        .with_partition_index(partition)
+        .with_leader_id(broker_id())
+        .with_leader_epoch(epoch)
+        .with_replica_nodes(vec![broker_id()])
+        .with_isr_nodes(vec![broker_id()])
+        .with_eligible_leader_replicas(Some(Vec::new()))
+        .with_last_known_elr(Some(Vec::new()))
+}

@@ -1,0 +1,219 @@
+//! ListOffsets and OffsetForLeaderEpoch: where in a partition a time, an end or an epoch is.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::list_offsets_request::ListOffsetsPartition;
+use kafka_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use kafka_protocol::messages::offset_for_leader_epoch_request::OffsetForLeaderPartition;
+use kafka_protocol::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderTopicResult,
+};
+use kafka_protocol::messages::{
+    ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+};
+use kera_broker::catalog::Stream;
+use kera_protocol::ids::{Epoch, LaneId, Ordinal};
+use kera_streamlet::{RecordAt, Streamlet};
+use tokio::sync::Semaphore;
+
+use crate::context::Ctx;
+use crate::{errors, topic};
+
+const LATEST: i64 = -1;
+const EARLIEST: i64 = -2;
+const MAX_TIMESTAMP: i64 = -3;
+const EARLIEST_LOCAL: i64 = -4;
+const LATEST_TIERED: i64 = -5;
+/// First version of ListOffsets with epochs in its answer.
+const EPOCHS_FROM: i16 = 4;
+/// Nothing: no offset, no time, no epoch.
+const UNDEFINED: i32 = -1;
+
+/// Searches by time at once: each may decompress a batch.
+static SEARCHES: Semaphore = Semaphore::const_new(2);
+
+/// A place that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    offset: i64,
+    timestamp: i64,
+    epoch: i32,
+}
+
+const NOTHING: Found = Found {
+    offset: UNDEFINED as i64,
+    timestamp: UNDEFINED as i64,
+    epoch: UNDEFINED,
+};
+
+/// The offsets of ends and times. Every isolation level sees the same: there are no transactions.
+pub(crate) async fn list_offsets(
+    ctx: &Ctx,
+    version: i16,
+    request: ListOffsetsRequest,
+) -> ListOffsetsResponse {
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for asked in request.topics {
+        let stream = topic::named(&ctx.shared, &asked.name);
+        let mut seen = HashSet::new();
+        let mut partitions = Vec::with_capacity(asked.partitions.len());
+        for partition in &asked.partitions {
+            let found = if seen.insert(partition.partition_index) {
+                place(stream.as_deref(), version, partition).await
+            } else {
+                Err(ResponseError::InvalidRequest)
+            };
+            let (code, found) = match found {
+                Ok(found) => (errors::NONE, found),
+                Err(error) => (error.code(), NOTHING),
+            };
+            let mut answer = ListOffsetsPartitionResponse::default()
+                .with_partition_index(partition.partition_index)
+                .with_error_code(code)
+                .with_offset(found.offset)
+                .with_timestamp(found.timestamp);
+            if version >= EPOCHS_FROM {
+                answer.leader_epoch = found.epoch;
+            }
+            partitions.push(answer);
+        }
+        topics.push(
+            ListOffsetsTopicResponse::default()
+                .with_name(asked.name)
+                .with_partitions(partitions),
+        );
+    }
+    ListOffsetsResponse::default().with_topics(topics)
+}
+
+async fn place(
+    stream: Option<&Stream>,
+    version: i16,
+    asked: &ListOffsetsPartition,
+) -> Result<Found, ResponseError> {
+    let (streamlet, lane) = leader(stream, asked.partition_index, asked.current_leader_epoch)?;
+    let (start, head) = streamlet
+        .lane_bounds(lane)
+        .ok_or(ResponseError::UnknownTopicOrPartition)?;
+    let end = |ordinal, epoch: Option<Epoch>| Found {
+        offset: offset(ordinal),
+        timestamp: UNDEFINED.into(),
+        epoch: epoch.unwrap_or_else(|| streamlet.epoch()).0 as i32,
+    };
+    match asked.timestamp {
+        LATEST => Ok(end(head, None)),
+        EARLIEST => Ok(end(start, streamlet.epoch_at(lane, start))),
+        MAX_TIMESTAMP if version >= 7 => {
+            search(&streamlet, lane, |s, lane| s.latest_record(lane)).await
+        }
+        EARLIEST_LOCAL if version >= 8 => Ok(end(start, streamlet.epoch_at(lane, start))),
+        // There is no other storage, so nothing was moved there.
+        LATEST_TIERED if version >= 9 => Ok(NOTHING),
+        time if time >= 0 => {
+            search(&streamlet, lane, move |s, lane| {
+                s.record_at_time(lane, time)
+            })
+            .await
+        }
+        _ => Err(ResponseError::UnsupportedVersion),
+    }
+}
+
+/// Searches records by time, where waiting for the disk does no harm.
+async fn search(
+    streamlet: &Arc<Streamlet>,
+    lane: LaneId,
+    look: impl FnOnce(&Streamlet, LaneId) -> Result<Option<RecordAt>, kera_streamlet::LaneReadError>
+    + Send
+    + 'static,
+) -> Result<Found, ResponseError> {
+    let _turn = SEARCHES.acquire().await;
+    let searched = streamlet.clone();
+    let found = tokio::task::spawn_blocking(move || look(&searched, lane)).await;
+    match found {
+        Ok(Ok(None)) => Ok(NOTHING),
+        Ok(Ok(Some(record))) => Ok(Found {
+            offset: offset(record.ordinal),
+            timestamp: record.timestamp,
+            epoch: record.epoch.0 as i32,
+        }),
+        Ok(Err(error)) => {
+            use kera_streamlet::LaneReadError as Lane;
+            if matches!(error, Lane::Deleted | Lane::UnknownLane { .. }) {
+                return Err(ResponseError::UnknownTopicOrPartition);
+            }
+            tracing::warn!(stream = %streamlet.stream(), %lane, %error, "a time could not be searched");
+            Err(ResponseError::KafkaStorageError)
+        }
+        Err(error) => {
+            tracing::error!(%error, "searching a time failed");
+            Err(ResponseError::UnknownServerError)
+        }
+    }
+}
+
+/// The partition's streamlet and lane, if the client knows its epoch or does not care.
+fn leader(
+    stream: Option<&Stream>,
+    partition: i32,
+    epoch: i32,
+) -> Result<(Arc<Streamlet>, LaneId), ResponseError> {
+    let (streamlet, lane) = stream
+        .and_then(|stream| topic::lane_of(stream, partition))
+        .ok_or(ResponseError::UnknownTopicOrPartition)?;
+    let present = streamlet.epoch().0 as i32;
+    match epoch {
+        ..0 => Ok((streamlet, lane)),
+        epoch if epoch < present => Err(ResponseError::FencedLeaderEpoch),
+        epoch if epoch > present => Err(ResponseError::UnknownLeaderEpoch),
+        _ => Ok((streamlet, lane)),
+    }
+}
+
+fn offset(ordinal: Ordinal) -> i64 {
+    i64::try_from(ordinal).unwrap_or(i64::MAX)
+}
+
+/// Where epochs end, for consumers that were away over a change of epoch.
+pub(crate) async fn offset_for_leader_epoch(
+    ctx: &Ctx,
+    _version: i16,
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse {
+    let topics = request.topics.into_iter().map(|asked| {
+        let stream = topic::named(&ctx.shared, &asked.topic);
+        let ends = asked.partitions.iter();
+        let ends = ends.map(|partition| epoch_end(stream.as_deref(), partition));
+        let ends = ends.collect();
+        OffsetForLeaderTopicResult::default()
+            .with_topic(asked.topic)
+            .with_partitions(ends)
+    });
+    OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
+}
+
+fn epoch_end(stream: Option<&Stream>, asked: &OffsetForLeaderPartition) -> EpochEndOffset {
+    let answer = EpochEndOffset::default()
+        .with_partition(asked.partition)
+        .with_leader_epoch(UNDEFINED)
+        .with_end_offset(UNDEFINED.into());
+    let (streamlet, lane) = match leader(stream, asked.partition, asked.current_leader_epoch) {
+        Ok(found) => found,
+        Err(error) => return answer.with_error_code(error.code()),
+    };
+    // One above the present is answered as undefined, as in Kafka.
+    let end = u32::try_from(asked.leader_epoch)
+        .ok()
+        .and_then(|epoch| streamlet.epoch_end(lane, Epoch(epoch)));
+    match end {
+        Some(end) => answer
+            .with_leader_epoch(end.epoch.0 as i32)
+            .with_end_offset(offset(end.end)),
+        None => answer,
+    }
+}

@@ -1,0 +1,428 @@
+//! Produce: batches into lanes, and their acknowledgements.
+//!
+//! A request's batches stay where they were received; the broker patches their headers there and
+//! copies them into segments. The request is answered when the durable heads of all its lanes have
+//! passed them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::ApiKey;
+use kera_broker::Shared;
+use kera_broker::append::{self, Refused};
+use kera_broker::catalog::Stream;
+use kera_broker::clock::now_ms;
+use kera_log_segments::group::Group;
+use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
+use kera_protocol::ids::{LaneId, Ordinal};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
+use uuid::Uuid;
+
+use crate::errors;
+use crate::topic;
+use crate::wire::reader::{ReadError, Reader};
+use crate::wire::request::is_flexible;
+use crate::wire::writer::Writer;
+
+/// Longest time that a client may have an append wait.
+const MAX_TIMEOUT: Duration = Duration::from_secs(300);
+/// The first version that names topics by id.
+const BY_ID: i16 = 13;
+/// The first version whose clients know zstd.
+const ZSTD: i16 = 7;
+/// Attribute bit of batches that belong to a transaction.
+const TRANSACTIONAL: i16 = 0x10;
+
+/// A topic as a request names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TopicRef {
+    Name(Arc<str>),
+    Id(Uuid),
+}
+
+impl TopicRef {
+    /// Reads a reference as it stands in a request.
+    pub(crate) fn read(reader: &mut Reader<'_>, by_id: bool) -> Result<Self, ReadError> {
+        if by_id {
+            reader.uuid().map(Self::Id)
+        } else {
+            reader.string().map(|name| Self::Name(name.into()))
+        }
+    }
+
+    /// Writes it as it stands in replies.
+    pub(crate) fn write(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Name(name) => writer.nullable_string(Some(name)),
+            Self::Id(id) => writer.uuid(*id),
+        }
+    }
+
+    /// Its stream, or Kafka's number for there being none.
+    pub(crate) fn find(&self, shared: &Shared) -> Result<Arc<Stream>, i16> {
+        match self {
+            Self::Name(name) => topic::named(shared, name)
+                .ok_or_else(|| ResponseError::UnknownTopicOrPartition.code()),
+            Self::Id(id) => {
+                topic::with_id(shared, *id).ok_or_else(|| ResponseError::UnknownTopicId.code())
+            }
+        }
+    }
+}
+
+/// Partitions of a topic, and where in the request their records lie.
+type Records = Vec<(i32, Range<usize>)>;
+
+/// A request as far as it is needed; batches stay in the request's bytes.
+pub(crate) struct ProduceRequest {
+    /// 0: no answer. Everything else waits for the durable head.
+    pub(crate) acks: i16,
+    timeout: Duration,
+    transactional: bool,
+    topics: Vec<(TopicRef, Records)>,
+}
+
+impl ProduceRequest {
+    /// Reads a request's body; ranges count from the start of `body`.
+    pub(crate) fn parse(body: &[u8], version: i16) -> Result<Self, ReadError> {
+        let mut reader = Reader::new(body, is_flexible(ApiKey::Produce, version));
+        let transactional = reader.nullable_string()?.is_some();
+        let acks = reader.i16()?;
+        let timeout = reader.i32()?;
+        let mut topics = Vec::new();
+        for _ in 0..reader.count(3)? {
+            let name = TopicRef::read(&mut reader, version >= BY_ID)?;
+            let mut partitions = Vec::new();
+            for _ in 0..reader.count(5)? {
+                let index = reader.i32()?;
+                let at = reader.at();
+                partitions.push((index, reader.nullable_bytes()?.unwrap_or(at..at)));
+                reader.tagged_fields()?;
+            }
+            reader.tagged_fields()?;
+            topics.push((name, partitions));
+        }
+        reader.tagged_fields()?;
+        Ok(Self {
+            acks,
+            timeout: Duration::from_millis(u64::try_from(timeout).unwrap_or(0)).min(MAX_TIMEOUT),
+            transactional,
+            topics,
+        })
+    }
+}
+
+/// What became of one partition's batch.
+enum Outcomes {
+    /// Refused: Kafka's number, and why.
+    Refused(i16, Option<String>),
+    /// It has its place; `None` once it is settled.
+    Placed(Option<Box<Appended>>, Acknowledged),
+}
+
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    code: i16,
+    base: Ordinal,
+    /// -1 unless the broker's time was stamped.
+    append_time: i64,
+    log_start: Ordinal,
+}
+
+/// A request whose batches have their places, or are being given them.
+pub(crate) struct Produce {
+    /// Of its request.
+    pub(crate) correlation: i32,
+    /// Bytes of its batches, for the limits.
+    pub(crate) bytes: usize,
+    /// When it was received.
+    pub(crate) received: Instant,
+    /// When it is answered, whatever became of it.
+    pub(crate) deadline: Instant,
+    version: i16,
+    topics: Vec<(TopicRef, Vec<(i32, Outcomes)>)>,
+    /// Topic and partition up to which everything is settled.
+    settled: (usize, usize),
+}
+
+impl Produce {
+    /// Nothing placed yet.
+    pub(crate) fn new(request: &ProduceRequest, version: i16, correlation: i32) -> Self {
+        let received = Instant::now();
+        Self {
+            correlation,
+            bytes: 0,
+            received,
+            deadline: received + request.timeout,
+            version,
+            topics: Vec::with_capacity(request.topics.len()),
+            settled: (0, 0),
+        }
+    }
+
+    /// Places the batches of `request` that have no place yet. False: memory is short; call again,
+    /// with `give_up` once it was for too long.
+    pub(crate) fn place(
+        &mut self,
+        shared: &Shared,
+        request: &ProduceRequest,
+        body: &mut [u8],
+        touched: &mut Vec<Arc<Group>>,
+        give_up: bool,
+    ) -> bool {
+        for (at, (name, partitions)) in request.topics.iter().enumerate() {
+            if self.topics.len() == at {
+                self.topics
+                    .push((name.clone(), Vec::with_capacity(partitions.len())));
+            }
+            let done = self.topics[at].1.len();
+            if done == partitions.len() {
+                continue;
+            }
+            let stream = name.find(shared);
+            for (index, range) in &partitions[done..] {
+                let place = Placing {
+                    shared,
+                    version: self.version,
+                    transactional: request.transactional,
+                    touched,
+                };
+                let outcome = match &stream {
+                    Ok(stream) => place.batch(stream, *index, &mut body[range.clone()]),
+                    Err(code) => Err((*code, None)),
+                };
+                let outcome = match outcome {
+                    Ok(None) if give_up => Outcomes::Refused(
+                        ResponseError::RequestTimedOut.code(),
+                        Some("the broker's memory.pool was full for too long".to_string()),
+                    ),
+                    Ok(None) => return false,
+                    Ok(Some((appended, known))) => {
+                        self.bytes += range.len();
+                        Outcomes::Placed(Some(Box::new(appended)), known)
+                    }
+                    Err((code, text)) => {
+                        shared.metrics.append_errors.inc();
+                        Outcomes::Refused(code, text)
+                    }
+                };
+                self.topics[at].1.push((*index, outcome));
+            }
+        }
+        true
+    }
+
+    /// Version of its request.
+    pub(crate) fn version(&self) -> i16 {
+        self.version
+    }
+
+    /// True if any batch was refused.
+    pub(crate) fn any_refused(&self) -> bool {
+        self.topics
+            .iter()
+            .flat_map(|(_, partitions)| partitions)
+            .any(|(_, outcome)| matches!(outcome, Outcomes::Refused(..)))
+    }
+
+    /// True once every batch is durable or given up; otherwise `waker` is woken when to look again.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> bool {
+        while let Some((_, partitions)) = self.topics.get_mut(self.settled.0) {
+            while let Some((_, outcome)) = partitions.get_mut(self.settled.1) {
+                if let Outcomes::Placed(waiting, known) = outcome
+                    && let Some(appended) = waiting
+                {
+                    match appended.poll(waker) {
+                        Outcome::Pending => return false,
+                        Outcome::Durable => {}
+                        Outcome::Lost => known.code = ResponseError::KafkaStorageError.code(),
+                    }
+                    *waiting = None;
+                }
+                self.settled.1 += 1;
+            }
+            self.settled = (self.settled.0 + 1, 0);
+        }
+        true
+    }
+
+    /// Forgets a waker given to [`Self::poll`].
+    pub(crate) fn forget(&self, waker: &Waker) {
+        let at = self.topics.get(self.settled.0);
+        if let Some((_, Outcomes::Placed(Some(appended), _))) =
+            at.and_then(|(_, partitions)| partitions.get(self.settled.1))
+        {
+            appended.head.forget(waker);
+        }
+    }
+
+    /// The reply's body. What is not settled by now has timed out; it may still take effect.
+    pub(crate) fn encode(&self, out: &mut BytesMut) {
+        let mut writer = Writer::new(out, is_flexible(ApiKey::Produce, self.version));
+        let w = &mut writer;
+        w.length(self.topics.len());
+        for (name, partitions) in &self.topics {
+            name.write(w);
+            w.length(partitions.len());
+            for (index, outcome) in partitions {
+                w.i32(*index);
+                let (answer, text) = match outcome {
+                    Outcomes::Refused(code, text) => (Answer::refused(*code), text.as_deref()),
+                    Outcomes::Placed(Some(_), _) => (
+                        Answer::refused(ResponseError::RequestTimedOut.code()),
+                        Some("the batch was not durable in time; it may still take effect"),
+                    ),
+                    Outcomes::Placed(None, known) => (Answer::placed(*known), None),
+                };
+                w.i16(answer.code);
+                w.i64(answer.base);
+                w.i64(answer.append_time);
+                if self.version >= 5 {
+                    w.i64(answer.log_start);
+                }
+                if self.version >= 8 {
+                    // No errors of single records: a batch is refused whole.
+                    w.length(0);
+                    w.nullable_string(text);
+                }
+                w.no_tags();
+            }
+            w.no_tags();
+        }
+        w.i32(0);
+        w.no_tags();
+    }
+}
+
+struct Answer {
+    code: i16,
+    base: i64,
+    append_time: i64,
+    log_start: i64,
+}
+
+impl Answer {
+    fn refused(code: i16) -> Self {
+        Self {
+            code,
+            base: -1,
+            append_time: -1,
+            log_start: -1,
+        }
+    }
+
+    fn placed(known: Acknowledged) -> Self {
+        if known.code != errors::NONE {
+            return Self::refused(known.code);
+        }
+        Self {
+            code: errors::NONE,
+            base: known.base as i64,
+            append_time: known.append_time,
+            log_start: known.log_start as i64,
+        }
+    }
+}
+
+/// Kafka's number and why.
+type Refusal = (i16, Option<String>);
+
+struct Placing<'a> {
+    shared: &'a Shared,
+    version: i16,
+    transactional: bool,
+    touched: &'a mut Vec<Arc<Group>>,
+}
+
+impl Placing<'_> {
+    /// `None`: memory is short.
+    fn batch(
+        self,
+        stream: &Stream,
+        partition: i32,
+        batch: &mut [u8],
+    ) -> Result<Option<(Appended, Acknowledged)>, Refusal> {
+        let Some((streamlet, lane)) = topic::lane_of(stream, partition) else {
+            return Err((ResponseError::UnknownTopicOrPartition.code(), None));
+        };
+        let settings = streamlet.settings();
+        if !settings.lane_by_key {
+            let text = format!(
+                "stream {} has lane_by = producer, so its owner chooses lanes: write to it with a native client",
+                stream.name()
+            );
+            return Err((ResponseError::InvalidRequest.code(), Some(text)));
+        }
+        self.check(batch)?;
+        let now = now_ms();
+        let spec = AppendSpec {
+            lane: lane.0,
+            lane_generation: None,
+            now_ms: now,
+        };
+        let placed = append::place_batch(
+            self.shared,
+            &streamlet,
+            &settings,
+            batch,
+            spec,
+            self.touched,
+        );
+        match placed {
+            Ok(appended) => {
+                let known = Acknowledged {
+                    code: errors::NONE,
+                    base: appended.base_ordinal,
+                    append_time: if settings.append_time { now as i64 } else { -1 },
+                    log_start: log_start(&streamlet, lane),
+                };
+                Ok(Some((appended, known)))
+            }
+            Err(Refused::Append(AppendError::NoMemory)) => Ok(None),
+            Err(Refused::Append(error)) => {
+                Err((errors::append_code(&error), Some(error.to_string())))
+            }
+            Err(Refused::Batch(error)) => Err(refused_batch(&error)),
+        }
+    }
+
+    /// One intact batch, of a kind that is supported.
+    fn check(&self, batch: &[u8]) -> Result<(), Refusal> {
+        let invalid = |text: &str| (ResponseError::InvalidRecord.code(), Some(text.to_string()));
+        let header: BatchHeader = verify(batch).map_err(|e| refused_batch(&e))?;
+        check_produced(&header).map_err(|e| refused_batch(&e))?;
+        if header.total_bytes != batch.len() {
+            return Err(invalid("a partition's records are more than one batch"));
+        }
+        if self.transactional || header.attributes & TRANSACTIONAL != 0 {
+            let text =
+                "transactions are not supported; send without a transactional.id".to_string();
+            return Err((ResponseError::InvalidTxnState.code(), Some(text)));
+        }
+        if self.version < ZSTD && header.compression() == Ok(Compression::Zstd) {
+            let text = format!("zstd needs version {ZSTD} of Produce or later");
+            return Err((ResponseError::UnsupportedCompressionType.code(), Some(text)));
+        }
+        Ok(())
+    }
+}
+
+fn log_start(streamlet: &Streamlet, lane: LaneId) -> Ordinal {
+    streamlet.lane_bounds(lane).map_or(0, |(start, _)| start)
+}
+
+fn refused_batch(error: &BatchError) -> Refusal {
+    let kafka = match error {
+        BatchError::BadCrc { .. } | BatchError::Truncated { .. } | BatchError::BadLength(_) => {
+            ResponseError::CorruptMessage
+        }
+        BatchError::BadMagic(_) => ResponseError::UnsupportedForMessageFormat,
+        BatchError::UnknownCompression(_) => ResponseError::UnsupportedCompressionType,
+        _ => ResponseError::InvalidRecord,
+    };
+    (kafka.code(), Some(error.to_string()))
+}

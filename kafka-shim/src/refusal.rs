@@ -1,0 +1,72 @@
+//! Why one item of a request is refused: a number of Kafka's and a text for people.
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::protocol::StrBytes;
+use kera_protocol::error::WireError;
+
+use crate::errors;
+
+/// A refusal of one topic, partition or resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// Kafka's number.
+    pub(crate) code: i16,
+    /// What is wrong, for people.
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    /// A refusal with one of Kafka's errors.
+    pub(crate) fn new(error: ResponseError, message: impl Into<String>) -> Self {
+        Self {
+            code: error.code(),
+            message: message.into(),
+        }
+    }
+
+    /// The text as responses take it.
+    pub(crate) fn text(&self) -> StrBytes {
+        text(self.message.clone())
+    }
+
+    /// A topic that does not exist.
+    pub(crate) fn no_topic(name: &str) -> Self {
+        Self::new(
+            ResponseError::UnknownTopicOrPartition,
+            format!("topic \"{}\" does not exist", short(name)),
+        )
+    }
+}
+
+impl From<WireError> for Refusal {
+    fn from(error: WireError) -> Self {
+        Self {
+            code: errors::code_of(&error),
+            message: error.message,
+        }
+    }
+}
+
+/// Text as the codec takes it.
+pub(crate) fn text(text: impl Into<String>) -> StrBytes {
+    StrBytes::from_string(text.into())
+}
+
+/// Enough of a name to recognise it: a client's may be of any length.
+pub(crate) fn short(name: &str) -> String {
+    name.chars().take(80).collect()
+}
+
+/// The texts that occur more than once.
+pub(crate) fn doubled<'a>(
+    names: impl Iterator<Item = &'a str>,
+) -> std::collections::HashSet<String> {
+    let mut seen = std::collections::HashSet::new();
+    let mut doubled = std::collections::HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            doubled.insert(name.to_owned());
+        }
+    }
+    doubled
+}

@@ -1,0 +1,55 @@
+//! Topics and partitions as streams, streamlets and lanes.
+
+use std::sync::Arc;
+
+use kera_broker::Shared;
+use kera_broker::catalog::Stream;
+use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_streamlet::Streamlet;
+use uuid::Uuid;
+
+/// Partitions of a stream: streamlets times lanes.
+pub(crate) fn partitions(stream: &Stream) -> i32 {
+    let lanes = stream.record.load().config.lanes;
+    i32::try_from(stream.streamlets.len() as u64 * u64::from(lanes)).unwrap_or(i32::MAX)
+}
+
+/// Where a partition is: lane `p / M` of streamlet `p % M`.
+pub(crate) fn lane_of(stream: &Stream, partition: i32) -> Option<(Arc<Streamlet>, LaneId)> {
+    let partition = u32::try_from(partition).ok()?;
+    let streamlets = u32::try_from(stream.streamlets.len())
+        .ok()
+        .filter(|m| *m > 0)?;
+    let lane = partition / streamlets;
+    if lane >= stream.record.load().config.lanes {
+        return None;
+    }
+    let streamlet = stream.streamlet(StreamletId(partition % streamlets))?;
+    Some((streamlet.clone(), LaneId(lane)))
+}
+
+/// The partition of a lane.
+pub(crate) fn partition_of(stream: &Stream, streamlet: StreamletId, lane: LaneId) -> i32 {
+    let streamlets = stream.streamlets.len() as u64;
+    let partition = u64::from(lane.0) * streamlets + u64::from(streamlet.0);
+    i32::try_from(partition).unwrap_or(i32::MAX)
+}
+
+/// The stream of a topic's name; the broker's own streams are no topics.
+pub(crate) fn named(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
+    shared
+        .catalog
+        .named(name)
+        .filter(|s| !s.record.load().internal)
+}
+
+/// The stream of a topic's id.
+pub(crate) fn with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
+    let id = StreamId::from_slice(id.as_bytes())?;
+    shared.catalog.get(id).filter(|s| !s.record.load().internal)
+}
+
+/// The id of a stream's topic.
+pub(crate) fn id_of(stream: &Stream) -> Uuid {
+    stream.id().0
+}

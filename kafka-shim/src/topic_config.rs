@@ -1,0 +1,621 @@
+//! Settings of topics as settings of streams, there and back.
+
+use std::time::Duration;
+
+use kera_metadata::config::{
+    MAX_DURATION_MS, MAX_SEGMENT_SIZE, MAX_SEGMENTS_PER_GROUP, MIN_SEGMENT_SIZE,
+    SEGMENT_HEADER_ALLOWANCE, SEGMENT_SIZE_STEP,
+};
+use kera_metadata::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+use kera_protocol::v1;
+
+use crate::config_table::{ConfigKind, Effect, NEVER, Setting, TOPIC_CONFIGS, TopicConfig};
+
+/// What a request wants of a topic's settings, gathered name by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    retention_ms: Option<u64>,
+    /// Of each partition; 0 is no limit.
+    retention_bytes: Option<u64>,
+    group_bytes: Option<u64>,
+    group_max_age_ms: Option<u64>,
+    max_batch_bytes: Option<Bytes>,
+    timestamps: Option<TimestampType>,
+    ack: Option<AckPolicy>,
+    /// True: at every message; false: left to the rest.
+    flush: Option<bool>,
+    lanes: Option<u32>,
+    streamlets: Option<u32>,
+    lane_by: Option<LaneBy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bytes {
+    Default,
+    Of(u32),
+}
+
+/// The setting of a name.
+///
+/// # Errors
+/// For people: there is none, and which may be meant.
+pub(crate) fn known(name: &str) -> Result<&'static TopicConfig, String> {
+    TopicConfig::find(name).ok_or_else(|| {
+        // Cut, as it may be of any length.
+        let shown: String = name.chars().take(80).collect();
+        let near = TOPIC_CONFIGS
+            .iter()
+            .map(|c| (strsim::jaro_winkler(&shown, c.name), c.name))
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .filter(|(likeness, _)| *likeness > 0.85);
+        match near {
+            Some((_, near)) => {
+                format!("unknown topic config \"{shown}\"; did you mean \"{near}\"?")
+            }
+            None => format!("unknown topic config \"{shown}\""),
+        }
+    })
+}
+
+impl Wanted {
+    /// Takes one value. `flush_interval` is the broker's.
+    ///
+    /// # Errors
+    /// For people: the value is illegal, or promises what Kera does not do.
+    pub(crate) fn set(
+        &mut self,
+        config: &TopicConfig,
+        value: &str,
+        flush_interval: Duration,
+    ) -> Result<(), String> {
+        let value = value.trim();
+        legal(config, value)?;
+        match config.effect {
+            Effect::Hint => Ok(()),
+            Effect::Only(only) if same(config.kind, value, only) => Ok(()),
+            Effect::Only(only) => Err(format!(
+                "{} can only be \"{only}\" in Kera, not \"{}\": {}",
+                config.name,
+                short(value),
+                config.about
+            )),
+            Effect::Works(s) | Effect::AtCreation(s) | Effect::Shown(s) => {
+                self.take(s, config, value, flush_interval)
+            }
+        }
+    }
+
+    fn take(
+        &mut self,
+        setting: Setting,
+        config: &TopicConfig,
+        value: &str,
+        flush_interval: Duration,
+    ) -> Result<(), String> {
+        match setting {
+            Setting::RetentionTime => {
+                let ms = number(config, value, -1)?;
+                // Kera's 0 is no limit; Kafka's is to delete as soon as may be.
+                self.retention_ms = Some(match u64::try_from(ms) {
+                    Ok(ms) if ms <= MAX_DURATION_MS => ms.max(1),
+                    _ => 0,
+                });
+            }
+            Setting::RetentionBytes => {
+                let bytes = number(config, value, -1)?;
+                self.retention_bytes = Some(u64::try_from(bytes).map_or(0, |bytes| bytes.max(1)));
+            }
+            Setting::GroupBytes => self.group_bytes = Some(number(config, value, 1)? as u64),
+            Setting::GroupAge => {
+                let ms = number(config, value, 1)? as u64;
+                self.group_max_age_ms = Some(if ms > MAX_DURATION_MS { 0 } else { ms });
+            }
+            Setting::MaxBatch => {
+                let bytes = number(config, value, 0)?;
+                let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                self.max_batch_bytes = Some(Bytes::Of(bytes));
+            }
+            Setting::Timestamps => {
+                self.timestamps = Some(match value {
+                    "CreateTime" => TimestampType::Create,
+                    "LogAppendTime" => TimestampType::Append,
+                    _ => return Err(words(config, value, "CreateTime or LogAppendTime")),
+                });
+            }
+            Setting::FlushMessages => {
+                self.flush = Some(match number(config, value, 1)? {
+                    1 => true,
+                    i64::MAX => false,
+                    other => {
+                        return Err(format!(
+                            "flush.messages is {other}; Kera flushes before every acknowledgement (1, as kera.ack=synced) or leaves it to kera.ack ({NEVER})"
+                        ));
+                    }
+                });
+            }
+            Setting::FlushInterval => {
+                let ms = number(config, value, 0)?;
+                let every = i64::try_from(flush_interval.as_millis()).unwrap_or(i64::MAX);
+                if ms < every {
+                    return Err(format!(
+                        "flush.ms is {ms}; this broker flushes every {every} ms (storage.flush_interval), and before every acknowledgement with kera.ack=synced"
+                    ));
+                }
+            }
+            Setting::Ack => {
+                self.ack = Some(match value {
+                    "memory" => AckPolicy::Memory,
+                    "written" => AckPolicy::Written,
+                    "synced" => AckPolicy::Synced,
+                    _ => return Err(words(config, value, "memory, written or synced")),
+                });
+            }
+            Setting::Lanes => {
+                let lanes = number(config, value, 1)?;
+                self.lanes = Some(u32::try_from(lanes).unwrap_or(u32::MAX));
+            }
+            Setting::Streamlets => {
+                let streamlets = number(config, value, 1)?;
+                self.streamlets = Some(u32::try_from(streamlets).unwrap_or(u32::MAX));
+            }
+            Setting::LaneBy => {
+                self.lane_by = Some(match value {
+                    "key" => LaneBy::Key,
+                    "producer" => LaneBy::Producer,
+                    _ => return Err(words(config, value, "key or producer")),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the default of a name, as a change that deletes its value wants it.
+    pub(crate) fn reset(&mut self, config: &TopicConfig) {
+        let Effect::Works(setting) = config.effect else {
+            return;
+        };
+        let default = StreamConfig::default();
+        match setting {
+            Setting::RetentionTime => self.retention_ms = Some(default.retention_ms),
+            Setting::RetentionBytes => self.retention_bytes = Some(default.retention_bytes),
+            Setting::GroupAge => self.group_max_age_ms = Some(default.group_max_age_ms),
+            Setting::MaxBatch => self.max_batch_bytes = Some(Bytes::Default),
+            Setting::Timestamps => self.timestamps = Some(default.timestamp_type),
+            Setting::FlushMessages => self.flush = Some(false),
+            Setting::Ack => self.ack = Some(default.ack),
+            _ => {}
+        }
+    }
+
+    /// The settings of a stream to create with so many partitions.
+    ///
+    /// # Errors
+    /// For people: what does not fit together.
+    pub(crate) fn for_creation(&self, partitions: u32) -> Result<v1::StreamConfig, String> {
+        let lanes = self.lanes.unwrap_or(1);
+        if !partitions.is_multiple_of(lanes) {
+            return Err(format!(
+                "kera.lanes is {lanes}, and {partitions} partitions are not a multiple of it"
+            ));
+        }
+        let default = StreamConfig {
+            streamlets: partitions / lanes,
+            ..StreamConfig::default()
+        };
+        self.shown_alike(&default)?;
+        let mut wire = v1::StreamConfig {
+            streamlets: Some(default.streamlets),
+            lanes: Some(lanes),
+            ..self.changes(&default, partitions)?
+        };
+        let largest = match self.max_batch_bytes {
+            Some(Bytes::Of(bytes)) => bytes,
+            // However small a file is wished for, what clients send by default fits.
+            _ => default.max_batch_bytes,
+        };
+        let (segment_size, segments) = segments(self.group_bytes, largest);
+        wire.segment_size = Some(segment_size);
+        wire.segments_per_group = Some(segments);
+        if self.max_batch_bytes == Some(Bytes::Default) {
+            wire.max_batch_bytes = None;
+        }
+        Ok(wire)
+    }
+
+    /// The change of a stream's settings.
+    ///
+    /// # Errors
+    /// For people: what is fixed, and what does not fit together.
+    pub(crate) fn for_change(&self, present: &StreamConfig) -> Result<v1::StreamConfig, String> {
+        if let Some(lanes) = self.lanes.filter(|lanes| *lanes != present.lanes) {
+            return Err(format!(
+                "kera.lanes is {} and cannot be set to {lanes}; create partitions to raise it",
+                present.lanes
+            ));
+        }
+        if let Some(bytes) = self.group_bytes {
+            let segment = u64::from(present.segment_size);
+            let rounded = bytes.div_ceil(segment).max(1) * segment;
+            if rounded != present.group_bytes() {
+                return Err(format!(
+                    "segment.bytes is fixed at creation: it is {} and cannot become {bytes}",
+                    present.group_bytes()
+                ));
+            }
+        }
+        self.shown_alike(present)?;
+        let partitions = present.streamlets * present.lanes;
+        self.changes(present, partitions)
+    }
+
+    /// Checks that what is only shown is wanted as it is.
+    fn shown_alike(&self, present: &StreamConfig) -> Result<(), String> {
+        let streamlets = self.streamlets.is_none_or(|m| m == present.streamlets);
+        let lane_by = self.lane_by.is_none_or(|by| by == present.lane_by);
+        let (name, is) = match (streamlets, lane_by) {
+            (true, true) => return Ok(()),
+            (false, _) => ("kera.streamlets", present.streamlets.to_string()),
+            (_, false) => ("kera.lane.by", lane_by_word(present.lane_by).to_owned()),
+        };
+        Err(format!(
+            "{name} is shown only: it is {is} and cannot be set"
+        ))
+    }
+
+    fn changes(&self, present: &StreamConfig, partitions: u32) -> Result<v1::StreamConfig, String> {
+        let ack = match (self.ack, self.flush) {
+            (Some(AckPolicy::Synced), _) => Some(AckPolicy::Synced),
+            (Some(ack), Some(true)) => {
+                return Err(format!(
+                    "flush.messages=1 and kera.ack={} contradict each other",
+                    ack_word(ack)
+                ));
+            }
+            (Some(ack), _) => Some(ack),
+            (None, Some(true)) => Some(AckPolicy::Synced),
+            // What only flushing had made so falls back.
+            (None, Some(false)) if present.ack == AckPolicy::Synced => Some(AckPolicy::Written),
+            (None, _) => None,
+        };
+        Ok(v1::StreamConfig {
+            retention_ms: self.retention_ms,
+            retention_bytes: self
+                .retention_bytes
+                .map(|each| each.saturating_mul(partitions.into()).min(i64::MAX as u64)),
+            group_max_age_ms: self.group_max_age_ms,
+            max_batch_bytes: self.max_batch_bytes.map(|bytes| match bytes {
+                Bytes::Default => StreamConfig::default_max_batch_bytes(present.segment_size),
+                Bytes::Of(bytes) => bytes,
+            }),
+            timestamp_type: self.timestamps.map(|t| v1::TimestampType::from(t).into()),
+            ack: ack.map(|ack| v1::AckPolicy::from(ack).into()),
+            ..v1::StreamConfig::default()
+        })
+    }
+}
+
+/// Bytes of a segment and segments of a group, for groups of about so many bytes and batches of at
+/// most `largest`.
+fn segments(group_bytes: Option<u64>, largest: u32) -> (u32, u32) {
+    let default = StreamConfig::default();
+    let rounded = |bytes: u64| {
+        let step = u64::from(SEGMENT_SIZE_STEP);
+        let bytes = bytes.clamp(MIN_SEGMENT_SIZE.into(), MAX_SEGMENT_SIZE.into());
+        u32::try_from(bytes.div_ceil(step) * step).unwrap_or(MAX_SEGMENT_SIZE)
+    };
+    let group_bytes = group_bytes.unwrap_or(default.group_bytes());
+    let needed = rounded(u64::from(largest) + u64::from(SEGMENT_HEADER_ALLOWANCE));
+    let size = rounded(group_bytes.min(default.segment_size.into())).max(needed);
+    let segments = group_bytes.div_ceil(size.into()).max(1);
+    let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+    (size, segments.min(MAX_SEGMENTS_PER_GROUP))
+}
+
+/// A topic's value of a name, as Kafka's clients read it.
+pub(crate) fn value_of(
+    config: &TopicConfig,
+    stream: &StreamConfig,
+    flush_interval: Duration,
+) -> String {
+    let (Effect::Works(setting) | Effect::AtCreation(setting) | Effect::Shown(setting)) =
+        config.effect
+    else {
+        return config.default.to_owned();
+    };
+    let unlimited = |value: u64, none: &str| match value {
+        0 => none.to_owned(),
+        value => value.to_string(),
+    };
+    match setting {
+        Setting::RetentionTime => unlimited(stream.retention_ms, "-1"),
+        Setting::RetentionBytes => {
+            let partitions = u64::from(stream.streamlets) * u64::from(stream.lanes);
+            let each = stream.retention_bytes.div_ceil(partitions.max(1));
+            unlimited(each, "-1")
+        }
+        Setting::GroupBytes => stream.group_bytes().min(i32::MAX as u64).to_string(),
+        Setting::GroupAge => unlimited(stream.group_max_age_ms, NEVER),
+        Setting::MaxBatch => stream.max_batch_bytes.to_string(),
+        Setting::Timestamps => match stream.timestamp_type {
+            TimestampType::Create => "CreateTime".to_owned(),
+            TimestampType::Append => "LogAppendTime".to_owned(),
+        },
+        Setting::FlushMessages => match stream.ack {
+            AckPolicy::Synced => "1".to_owned(),
+            _ => NEVER.to_owned(),
+        },
+        Setting::FlushInterval => flush_interval.as_millis().to_string(),
+        Setting::Ack => ack_word(stream.ack).to_owned(),
+        Setting::Lanes => stream.lanes.to_string(),
+        Setting::Streamlets => stream.streamlets.to_string(),
+        Setting::LaneBy => lane_by_word(stream.lane_by).to_owned(),
+    }
+}
+
+fn lane_by_word(lane_by: LaneBy) -> &'static str {
+    match lane_by {
+        LaneBy::Key => "key",
+        LaneBy::Producer => "producer",
+    }
+}
+
+fn ack_word(ack: AckPolicy) -> &'static str {
+    match ack {
+        AckPolicy::Memory => "memory",
+        AckPolicy::Written => "written",
+        AckPolicy::Synced => "synced",
+    }
+}
+
+/// Checks that a value is of its kind.
+fn legal(config: &TopicConfig, value: &str) -> Result<(), String> {
+    let (fits, kind) = match config.kind {
+        ConfigKind::Boolean => (
+            value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false"),
+            "true or false",
+        ),
+        ConfigKind::Int => (value.parse::<i32>().is_ok(), "a number of 32 bits"),
+        ConfigKind::Long => (value.parse::<i64>().is_ok(), "a number of 64 bits"),
+        ConfigKind::Double => (value.parse::<f64>().is_ok_and(f64::is_finite), "a number"),
+        ConfigKind::Text | ConfigKind::List => (true, ""),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(words(config, value, kind))
+}
+
+fn words(config: &TopicConfig, value: &str, legal: &str) -> String {
+    format!(
+        "{} cannot be \"{}\"; it is {legal}",
+        config.name,
+        short(value)
+    )
+}
+
+fn number(config: &TopicConfig, value: &str, least: i64) -> Result<i64, String> {
+    match value.parse::<i64>() {
+        Ok(number) if number >= least => Ok(number),
+        _ => Err(format!(
+            "{} cannot be \"{}\"; it is a number of at least {least}",
+            config.name,
+            short(value)
+        )),
+    }
+}
+
+/// True if two values of a kind mean the same.
+pub(crate) fn same(kind: ConfigKind, a: &str, b: &str) -> bool {
+    match kind {
+        ConfigKind::Int | ConfigKind::Long => a.parse::<i64>().is_ok_and(|a| Ok(a) == b.parse()),
+        ConfigKind::Boolean => a.eq_ignore_ascii_case(b),
+        ConfigKind::List => {
+            let words = |text| list(text).collect::<Vec<&str>>();
+            words(a) == words(b)
+        }
+        ConfigKind::Text | ConfigKind::Double => a == b,
+    }
+}
+
+/// The words of a list.
+pub(crate) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+}
+
+/// Enough of a value to recognise it.
+fn short(value: &str) -> String {
+    value.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn wanted(values: &[(&str, &str)]) -> Result<Wanted, String> {
+        let mut wanted = Wanted::default();
+        for (name, value) in values {
+            wanted.set(known(name)?, value, SECOND)?;
+        }
+        Ok(wanted)
+    }
+
+    fn created(values: &[(&str, &str)], partitions: u32) -> Result<StreamConfig, String> {
+        let wire = wanted(values)?.for_creation(partitions)?;
+        StreamConfig::from_wire(&wire).map_err(|error| error.message)
+    }
+
+    fn shown(config: &StreamConfig, name: &str) -> String {
+        value_of(known(name).expect("a name"), config, SECOND)
+    }
+
+    #[test]
+    fn a_topic_without_settings_shows_the_defaults_of_the_table() {
+        let config = created(&[], 1).expect("legal");
+        assert_eq!(config, StreamConfig::default());
+        for known in TOPIC_CONFIGS {
+            assert_eq!(
+                value_of(known, &config, SECOND),
+                known.default,
+                "{}",
+                known.name
+            );
+        }
+    }
+
+    #[test]
+    fn every_default_can_be_set() {
+        for config in TOPIC_CONFIGS {
+            let set = wanted(&[(config.name, config.default)]);
+            let set = set.unwrap_or_else(|error| panic!("{error}"));
+            let made = set.for_creation(1).expect("legal");
+            assert_eq!(
+                StreamConfig::from_wire(&made),
+                Ok(StreamConfig::default()),
+                "{}",
+                config.name
+            );
+            let changed = set.for_change(&StreamConfig::default()).expect("legal");
+            assert_eq!(
+                StreamConfig::default().altered(&changed),
+                Ok(StreamConfig::default())
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_shown() {
+        let values = [
+            ("retention.ms", "-1"),
+            ("retention.bytes", "1000001"),
+            ("segment.bytes", "1073741824"),
+            ("segment.ms", NEVER),
+            ("max.message.bytes", "2097152"),
+            ("message.timestamp.type", "LogAppendTime"),
+            ("flush.messages", "1"),
+            ("cleanup.policy", "delete"),
+        ];
+        let config = created(&values, 7).expect("legal");
+        for (name, value) in values {
+            assert_eq!(shown(&config, name), value, "{name}");
+        }
+        assert_eq!(config.retention_bytes, 7_000_007);
+        assert_eq!(
+            (config.segment_size, config.segments_per_group),
+            (8 << 20, 128)
+        );
+        assert_eq!(shown(&config, "kera.ack"), "synced");
+        assert_eq!(shown(&config, "kera.streamlets"), "7");
+    }
+
+    #[test]
+    fn segments_are_rounded_up_and_hold_the_largest_batch() {
+        let config = created(&[("segment.bytes", "14")], 1).expect("legal");
+        assert_eq!(config.segment_size, (1 << 20) + SEGMENT_HEADER_ALLOWANCE);
+        assert_eq!(
+            (config.segments_per_group, config.max_batch_bytes),
+            (1, 1 << 20)
+        );
+        let tiny = [("segment.bytes", "14"), ("max.message.bytes", "2000")];
+        let config = created(&tiny, 1).expect("legal");
+        assert_eq!(config.segment_size, 64 << 10);
+        let config = created(&[("segment.bytes", "52428800")], 1).expect("legal");
+        assert_eq!(
+            (config.segment_size, config.segments_per_group),
+            (8 << 20, 7)
+        );
+        let large = [
+            ("segment.bytes", "1000000"),
+            ("max.message.bytes", "20000000"),
+        ];
+        let config = created(&large, 1).expect("legal");
+        assert!(config.segment_size >= 20_000_000 + SEGMENT_HEADER_ALLOWANCE);
+        assert_eq!(config.segments_per_group, 1);
+        assert!(created(&[("max.message.bytes", "2147483647")], 1).is_err());
+        assert!(created(&[("max.message.bytes", "10")], 1).is_err());
+    }
+
+    #[test]
+    fn lanes_divide_the_partitions() {
+        let config = created(&[("kera.lanes", "4")], 12).expect("legal");
+        assert_eq!((config.streamlets, config.lanes), (3, 4));
+        let error = created(&[("kera.lanes", "5")], 12).expect_err("12 is no multiple");
+        assert!(error.contains("multiple"), "{error}");
+    }
+
+    #[test]
+    fn what_kera_does_not_do_is_refused_with_a_reason() {
+        for (name, value, part) in [
+            ("cleanup.policy", "compact", "compaction is not supported"),
+            ("cleanup.policy", "compact,delete", "compaction"),
+            ("compression.type", "zstd", "as producers made them"),
+            ("min.insync.replicas", "2", "one replica"),
+            ("remote.storage.enable", "true", "no remote storage"),
+            ("message.timestamp.after.max.ms", "3600000", "not refused"),
+            ("flush.messages", "100", "kera.ack"),
+            ("flush.ms", "10", "1000 ms"),
+            ("retention.ms", "-2", "at least -1"),
+            ("retention.ms", "week", "number"),
+            ("segment.ms", "0", "at least 1"),
+            ("preallocate", "perhaps", "true or false"),
+            ("kera.ack", "fsync", "synced"),
+            ("kera.streamlets", "3", "shown only: it is 1"),
+            ("kera.lane.by", "producer", "shown only: it is key"),
+            ("retention.msec", "1", "did you mean \"retention.ms\"?"),
+            ("kera.akc", "1", "did you mean \"kera.ack\"?"),
+            ("zzz", "1", "unknown topic config \"zzz\""),
+        ] {
+            let error = created(&[(name, value)], 1).expect_err(name);
+            assert!(error.contains(part), "{name}={value}: {error}");
+        }
+        let both = [("flush.messages", "1"), ("kera.ack", "memory")];
+        assert!(created(&both, 1).expect_err("both").contains("contradict"));
+    }
+
+    #[test]
+    fn what_is_fixed_at_creation_may_be_set_to_what_it_is() {
+        let present =
+            created(&[("segment.bytes", "50000000"), ("kera.lanes", "2")], 4).expect("legal");
+        let same = wanted(&[("segment.bytes", "50000000"), ("kera.lanes", "2")]).expect("legal");
+        assert!(same.for_change(&present).is_ok());
+        for other in [("segment.bytes", "1000000"), ("kera.lanes", "3")] {
+            let error = wanted(&[other]).expect("legal").for_change(&present);
+            assert!(error.is_err(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn deleting_a_value_brings_the_default_back() {
+        let mut present = created(
+            &[
+                ("retention.ms", "5"),
+                ("retention.bytes", "5"),
+                ("segment.ms", "5"),
+                ("max.message.bytes", "5000"),
+                ("message.timestamp.type", "LogAppendTime"),
+                ("kera.ack", "memory"),
+            ],
+            3,
+        )
+        .expect("legal");
+        let mut wanted = Wanted::default();
+        TOPIC_CONFIGS.iter().for_each(|config| wanted.reset(config));
+        let wire = wanted.for_change(&present).expect("legal");
+        present = present.altered(&wire).expect("legal");
+        let expected = StreamConfig {
+            streamlets: 3,
+            ..StreamConfig::default()
+        };
+        assert_eq!(present, expected);
+
+        let mut synced = expected.clone();
+        synced.ack = AckPolicy::Synced;
+        let mut wanted = Wanted::default();
+        wanted.reset(known("flush.messages").expect("a name"));
+        let wire = wanted.for_change(&synced).expect("legal");
+        assert_eq!(synced.altered(&wire), Ok(expected));
+    }
+}

@@ -1,0 +1,452 @@
+//! CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::create_partitions_request::{
+    CreatePartitionsAssignment, CreatePartitionsTopic,
+};
+use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
+use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
+use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
+use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
+use kafka_protocol::messages::{
+    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
+};
+use kera_broker::admin;
+use kera_broker::catalog::Stream;
+use kera_metadata::StreamConfig;
+use kera_metadata::config::MAX_LANES;
+use kera_protocol::v1;
+use uuid::Uuid;
+
+use crate::context::Ctx;
+use crate::metadata::{broker_id, visible};
+use crate::refusal::{Refusal, doubled, short, text};
+use crate::topic_config::{Wanted, known};
+use crate::{configs, topic};
+
+/// First version of CreateTopics whose answer tells the topic's settings.
+const SETTINGS_FROM: i16 = 5;
+/// First version of CreateTopics whose answer tells the topic's id.
+const IDS_FROM: i16 = 7;
+/// First version of DeleteTopics that names topics by name or id.
+const BY_ID_FROM: i16 = 6;
+/// First version of DeleteTopics whose answer has texts.
+const TEXTS_FROM: i16 = 5;
+/// Kafka's own topics, which clients may name but here hold nothing.
+const KAFKAS_OWN: [&str; 3] = [
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+];
+
+/// True for the names of Kafka's internal topics: its clients look for them, and must not make them.
+pub(crate) fn is_kafkas_own(name: &str) -> bool {
+    KAFKAS_OWN.contains(&name)
+}
+
+fn named_twice(name: &str) -> Refusal {
+    let text = format!("topic \"{}\" is named twice in one request", short(name));
+    Refusal::new(ResponseError::InvalidRequest, text)
+}
+
+/// Creates topics, each by itself.
+pub(crate) async fn create_topics(
+    ctx: &Ctx,
+    version: i16,
+    request: CreateTopicsRequest,
+) -> CreateTopicsResponse {
+    let doubled = doubled(request.topics.iter().map(|t| t.name.as_str()));
+    let mut results = Vec::with_capacity(request.topics.len());
+    let mut told = std::collections::HashSet::new();
+    for asked in &request.topics {
+        let name = asked.name.as_str();
+        let outcome = if doubled.contains(name) {
+            if !told.insert(name) {
+                continue;
+            }
+            Err(named_twice(name))
+        } else {
+            create_one(ctx, asked, request.validate_only).await
+        };
+        results.push(created(ctx, version, asked, outcome));
+    }
+    CreateTopicsResponse::default().with_topics(results)
+}
+
+fn created(
+    ctx: &Ctx,
+    version: i16,
+    asked: &CreatableTopic,
+    outcome: Result<(Uuid, StreamConfig), Refusal>,
+) -> CreatableTopicResult {
+    let mut result = CreatableTopicResult::default()
+        .with_name(asked.name.clone())
+        .with_error_message(None);
+    match outcome {
+        Err(refusal) => {
+            result.error_code = refusal.code;
+            result.error_message = Some(refusal.text());
+        }
+        Ok((id, config)) => {
+            if version >= IDS_FROM {
+                result.topic_id = id;
+            }
+            if version >= SETTINGS_FROM {
+                let partitions = config.streamlets * config.lanes;
+                result.num_partitions = i32::try_from(partitions).unwrap_or(i32::MAX);
+                result.replication_factor = 1;
+                result.configs = Some(configs::of_created(ctx, &config));
+            }
+        }
+    }
+    result
+}
+
+/// Creates a topic, or only finds out whether it could be created.
+async fn create_one(
+    ctx: &Ctx,
+    asked: &CreatableTopic,
+    validate_only: bool,
+) -> Result<(Uuid, StreamConfig), Refusal> {
+    let name = asked.name.as_str();
+    let partitions = partitions_asked(ctx, asked)?;
+    let mut wanted = Wanted::default();
+    for config in &asked.configs {
+        let invalid = |text| Refusal::new(ResponseError::InvalidConfig, text);
+        let known = known(&config.name).map_err(invalid)?;
+        let Some(value) = &config.value else {
+            return Err(invalid(format!("{} has no value", known.name)));
+        };
+        wanted
+            .set(known, value, configs::flush_interval(ctx))
+            .map_err(invalid)?;
+    }
+    if validate_only {
+        let wire = check(ctx, name, partitions, &wanted)?;
+        let config = admin::new_config(&ctx.shared, name, &wire).map_err(refused)?;
+        return Ok((Uuid::nil(), config));
+    }
+    let stream = create(ctx, name, partitions, &wanted).await?;
+    let config = stream.record.load().config.clone();
+    tracing::info!(topic = name, partitions, peer = %ctx.peer, "topic created");
+    Ok((topic::id_of(&stream), config))
+}
+
+/// Creates the stream of a topic.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) async fn create(
+    ctx: &Ctx,
+    name: &str,
+    partitions: i32,
+    wanted: &Wanted,
+) -> Result<Arc<Stream>, Refusal> {
+    let wire = check(ctx, name, partitions, wanted)?;
+    let created = admin::create_stream(&ctx.shared, name, &wire).await;
+    created.map_err(refused)
+}
+
+/// What is wrong with a topic to create, but for what the stream's own rules say.
+fn check(
+    ctx: &Ctx,
+    name: &str,
+    partitions: i32,
+    wanted: &Wanted,
+) -> Result<v1::StreamConfig, Refusal> {
+    if is_kafkas_own(name) {
+        let text = format!("topic \"{name}\" is Kafka's own; Kera has no such topic");
+        return Err(Refusal::new(ResponseError::InvalidRequest, text));
+    }
+    // As in Kafka, where such names would become the same name of a metric.
+    let like = name.replace('.', "_");
+    if topic::named(&ctx.shared, name).is_none()
+        && name.contains(['.', '_'])
+        && let Some(other) = visible(ctx)
+            .iter()
+            .map(|s| s.name())
+            .find(|other| other.contains(['.', '_']) && other.replace('.', "_") == like)
+    {
+        let text = format!(
+            "topic \"{}\" collides with topic \"{other}\": '.' and '_' count as one",
+            short(name)
+        );
+        return Err(Refusal::new(ResponseError::InvalidTopicException, text));
+    }
+    let count = u32::try_from(partitions).unwrap_or(0);
+    if !(1..=MAX_LANES).contains(&count) {
+        let text = format!("a topic has 1 to {MAX_LANES} partitions, not {partitions}");
+        return Err(Refusal::new(ResponseError::InvalidPartitions, text));
+    }
+    wanted
+        .for_creation(count)
+        .map_err(|text| Refusal::new(ResponseError::InvalidConfig, text))
+}
+
+/// A stream's refusal of settings is one of a topic's configs.
+fn refused(error: kera_protocol::error::WireError) -> Refusal {
+    let mut refusal = Refusal::from(error);
+    if refusal.code == ResponseError::InvalidRequest.code() {
+        refusal.code = ResponseError::InvalidConfig.code();
+    }
+    refusal
+}
+
+/// How many partitions a topic is to have, by number or by the assignments of its replicas.
+fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
+    if !asked.assignments.is_empty() {
+        if asked.num_partitions != -1 || asked.replication_factor != -1 {
+            return Err(Refusal::new(
+                ResponseError::InvalidRequest,
+                "replicas are assigned, so number of partitions and replication factor must be -1",
+            ));
+        }
+        return assigned(&asked.assignments);
+    }
+    if !matches!(asked.replication_factor, -1 | 1) {
+        let text = format!(
+            "replication factor {} is not possible: there is one broker, use 1 or -1",
+            asked.replication_factor
+        );
+        return Err(Refusal::new(ResponseError::InvalidReplicationFactor, text));
+    }
+    Ok(match asked.num_partitions {
+        -1 => ctx.settings.default_partitions,
+        count => count,
+    })
+}
+
+fn assigned(assignments: &[CreatableReplicaAssignment]) -> Result<i32, Refusal> {
+    let invalid = |text: String| Refusal::new(ResponseError::InvalidReplicaAssignment, text);
+    let mut indexes: Vec<i32> = assignments.iter().map(|a| a.partition_index).collect();
+    indexes.sort_unstable();
+    if !indexes.iter().copied().eq(0..indexes.len() as i32) {
+        let text = "the partitions with assigned replicas must be 0, 1, 2 and so on, each once";
+        return Err(invalid(text.to_owned()));
+    }
+    if let Some(wrong) = assignments.iter().find(|a| a.broker_ids != [broker_id()]) {
+        return Err(invalid(format!(
+            "partition {} is assigned to other brokers than {}, which is the only one",
+            wrong.partition_index,
+            broker_id().0
+        )));
+    }
+    Ok(indexes.len() as i32)
+}
+
+/// Deletes topics by name or id, each by itself.
+pub(crate) async fn delete_topics(
+    ctx: &Ctx,
+    version: i16,
+    request: DeleteTopicsRequest,
+) -> DeleteTopicsResponse {
+    let mut asked: Vec<(Option<TopicName>, Uuid)> = Vec::new();
+    if version >= BY_ID_FROM {
+        asked.extend(request.topics.into_iter().map(|t| (t.name, t.topic_id)));
+    } else {
+        let names = request.topic_names.into_iter();
+        asked.extend(names.map(|name| (Some(name), Uuid::nil())));
+    }
+    let names = asked.iter().filter_map(|(name, _)| name.as_ref());
+    let doubled = doubled(names.map(|name| name.as_str()));
+    let mut responses = Vec::with_capacity(asked.len());
+    for (name, id) in asked {
+        let mut result = DeletableTopicResult::default().with_name(name.clone());
+        if version >= BY_ID_FROM {
+            result.topic_id = id;
+        }
+        let twice = name.as_ref().filter(|n| doubled.contains(n.as_str()));
+        let outcome = match twice {
+            None => delete_one(ctx, name.as_ref(), id).await,
+            Some(name) => Err(named_twice(name)),
+        };
+        match outcome {
+            Ok(stream) => {
+                tracing::info!(topic = %stream.name(), peer = %ctx.peer, "topic deleted");
+                result.name = Some(TopicName(text(stream.name())));
+                if version >= BY_ID_FROM {
+                    result.topic_id = topic::id_of(&stream);
+                }
+            }
+            Err(refusal) => {
+                result.error_code = refusal.code;
+                if version >= TEXTS_FROM {
+                    result.error_message = Some(refusal.text());
+                }
+            }
+        }
+        responses.push(result);
+    }
+    DeleteTopicsResponse::default().with_responses(responses)
+}
+
+async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc<Stream>, Refusal> {
+    let stream = match name {
+        Some(_) if !id.is_nil() => {
+            return Err(Refusal::new(
+                ResponseError::InvalidRequest,
+                "a topic to delete is named by its name or by its id, not by both",
+            ));
+        }
+        Some(name) => topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?,
+        None => topic::with_id(&ctx.shared, id).ok_or_else(|| {
+            let text = format!("no topic has the id {id}");
+            Refusal::new(ResponseError::UnknownTopicId, text)
+        })?,
+    };
+    match admin::delete_stream(&ctx.shared, &stream).await {
+        Ok(()) => Ok(stream),
+        // Another client was faster.
+        Err(_) if ctx.shared.catalog.get(stream.id()).is_none() => {
+            Err(Refusal::no_topic(&stream.name()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Adds partitions: lanes to each streamlet, so that there are always a multiple of the streamlets.
+pub(crate) async fn create_partitions(
+    ctx: &Ctx,
+    _version: i16,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
+    let doubled = doubled(request.topics.iter().map(|t| t.name.as_str()));
+    let mut results = Vec::with_capacity(request.topics.len());
+    let mut told = std::collections::HashSet::new();
+    for asked in &request.topics {
+        let name = asked.name.as_str();
+        let outcome = if doubled.contains(name) {
+            if !told.insert(name) {
+                continue;
+            }
+            Err(named_twice(name))
+        } else {
+            grow(ctx, asked, request.validate_only).await
+        };
+        let mut result = CreatePartitionsTopicResult::default()
+            .with_name(asked.name.clone())
+            .with_error_message(None);
+        if let Err(refusal) = outcome {
+            result.error_code = refusal.code;
+            result.error_message = Some(refusal.text());
+        }
+        results.push(result);
+    }
+    CreatePartitionsResponse::default().with_results(results)
+}
+
+async fn grow(
+    ctx: &Ctx,
+    asked: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), Refusal> {
+    let name = asked.name.as_str();
+    let stream = topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?;
+    let config = stream.record.load().config.clone();
+    let lanes = lanes_for(name, &config, asked.count)?;
+    if let Some(assignments) = &asked.assignments {
+        let added = i64::from(asked.count) - i64::from(config.streamlets * config.lanes);
+        assigned_alike(assignments, added)?;
+    }
+    let wire = v1::StreamConfig {
+        lanes: Some(lanes),
+        // What each partition keeps stays the same.
+        retention_bytes: (config.retention_bytes > 0).then(|| {
+            let each = config.retention_bytes / u64::from(config.lanes);
+            each.saturating_mul(lanes.into()).min(i64::MAX as u64)
+        }),
+        ..v1::StreamConfig::default()
+    };
+    if validate_only {
+        admin::altered_config(&ctx.shared, &stream, &wire)?;
+        return Ok(());
+    }
+    admin::alter_stream(&ctx.shared, &stream, &wire).await?;
+    tracing::info!(topic = name, partitions = asked.count, peer = %ctx.peer, "partitions added");
+    Ok(())
+}
+
+/// How many lanes each streamlet must have for `count` partitions.
+fn lanes_for(name: &str, config: &StreamConfig, count: i32) -> Result<u32, Refusal> {
+    let invalid = |text: String| Err(Refusal::new(ResponseError::InvalidPartitions, text));
+    let present = config.streamlets * config.lanes;
+    let wanted = u32::try_from(count).unwrap_or(0);
+    if wanted <= present {
+        return invalid(format!(
+            "topic \"{name}\" has {present} partitions; {count} is not more"
+        ));
+    }
+    let step = config.streamlets;
+    if wanted.is_multiple_of(step) && wanted <= MAX_LANES {
+        return Ok(wanted / step);
+    }
+    let most = MAX_LANES / step * step;
+    if present + step > most {
+        return invalid(format!(
+            "topic \"{name}\" has {present} partitions and can have no more"
+        ));
+    }
+    let below = (wanted / step * step).clamp(present + step, most);
+    let above = wanted.div_ceil(step).saturating_mul(step).min(most);
+    let nearest = if wanted.abs_diff(below) <= wanted.abs_diff(above) {
+        below
+    } else {
+        above
+    };
+    invalid(format!(
+        "topic \"{name}\" grows by {step} partitions at a time, to {most} at most: {count} is not possible, the nearest is {nearest}"
+    ))
+}
+
+fn assigned_alike(assignments: &[CreatePartitionsAssignment], added: i64) -> Result<(), Refusal> {
+    let fits = assignments.len() as i64 == added
+        && assignments.iter().all(|a| a.broker_ids == [broker_id()]);
+    if fits {
+        return Ok(());
+    }
+    let text = format!(
+        "the assignments must name broker {} for each of the {added} partitions that are added",
+        broker_id().0
+    );
+    Err(Refusal::new(ResponseError::InvalidReplicaAssignment, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nearest(streamlets: u32, lanes: u32, count: i32) -> String {
+        let config = StreamConfig {
+            streamlets,
+            lanes,
+            ..StreamConfig::default()
+        };
+        match lanes_for("t", &config, count) {
+            Ok(lanes) => format!("{lanes} lanes"),
+            Err(refusal) => {
+                assert_eq!(refusal.code, ResponseError::InvalidPartitions.code());
+                refusal.message
+            }
+        }
+    }
+
+    #[test]
+    fn partitions_grow_by_whole_lanes() {
+        assert_eq!(nearest(4, 1, 8), "2 lanes");
+        assert_eq!(nearest(1, 3, 4), "4 lanes");
+        for (count, expected) in [(5, 8), (9, 8), (10, 8), (11, 12), (70_000, 65_536)] {
+            let text = nearest(4, 1, count);
+            assert!(
+                text.ends_with(&format!("nearest is {expected}")),
+                "{count}: {text}"
+            );
+        }
+        for count in [4, 3, 0, -1] {
+            assert!(nearest(4, 1, count).contains("not more"));
+        }
+        assert!(nearest(40_000, 1, 80_000).contains("no more"));
+    }
+}

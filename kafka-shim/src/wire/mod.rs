@@ -1,0 +1,8 @@
+//! Requests as bytes: finding the way in them without allocating what the peer claims.
+
+pub mod probe;
+pub mod reader;
+pub mod request;
+pub mod schema;
+pub mod walk;
+pub mod writer;

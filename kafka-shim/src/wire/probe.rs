@@ -1,0 +1,79 @@
+//! Decodes any request and forgets it: for tests and the fuzz target, which need no more than to
+//! know that the codec neither panics nor takes too much.
+
+use bytes::Bytes;
+use kafka_protocol::messages::{
+    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
+    DescribeTopicPartitionsRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
+    ListGroupsRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
+    OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
+    SyncGroupRequest,
+};
+use kafka_protocol::protocol::Decodable;
+
+use crate::fetch;
+use crate::produce;
+
+/// What the codec says about the body of a request: how many bytes are left behind it, or what it
+/// takes offence at. Give it only what [`super::walk::walk`] has accepted: the codec aborts the process
+/// over some others.
+///
+/// # Errors
+/// What the codec says, or that it is not asked about this API.
+pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, String> {
+    macro_rules! decode_as {
+        ($($key:literal $request:ty,)*) => {
+            match api_key {
+                $( $key => {
+                    let decoded = <$request>::decode(&mut body, version);
+                    decoded.map(drop).map_err(|error| error.to_string())
+                } )*
+                _ => Err(format!("api key {api_key} has no codec here")),
+            }
+        };
+    }
+    let decoded: Result<(), String> = decode_as! {
+        0 ProduceRequest,
+        1 FetchRequest,
+        2 ListOffsetsRequest,
+        3 MetadataRequest,
+        8 OffsetCommitRequest,
+        9 OffsetFetchRequest,
+        10 FindCoordinatorRequest,
+        11 JoinGroupRequest,
+        12 HeartbeatRequest,
+        13 LeaveGroupRequest,
+        14 SyncGroupRequest,
+        15 DescribeGroupsRequest,
+        16 ListGroupsRequest,
+        18 ApiVersionsRequest,
+        19 CreateTopicsRequest,
+        20 DeleteTopicsRequest,
+        21 DeleteRecordsRequest,
+        22 InitProducerIdRequest,
+        23 OffsetForLeaderEpochRequest,
+        32 DescribeConfigsRequest,
+        33 AlterConfigsRequest,
+        35 DescribeLogDirsRequest,
+        37 CreatePartitionsRequest,
+        42 DeleteGroupsRequest,
+        44 IncrementalAlterConfigsRequest,
+        47 OffsetDeleteRequest,
+        60 DescribeClusterRequest,
+        75 DescribeTopicPartitionsRequest,
+    };
+    decoded.map(|()| body.len())
+}
+
+/// Whether the readers of the two requests that the codec does not read take `body`; true for all
+/// others. What [`super::walk::walk`] accepts they must take.
+pub fn is_read_by_hand(api_key: i16, version: i16, body: &[u8]) -> bool {
+    match api_key {
+        0 => produce::ProduceRequest::parse(body, version).is_ok(),
+        1 => fetch::FetchRequest::parse(body, version).is_ok(),
+        _ => true,
+    }
+}

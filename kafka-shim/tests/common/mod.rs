@@ -1,0 +1,187 @@
+//! A broker in this process, with a Kafka listener, and a client that speaks the protocol by hand.
+#![allow(dead_code)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use kafka_protocol::messages::{ApiKey, RequestHeader, ResponseHeader};
+use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, StrBytes};
+use kera_broker::Broker;
+use kera_broker::config::BrokerConfig;
+use kera_metadata::{StreamConfig, StreamRecord};
+use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Nothing here takes as long; a test that waits for ever fails instead.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A broker and where Kafka clients find it.
+pub struct World {
+    pub broker: Broker,
+    pub kafka: SocketAddr,
+    pub dir: TempDir,
+}
+
+impl World {
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// Starts a broker with a configuration that `change` has changed.
+    pub async fn with(change: impl FnOnce(&mut BrokerConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self::at(dir, change).await
+    }
+
+    /// Starts a broker on a data directory.
+    pub async fn at(dir: TempDir, change: impl FnOnce(&mut BrokerConfig)) -> Self {
+        let mut config = BrokerConfig {
+            data_dir: dir.path().join("data"),
+            ..BrokerConfig::default()
+        };
+        config.server.listen = "127.0.0.1:0".into();
+        config.http.listen = None;
+        config.memory.pool = 256 << 20;
+        config.kafka.listen = vec!["127.0.0.1:0".into()];
+        change(&mut config);
+        let broker = Broker::start(config).await.unwrap();
+        let listeners = kera_kafka_shim::start(broker.shared().clone())
+            .await
+            .unwrap();
+        Self {
+            kafka: listeners.addresses[0],
+            broker,
+            dir,
+        }
+    }
+
+    /// Creates a stream.
+    pub fn create(&self, name: &str, config: StreamConfig) {
+        let record = StreamRecord::new(name, config, 1);
+        self.broker.shared().create_stream(record).unwrap();
+    }
+
+    /// A stream of `partitions` partitions with the other settings as they are by default.
+    pub fn topic(&self, name: &str, partitions: u32) {
+        self.create(
+            name,
+            StreamConfig {
+                streamlets: partitions,
+                ..StreamConfig::default()
+            },
+        );
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::connect(self.kafka).await
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    next: i32,
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Self {
+        Self {
+            stream: TcpStream::connect(address).await.unwrap(),
+            next: 0,
+        }
+    }
+
+    /// Sends a request without waiting for the reply; returns its correlation.
+    pub async fn send<Q: Encodable + HeaderVersion>(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        request: &Q,
+    ) -> i32 {
+        self.next += 1;
+        let mut out = BytesMut::new();
+        out.put_i32(0);
+        let header = RequestHeader::default()
+            .with_request_api_key(api as i16)
+            .with_request_api_version(version)
+            .with_correlation_id(self.next)
+            .with_client_id(Some(StrBytes::from_static_str("test")));
+        header.encode(&mut out, Q::header_version(version)).unwrap();
+        request.encode(&mut out, version).unwrap();
+        let length = out.len() as i32 - 4;
+        out[..4].copy_from_slice(&length.to_be_bytes());
+        self.stream.write_all(&out).await.unwrap();
+        self.next
+    }
+
+    /// Receives one reply as it is.
+    pub async fn frame(&mut self) -> std::io::Result<Bytes> {
+        let read = async {
+            let length = self.stream.read_i32().await?;
+            let mut frame = vec![0; length as usize];
+            self.stream.read_exact(&mut frame).await?;
+            Ok(Bytes::from(frame))
+        };
+        tokio::time::timeout(PATIENCE, read)
+            .await
+            .expect("no reply")
+    }
+
+    /// Receives the reply to the request of a correlation.
+    pub async fn receive<R: Decodable>(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        correlation: i32,
+    ) -> R {
+        let mut frame = self.frame().await.unwrap();
+        let header = ResponseHeader::decode(&mut frame, api.response_header_version(version));
+        assert_eq!(header.unwrap().correlation_id, correlation);
+        let reply = R::decode(&mut frame, version).unwrap();
+        assert_eq!(frame.remaining(), 0, "bytes behind the reply");
+        reply
+    }
+
+    /// One request, one reply.
+    pub async fn call<Q: Encodable + HeaderVersion, R: Decodable>(
+        &mut self,
+        api: ApiKey,
+        version: i16,
+        request: &Q,
+    ) -> R {
+        let correlation = self.send(api, version, request).await;
+        self.receive(api, version, correlation).await
+    }
+
+    /// Waits until the broker closes the connection.
+    pub async fn closed(&mut self) -> bool {
+        let mut byte = [0];
+        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut byte)).await;
+        matches!(read.expect("still open"), Ok(0) | Err(_))
+    }
+}
+
+/// A batch of records that hold `prefix` and their number.
+pub fn batch(
+    prefix: &str,
+    records: usize,
+    compression: Compression,
+    stamp: ProducerStamp,
+) -> Bytes {
+    let mut builder = BatchBuilder::new();
+    for number in 0..records {
+        let value = format!("{prefix}{number}");
+        builder
+            .push(&NewRecord {
+                key: Some(b"k"),
+                value: Some(value.as_bytes()),
+                headers: &[],
+                timestamp: 1_000 + number as i64,
+            })
+            .unwrap();
+    }
+    builder.finish(compression, stamp).unwrap()
+}

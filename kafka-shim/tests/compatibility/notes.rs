@@ -1,0 +1,137 @@
+//! What the tables of docs/kafka-compatibility.md say beside the numbers.
+
+/// How far an API that is served is supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Whole, with something worth knowing.
+    Whole,
+    /// Something is missing.
+    Partly,
+}
+
+use Support::{Partly, Whole};
+
+/// What is missing or worth knowing; an API without a line here is served whole.
+pub const NOTES: &[(i16, Support, &str)] = &[
+    (
+        0,
+        Partly,
+        "versions 0 to 2 are advertised and refused, as librdkafka does not compress otherwise; no transactions",
+    ),
+    (
+        1,
+        Partly,
+        "no followers; everything readable is committed, so `read_committed` reads what `read_uncommitted` does; a session belongs to its connection",
+    ),
+    (
+        2,
+        Whole,
+        "nothing is tiered: the earliest local offset is the earliest, and no offset is tiered",
+    ),
+    (3, Partly, "authorized operations are not told"),
+    (10, Partly, "coordinators of groups, not of transactions"),
+    (
+        15,
+        Whole,
+        "groups of Kafka's clients; `kera group` shows all",
+    ),
+    (
+        16,
+        Whole,
+        "groups of Kafka's clients; `kera group` shows all",
+    ),
+    (
+        19,
+        Partly,
+        "replication factor 1, or -1 for the broker's; replicas may be assigned to node 1 only",
+    ),
+    (22, Partly, "for idempotence; a transactional id is refused"),
+    (32, Partly, "of topics and of the broker"),
+    (33, Partly, "of topics; the broker's are read-only"),
+    (35, Whole, "the data directory is the one log directory"),
+    (37, Partly, "to multiples of the topic's streamlets"),
+    (44, Partly, "of topics; the broker's are read-only"),
+    (
+        60,
+        Partly,
+        "brokers; there are no separate controllers; authorized operations are not told",
+    ),
+];
+
+/// The APIs of Kafka 4 that are not served, and why.
+pub const ABSENT: &[(i16, &str, &str)] = &[
+    (17, "SaslHandshake", AUTHENTICATION),
+    (24, "AddPartitionsToTxn", TRANSACTIONS),
+    (25, "AddOffsetsToTxn", TRANSACTIONS),
+    (26, "EndTxn", TRANSACTIONS),
+    (27, "WriteTxnMarkers", TRANSACTIONS),
+    (28, "TxnOffsetCommit", TRANSACTIONS),
+    (29, "DescribeAcls", ACCESS),
+    (30, "CreateAcls", ACCESS),
+    (31, "DeleteAcls", ACCESS),
+    (34, "AlterReplicaLogDirs", "one data directory"),
+    (36, "SaslAuthenticate", AUTHENTICATION),
+    (38, "CreateDelegationToken", AUTHENTICATION),
+    (39, "RenewDelegationToken", AUTHENTICATION),
+    (40, "ExpireDelegationToken", AUTHENTICATION),
+    (41, "DescribeDelegationToken", AUTHENTICATION),
+    (43, "ElectLeaders", REPLICAS),
+    (45, "AlterPartitionReassignments", REPLICAS),
+    (46, "ListPartitionReassignments", REPLICAS),
+    (48, "DescribeClientQuotas", "no quotas"),
+    (49, "AlterClientQuotas", "no quotas"),
+    (50, "DescribeUserScramCredentials", AUTHENTICATION),
+    (51, "AlterUserScramCredentials", AUTHENTICATION),
+    (52, "Vote", BETWEEN),
+    (53, "BeginQuorumEpoch", BETWEEN),
+    (54, "EndQuorumEpoch", BETWEEN),
+    (55, "DescribeQuorum", "no quorum of controllers"),
+    (56, "AlterPartition", BETWEEN),
+    (57, "UpdateFeatures", "no versions of features to change"),
+    (58, "Envelope", BETWEEN),
+    (59, "FetchSnapshot", BETWEEN),
+    (61, "DescribeProducers", "not yet"),
+    (62, "BrokerRegistration", BETWEEN),
+    (63, "BrokerHeartbeat", BETWEEN),
+    (64, "UnregisterBroker", "one broker"),
+    (65, "DescribeTransactions", TRANSACTIONS),
+    (66, "ListTransactions", TRANSACTIONS),
+    (67, "AllocateProducerIds", BETWEEN),
+    (68, "ConsumerGroupHeartbeat", NEW_GROUPS),
+    (69, "ConsumerGroupDescribe", NEW_GROUPS),
+    (70, "ControllerRegistration", BETWEEN),
+    (71, "GetTelemetrySubscriptions", TELEMETRY),
+    (72, "PushTelemetry", TELEMETRY),
+    (73, "AssignReplicasToDirs", BETWEEN),
+    (74, "ListConfigResources", "not yet"),
+    (76, "ShareGroupHeartbeat", SHARE),
+    (77, "ShareGroupDescribe", SHARE),
+    (78, "ShareFetch", SHARE),
+    (79, "ShareAcknowledge", SHARE),
+    (80, "AddRaftVoter", BETWEEN),
+    (81, "RemoveRaftVoter", BETWEEN),
+    (82, "UpdateRaftVoter", BETWEEN),
+    (83, "InitializeShareGroupState", SHARE),
+    (84, "ReadShareGroupState", SHARE),
+    (85, "WriteShareGroupState", SHARE),
+    (86, "DeleteShareGroupState", SHARE),
+    (87, "ReadShareGroupStateSummary", SHARE),
+    (88, "StreamsGroupHeartbeat", STREAMS),
+    (89, "StreamsGroupDescribe", STREAMS),
+    (90, "DescribeShareGroupOffsets", SHARE),
+    (91, "AlterShareGroupOffsets", SHARE),
+    (92, "DeleteShareGroupOffsets", SHARE),
+];
+
+const AUTHENTICATION: &str = "no authentication yet";
+const ACCESS: &str = "no access control yet";
+const TRANSACTIONS: &str = "no transactions yet";
+const REPLICAS: &str = "one replica";
+const BETWEEN: &str = "between Kafka's own brokers and controllers";
+const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
+const TELEMETRY: &str = "metrics of clients are not collected";
+const SHARE: &str = "no share groups";
+const STREAMS: &str = "no Streams groups";
+
+/// Keys that Kafka 4 knows and the codec does not.
+pub const BEYOND_THE_CODEC: [i16; 2] = [88, 89];

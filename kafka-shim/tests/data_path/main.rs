@@ -1,0 +1,6 @@
+//! Produce and Fetch by hand, over a socket.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod fetching;
+mod producing;

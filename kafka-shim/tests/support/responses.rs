@@ -1,0 +1,72 @@
+//! Decodes the reply to a request of any API.
+
+use bytes::Bytes;
+use kafka_protocol::messages::{
+    AlterConfigsResponse, ApiKey, ApiVersionsResponse, CreatePartitionsResponse,
+    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
+    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
+    DescribeLogDirsResponse, DescribeTopicPartitionsResponse, FetchResponse,
+    FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse,
+    InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListGroupsResponse,
+    ListOffsetsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
+    OffsetFetchResponse, OffsetForLeaderEpochResponse, ProduceResponse, ResponseHeader,
+    SyncGroupResponse,
+};
+use kafka_protocol::protocol::Decodable;
+
+/// The correlation of a reply, and the body in the form in which it is debugged.
+///
+/// # Panics
+/// If it is no reply of this API and version, or has bytes behind it.
+pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
+    let api = ApiKey::try_from(api_key).expect("an API");
+    let header = ResponseHeader::decode(&mut reply, api.response_header_version(version));
+    let correlation = header.expect("a header").correlation_id;
+    macro_rules! decode_as {
+        ($($name:ident $response:ty,)*) => {
+            match api {
+                $( ApiKey::$name => {
+                    <$response>::decode(&mut reply, version).map(|body| format!("{body:?}"))
+                } )*
+                _ => panic!("no replies of {api:?} are known here"),
+            }
+        };
+    }
+    let body = decode_as! {
+        Produce ProduceResponse,
+        Fetch FetchResponse,
+        ListOffsets ListOffsetsResponse,
+        Metadata MetadataResponse,
+        OffsetCommit OffsetCommitResponse,
+        OffsetFetch OffsetFetchResponse,
+        FindCoordinator FindCoordinatorResponse,
+        JoinGroup JoinGroupResponse,
+        Heartbeat HeartbeatResponse,
+        LeaveGroup LeaveGroupResponse,
+        SyncGroup SyncGroupResponse,
+        DescribeGroups DescribeGroupsResponse,
+        ListGroups ListGroupsResponse,
+        ApiVersions ApiVersionsResponse,
+        CreateTopics CreateTopicsResponse,
+        DeleteTopics DeleteTopicsResponse,
+        DeleteRecords DeleteRecordsResponse,
+        InitProducerId InitProducerIdResponse,
+        OffsetForLeaderEpoch OffsetForLeaderEpochResponse,
+        DescribeConfigs DescribeConfigsResponse,
+        AlterConfigs AlterConfigsResponse,
+        DescribeLogDirs DescribeLogDirsResponse,
+        CreatePartitions CreatePartitionsResponse,
+        DeleteGroups DeleteGroupsResponse,
+        IncrementalAlterConfigs IncrementalAlterConfigsResponse,
+        OffsetDelete OffsetDeleteResponse,
+        DescribeCluster DescribeClusterResponse,
+        DescribeTopicPartitions DescribeTopicPartitionsResponse,
+    };
+    let body = body.unwrap_or_else(|error| panic!("{api:?} version {version}: {error}"));
+    assert!(
+        reply.is_empty(),
+        "{api:?} version {version}: {} bytes behind the reply {body}",
+        reply.len()
+    );
+    (correlation, body)
+}

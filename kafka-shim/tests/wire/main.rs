@@ -1,0 +1,14 @@
+//! What a broker makes of clients that are odd, broken or hostile, over sockets.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connection;
+#[path = "../support/dice.rs"]
+mod dice;
+#[path = "../support/messages.rs"]
+mod messages;
+mod random;
+#[path = "../support/requests.rs"]
+mod requests;
+#[path = "../support/responses.rs"]
+mod responses;
