@@ -181,8 +181,16 @@ impl GroupWriter {
         filling: bool,
     ) -> Result<Vec<ChunkWriter>, GroupFull> {
         let least = usize::from(filling);
-        let short = self.pool.used() / 3 >= self.pool.limit() / 4;
-        let keep = if short { least } else { keep.max(least) };
+        let (used, limit) = (self.pool.used(), self.pool.limit());
+        // What is kept is for readers at the tail. With many lanes a little of each is much in all,
+        // and the system's page cache holds the same bytes.
+        let keep = if used / 3 >= limit / 4 {
+            least
+        } else if used >= limit / 8 {
+            keep.min(1).max(least)
+        } else {
+            keep.max(least)
+        };
         self.group.window.lock().evict(keep);
         let mut taken = Vec::with_capacity(need);
         while taken.len() < need {

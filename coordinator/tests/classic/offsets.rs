@@ -50,6 +50,26 @@ fn commits_of_members_and_of_others() {
 }
 
 #[test]
+fn a_commit_of_nothing_forgets() {
+    let mut w = World::new();
+    let ids = w.stable(1);
+    assert_eq!(w.commit(&ids[0], 1, &[(0, 2), (1, 7)]), Ok(()));
+    let mut request = w.commit_request(&ids[0], 1, &[(0, 0), (2, 0), (0, 0)]);
+    for each in &mut request.offsets {
+        each.offset = None;
+    }
+    let Reply::Committed(results) = w.call(Request::Commit(request)) else {
+        panic!("expected results");
+    };
+    assert_eq!(results, [Ok(()), Ok(()), Ok(())]);
+    let left: Vec<u32> = w.fetch().iter().map(|(partition, _)| *partition).collect();
+    assert_eq!(left, [1]);
+    w.restart();
+    let left: Vec<u32> = w.fetch().iter().map(|(partition, _)| *partition).collect();
+    assert_eq!(left, [1], "also after a restart");
+}
+
+#[test]
 fn metadata_and_numbers_of_offsets_are_bounded() {
     let mut limits = kera_coordinator::Limits::default();
     limits.classic.offsets = 2;

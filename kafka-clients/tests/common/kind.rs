@@ -145,8 +145,8 @@ impl Kind {
         match self {
             Self::Java | Self::Java3 => tools::missing(&["java", "javac", "mvn"]),
             Self::Librdkafka => None,
-            Self::FranzGo | Self::Sarama => tools::missing(&["go"]),
-            Self::KafkaPython | Self::Aiokafka | Self::Confluent => tools::missing(&["python3"]),
+            Self::FranzGo | Self::Sarama => tools::missing_go(),
+            Self::KafkaPython | Self::Aiokafka | Self::Confluent => tools::missing_python(),
             Self::Kafkajs => tools::missing(&["node", "npm"]),
         }
     }

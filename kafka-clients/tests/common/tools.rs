@@ -48,6 +48,32 @@ pub fn missing(programs: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("needs {} (see scripts/needs.sh)", missing.join(" and ")))
 }
 
+/// As [`missing`], for Go: from 1.21 on it gets the version that a module asks for by itself.
+pub fn missing_go() -> Option<String> {
+    let output = Command::new("go").args(["env", "GOVERSION"]).output().ok();
+    let version = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let minor = version
+        .as_deref()
+        .and_then(|version| version.trim().strip_prefix("go1."))
+        .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    match minor {
+        Some(21..) => None,
+        _ => Some("needs go 1.21 or later (see scripts/needs.sh)".to_owned()),
+    }
+}
+
+/// As [`missing`], for Python with its virtual environments.
+pub fn missing_python() -> Option<String> {
+    let found = Command::new("python3")
+        .args(["-c", "import ensurepip, venv"])
+        .stderr(Stdio::null())
+        .status();
+    match found {
+        Ok(status) if status.success() => None,
+        _ => Some("needs python3 with venv (see scripts/needs.sh)".to_owned()),
+    }
+}
+
 static BUILT: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
 
 /// Runs `build` once in this process, and not at all if an earlier one did with the same sources.

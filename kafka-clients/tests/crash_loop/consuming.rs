@@ -22,6 +22,8 @@ type Held = HashMap<i32, (u64, i64)>;
 struct Watch {
     world: World,
     held: Mutex<Held>,
+    /// It leaves without committing: what it read comes again.
+    vanishes: AtomicBool,
 }
 
 impl ClientContext for Watch {}
@@ -39,7 +41,7 @@ impl Watch {
     /// Commits what was read so far. Refused where the group has gone on without this member.
     fn commit(&self, consumer: &BaseConsumer<Self>) {
         let held = self.held.lock().expect("no member panicked").clone();
-        if held.is_empty() {
+        if held.is_empty() || self.vanishes.load(Ordering::SeqCst) {
             return;
         }
         let mut list = TopicPartitionList::new();
@@ -170,8 +172,8 @@ fn run(world: &World, mut rng: StdRng, leave: &AtomicBool) {
         .config()
         .set("group.id", GROUP)
         .set("client.id", format!("member-{number}"))
-        .set("session.timeout.ms", "6000")
-        .set("heartbeat.interval.ms", "300")
+        .set("session.timeout.ms", "1000")
+        .set("heartbeat.interval.ms", "100")
         .set("partition.assignment.strategy", "range")
         .set("enable.auto.commit", "false")
         // An offset out of range would be a loss.
@@ -180,6 +182,7 @@ fn run(world: &World, mut rng: StdRng, leave: &AtomicBool) {
         .create_with_context(Watch {
             world: world.clone(),
             held: Mutex::new(HashMap::new()),
+            vanishes: AtomicBool::new(false),
         })
         .expect("a consumer can be made");
     consumer.subscribe(&[TOPIC]).expect("a topic can be named");
@@ -201,6 +204,12 @@ fn run(world: &World, mut rng: StdRng, leave: &AtomicBool) {
         since_commit = 0;
         consumer.context().commit(&consumer);
     }
+    // Half of them vanish with their work uncommitted.
+    let vanishes = rng.random_bool(0.5);
+    consumer
+        .context()
+        .vanishes
+        .store(vanishes, Ordering::SeqCst);
     consumer.context().commit(&consumer);
     consumer.context().end();
 }
