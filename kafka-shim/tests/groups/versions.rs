@@ -62,7 +62,11 @@ async fn life(client: &mut Client, wish: i16) {
         ("t", 1, -1),
     ];
     let codes = commit(client, version, id, Some(&joined), &offsets).await;
-    assert_eq!(codes, [0, 0, 3, 3, 0], "a negative offset takes a commit back");
+    assert_eq!(
+        codes,
+        [0, 0, 3, 3, 0],
+        "a negative offset takes a commit back"
+    );
     let codes = commit(client, version, id, None, &offsets).await;
     assert_eq!(codes, [25, 25, 3, 3, 25], "the group has a member");
     fetch(client, at(ApiKey::OffsetFetch), id, version >= 6).await;
