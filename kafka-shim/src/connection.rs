@@ -45,6 +45,8 @@ const MAX_PENDING: usize = 256;
 /// How often a busy connection looks at what takes too long, and an idle one.
 const LOOK_BUSY: Duration = Duration::from_millis(500);
 const LOOK_IDLE: Duration = Duration::from_secs(10);
+/// How often one that waits for others' bytes to be worked off asks again.
+const LOOK_CROWDED: Duration = Duration::from_millis(50);
 /// A connection that has received nothing for this long gives back its buffer.
 const KEEP_INPUT: Duration = Duration::from_secs(2);
 
@@ -547,6 +549,7 @@ impl Connection {
             || self.input.capacity() > 0;
         let idle = self.ctx.shared.config.server.idle_timeout;
         let pause = match busy {
+            true if self.crowded => LOOK_CROWDED,
             true => LOOK_BUSY,
             false if idle.is_zero() => LOOK_IDLE,
             false => LOOK_IDLE.min(idle).max(LOOK_BUSY),

@@ -14,6 +14,11 @@ fn parse_list(text: &str, none: &str) -> Result<Vec<String>, String> {
 }
 
 fn parse_one(text: &str) -> Result<String, String> {
+    if matches!(text, "auto" | "off") {
+        return Err(format!(
+            "`{text}` stands alone, for the whole list; beside others write an address in its place"
+        ));
+    }
     // The form of Kafka's own `listeners`, which people bring along.
     if let Some((protocol, address)) = text.split_once("://") {
         return Err(match protocol.to_ascii_uppercase().as_str() {
@@ -214,6 +219,8 @@ mod tests {
     #[test]
     fn an_address_of_another_form_gets_a_hint() {
         let problem = |text: &str| with(&[("kafka.listen", text)]).unwrap_err();
+        let alone = problem("a:1,off");
+        assert!(alone.contains("`off` stands alone"), "{alone}");
         assert!(problem("PLAINTEXT://:9092").contains("leave out `PLAINTEXT://`"));
         assert!(problem("SSL://h:9092").contains("neither encrypted nor authenticated"));
         assert!(problem("localhost").contains("write `localhost:9092`"));
