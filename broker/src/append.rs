@@ -143,7 +143,7 @@ pub enum Refused {
 ///
 /// # Errors
 /// What the first batch that is wrong is refused with.
-pub fn check(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError> {
+fn check(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError> {
     let mut rest = body;
     while !rest.is_empty() {
         let header = batch::verify(rest).map_err(|e| batch_error(streamlet, &e))?;
@@ -312,7 +312,7 @@ fn unknown_stream(id: StreamId) -> WireError {
 }
 
 /// What a batch that is wrong means to its sender.
-pub fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
+fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     let code = match error {
         BatchError::Inconsistent(_) | BatchError::BadRecord { .. } => ErrorCode::InvalidBatch,
         BatchError::UnknownCompression(_) => ErrorCode::UnsupportedCompression,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,20 +19,19 @@ use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
 use kera_protocol::v1;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use crate::append::{self, Partial, PendingAppend, Placed};
+use crate::bell::Bell;
 use crate::claims::{Claims, FRAME_WITHIN, MOST_IN_A_CROWD};
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
-use crate::inbox::{Inbox, Received};
+use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
 use crate::outbox::Outbox;
 use crate::start::Shared;
 
 /// A connection that has received nothing for this long gives back its buffer.
 const KEEP_INPUT: Duration = Duration::from_secs(2);
-/// Read from the socket before what was read is worked on.
-const READ_AHEAD: usize = 256 * 1024;
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
 const DISK_READ: usize = 1 << 20;
@@ -47,19 +46,6 @@ const SLOW_TICK: Duration = Duration::from_secs(10);
 /// Ticks after which every subscription and read is looked at, woken or not: its stream may be gone,
 /// or its lane generation may have ended.
 const LOOK_TICKS: u32 = 10;
-
-/// Wakes a connection from anywhere.
-struct Bell(Notify);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.notify_one();
-    }
-}
 
 /// What a thread that may wait has read.
 enum FromDisk {
@@ -109,7 +95,7 @@ pub struct Connection {
 impl Connection {
     /// A connection that has said hello.
     pub fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, counted: Counted) -> Self {
-        let bell = Arc::new(Bell(Notify::new()));
+        let bell = Arc::new(Bell::default());
         Self {
             stream,
             peer,
@@ -196,7 +182,7 @@ impl Connection {
                         return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()));
                     }
                 }
-                () = self.bell.0.notified() => self.quiet = false,
+                () = self.bell.rung() => self.quiet = false,
                 // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
                 () = std::future::ready(()), if !self.quiet && self.room_to_send() > 0 => {}
                 Some(read) = self.disk.1.recv() => self.take_from_disk(read),
@@ -250,10 +236,7 @@ impl Connection {
                 self.crowded = true;
                 return Ok(());
             }
-            // No more than doubled at a time: memory goes to bytes that come, not to a claim of them.
-            let room = READ_AHEAD
-                .saturating_sub(there)
-                .max(missing.min(there.max(READ_AHEAD)));
+            let room = self.input.room_for(missing);
             if room == 0 {
                 return Ok(());
             }

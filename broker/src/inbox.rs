@@ -4,6 +4,9 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+/// Read from the socket before what was read is worked on.
+pub const READ_AHEAD: usize = 256 * 1024;
+
 /// A buffer that is allocated once and whose bytes are moved only when a frame would not fit behind
 /// them: fresh pages for each read would cost more than the read.
 #[derive(Default)]
@@ -65,6 +68,15 @@ impl Inbox {
             start: 0,
             end: self.len(),
         };
+    }
+
+    /// Room for the next read, when the request at the front lacks `missing` bytes. No more than doubled
+    /// at a time: memory goes to bytes that come, not to a claim of them.
+    pub fn room_for(&self, missing: usize) -> usize {
+        let there = self.len();
+        READ_AHEAD
+            .saturating_sub(there)
+            .max(missing.min(there.max(READ_AHEAD)))
     }
 
     /// Reads what the socket has, as far as `room` more bytes fit.

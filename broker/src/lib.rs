@@ -7,6 +7,7 @@
 
 pub mod admin;
 pub mod append;
+pub mod bell;
 pub mod catalog;
 pub mod claims;
 pub mod clock;

@@ -12,7 +12,7 @@ use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -32,6 +32,8 @@ const READ_FROM_REFUSED: usize = 64 * 1024;
 /// How often an address in use is tried, and the pause between.
 const BIND_ATTEMPTS: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections the system may hold that are not accepted yet.
 const BACKLOG: u32 = 4096;
 /// Control connections handed to gRPC but not yet taken.
@@ -90,26 +92,34 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> 
     vec![control, tokio::spawn(accept(listener, to_control, shared))]
 }
 
+/// The next connection; `None` once the broker stops.
+pub async fn next(
+    listener: &TcpListener,
+    stopping: &mut watch::Receiver<bool>,
+) -> Option<(TcpStream, SocketAddr)> {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|stop| *stop) => return None,
+        };
+        match accepted {
+            Ok(accepted) => return Some(accepted),
+            Err(error) => {
+                // Out of descriptors, mostly: the queue holds the others while we wait.
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
 async fn accept(
     listener: TcpListener,
     to_control: mpsc::Sender<ControlSocket>,
     shared: Arc<Shared>,
 ) {
     let mut stopping = shared.stopping.subscribe();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|stop| *stop) => return,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of descriptors, mostly: the queue holds the others while we wait.
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
+    while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let guard = Counted::new(shared.clone());
         let open = shared.connections.load(Ordering::Relaxed);
         shared.metrics.connections_accepted.inc();

@@ -10,21 +10,21 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::append;
+use kera_broker::bell::Bell;
 use kera_broker::claims::Claims;
-use kera_broker::inbox::{Inbox, Received};
+use kera_broker::inbox::{Inbox, READ_AHEAD, Received};
 use kera_broker::listener::Counted;
 use kera_broker::outbox::Outbox;
 use kera_log_segments::group::Group;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
@@ -34,8 +34,6 @@ use crate::versions;
 use crate::wire::reader::ReadError;
 use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead};
 
-/// Read from the socket before what was read is worked on.
-const READ_AHEAD: usize = 256 * 1024;
 /// Requests other than Produce are no longer than this: nothing real comes near it.
 const MAX_OTHER_REQUEST: usize = 16 << 20;
 /// JoinGroup and SyncGroup wait for the other members of a group.
@@ -77,18 +75,6 @@ pub(crate) enum Ended {
     /// Nothing happened for too long.
     #[error("idle for too long")]
     Idle,
-}
-
-struct Bell(Notify);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.notify_one();
-    }
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Bytes, DispatchError>> + Send>>;
@@ -142,7 +128,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// A connection that was just accepted.
     pub(crate) fn new(stream: TcpStream, ctx: Ctx, counted: Counted) -> Self {
-        let bell = Arc::new(Bell(Notify::new()));
+        let bell = Arc::new(Bell::default());
         Self {
             stream,
             claims: Claims::new(ctx.shared.clone()),
@@ -226,7 +212,7 @@ impl Connection {
                         return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()).into());
                     }
                 }
-                () = self.bell.0.notified() => {}
+                () = self.bell.rung() => {}
                 settled = settle(&mut self.current) => self.take_settled(settled)?,
                 () = look.as_mut() => {
                     self.look_at_deadlines()?;
@@ -302,10 +288,7 @@ impl Connection {
                 self.crowded = true;
                 return Ok(());
             }
-            // No more than doubled at a time: memory goes to bytes that come, not to a claim of them.
-            let room = READ_AHEAD
-                .saturating_sub(there)
-                .max(missing.min(there.max(READ_AHEAD)));
+            let room = self.input.room_for(missing);
             if room == 0 {
                 return Ok(());
             }
@@ -335,7 +318,7 @@ impl Connection {
         self.serve_fetch();
         self.send_answer();
         if self.has_request() {
-            self.bell.0.notify_one();
+            self.bell.ring();
         }
         Ok(())
     }

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use kera_broker::listener::{Counted, bind, set_up};
+use kera_broker::listener::{Counted, bind, next, set_up};
 use kera_broker::metrics::Counter;
 use kera_broker::{BrokerError, Shared};
 use tokio::net::TcpListener;
@@ -13,9 +12,6 @@ use tokio::net::TcpListener;
 use crate::apis::APIS;
 use crate::connection::Connection;
 use crate::context::{Ctx, KafkaSettings, ListenerInfo};
-
-/// Pause after a connection could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listeners that serve until the broker stops.
 #[derive(Debug)]
@@ -93,20 +89,7 @@ async fn accept(
     shared: Arc<Shared>,
 ) {
     let mut stopping = shared.stopping.subscribe();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|stop| *stop) => return,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of descriptors, mostly: the queue holds the others while we wait.
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+    while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let counted = Counted::new(shared.clone());
         shared.metrics.connections_accepted.inc();
         let limit = u64::from(shared.config.server.max_connections);

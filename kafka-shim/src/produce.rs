@@ -20,10 +20,9 @@ use kera_log_segments::group::Group;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
-use uuid::Uuid;
 
 use crate::errors;
-use crate::topic;
+use crate::topic::{self, TopicRef};
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;
@@ -34,45 +33,6 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 const BY_ID: i16 = 13;
 /// The first version whose clients know zstd.
 const ZSTD: i16 = 7;
-/// Attribute bit of batches that belong to a transaction.
-const TRANSACTIONAL: i16 = 0x10;
-
-/// A topic as a request names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum TopicRef {
-    Name(Arc<str>),
-    Id(Uuid),
-}
-
-impl TopicRef {
-    /// Reads a reference as it stands in a request.
-    pub(crate) fn read(reader: &mut Reader<'_>, by_id: bool) -> Result<Self, ReadError> {
-        if by_id {
-            reader.uuid().map(Self::Id)
-        } else {
-            reader.string().map(|name| Self::Name(name.into()))
-        }
-    }
-
-    /// Writes it as it stands in replies.
-    pub(crate) fn write(&self, writer: &mut Writer<'_>) {
-        match self {
-            Self::Name(name) => writer.nullable_string(Some(name)),
-            Self::Id(id) => writer.uuid(*id),
-        }
-    }
-
-    /// Its stream, or Kafka's number for there being none.
-    pub(crate) fn find(&self, shared: &Shared) -> Result<Arc<Stream>, i16> {
-        match self {
-            Self::Name(name) => topic::named(shared, name)
-                .ok_or_else(|| ResponseError::UnknownTopicOrPartition.code()),
-            Self::Id(id) => {
-                topic::with_id(shared, *id).ok_or_else(|| ResponseError::UnknownTopicId.code())
-            }
-        }
-    }
-}
 
 /// Partitions of a topic, and where in the request their records lie.
 type Records = Vec<(i32, Range<usize>)>;
@@ -398,7 +358,7 @@ impl Placing<'_> {
         if header.total_bytes != batch.len() {
             return Err(invalid("a partition's records are more than one batch"));
         }
-        if self.transactional || header.attributes & TRANSACTIONAL != 0 {
+        if self.transactional || header.is_transactional() {
             let text =
                 "transactions are not supported; send without a transactional.id".to_string();
             return Err((ResponseError::InvalidTxnState.code(), Some(text)));

@@ -29,6 +29,15 @@ impl Refusal {
         text(self.message.clone())
     }
 
+    /// A stream's refusal of settings, which is one of a topic's configs.
+    pub(crate) fn of_settings(error: WireError) -> Self {
+        let mut refusal = Self::from(error);
+        if refusal.code == ResponseError::InvalidRequest.code() {
+            refusal.code = ResponseError::InvalidConfig.code();
+        }
+        refusal
+    }
+
     /// A topic that does not exist.
     pub(crate) fn no_topic(name: &str) -> Self {
         Self::new(

@@ -2,11 +2,53 @@
 
 use std::sync::Arc;
 
+use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
 use kera_broker::catalog::Stream;
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_streamlet::Streamlet;
 use uuid::Uuid;
+
+use crate::wire::reader::{ReadError, Reader};
+use crate::wire::writer::Writer;
+
+/// A topic as a request names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TopicRef {
+    Name(Arc<str>),
+    Id(Uuid),
+}
+
+impl TopicRef {
+    /// Reads a reference as it stands in a request.
+    pub(crate) fn read(reader: &mut Reader<'_>, by_id: bool) -> Result<Self, ReadError> {
+        if by_id {
+            reader.uuid().map(Self::Id)
+        } else {
+            reader.string().map(|name| Self::Name(name.into()))
+        }
+    }
+
+    /// Writes it as it stands in replies.
+    pub(crate) fn write(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Name(name) => writer.nullable_string(Some(name)),
+            Self::Id(id) => writer.uuid(*id),
+        }
+    }
+
+    /// Its stream, or Kafka's number for there being none.
+    pub(crate) fn find(&self, shared: &Shared) -> Result<Arc<Stream>, i16> {
+        match self {
+            Self::Name(name) => {
+                named(shared, name).ok_or_else(|| ResponseError::UnknownTopicOrPartition.code())
+            }
+            Self::Id(id) => {
+                with_id(shared, *id).ok_or_else(|| ResponseError::UnknownTopicId.code())
+            }
+        }
+    }
+}
 
 /// Partitions of a stream: streamlets times lanes.
 pub(crate) fn partitions(stream: &Stream) -> i32 {

@@ -126,7 +126,7 @@ async fn create_one(
     }
     if validate_only {
         let wire = check(ctx, name, partitions, &wanted)?;
-        let config = admin::new_config(&ctx.shared, name, &wire).map_err(refused)?;
+        let config = admin::new_config(&ctx.shared, name, &wire).map_err(Refusal::of_settings)?;
         return Ok((Uuid::nil(), config));
     }
     let stream = create(ctx, name, partitions, &wanted).await?;
@@ -147,7 +147,7 @@ pub(crate) async fn create(
 ) -> Result<Arc<Stream>, Refusal> {
     let wire = check(ctx, name, partitions, wanted)?;
     let created = admin::create_stream(&ctx.shared, name, &wire).await;
-    created.map_err(refused)
+    created.map_err(Refusal::of_settings)
 }
 
 /// What is wrong with a topic to create, but for what the stream's own rules say.
@@ -184,15 +184,6 @@ fn check(
     wanted
         .for_creation(count)
         .map_err(|text| Refusal::new(ResponseError::InvalidConfig, text))
-}
-
-/// A stream's refusal of settings is one of a topic's configs.
-fn refused(error: kera_protocol::error::WireError) -> Refusal {
-    let mut refusal = Refusal::from(error);
-    if refusal.code == ResponseError::InvalidRequest.code() {
-        refusal.code = ResponseError::InvalidConfig.code();
-    }
-    refusal
 }
 
 /// How many partitions a topic is to have, by number or by the assignments of its replicas.

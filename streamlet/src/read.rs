@@ -8,7 +8,7 @@ use kera_log_segments::read::{ReadError, ReadSpec};
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
-use crate::streamlet::{GroupView, Streamlet};
+use crate::streamlet::{GroupView, Inner, Lane, Streamlet};
 
 /// Groups named in an answer that reached a group's end.
 const DISCOVERED_GROUPS: usize = 8;
@@ -209,20 +209,23 @@ impl Streamlet {
         }
     }
 
-    /// The group that holds the ordinal, or the next one where it falls into a gap.
-    fn target(&self, lane: LaneId, from: Located) -> Result<Target, LaneReadError> {
-        let inner = self.inner.lock();
+    /// The lane, unless it does not exist or the stream is gone.
+    fn slot<'a>(&self, inner: &'a Inner, lane: LaneId) -> Result<&'a Lane, LaneReadError> {
         if self.is_deleted() {
             return Err(LaneReadError::Deleted);
         }
         let lanes = inner.lanes.len() as u32;
-        let slot = inner
-            .lanes
-            .get(lane.0 as usize)
-            .ok_or(LaneReadError::UnknownLane {
-                lane: lane.0,
-                lanes,
-            })?;
+        let slot = inner.lanes.get(lane.0 as usize);
+        slot.ok_or(LaneReadError::UnknownLane {
+            lane: lane.0,
+            lanes,
+        })
+    }
+
+    /// The group that holds the ordinal, or the next one where it falls into a gap.
+    fn target(&self, lane: LaneId, from: Located) -> Result<Target, LaneReadError> {
+        let inner = self.inner.lock();
+        let slot = self.slot(&inner, lane)?;
         let (head, log_start, ordinal) = (slot.head.ordinal(), slot.log_start, from.ordinal);
         if ordinal < log_start || ordinal > head {
             return Err(LaneReadError::OutOfRange {
@@ -345,17 +348,7 @@ impl Streamlet {
     /// What a lane holds.
     pub(crate) fn history(&self, lane: LaneId) -> Result<History, LaneReadError> {
         let inner = self.inner.lock();
-        if self.is_deleted() {
-            return Err(LaneReadError::Deleted);
-        }
-        let lanes = inner.lanes.len() as u32;
-        let slot = inner
-            .lanes
-            .get(lane.0 as usize)
-            .ok_or(LaneReadError::UnknownLane {
-                lane: lane.0,
-                lanes,
-            })?;
+        let slot = self.slot(&inner, lane)?;
         Ok(History {
             groups: slot.groups.values().cloned().collect(),
             head: slot.head.ordinal(),

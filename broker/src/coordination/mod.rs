@@ -8,7 +8,7 @@ mod host;
 mod view;
 
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use kera_coordinator::classic::{self, Listing};
@@ -19,8 +19,8 @@ use kera_protocol::partition::key_hash;
 use kera_protocol::v1;
 use kera_streamlet::Streamlet;
 use parking_lot::RwLock;
-use tokio::sync::Notify;
 
+use crate::bell::Bell;
 use crate::catalog::Stream;
 use crate::clock::now_ms;
 use crate::config::BrokerConfig;
@@ -34,14 +34,6 @@ pub const GROUPS_STREAM: &str = "_kera_groups";
 const TICK: Duration = Duration::from_millis(100);
 /// Heads that move within this time are looked at together.
 const COALESCE: Duration = Duration::from_millis(1);
-
-struct Bell(Notify);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-}
 
 /// All coordinators of this broker.
 pub struct Coordination {
@@ -57,7 +49,7 @@ impl Coordination {
     pub fn new(config: &BrokerConfig) -> Self {
         let (consumers, kafka) = (&config.consumers, &config.kafka);
         let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
-        let bell = Arc::new(Bell(Notify::new()));
+        let bell = Arc::new(Bell::default());
         Self {
             streamlets: consumers.internal_streamlets,
             limits: Limits {
@@ -144,7 +136,7 @@ impl Coordination {
         let Some((ticket, answer)) = answer else {
             return Err(loading());
         };
-        self.bell.0.notify_one();
+        self.bell.ring();
         let guard = CancelOnDrop {
             host: &host,
             ticket,
@@ -202,7 +194,7 @@ pub async fn drive(shared: Arc<Shared>) {
     loop {
         let ticked = tokio::select! {
             _ = tick.tick() => true,
-            () = coordination.bell.0.notified() => {
+            () = coordination.bell.rung() => {
                 tokio::time::sleep(COALESCE).await;
                 false
             }

@@ -40,12 +40,17 @@ pub(crate) async fn alter_configs(
     _version: i16,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse {
-    let doubled = doubled(
-        request
-            .resources
-            .iter()
-            .map(|r| (r.resource_type, &r.resource_name)),
-    );
+    let work = Work {
+        ctx,
+        whole: true,
+        validate_only: request.validate_only,
+        doubled: doubled(
+            request
+                .resources
+                .iter()
+                .map(|r| (r.resource_type, &r.resource_name)),
+        ),
+    };
     let mut responses = Vec::with_capacity(request.resources.len());
     for resource in &request.resources {
         let changes: Vec<_> = resource
@@ -58,16 +63,7 @@ pub(crate) async fn alter_configs(
             })
             .collect();
         let key = (resource.resource_type, resource.resource_name.clone());
-        let outcome = if doubled.contains(&key) {
-            Err(named_twice())
-        } else {
-            let work = Work {
-                ctx,
-                whole: true,
-                validate_only: request.validate_only,
-            };
-            work.alter(key.0, &key.1, &changes).await
-        };
+        let outcome = work.alter(&key, &changes).await;
         let mut response = AlterConfigsResourceResponse::default()
             .with_error_message(None)
             .with_resource_type(key.0)
@@ -87,26 +83,22 @@ pub(crate) async fn incremental_alter_configs(
     _version: i16,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    let doubled = doubled(
-        request
-            .resources
-            .iter()
-            .map(|r| (r.resource_type, &r.resource_name)),
-    );
+    let work = Work {
+        ctx,
+        whole: false,
+        validate_only: request.validate_only,
+        doubled: doubled(
+            request
+                .resources
+                .iter()
+                .map(|r| (r.resource_type, &r.resource_name)),
+        ),
+    };
     let mut responses = Vec::with_capacity(request.resources.len());
     for resource in &request.resources {
         let changes: Vec<_> = resource.configs.iter().map(change_of).collect();
         let key = (resource.resource_type, resource.resource_name.clone());
-        let outcome = if doubled.contains(&key) {
-            Err(named_twice())
-        } else {
-            let work = Work {
-                ctx,
-                whole: false,
-                validate_only: request.validate_only,
-            };
-            work.alter(key.0, &key.1, &changes).await
-        };
+        let outcome = work.alter(&key, &changes).await;
         let mut response = IncrementalResponse::default()
             .with_error_message(None)
             .with_resource_type(key.0)
@@ -147,10 +139,16 @@ struct Work<'a> {
     /// What is not named gets its default.
     whole: bool,
     validate_only: bool,
+    /// Resources that the request names more than once.
+    doubled: HashSet<(i8, StrBytes)>,
 }
 
 impl Work<'_> {
-    async fn alter(&self, kind: i8, name: &str, changes: &[Change<'_>]) -> Result<(), Refusal> {
+    async fn alter(&self, key: &(i8, StrBytes), changes: &[Change<'_>]) -> Result<(), Refusal> {
+        if self.doubled.contains(key) {
+            return Err(named_twice());
+        }
+        let (kind, name) = (key.0, key.1.as_str());
         match kind {
             TOPIC => self.alter_topic(name, changes).await,
             BROKER => {
@@ -193,20 +191,14 @@ impl Work<'_> {
         }
         let invalid = |text| Refusal::new(ResponseError::InvalidConfig, text);
         let wire = wanted.for_change(&present).map_err(invalid)?;
-        let refused = |error: kera_protocol::error::WireError| {
-            let mut refusal = Refusal::from(error);
-            if refusal.code == ResponseError::InvalidRequest.code() {
-                refusal.code = ResponseError::InvalidConfig.code();
-            }
-            refusal
-        };
-        let config = admin::altered_config(&self.ctx.shared, &stream, &wire).map_err(refused)?;
+        let config = admin::altered_config(&self.ctx.shared, &stream, &wire)
+            .map_err(Refusal::of_settings)?;
         if self.validate_only || config == present {
             return Ok(());
         }
         admin::alter_stream(&self.ctx.shared, &stream, &wire)
             .await
-            .map_err(refused)?;
+            .map_err(Refusal::of_settings)?;
         tracing::info!(topic = name, peer = %self.ctx.peer, "settings of a topic changed");
         Ok(())
     }

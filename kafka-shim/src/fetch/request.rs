@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kafka_protocol::messages::ApiKey;
 
-use crate::produce::TopicRef;
+use crate::topic::TopicRef;
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::request::is_flexible;
 

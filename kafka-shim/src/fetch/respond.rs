@@ -5,7 +5,7 @@ use kafka_protocol::messages::ApiKey;
 
 use super::serve::{Fetch, Part};
 use crate::errors;
-use crate::produce::TopicRef;
+use crate::topic::TopicRef;
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;
 

@@ -16,8 +16,7 @@ use kera_protocol::ids::{LaneId, Ordinal, StreamId};
 use kera_streamlet::{Located, Streamlet};
 
 use super::request::{FetchRequest, Wanted};
-use crate::produce::TopicRef;
-use crate::topic;
+use crate::topic::{self, TopicRef};
 
 /// Partitions of one session, or of one request; more than a Kafka broker would hold.
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
