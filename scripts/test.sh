@@ -10,8 +10,9 @@ cd "$(dirname "$0")/.."
 logs=${CARGO_TARGET_DIR:-$PWD/target}/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
-export KERA_SKIP_FILE=$logs/skipped
+export KERA_SKIP_FILE=$logs/skipped KERA_RETRY_FILE=$logs/tried-twice
 : >"$KERA_SKIP_FILE"
+: >"$KERA_RETRY_FILE"
 
 table=
 broken=0
@@ -51,6 +52,10 @@ summary() {
     if [ "$skipped" != 0 ]; then
         printf '\n!!! %d test(s) did NOT run here:\n' "$skipped"
         sort -u "$KERA_SKIP_FILE" | sed 's/^/!!!   /'
+    fi
+    if [ -s "$KERA_RETRY_FILE" ]; then
+        printf '\n!!! failed at first and were tried once more:\n'
+        sort -u "$KERA_RETRY_FILE" | sed 's/^/!!!   /'
     fi
     if [ "$failed" != 0 ]; then
         printf '\nFAILED: %s\n' "$broken_stages"

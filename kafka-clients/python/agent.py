@@ -1,6 +1,7 @@
 """Does with kafka-python what the test asks for: one JSON request per line, one answer per line."""
 
 import json
+import logging
 import os
 import re
 import sys
@@ -44,6 +45,8 @@ def main():
     # Nothing that a library prints may get between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    # Shown if the test fails.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     handlers = [Admins(), Producers(describe), Consumers()]
     for line in sys.stdin:
         request = json.loads(line)

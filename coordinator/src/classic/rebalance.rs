@@ -96,6 +96,13 @@ impl Coordinator {
             live.weigh();
             live.await_syncs(now_ms);
         }
+        tracing::debug!(
+            group = name,
+            generation = live.generation,
+            members = live.members.len(),
+            leader = live.leader,
+            "a generation of a consumer group begins"
+        );
         let head = Generation {
             generation: live.generation,
             protocol_type: live.protocol_type.clone(),

@@ -146,6 +146,11 @@ impl Coordinator {
         }
         live.state = GroupState::Stable;
         live.weigh();
+        tracing::debug!(
+            group = name,
+            waiting = live.members.values().filter(|m| m.sync.is_some()).count(),
+            "a consumer group is stable"
+        );
         let ids: Vec<String> = live.members.keys().cloned().collect();
         for id in ids {
             let reply = Reply::Synced(synced(live, &id));
@@ -231,6 +236,7 @@ impl Coordinator {
             else {
                 continue;
             };
+            tracing::debug!(member = id, "the client of a waiting request is gone");
             // While it waited it was alive: its session begins to run out now.
             member.seen_ms = member.seen_ms.max(now_ms);
             if member.sync == Some(ticket) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::common::session::Polled;
+use crate::common::session::{Failure, Polled};
 use crate::common::{Can, Kind, NewRecord, Read, Session, until};
 use crate::stage::{Stage, anyone, scenario};
 
@@ -15,13 +15,19 @@ struct Member {
     name: String,
     session: Session,
     last: Option<Polled>,
+    /// Why its last poll or commit failed, if it did.
+    trouble: Option<Failure>,
 }
 
 impl Member {
     /// Polls once and commits what came; the values.
     fn poll(&mut self, topic: &str) -> Vec<String> {
-        let Ok(polled) = self.session.try_poll(&self.name, 300) else {
-            return Vec::new();
+        let polled = match self.session.try_poll(&self.name, 300) {
+            Ok(polled) => polled,
+            Err(failure) => {
+                self.trouble = Some(failure);
+                return Vec::new();
+            }
         };
         let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
         for record in &polled.records {
@@ -33,7 +39,8 @@ impl Member {
             .collect();
         if !offsets.is_empty() {
             // Refused in a rebalance: the records come again.
-            let _ = self.session.try_commit(&self.name, topic, &offsets);
+            let committed = self.session.try_commit(&self.name, topic, &offsets);
+            self.trouble = committed.err();
         }
         let values = polled.records.iter().map(Read::text).collect();
         self.last = Some(polled);
@@ -43,6 +50,19 @@ impl Member {
     fn held(&self) -> BTreeSet<i32> {
         let parts = self.last.iter().flat_map(|polled| &polled.assignment);
         parts.map(|part| part.partition).collect()
+    }
+}
+
+impl Drop for Member {
+    /// In a failing test, says how far the member got.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (held, trouble) = (self.held(), &self.trouble);
+            eprintln!(
+                "member {} held {held:?}; its trouble: {trouble:?}",
+                self.name
+            );
+        }
     }
 }
 
@@ -89,6 +109,7 @@ impl<'a> Group<'a> {
             name: name.to_owned(),
             session,
             last: None,
+            trouble: None,
         });
     }
 

@@ -1,8 +1,10 @@
 //! A client in a process of its own.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
@@ -19,13 +21,19 @@ pub struct Agent {
     child: Child,
     stdin: Option<ChildStdin>,
     answers: Receiver<String>,
+    /// What it last said of itself.
+    said: Arc<Mutex<VecDeque<String>>>,
 }
+
+/// Lines that are kept of what a program says of itself.
+const SAID_LINES: usize = 200;
 
 impl Agent {
     pub fn start(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let stdout = child.stdout.take().expect("standard output is piped");
@@ -37,10 +45,23 @@ impl Agent {
                 }
             }
         });
+        let stderr = child.stderr.take().expect("standard error is piped");
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let keeps = said.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut said = keeps.lock().expect("nobody panics with it");
+                if said.len() == SAID_LINES {
+                    said.pop_front();
+                }
+                said.push_back(line);
+            }
+        });
         Self {
             stdin: child.stdin.take(),
             child,
             answers,
+            said,
         }
     }
 }
@@ -62,5 +83,14 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking()
+            && let Ok(said) = self.said.lock()
+            && !said.is_empty()
+        {
+            eprintln!("the last words of a client's program:");
+            for line in said.iter() {
+                eprintln!("    {line}");
+            }
+        }
     }
 }

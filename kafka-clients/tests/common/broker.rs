@@ -259,6 +259,7 @@ impl Kera {
                 "KERA_KAFKA_AUTO_CREATE_TOPICS",
                 self.auto_create.to_string(),
             )
+            .env("KERA_LOG_LEVEL", "debug")
             .env("KERA_KAFKA_SESSION_MIN", "500ms")
             .env("KERA_KAFKA_GROUP_INITIAL_REBALANCE_DELAY", "0ms")
             .stdin(Stdio::null())
