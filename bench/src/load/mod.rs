@@ -39,7 +39,7 @@ pub struct Plan {
     pub linger_us: u64,
     pub partitions: u32,
     pub acks: Acks,
-    /// Records a second, for an open loop.
+    /// Records a second, for an open loop; of Kera's own producer also the most that it sends.
     pub rate: Option<u64>,
 }
 

@@ -54,7 +54,7 @@ fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) 
             pace.wait(number);
         }
         let (key, value) = records.next();
-        if let Some(pace) = pace {
+        if let Some(pace) = pace.filter(|_| plan.work == Work::Latency) {
             stamp(value, pace.due(number));
         }
         let record = Record {
@@ -80,7 +80,8 @@ fn spawn_send(plan: &Plan, producer: &Producer, pace: Option<Pace>) -> JoinHandl
 async fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let producer = producer(plan).await?;
     let begin = gate.wait()?;
-    spawn_send(plan, &producer, None).await??;
+    let pace = plan.rate.map(|rate| Pace::new(begin, rate));
+    spawn_send(plan, &producer, pace).await??;
     producer.flush().await?;
     let seconds = begin.elapsed().as_secs_f64();
     let counts = producer.metrics();

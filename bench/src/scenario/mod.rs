@@ -85,6 +85,9 @@ pub enum Contender {
     Kera,
     /// Kera's own protocol, with its own clients.
     KeraNative,
+    /// The same, sending no faster than librdkafka did to Kera in the same case: what is left is the
+    /// price of the path, without that of a client which leaves the broker idle in between.
+    KeraNativePaced,
 }
 
 impl Contender {
@@ -93,6 +96,7 @@ impl Contender {
             Self::Kafka => "kafka",
             Self::Kera => "kera",
             Self::KeraNative => "kera-native",
+            Self::KeraNativePaced => "kera-native-paced",
         }
     }
 
@@ -102,21 +106,27 @@ impl Contender {
             Self::Kafka => "Apache Kafka",
             Self::Kera => "Kera",
             Self::KeraNative => "Kera, native",
+            Self::KeraNativePaced => "Kera, native, as slow",
         }
     }
 
     pub fn broker(self) -> Broker {
         match self {
             Self::Kafka => Broker::Kafka,
-            Self::Kera | Self::KeraNative => Broker::Kera,
+            Self::Kera | Self::KeraNative | Self::KeraNativePaced => Broker::Kera,
         }
     }
 
     pub fn path(self) -> ClientPath {
         match self {
             Self::Kafka | Self::Kera => ClientPath::Kafka,
-            Self::KeraNative => ClientPath::Native,
+            Self::KeraNative | Self::KeraNativePaced => ClientPath::Native,
         }
+    }
+
+    /// The contender whose throughput in a case is the pace of this one.
+    pub fn paced_by(self) -> Option<Self> {
+        (self == Self::KeraNativePaced).then_some(Self::Kera)
     }
 }
 
@@ -298,6 +308,21 @@ impl Scenario {
                 ensure!(
                     self.seconds.is_some_and(|s| s > 1),
                     "seconds is missing, or 1: the first second is not counted"
+                );
+            }
+        }
+        for (at, contender) in self.contenders.iter().enumerate() {
+            if let Some(pace) = contender.paced_by() {
+                ensure!(
+                    self.contenders[..at].contains(&pace),
+                    "{} is paced by {}, which must come before it",
+                    contender.name(),
+                    pace.name()
+                );
+                ensure!(
+                    self.work == Work::Produce,
+                    "{} can only produce",
+                    contender.name()
                 );
             }
         }

@@ -242,8 +242,8 @@ impl Session {
             let topic = self.new_topic();
             let broker = self.broker(contender)?;
             broker.create(&topic, partitions)?;
-            self.run_load(&produce, contender, &topic)?;
-            self.run_load(&consume, contender, &topic)?;
+            self.run_load(&produce, contender, &topic, None)?;
+            self.run_load(&consume, contender, &topic, None)?;
             broker.delete(&topic)?;
         }
         Ok(())
@@ -276,11 +276,22 @@ impl Session {
                     continue;
                 }
                 progress.doing(format!("{} {}", contender.name(), case.name()));
+                let pace = contender.paced_by().map(|pace| rate_of(&runs, pace));
                 let run = match prefilled.get(&contender.broker()) {
                     Some(Err(why)) => Run::failed(contender, repetition, why.clone()),
                     topic => {
                         let topic = topic.and_then(|topic| topic.as_ref().ok());
-                        self.repeat_while_noisy(case, contender, repetition, topic)
+                        match pace {
+                            Some(None) => {
+                                Run::failed(contender, repetition, "nothing gives its pace".into())
+                            }
+                            _ => self.repeat_while_noisy(
+                                case,
+                                (contender, pace.flatten()),
+                                repetition,
+                                topic,
+                            ),
+                        }
                     }
                 };
                 self.interrupt.check()?;
@@ -334,7 +345,7 @@ impl Session {
             let filled = self
                 .broker(contender)
                 .and_then(|running| running.create(&topic, case.partitions))
-                .and_then(|()| self.run_load(&fill, contender, &topic));
+                .and_then(|()| self.run_load(&fill, contender, &topic, None));
             self.interrupt.check()?;
             let filled = filled.map(|_| topic).map_err(|error| format!("{error:#}"));
             topics.insert(broker, filled);
@@ -347,7 +358,7 @@ impl Session {
     fn repeat_while_noisy(
         &mut self,
         case: &Case,
-        contender: Contender,
+        (contender, pace): (Contender, Option<u64>),
         repetition: u32,
         prefilled: Option<&String>,
     ) -> Run {
@@ -358,7 +369,7 @@ impl Session {
                 Some(topic) => topic.clone(),
                 None => self.new_topic(),
             };
-            match self.one_run(case, contender, &topic, prefilled.is_none()) {
+            match self.one_run(case, (contender, pace), &topic, prefilled.is_none()) {
                 Ok((_, others)) if others > self.noise && attempts <= self.noisy_repeats => {}
                 Ok((taken, others)) => {
                     return Run {
@@ -379,7 +390,7 @@ impl Session {
     fn one_run(
         &self,
         case: &Case,
-        contender: Contender,
+        (contender, pace): (Contender, Option<u64>),
         topic: &str,
         own_topic: bool,
     ) -> Result<(Taken, f64)> {
@@ -387,7 +398,7 @@ impl Session {
         if own_topic {
             broker.create(topic, case.partitions)?;
         }
-        let result = self.run_load(case, contender, topic);
+        let result = self.run_load(case, contender, topic, pace);
         if own_topic {
             let deleted = broker.delete(topic);
             if result.is_ok() {
@@ -396,4 +407,11 @@ impl Session {
         }
         result
     }
+}
+
+/// Records a second that a contender reached in its last run.
+fn rate_of(runs: &[Run], contender: Contender) -> Option<u64> {
+    let mut runs = runs.iter().rev().filter(|run| run.contender == contender);
+    let taken = runs.find_map(|run| run.taken.as_ref())?;
+    Some((taken.records as f64 / taken.seconds) as u64)
 }

@@ -12,12 +12,13 @@ use crate::scenario::{Case, Contender};
 
 impl Session {
     /// Runs the load of a case on a topic that exists; what it took, and the share of the cores that
-    /// others used meanwhile.
+    /// others used meanwhile. With a pace, no more records a second than that.
     pub(super) fn run_load(
         &self,
         case: &Case,
         contender: Contender,
         topic: &str,
+        pace: Option<u64>,
     ) -> Result<(Taken, f64)> {
         let running = self.broker(contender)?;
         let plan = Plan {
@@ -32,7 +33,7 @@ impl Session {
             linger_us: (case.linger_ms * 1e3).round() as u64,
             partitions: case.partitions,
             acks: case.acks,
-            rate: case.rate,
+            rate: case.rate.or(pace),
         };
         let mut loader = Loader::start(&plan, &self.interrupt)?;
         let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
