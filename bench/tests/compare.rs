@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::time::SystemTime;
 
 use serde_json::Value;
+
+mod support;
+use support::{run_in, stderr};
 
 const SCENARIOS: &str = r#"
 title = "Smoke"
@@ -54,45 +56,12 @@ fn bench(arguments: &[&Path]) -> Output {
         .expect("kera-bench can be run")
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The binary beside this test, if it is younger than all that it is made of.
-fn kera() -> Option<PathBuf> {
-    let changed = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
-    let test = std::env::current_exe().ok()?;
-    let binary = test.ancestors().nth(2)?.join("kera");
-    let built = changed(&binary)?;
-    let sources = fs::read_to_string(binary.with_extension("d")).ok()?;
-    let mut sources = sources.split_once(": ")?.1.split_whitespace();
-    let fresh = sources.all(|source| changed(Path::new(source)).is_some_and(|at| at <= built));
-    fresh.then_some(binary)
-}
-
 #[test]
 fn a_session_measures_every_case_and_reports_it() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let path = |name: &str| folder.path().join(name);
-    let (scenarios, out, document) = (path("smoke.toml"), path("smoke.json"), path("doc.md"));
-    fs::write(&scenarios, SCENARIOS).expect("written");
-    fs::write(&document, "# Figures\n\nBy hand.\n").expect("written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kera-bench"));
-    command
-        .arg("run")
-        .arg(&scenarios)
-        .arg("--out")
-        .arg(&out)
-        .arg("--document")
-        .arg(&document)
-        .arg("--data-dir")
-        .arg(path("data"))
-        // The machine is busy with other tests, which is no fault here.
-        .args(["--noise", "100"]);
-    match kera() {
-        Some(binary) => command.arg("--kera").arg(binary),
-        None => command.args(["--profile", "dev"]),
-    };
+    let (out, document) = (path("smoke.json"), path("doc.md"));
+    let mut command = run_in(folder.path(), SCENARIOS);
     let output = command.output().expect("kera-bench can be run");
     assert!(output.status.success(), "{}", stderr(&output));
 

@@ -198,6 +198,7 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let mut records = Records::new(plan.record_bytes, plan.keys);
     let begin = gate.wait()?;
     let mut heard = begin;
+    let mut sent = plan.records;
     for number in 0..plan.records {
         let (key, value) = records.next();
         let value = &*value;
@@ -210,6 +211,10 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
         if number % LOOK_EVERY == 0 {
             heard = Instant::now();
             producer.poll(Duration::ZERO);
+            if plan.is_over(begin) {
+                sent = number + 1;
+                break;
+            }
         }
     }
     finish(&producer)?;
@@ -217,8 +222,8 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     producer.poll(Duration::ZERO);
     producer.context().check()?;
     Ok(Done {
-        records: plan.records,
-        bytes: plan.records * u64::from(plan.record_bytes),
+        records: sent,
+        bytes: sent * u64::from(plan.record_bytes),
         seconds,
         mean_batch_bytes: producer.context().mean_batch_bytes(),
         latency: None,

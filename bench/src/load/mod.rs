@@ -15,10 +15,10 @@ pub use arrivals::Latency;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{Acks, ClientPath, Keys, Work};
+use crate::scenario::{Acks, ClientPath, Durability, Keys, Work};
 
 /// A run in which nothing arrives or is acknowledged for this long has failed.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -39,8 +39,22 @@ pub struct Plan {
     pub linger_us: u64,
     pub partitions: u32,
     pub acks: Acks,
+    /// What the topic promises.
+    #[serde(default)]
+    pub durability: Durability,
+    /// Sending stops after so long, even before all records are sent.
+    #[serde(default)]
+    pub most_ms: Option<u64>,
     /// Records a second, for an open loop; of Kera's own producer also the most that it sends.
     pub rate: Option<u64>,
+}
+
+impl Plan {
+    /// True if sending that began then is to stop by now.
+    fn is_over(&self, begin: Instant) -> bool {
+        let most = self.most_ms.map(Duration::from_millis);
+        most.is_some_and(|most| begin.elapsed() >= most)
+    }
 }
 
 /// What the load was.
@@ -94,6 +108,7 @@ pub fn run() -> Result<()> {
         (ClientPath::Kafka, Work::Consume) => kafka::consume(&plan, &mut gate)?,
         (ClientPath::Kafka, Work::Latency) => kafka_latency::run(&plan, &mut gate)?,
         (ClientPath::Native, work) => native::run(&plan, work, &mut gate)?,
+        (ClientPath::Nats, _) => bail!("the load for NATS is a program of its own"),
     };
     say(&Said::Done(done))?;
     // Until the harness has seen enough of this process.

@@ -17,6 +17,8 @@ use crate::scenario::Work;
 
 /// The producer's memory when few batches are open.
 const LEAST_MEMORY: usize = 64 << 20;
+/// Records between two looks at the clock.
+const LOOK_EVERY: u64 = 1024;
 
 pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Done> {
     let runtime = Runtime::new()?;
@@ -46,10 +48,15 @@ async fn producer(plan: &Plan) -> Result<Producer> {
     producer.await.context("no producer")
 }
 
-/// Sends every record, each when it is due if there is a pace.
-fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) -> Result<()> {
+/// Sends every record, each when it is due if there is a pace, or as many as there is time for; says
+/// how many that were.
+fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) -> Result<u64> {
     let mut records = Records::new(plan.record_bytes, plan.keys);
+    let begin = Instant::now();
     for number in 0..plan.records {
+        if number % LOOK_EVERY == LOOK_EVERY - 1 && plan.is_over(begin) {
+            return Ok(number);
+        }
         if let Some(pace) = pace.filter(|pace| !pace.is_due(number)) {
             pace.wait(number);
         }
@@ -69,10 +76,10 @@ fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) 
             taken => taken?,
         }
     }
-    Ok(())
+    Ok(plan.records)
 }
 
-fn spawn_send(plan: &Plan, producer: &Producer, pace: Option<Pace>) -> JoinHandle<Result<()>> {
+fn spawn_send(plan: &Plan, producer: &Producer, pace: Option<Pace>) -> JoinHandle<Result<u64>> {
     let (plan, producer, runtime) = (plan.clone(), producer.clone(), Handle::current());
     tokio::task::spawn_blocking(move || send(&plan, &producer, &runtime, pace))
 }
@@ -81,19 +88,19 @@ async fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let producer = producer(plan).await?;
     let begin = gate.wait()?;
     let pace = plan.rate.map(|rate| Pace::new(begin, rate));
-    spawn_send(plan, &producer, pace).await??;
+    let sent = spawn_send(plan, &producer, pace).await??;
     producer.flush().await?;
     let seconds = begin.elapsed().as_secs_f64();
     let counts = producer.metrics();
     ensure!(
-        counts.records_failed == 0 && counts.records_acknowledged == plan.records,
+        counts.records_failed == 0 && counts.records_acknowledged == sent,
         "{} of {} records were acknowledged",
         counts.records_acknowledged,
-        plan.records
+        sent
     );
     Ok(Done {
-        records: plan.records,
-        bytes: plan.records * u64::from(plan.record_bytes),
+        records: sent,
+        bytes: sent * u64::from(plan.record_bytes),
         seconds,
         mean_batch_bytes: mean_batch(&producer),
         latency: None,

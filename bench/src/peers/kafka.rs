@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::Started;
 use super::child::Process;
 use crate::measure::machine::first_line_of;
+use crate::scenario::ClientPath;
 
 const POM: &str = include_str!("../../peers/kafka/pom.xml");
 const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
@@ -94,10 +95,8 @@ pub fn start(build: &Path, data: &Path) -> Result<Started> {
     let runtime = first_line_of("java", &["-version"]).unwrap_or_default();
     Ok(Started {
         process,
-        kafka: address,
-        native: None,
+        addresses: [(ClientPath::Kafka, address)].into(),
         version: format!("{} ({runtime})", version()),
-        durability: "page cache, no flush before an acknowledgement",
         configuration: format!("{JVM}\n{PROPERTIES}"),
     })
 }

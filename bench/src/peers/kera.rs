@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::Started;
 use super::child::Process;
 use crate::measure::machine::first_line_of;
+use crate::scenario::ClientPath;
 
 const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
 /// How long it may take until it says where it listens.
@@ -86,10 +87,8 @@ pub fn start(binary: &Path, data: &Path) -> Result<Started> {
     let version = first_line_of(&binary_text, &["--version"]).unwrap_or_default();
     Ok(Started {
         process,
-        kafka,
-        native: Some(native),
+        addresses: [(ClientPath::Kafka, kafka), (ClientPath::Native, native)].into(),
         version: version.trim_start_matches("kera ").to_owned(),
-        durability: "ack = written: page cache, no flush before an acknowledgement",
         configuration: CONFIGURATION.to_owned(),
     })
 }

@@ -3,9 +3,14 @@
 mod child;
 mod kafka;
 mod kera;
+mod nats;
+mod tansu;
 mod topics;
 
+use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -14,17 +19,17 @@ use self::child::Process;
 pub use self::kera::binary as kera_binary;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
-use crate::scenario::{Broker, ClientPath};
+use crate::scenario::{Broker, ClientPath, Durability};
 
 /// A broker that runs.
 pub struct Running {
     pub facts: BrokerFacts,
     process: Process,
-    /// HOST:PORT for Kafka clients.
-    kafka: String,
-    /// HOST:PORT for Kera's own clients, if it has any.
-    native: Option<String>,
+    /// HOST:PORT for each kind of clients that it has.
+    addresses: BTreeMap<ClientPath, String>,
     data: PathBuf,
+    /// The program that makes load for NATS.
+    nats_load: PathBuf,
 }
 
 /// Where things are found and put.
@@ -33,43 +38,50 @@ pub struct Places {
     pub build: PathBuf,
     /// For the data of brokers; the harness has it to itself.
     pub data: PathBuf,
-    /// The `kera` binary.
-    pub kera: PathBuf,
+    /// The `kera` binary, if Kera takes part.
+    pub kera: Option<PathBuf>,
 }
 
 /// What a start gives.
 struct Started {
     process: Process,
-    kafka: String,
-    native: Option<String>,
+    addresses: BTreeMap<ClientPath, String>,
     version: String,
-    durability: &'static str,
     configuration: String,
 }
 
 impl Running {
-    /// Starts a broker on an empty directory and waits until it answers.
-    pub fn start(broker: Broker, places: &Places) -> Result<Self> {
-        let data = places.data.join(match broker {
-            Broker::Kafka => "kafka",
-            Broker::Kera => "kera",
-        });
+    /// Starts a broker on an empty directory and waits until it answers. It will be used with
+    /// `modes`.
+    pub fn start(broker: Broker, modes: &[Durability], places: &Places) -> Result<Self> {
+        let data = places.data.join(broker.name());
         std::fs::create_dir_all(&data)?;
-        if broker == Broker::Kafka {
-            kafka::fetch(&places.build)?;
+        let build = &places.build;
+        match broker {
+            Broker::Kafka => kafka::fetch(build)?,
+            Broker::Nats | Broker::NatsSynced => nats::fetch(build)?,
+            Broker::Tansu | Broker::TansuMemory => tansu::fetch(build)?,
+            Broker::Kera => {}
         }
         let begin = Instant::now();
         let started = match broker {
-            Broker::Kafka => kafka::start(&places.build, &data)?,
-            Broker::Kera => kera::start(&places.kera, &data)?,
+            Broker::Kafka => kafka::start(build, &data)?,
+            Broker::Nats | Broker::NatsSynced => nats::start(broker, build, &data)?,
+            Broker::Tansu | Broker::TansuMemory => tansu::start(broker, build, &data)?,
+            Broker::Kera => {
+                let kera = places.kera.as_deref();
+                kera::start(kera.context("there is no kera binary")?, &data)?
+            }
         };
-        let waited = topics::wait_until_up(&started.kafka);
-        waited.with_context(|| started.process.log_tail())?;
+        if let Some(kafka) = started.addresses.get(&ClientPath::Kafka) {
+            let waited = topics::wait_until_up(kafka);
+            waited.with_context(|| started.process.log_tail())?;
+        }
         let idle = Memory::of(started.process.pid())?;
         let facts = BrokerFacts {
             broker,
             version: started.version,
-            durability: started.durability.to_owned(),
+            durability: durability(broker, modes),
             configuration: started.configuration,
             start_seconds: begin.elapsed().as_secs_f64(),
             idle,
@@ -77,9 +89,9 @@ impl Running {
         Ok(Self {
             facts,
             process: started.process,
-            kafka: started.kafka,
-            native: started.native,
+            addresses: started.addresses,
             data,
+            nats_load: nats::load(build),
         })
     }
 
@@ -96,26 +108,46 @@ impl Running {
 
     /// HOST:PORT for clients of that path.
     pub fn address(&self, path: ClientPath) -> Result<&str> {
-        match path {
-            ClientPath::Kafka => Ok(&self.kafka),
-            ClientPath::Native => self
-                .native
-                .as_deref()
-                .context("the broker has no clients of its own"),
-        }
+        let address = self.addresses.get(&path);
+        let address = address.map(String::as_str);
+        address.context("the broker has no such clients")
     }
 
-    /// Makes a topic that is ready for clients.
-    pub fn create(&self, topic: &str, partitions: u32) -> Result<()> {
-        topics::create(&self.kafka, topic, partitions)
-            .with_context(|| format!("cannot create topic {topic}"))
+    /// The program that makes load for clients of that path.
+    pub fn load(&self, path: ClientPath) -> Result<Command> {
+        let program = match path {
+            ClientPath::Kafka | ClientPath::Native => std::env::current_exe()?,
+            ClientPath::Nats => self.nats_load.clone(),
+        };
+        let mut command = Command::new(program);
+        command.arg("load");
+        Ok(command)
+    }
+
+    /// Makes a topic that is ready for clients and gives that durability.
+    pub fn create(&self, topic: &str, partitions: u32, durability: Durability) -> Result<()> {
+        let created = match self.addresses.get(&ClientPath::Nats) {
+            Some(address) => nats::create(&self.nats_load, address, topic, durability),
+            None => {
+                let setting = durability.setting(self.facts.broker);
+                let address = self.address(ClientPath::Kafka)?;
+                topics::create(address, topic, partitions, setting)
+            }
+        };
+        created.with_context(|| format!("cannot create topic {topic}"))
     }
 
     /// Deletes a topic and waits until its space on the disk is given back.
     pub fn delete(&self, topic: &str) -> Result<()> {
-        topics::delete(&self.kafka, topic)
-            .with_context(|| format!("cannot delete topic {topic}"))?;
-        topics::wait_until_freed(&self.data);
+        let deleted = match self.addresses.get(&ClientPath::Nats) {
+            Some(address) => nats::delete(&self.nats_load, address, topic),
+            None => topics::delete(self.address(ClientPath::Kafka)?, topic),
+        };
+        deleted.with_context(|| format!("cannot delete topic {topic}"))?;
+        // SQLite keeps its file as large as it was.
+        if self.facts.broker != Broker::Tansu {
+            topics::wait_until_freed(&self.data);
+        }
         Ok(())
     }
 
@@ -123,4 +155,19 @@ impl Running {
     pub fn log_tail(&self) -> String {
         self.process.log_tail()
     }
+}
+
+/// What acknowledgements mean, in one line.
+fn durability(broker: Broker, modes: &[Durability]) -> String {
+    let modes = modes.iter().filter_map(|mode| {
+        let means = mode.means(broker)?;
+        Some(format!("{}: {means}", mode.name()))
+    });
+    modes.collect::<Vec<_>>().join("; ")
+}
+
+/// A port of the loopback interface that is free just now.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.port())
 }

@@ -53,14 +53,22 @@ pub fn wait_until_up(address: &str) -> Result<()> {
     }
 }
 
-/// Makes a topic and waits until every partition has a leader.
-pub fn create(address: &str, topic: &str, partitions: u32) -> Result<()> {
+/// Makes a topic, with a setting if one is given, and waits until every partition has a leader.
+pub fn create(
+    address: &str,
+    topic: &str,
+    partitions: u32,
+    setting: Option<(&str, &str)>,
+) -> Result<()> {
     let admin: AdminClient<DefaultClientContext> = config(address).create()?;
-    let new = NewTopic::new(
+    let mut new = NewTopic::new(
         topic,
         i32::try_from(partitions)?,
         TopicReplication::Fixed(1),
     );
+    if let Some((name, value)) = setting {
+        new = new.set(name, value);
+    }
     let options = AdminOptions::new()
         .request_timeout(Some(CHANGE))
         .operation_timeout(Some(CHANGE));

@@ -9,7 +9,7 @@ use crate::statistics::Summary;
 /// A column that tells cases apart.
 type Dimension = (&'static str, fn(&Case) -> String);
 
-const DIMENSIONS: [Dimension; 5] = [
+const DIMENSIONS: [Dimension; 6] = [
     ("batch", |case| case.batch.to_string()),
     ("partitions", |case| case.partitions.to_string()),
     ("acks", |case| {
@@ -17,6 +17,7 @@ const DIMENSIONS: [Dimension; 5] = [
         let consumes = case.work == Work::Consume;
         if consumes { "-" } else { case.acks.name() }.to_owned()
     }),
+    ("durability", |case| case.durability.name().to_owned()),
     ("linger", |case| format!("{} ms", case.linger_ms)),
     ("records/s", |case| {
         case.rate
@@ -143,6 +144,9 @@ fn cell(runs: &CaseRuns, contender: Contender, measure: Measure) -> String {
     if !runs.case.contenders.contains(&contender) {
         return "-".to_owned();
     }
+    if !runs.case.offers(contender) {
+        return "has no such mode".to_owned();
+    }
     let all = || runs.runs.iter().filter(|run| run.contender == contender);
     match summary(runs, contender, measure) {
         Some(summary) => {
@@ -196,7 +200,7 @@ fn memory(results: &Results) -> String {
         for group in &groups {
             let peaks = group.iter().flat_map(|runs| {
                 let contenders = runs.case.contenders.iter();
-                let ours = contenders.filter(|one| one.broker() == facts.broker);
+                let ours = contenders.filter(|one| runs.case.broker(**one) == facts.broker);
                 ours.filter_map(|&one| summary(runs, one, Measure::Memory))
             });
             let highest = Summary::of(peaks.map(|peak| peak.median)).map(|all| all.most);
@@ -205,9 +209,9 @@ fn memory(results: &Results) -> String {
         let produce = results.cases.iter();
         let produce = produce.filter(|runs| runs.case.work == Work::Produce);
         let written = produce
-            .flat_map(|runs| &runs.runs)
-            .filter(|run| run.contender.broker() == facts.broker)
-            .filter_map(|run| run.taken.as_ref())
+            .flat_map(|runs| runs.runs.iter().map(|run| (&runs.case, run)))
+            .filter(|(case, run)| case.broker(run.contender) == facts.broker)
+            .filter_map(|(_, run)| run.taken.as_ref())
             .map(|taken| taken.broker_written as f64 / taken.bytes.max(1) as f64);
         row.push(
             Summary::of(written).map_or_else(|| "-".to_owned(), |all| format!("{:.2}", all.median)),

@@ -4,7 +4,7 @@ use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::measure::process::Memory;
 use crate::results::{BrokerFacts, CaseRuns, LeftOut, Results, Run, Taken};
-use crate::scenario::{Broker, Cases, Contender, File, Measure, Target};
+use crate::scenario::{Broker, Cases, Contender, Durability, File, Measure, Target};
 
 const FILE: &str = r#"
 title = "Clients"
@@ -146,11 +146,25 @@ fn what_failed_or_was_left_out_is_said() {
         "{text}"
     );
     assert!(
-        text.contains("**Apache Kafka is left out**: no java"),
+        text.contains("**Apache Kafka was left out**: no java"),
         "{text}"
     );
     let line = text::one_line(&results.cases[1]);
     assert!(line.contains("kera") && line.contains("failed"), "{line}");
+
+    let case = &mut results.cases[0];
+    case.runs.retain(|run| run.contender == Contender::Kera);
+    let line = text::one_line(case);
+    assert!(line.contains("kafka        was left out"), "{line}");
+    case.case.durability = Durability::Memory;
+    let line = text::one_line(case);
+    assert!(line.contains("kafka        has no such mode"), "{line}");
+    let text = render(&results);
+    assert!(
+        text.contains("| 1 | memory | has no such mode | "),
+        "{text}"
+    );
+    assert!(text.contains("| 16 | written | 500 "), "{text}");
 }
 
 #[test]
@@ -186,6 +200,7 @@ fn only_the_section_changes() {
 #[test]
 fn numbers_are_readable() {
     assert_eq!(text::value(Measure::Throughput, 1_607_400.0), "1,607");
+    assert_eq!(text::value(Measure::Throughput, 446.0), "0.45");
     assert_eq!(text::value(Measure::BrokerCpu, 97.6), "98");
     assert_eq!(text::value(Measure::P99, 840.0), "0.84");
     assert_eq!(text::value(Measure::P99, 56_040.0), "56.0");

@@ -22,6 +22,7 @@ pub fn title(measure: Measure) -> &'static str {
 /// A value in the unit of [`title`].
 pub fn value(measure: Measure, value: f64) -> String {
     match measure {
+        Measure::Throughput if value < 10e3 => format!("{:.2}", value / 1e3),
         Measure::Throughput => thousands(value / 1e3),
         Measure::BrokerCpu | Measure::ClientCpu => thousands(value),
         Measure::Memory => thousands(value / 1e6),
@@ -105,6 +106,11 @@ pub fn one_line(runs: &CaseRuns) -> String {
             }
         }
         let ours = || runs.runs.iter().filter(|run| run.contender == contender);
+        if !runs.case.offers(contender) {
+            out.push_str(" has no such mode");
+        } else if ours().next().is_none() {
+            out.push_str(" was left out");
+        }
         let failed = ours().filter(|run| run.failure.is_some()).count();
         if failed > 0 {
             out.push_str(&format!(" {failed} failed"));
@@ -155,13 +161,13 @@ pub fn conditions(results: &Results) -> String {
     out.push_str(&format!("- {}\n", versions.join(", ")));
     for left_out in &results.left_out {
         out.push_str(&format!(
-            "- **{} is left out**: {}\n",
+            "- **{} was left out**: {}\n",
             left_out.broker.title(),
             left_out.why.lines().next_back().unwrap_or_default().trim()
         ));
     }
     out.push_str(&format!(
-        "\nBoth brokers run for the whole session and take turns (A B A B), {} runs each; a cell is the median (least-most). \
+        "\nAll brokers run for the whole session and take turns (A B A B), {} runs each; a cell is the median (least-most). \
          The load is a process of its own. CPU is user and system time of one process. \
          A run during which other processes used over {:.0} % of the cores was repeated; a star marks what stayed noisy.\n\n",
         results.repetitions,

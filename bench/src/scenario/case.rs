@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Acks, Contender, File, Keys, Scenario, Size, Target, Work};
+use super::{Acks, Broker, Contender, Durability, File, Keys, Scenario, Size, Target, Work};
 
 /// One combination of what a scenario lists.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
@@ -18,6 +18,12 @@ pub struct Case {
     pub linger_ms: f64,
     pub partitions: u32,
     pub acks: Acks,
+    /// What an acknowledgement is to mean.
+    #[serde(default)]
+    pub durability: Durability,
+    /// Sending stops after so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most_seconds: Option<f64>,
     /// Records a second, for an open loop.
     pub rate: Option<u64>,
     pub targets: Vec<Target>,
@@ -33,10 +39,33 @@ impl Case {
         if self.work != Work::Consume {
             name.push_str(&format!(", acks={}", self.acks.name()));
         }
+        if self.durability != Durability::Written {
+            name.push_str(&format!(", durability={}", self.durability.name()));
+        }
         if let Some(rate) = self.rate {
             name.push_str(&format!(", rate={rate}/s"));
         }
         name
+    }
+
+    /// The broker that serves a contender in this case.
+    pub fn broker(&self, contender: Contender) -> Broker {
+        match (contender.broker(), self.durability) {
+            (Broker::Nats, Durability::Synced) => Broker::NatsSynced,
+            (Broker::Tansu, Durability::Memory) => Broker::TansuMemory,
+            (broker, _) => broker,
+        }
+    }
+
+    /// True if a contender has the case's durability.
+    pub fn offers(&self, contender: Contender) -> bool {
+        self.durability.means(self.broker(contender)).is_some()
+    }
+
+    /// Those of its contenders that have its durability.
+    pub fn able(&self) -> impl Iterator<Item = Contender> {
+        let all = self.contenders.iter().copied();
+        all.filter(|&one| self.offers(one))
     }
 
     /// Bytes of all records.
@@ -61,22 +90,28 @@ impl Cases {
     }
 
     /// Those whose name contains one of `only` (or all, if that is empty), by those of `contenders`
-    /// (or all, if that is empty). Cases without contender are dropped.
+    /// (or all, if that is empty). Who takes part on request only joins every case whose work it can
+    /// do if `contenders` names it, and none otherwise. Cases without contender are dropped.
     pub fn select(mut self, only: &[String], contenders: &[Contender]) -> Self {
         self.0
             .retain(|case| only.is_empty() || only.iter().any(|text| case.name().contains(text)));
-        if !contenders.is_empty() {
-            for case in &mut self.0 {
-                case.contenders.retain(|one| contenders.contains(one));
+        for case in &mut self.0 {
+            case.contenders.retain(|one| {
+                !one.on_request() && (contenders.is_empty() || contenders.contains(one))
+            });
+            for &asked in contenders.iter().filter(|one| one.on_request()) {
+                if asked.does(case.work) && !case.contenders.contains(&asked) {
+                    case.contenders.push(asked);
+                }
             }
         }
-        self.0.retain(|case| !case.contenders.is_empty());
+        self.0.retain(|case| case.able().next().is_some());
         self
     }
 
     /// Runs of all cases.
     pub fn runs(&self, repetitions: u32) -> u64 {
-        let turns: usize = self.0.iter().map(|case| case.contenders.len()).sum();
+        let turns: usize = self.0.iter().map(|case| case.able().count()).sum();
         turns as u64 * u64::from(repetitions)
     }
 }
@@ -92,26 +127,32 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
         for &linger_ms in &scenario.linger_ms {
             for &partitions in &scenario.partitions {
                 for &acks in &scenario.acks {
-                    for &rate in &rates {
-                        let records = match rate {
-                            // Never less than what comes after the first second.
-                            Some(rate) => rate * (scenario.seconds.unwrap_or(2) / divide).max(2),
-                            None => (scenario.records.unwrap_or(1) / divide).max(1),
-                        };
-                        cases.push(Case {
-                            scenario: scenario.name.clone(),
-                            work: scenario.work,
-                            contenders: scenario.contenders.clone(),
-                            records,
-                            record_bytes: scenario.record_bytes,
-                            keys: scenario.keys,
-                            batch,
-                            linger_ms,
-                            partitions,
-                            acks,
-                            rate,
-                            targets: scenario.target.clone(),
-                        });
+                    for &durability in &scenario.durability {
+                        for &rate in &rates {
+                            let records = match rate {
+                                // Never less than what comes after the first second.
+                                Some(rate) => {
+                                    rate * (scenario.seconds.unwrap_or(2) / divide).max(2)
+                                }
+                                None => (scenario.records.unwrap_or(1) / divide).max(1),
+                            };
+                            cases.push(Case {
+                                scenario: scenario.name.clone(),
+                                work: scenario.work,
+                                contenders: scenario.contenders.clone(),
+                                records,
+                                record_bytes: scenario.record_bytes,
+                                keys: scenario.keys,
+                                batch,
+                                linger_ms,
+                                partitions,
+                                acks,
+                                durability,
+                                most_seconds: scenario.most_seconds,
+                                rate,
+                                targets: scenario.target.clone(),
+                            });
+                        }
                     }
                 }
             }

@@ -1,9 +1,11 @@
 //! Scenarios as data: what is run, by whom, and what is expected of it.
 
 mod case;
+mod durability;
 mod size;
 
 pub use case::{Case, Cases};
+pub use durability::Durability;
 pub use size::Size;
 
 use std::path::Path;
@@ -52,6 +54,12 @@ pub struct Scenario {
     pub partitions: Vec<u32>,
     #[serde(default = "all")]
     pub acks: Vec<Acks>,
+    /// What an acknowledgement is to mean; contenders without such a mode sit that case out.
+    #[serde(default = "written")]
+    pub durability: Vec<Durability>,
+    /// `work = "produce"` stops sending after so long, even before all records are sent: a case that
+    /// takes one contender a second takes another minutes.
+    pub most_seconds: Option<f64>,
     /// Records a second, for an open loop.
     #[serde(default)]
     pub rate: Vec<u64>,
@@ -88,6 +96,10 @@ pub enum Contender {
     /// The same, sending no faster than librdkafka did to Kera in the same case: what is left is the
     /// price of the path, without that of a client which leaves the broker idle in between.
     KeraNativePaced,
+    /// NATS JetStream, with nats.go.
+    Nats,
+    /// Tansu, with librdkafka; only if the command line names it.
+    Tansu,
 }
 
 impl Contender {
@@ -97,6 +109,8 @@ impl Contender {
             Self::Kera => "kera",
             Self::KeraNative => "kera-native",
             Self::KeraNativePaced => "kera-native-paced",
+            Self::Nats => "nats",
+            Self::Tansu => "tansu",
         }
     }
 
@@ -107,20 +121,37 @@ impl Contender {
             Self::Kera => "Kera",
             Self::KeraNative => "Kera, native",
             Self::KeraNativePaced => "Kera, native, as slow",
+            Self::Nats => "NATS JetStream",
+            Self::Tansu => "Tansu",
         }
     }
 
+    /// Its broker; [`Case::broker`] tells which one serves a case.
     pub fn broker(self) -> Broker {
         match self {
             Self::Kafka => Broker::Kafka,
             Self::Kera | Self::KeraNative | Self::KeraNativePaced => Broker::Kera,
+            Self::Nats => Broker::Nats,
+            Self::Tansu => Broker::Tansu,
         }
+    }
+
+    /// True if it takes so long to have that it takes part only where the command line names it.
+    pub fn on_request(self) -> bool {
+        self == Self::Tansu
+    }
+
+    /// True if its load can do such work.
+    pub fn does(self, work: Work) -> bool {
+        self.path() != ClientPath::Nats
+            || matches!(work, Work::Produce | Work::Consume | Work::Latency)
     }
 
     pub fn path(self) -> ClientPath {
         match self {
-            Self::Kafka | Self::Kera => ClientPath::Kafka,
+            Self::Kafka | Self::Kera | Self::Tansu => ClientPath::Kafka,
             Self::KeraNative | Self::KeraNativePaced => ClientPath::Native,
+            Self::Nats => ClientPath::Nats,
         }
     }
 
@@ -132,10 +163,16 @@ impl Contender {
 
 /// A broker that the harness can start.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Broker {
     Kafka,
     Kera,
+    Nats,
+    /// Its other setting of `sync_interval`, which is one for the whole server.
+    NatsSynced,
+    Tansu,
+    /// Its other storage engine, which is one for the whole server.
+    TansuMemory,
 }
 
 impl Broker {
@@ -143,18 +180,36 @@ impl Broker {
         match self {
             Self::Kafka => "Apache Kafka",
             Self::Kera => "Kera",
+            Self::Nats => "NATS JetStream",
+            Self::NatsSynced => "NATS JetStream, sync always",
+            Self::Tansu => "Tansu",
+            Self::TansuMemory => "Tansu, in memory",
+        }
+    }
+
+    /// Its name for folders.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kafka => "kafka",
+            Self::Kera => "kera",
+            Self::Nats => "nats",
+            Self::NatsSynced => "nats-synced",
+            Self::Tansu => "tansu",
+            Self::TansuMemory => "tansu-memory",
         }
     }
 }
 
 /// Which clients make the load.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientPath {
     /// librdkafka.
     Kafka,
     /// `kera-producer` and `kera-consumer`.
     Native,
+    /// nats.go.
+    Nats,
 }
 
 /// Whether records have keys.
@@ -167,10 +222,12 @@ pub enum Keys {
     Random,
 }
 
-/// Whose acknowledgement a Kafka producer asks for. Kera's own clients always wait for what the
-/// stream promises.
+/// Whose acknowledgement a producer asks for. At NATS, `1` and `all` are the same. Kera's own clients
+/// always wait for what the stream promises.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Acks {
+    #[serde(rename = "0")]
+    None,
     #[serde(rename = "1")]
     Leader,
     #[serde(rename = "all")]
@@ -180,6 +237,7 @@ pub enum Acks {
 impl Acks {
     pub fn name(self) -> &'static str {
         match self {
+            Self::None => "0",
             Self::Leader => "1",
             Self::All => "all",
         }
@@ -274,6 +332,19 @@ impl Scenario {
         ensure!(!self.linger_ms.is_empty(), "linger_ms is empty");
         ensure!(!self.partitions.is_empty(), "partitions is empty");
         ensure!(!self.acks.is_empty(), "acks is empty");
+        ensure!(!self.durability.is_empty(), "durability is empty");
+        ensure!(
+            self.most_seconds
+                .is_none_or(|most| self.work == Work::Produce && most > 0.0),
+            "most_seconds is more than 0, and for work = \"produce\""
+        );
+        for contender in &self.contenders {
+            ensure!(
+                contender.does(self.work),
+                "{} cannot do this work",
+                contender.name()
+            );
+        }
         ensure!(
             self.partitions.iter().all(|n| (1..=10_000).contains(n)),
             "partitions are 1 to 10000"
@@ -350,6 +421,10 @@ fn hundred() -> u32 {
 
 fn all() -> Vec<Acks> {
     vec![Acks::All]
+}
+
+fn written() -> Vec<Durability> {
+    vec![Durability::Written]
 }
 
 #[cfg(test)]

@@ -127,3 +127,79 @@ fn the_files_of_the_repository_can_be_run() {
     }
     assert!(seen >= 2);
 }
+
+#[test]
+fn durability_is_a_dimension_that_some_sit_out() {
+    let modes = "acks = [\"0\", \"all\"]\ndurability = [\"memory\", \"written\", \"synced\"]";
+    let text = ONE.replace("acks = [\"1\", \"all\"]", modes);
+    let text = text.replace("\"kera\"]", "\"kera\", \"nats\"]");
+    let cases = Cases::of(&File::parse(&text).unwrap(), 1);
+    assert_eq!(cases.0.len(), 24);
+    // Kafka has no mode in which nothing survives.
+    assert_eq!(cases.runs(1), 8 * 2 + 16 * 3);
+    let able: Vec<_> = cases.0[0].able().collect();
+    assert_eq!(able, [Contender::Kera, Contender::Nats]);
+    let names: Vec<_> = cases.0[..3].iter().map(Case::name).collect();
+    assert!(names[0].ends_with("acks=0, durability=memory"), "{names:?}");
+    assert!(names[1].ends_with("acks=0"), "{names:?}");
+    assert!(names[2].ends_with("durability=synced"), "{names:?}");
+    let broker = |at: usize| cases.0[at].broker(Contender::Nats);
+    assert_eq!(
+        [broker(0), broker(1), broker(2)],
+        [Broker::Nats, Broker::Nats, Broker::NatsSynced]
+    );
+    let kafka = cases.select(&[], &[Contender::Kafka]);
+    assert_eq!(kafka.0.len(), 16, "cases that nobody can run are dropped");
+    assert!(problem(&text.replace("\"synced\"]", "\"fsync\"]")).contains("fsync"));
+    assert!(problem(&text.replace("\"written\", ", "\"written\"],")).contains("expected"));
+    assert!(
+        problem(&text.replace("[\"memory\", \"written\", \"synced\"]", "[]"))
+            .contains("durability")
+    );
+}
+
+#[test]
+fn every_durability_is_told_of_every_broker() {
+    use Durability::{Memory, Synced, Written};
+    let has = |broker: Broker| [Memory, Written, Synced].map(|one| one.means(broker).is_some());
+    assert_eq!(has(Broker::Kera), [true, true, true]);
+    assert_eq!(has(Broker::Kafka), [false, true, true]);
+    assert_eq!(has(Broker::Nats), [true, true, false]);
+    assert_eq!(has(Broker::NatsSynced), [false, false, true]);
+    assert_eq!(has(Broker::TansuMemory), [true, false, false]);
+    assert_eq!(has(Broker::Tansu), [false, true, false]);
+    let setting = |broker, one: Durability| one.setting(broker);
+    assert_eq!(setting(Broker::Kera, Memory), Some(("kera.ack", "memory")));
+    assert_eq!(
+        setting(Broker::Kafka, Synced),
+        Some(("flush.messages", "1"))
+    );
+    assert_eq!(setting(Broker::Kafka, Written), None);
+    // Results of before there were modes are of the default.
+    assert_eq!(Durability::default(), Written);
+}
+
+#[test]
+fn who_takes_long_to_have_is_there_on_request_only() {
+    let text = ONE.replace("\"kera\"]", "\"kera\", \"tansu\"]");
+    let cases = |contenders: &[Contender]| {
+        Cases::of(&File::parse(&text).unwrap(), 1).select(&["acks=all".into()], contenders)
+    };
+    let of = |cases: Cases| cases.0[0].contenders.clone();
+    assert_eq!(of(cases(&[])), [Contender::Kafka, Contender::Kera]);
+    let asked = [Contender::Kera, Contender::Tansu];
+    assert_eq!(of(cases(&asked)), asked);
+    // Even where the file does not know of it.
+    let plain = Cases::of(&File::parse(ONE).unwrap(), 1).select(&[], &asked);
+    assert_eq!(of(plain), asked);
+}
+
+#[test]
+fn most_seconds_is_for_producing() {
+    let limited = ONE.replace("acks =", "most_seconds = 1.5\nacks =");
+    let cases = Cases::of(&File::parse(&limited).unwrap(), 1);
+    assert_eq!(cases.0[0].most_seconds, Some(1.5));
+    assert!(problem(&limited.replace("1.5", "0.0")).contains("most_seconds"));
+    let consume = limited.replace("work = \"produce\"", "work = \"consume\"");
+    assert!(problem(&consume).contains("most_seconds"));
+}

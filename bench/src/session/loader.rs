@@ -25,10 +25,9 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts the process and waits until it is ready.
-    pub fn start(plan: &Plan, interrupt: &Interrupt) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("load")
+    /// Starts `program` and waits until it is ready.
+    pub fn start(mut program: Command, plan: &Plan, interrupt: &Interrupt) -> Result<Self> {
+        let mut child = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -100,7 +99,8 @@ impl Loader {
         if text.is_empty() {
             "the load ended without a word".to_owned()
         } else {
-            text.strip_prefix("kera-bench: ").unwrap_or(text).to_owned()
+            let text = text.trim_start_matches("kera-bench: ");
+            text.trim_start_matches("nats-load: ").to_owned()
         }
     }
 }

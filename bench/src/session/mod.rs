@@ -6,7 +6,7 @@ mod progress;
 mod turn;
 mod workplace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,10 +21,12 @@ use crate::measure::machine::{Machine, first_line_of, utc_now};
 use crate::peers::{self, Places, Running};
 use crate::report;
 use crate::results::{CaseRuns, LeftOut, Results, Run, Taken};
-use crate::scenario::{Acks, Broker, Case, Cases, Contender, File, Keys, Size, Work};
+use crate::scenario::{Acks, Broker, Case, Cases, Contender, Durability, File, Keys, Size, Work};
 
 /// Left free on the disk whatever happens.
 const SPARE: u64 = 2 << 30;
+/// How long a warm-up appends at most, for each kind of batches.
+const WARM_UP_SECONDS: f64 = 10.0;
 /// Runs of one contender that may fail in a row before its turn is dropped from a case.
 const FAILURES: u32 = 2;
 
@@ -32,7 +34,7 @@ const FAILURES: u32 = 2;
 pub fn list(args: &ListArgs) -> Result<()> {
     let (file, cases) = select(&args.selection)?;
     for case in &cases.0 {
-        let names: Vec<_> = case.contenders.iter().map(|one| one.name()).collect();
+        let names: Vec<_> = case.able().map(Contender::name).collect();
         println!("{}: {}", case.name(), names.join(", "));
     }
     println!(
@@ -71,8 +73,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut disk = Disk::below(&workplace.data)?;
     disk.measure(&workplace.data)?;
     let kera = match &args.kera {
-        Some(path) => std::path::absolute(path)?,
-        None => peers::kera_binary(&args.profile, &workplace.target)?,
+        _ if !brokers(&cases).contains_key(&Broker::Kera) => None,
+        Some(path) => Some(std::path::absolute(path)?),
+        None => Some(peers::kera_binary(&args.profile, &workplace.target)?),
     };
     let places = Places {
         build: workplace.build.clone(),
@@ -129,6 +132,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     results.write(&out)?;
     print!("{}", report::render(&results));
     eprintln!("results are in {}", out.display());
+    for left_out in &results.left_out {
+        eprintln!("{} WAS LEFT OUT: {}", left_out.broker.title(), left_out.why);
+    }
     if let Some(document) = &args.document {
         report::into_document(&results, document, &link(document, &out))?;
     }
@@ -158,6 +164,21 @@ fn versions() -> BTreeMap<String, String> {
     versions
 }
 
+/// The brokers that cases need, and the modes in which they are used.
+fn brokers(cases: &Cases) -> BTreeMap<Broker, Vec<Durability>> {
+    let mut wanted: BTreeMap<Broker, BTreeSet<Durability>> = BTreeMap::new();
+    for case in &cases.0 {
+        for contender in case.able() {
+            let modes = wanted.entry(case.broker(contender)).or_default();
+            modes.insert(case.durability);
+        }
+    }
+    let wanted = wanted.into_iter();
+    wanted
+        .map(|(broker, modes)| (broker, modes.into_iter().collect()))
+        .collect()
+}
+
 /// The brokers at work.
 struct Session {
     brokers: BTreeMap<Broker, Running>,
@@ -170,13 +191,9 @@ struct Session {
 
 impl Session {
     fn start(&mut self, cases: &Cases, places: &Places, results: &mut Results) {
-        let contenders = cases.0.iter().flat_map(|case| &case.contenders);
-        let mut wanted: Vec<_> = contenders.map(|one| one.broker()).collect();
-        wanted.sort();
-        wanted.dedup();
-        for broker in wanted {
+        for (broker, modes) in brokers(cases) {
             eprintln!("starting {}", broker.title());
-            match Running::start(broker, places) {
+            match Running::start(broker, &modes, places) {
                 Ok(running) => {
                     results.brokers.push(running.facts.clone());
                     self.brokers.insert(broker, running);
@@ -232,17 +249,20 @@ impl Session {
                 linger_ms: 5.0,
                 partitions,
                 acks: Acks::All,
+                durability: Durability::Written,
+                most_seconds: Some(WARM_UP_SECONDS),
                 rate: None,
                 targets: Vec::new(),
             };
+            let topic = self.new_topic();
+            let broker = self.broker(&produce, contender)?;
+            broker.create(&topic, partitions, produce.durability)?;
+            let (produced, _) = self.run_load(&produce, contender, &topic, None)?;
             let consume = Case {
                 work: Work::Consume,
-                ..produce.clone()
+                records: produced.records,
+                ..produce
             };
-            let topic = self.new_topic();
-            let broker = self.broker(contender)?;
-            broker.create(&topic, partitions)?;
-            self.run_load(&produce, contender, &topic, None)?;
             self.run_load(&consume, contender, &topic, None)?;
             broker.delete(&topic)?;
         }
@@ -250,8 +270,8 @@ impl Session {
     }
 
     /// The broker that a contender speaks to.
-    fn broker(&self, contender: Contender) -> Result<&Running> {
-        let running = self.brokers.get(&contender.broker());
+    fn broker(&self, case: &Case, contender: Contender) -> Result<&Running> {
+        let running = self.brokers.get(&case.broker(contender));
         let running = running.context("the broker does not run")?;
         running.check()?;
         Ok(running)
@@ -260,8 +280,8 @@ impl Session {
     /// Runs a case: every contender in turn, and that so often.
     fn case(&mut self, case: &Case, repetitions: u32, progress: &Progress) -> Result<CaseRuns> {
         let mut runs: Vec<Run> = Vec::new();
-        let present = |one: &&Contender| self.brokers.contains_key(&one.broker());
-        let contenders: Vec<_> = case.contenders.iter().filter(present).copied().collect();
+        let present = |one: &Contender| self.brokers.contains_key(&case.broker(*one));
+        let contenders: Vec<_> = case.able().filter(present).collect();
         let prefilled = match case.work {
             Work::Consume => self.prefill(case, &contenders, progress)?,
             Work::Produce | Work::Latency => BTreeMap::new(),
@@ -277,7 +297,7 @@ impl Session {
                 }
                 progress.doing(format!("{} {}", contender.name(), case.name()));
                 let pace = contender.paced_by().map(|pace| rate_of(&runs, pace));
-                let run = match prefilled.get(&contender.broker()) {
+                let run = match prefilled.get(&case.broker(contender)) {
                     Some(Err(why)) => Run::failed(contender, repetition, why.clone()),
                     topic => {
                         let topic = topic.and_then(|topic| topic.as_ref().ok());
@@ -297,7 +317,7 @@ impl Session {
                 self.interrupt.check()?;
                 if let Some(why) = &run.failure {
                     *failed.entry(contender).or_default() += 1;
-                    let running = self.brokers.get(&contender.broker());
+                    let running = self.brokers.get(&case.broker(contender));
                     let log = running.map(Running::log_tail).unwrap_or_default();
                     progress.say(format!("{} FAILED: {why}\n  {log}", contender.name()));
                 } else {
@@ -336,15 +356,15 @@ impl Session {
         };
         let mut topics = BTreeMap::new();
         for &contender in contenders {
-            let broker = contender.broker();
+            let broker = case.broker(contender);
             if topics.contains_key(&broker) {
                 continue;
             }
             progress.doing(format!("filling {}", broker.title()));
             let topic = self.new_topic();
             let filled = self
-                .broker(contender)
-                .and_then(|running| running.create(&topic, case.partitions))
+                .broker(case, contender)
+                .and_then(|running| running.create(&topic, case.partitions, case.durability))
                 .and_then(|()| self.run_load(&fill, contender, &topic, None));
             self.interrupt.check()?;
             let filled = filled.map(|_| topic).map_err(|error| format!("{error:#}"));
@@ -394,9 +414,9 @@ impl Session {
         topic: &str,
         own_topic: bool,
     ) -> Result<(Taken, f64)> {
-        let broker = self.broker(contender)?;
+        let broker = self.broker(case, contender)?;
         if own_topic {
-            broker.create(topic, case.partitions)?;
+            broker.create(topic, case.partitions, case.durability)?;
         }
         let result = self.run_load(case, contender, topic, pace);
         if own_topic {

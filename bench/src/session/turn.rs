@@ -20,7 +20,7 @@ impl Session {
         topic: &str,
         pace: Option<u64>,
     ) -> Result<(Taken, f64)> {
-        let running = self.broker(contender)?;
+        let running = self.broker(case, contender)?;
         let plan = Plan {
             path: contender.path(),
             bootstrap: running.address(contender.path())?.to_owned(),
@@ -33,9 +33,11 @@ impl Session {
             linger_us: (case.linger_ms * 1e3).round() as u64,
             partitions: case.partitions,
             acks: case.acks,
+            durability: case.durability,
+            most_ms: case.most_seconds.map(|most| (most * 1e3).ceil() as u64),
             rate: case.rate.or(pace),
         };
-        let mut loader = Loader::start(&plan, &self.interrupt)?;
+        let mut loader = Loader::start(running.load(contender.path())?, &plan, &self.interrupt)?;
         let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
         ours.extend([std::process::id(), loader.pid()]);
         let broker = running.pid();

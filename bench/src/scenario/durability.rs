@@ -1,0 +1,56 @@
+//! What an acknowledgement means, and what each broker has of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Broker;
+
+/// What survives once a record is acknowledged.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Nothing: the broker has the record in its memory.
+    Memory,
+    /// The end of the broker's process: the record is in the page cache.
+    #[default]
+    Written,
+    /// A loss of power: the record is on the device.
+    Synced,
+}
+
+impl Durability {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Written => "written",
+            Self::Synced => "synced",
+        }
+    }
+
+    /// What gives it at `broker`, in words; `None` if it has nothing of the kind.
+    pub fn means(self, broker: Broker) -> Option<&'static str> {
+        match (broker, self) {
+            (Broker::Kera, Self::Memory) => Some("kera.ack=memory"),
+            (Broker::Kera, Self::Written) => Some("kera.ack=written, page cache"),
+            (Broker::Kera, Self::Synced) => Some("kera.ack=synced"),
+            (Broker::Kafka, Self::Written) => Some("page cache, no flush"),
+            (Broker::Kafka, Self::Synced) => Some("flush.messages=1"),
+            (Broker::Kafka, Self::Memory) => None,
+            (Broker::Nats, Self::Memory) => Some("file store, persist_mode async"),
+            (Broker::Nats, Self::Written) => Some("file store, page cache, sync_interval 2m"),
+            (Broker::NatsSynced, Self::Synced) => Some("file store, sync_interval always"),
+            (Broker::Nats | Broker::NatsSynced, _) => None,
+            (Broker::TansuMemory, Self::Memory) => Some("memory engine"),
+            (Broker::Tansu, Self::Written) => Some("SQLite, write-ahead log in the page cache"),
+            (Broker::Tansu | Broker::TansuMemory, _) => None,
+        }
+    }
+
+    /// The setting of a topic that gives it, at brokers whose topics Kafka clients make.
+    pub fn setting(self, broker: Broker) -> Option<(&'static str, &'static str)> {
+        match (broker, self) {
+            (Broker::Kera, _) => Some(("kera.ack", self.name())),
+            (Broker::Kafka, Self::Synced) => Some(("flush.messages", "1")),
+            _ => None,
+        }
+    }
+}
