@@ -217,6 +217,7 @@ fn release_idle(shared: &Arc<Shared>) {
         streamlet.release_idle(now, idle_ms);
     });
     shared.env.pool.give_back_idle();
+    kera_log_segments::buffers::give_back();
 }
 
 fn watch_space(shared: &Arc<Shared>) {

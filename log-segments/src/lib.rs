@@ -8,6 +8,7 @@
 //! | [`pump`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
 //! | [`read`] | whole batches from memory or file |
+//! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
 //! | [`footer`] | the sparse index of a closed group |
 //! | [`pool`] | chunks of warm memory |
@@ -16,6 +17,7 @@
 //! `unsafe` stands only in `pool` and in the io_uring engine.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod buffers;
 pub mod footer;
 pub mod group;
 pub mod head;

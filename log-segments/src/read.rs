@@ -6,6 +6,7 @@ use bytes::Bytes;
 use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::ids::Ordinal;
 
+use crate::buffers::Buffer;
 use crate::footer::Footer;
 use crate::group::Group;
 use crate::layout::{FOOTER_OFFSET, SEGMENT_HEADER_BYTES};
@@ -145,7 +146,7 @@ impl Group {
         let room = usize::try_from(stop - from).unwrap_or(usize::MAX);
         let mut want = spec.max_bytes.max(HEADER_BYTES).min(room);
         loop {
-            let mut buf = self.read_exact(from, want, spec.cached_only)?;
+            let buf = self.read_exact(from, want, spec.cached_only)?;
             let mut out = ReadOut {
                 next: Place {
                     address: from,
@@ -182,9 +183,8 @@ impl Group {
                 want = bytes;
                 continue;
             }
-            buf.truncate(out.bytes);
             if out.bytes > 0 {
-                out.bufs.push(Bytes::from(buf));
+                out.bufs.push(buf.into_bytes(out.bytes));
             }
             return Ok(out);
         }
@@ -231,19 +231,19 @@ impl Group {
         Ok(Loaded::Whole(header))
     }
 
-    fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Vec<u8>, ReadError> {
+    fn read_exact(&self, from: u64, want: usize, cached_only: bool) -> Result<Buffer, ReadError> {
         let file = self.file().map_err(|error| self.io_error(error))?;
-        let mut buf = vec![0; want];
+        let mut buf = Buffer::take(want);
         let got = if cached_only {
             match file
-                .try_read_cached(&mut buf, from)
+                .try_read_cached(buf.bytes_mut(), from)
                 .map_err(|error| self.io_error(error))?
             {
                 Some(got) => got,
                 None => return Err(ReadError::WouldBlock),
             }
         } else {
-            file.read_at(&mut buf, from)
+            file.read_at(buf.bytes_mut(), from)
                 .map_err(|error| self.io_error(error))?
         };
         if got < want {
