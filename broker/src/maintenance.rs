@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kera_log_segments::group::Group;
+use kera_log_segments::pump::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{Job, Streamlet};
@@ -18,8 +20,12 @@ use crate::start::Shared;
 
 /// Jobs that could not be done are tried again after this.
 const RETRY: Duration = Duration::from_millis(20);
+/// How often what `memory` streams gather is written, and work that is due is asked for again.
+const WRITE_OUT: Duration = Duration::from_secs(1);
 /// How often the disk's free space is looked at.
 const SPACE_CHECK: Duration = Duration::from_millis(250);
+/// More groups than this are flushed by one flush of the file system.
+const FLUSHED_TOGETHER: usize = 16;
 /// Appends are refused while less than this is free, so that metadata can still be written.
 const MIN_FREE: u64 = 8 << 20;
 /// And accepted again once this is free.
@@ -64,11 +70,13 @@ impl Jobs {
     }
 }
 
-/// The maintenance threads of a broker: one for jobs, one for intervals, one that pumps.
+/// The maintenance threads of a broker: one for jobs, one for intervals, one that
+/// flushes, one that pumps.
 pub struct Maintenance {
     jobs: Arc<Jobs>,
     shared: Arc<Shared>,
     clock: Arc<Jobs>,
+    flushes: Arc<Jobs>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -96,19 +104,23 @@ impl Maintenance {
             "kera-intervals",
             Box::new(move || run_intervals(&s, &c)),
         )?);
+        let flushes = Arc::new(Jobs::default());
+        let (s, f) = (shared.clone(), flushes.clone());
+        threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
         let pump = shared.env.pump.clone();
         threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
         Ok(Self {
             jobs,
             shared,
             clock,
+            flushes,
             threads,
         })
     }
 
     /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
     pub fn stop(mut self) {
-        for queue in [&self.jobs, &self.clock] {
+        for queue in [&self.jobs, &self.clock, &self.flushes] {
             queue.queue.lock().stopping = true;
             queue.ready.notify_all();
         }
@@ -154,7 +166,7 @@ fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
 fn run_intervals(shared: &Arc<Shared>, clock: &Jobs) {
     let config = &shared.config;
     let mut every = [
-        Interval::new(config.storage.flush_interval, flush),
+        Interval::new(WRITE_OUT, write_out),
         Interval::new(config.storage.durable_mark_interval, mark),
         Interval::new(config.memory.idle_release, release_idle),
         Interval::new(config.retention.check_interval, retain),
@@ -202,8 +214,35 @@ fn each_streamlet(shared: &Shared, mut work: impl FnMut(&Arc<Streamlet>)) {
     }
 }
 
-fn flush(shared: &Arc<Shared>) {
-    each_streamlet(shared, |streamlet| streamlet.flush());
+fn write_out(shared: &Arc<Shared>) {
+    each_streamlet(shared, |streamlet| streamlet.write_out());
+}
+
+/// Flushes `written` streams at their interval, on a thread of its own: the device may take its time.
+fn run_flushes(shared: &Arc<Shared>, clock: &Jobs) {
+    let period = shared.config.storage.flush_interval;
+    while clock.take(Instant::now() + period).is_some() {
+        let mut groups = Vec::new();
+        each_streamlet(shared, |streamlet| groups.extend(streamlet.unflushed()));
+        flush(&groups);
+    }
+}
+
+fn flush(groups: &[Arc<Group>]) {
+    if groups.len() > FLUSHED_TOGETHER {
+        match sync_together(groups) {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%error, "flushing the file system failed; flushing each group by itself");
+            }
+        }
+    }
+    for group in groups {
+        if let Err(error) = group.sync() {
+            // The lane's next repair decides where it goes on.
+            tracing::error!(group = ?group, %error, "flushing a group failed");
+        }
+    }
 }
 
 fn mark(shared: &Arc<Shared>) {

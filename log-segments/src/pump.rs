@@ -203,6 +203,29 @@ impl Group {
     }
 }
 
+/// Syncs what is written of many groups of one file system with one flush of it, which costs less
+/// than one of each. Which of them a failure is about it does not tell: then each must be synced by
+/// itself ([`Group::sync`]).
+///
+/// # Errors
+/// Whatever the store answers; no group has changed then.
+pub fn sync_together(groups: &[Arc<Group>]) -> io::Result<()> {
+    let Some(first) = groups.first() else {
+        return Ok(());
+    };
+    let file = first.file()?;
+    let written: Vec<Place> = groups.iter().map(|group| group.written()).collect();
+    file.sync_file_system()?;
+    for (group, to) in groups.iter().zip(written) {
+        let mut window = group.window.lock();
+        // A group that failed meanwhile may have lost some of it.
+        if window.failed.is_none() && window.synced.address < to.address {
+            window.synced = to;
+        }
+    }
+    Ok(())
+}
+
 /// A thread's worth of pumping, for `synced` groups above all: takes every group that grew,
 /// writes all their ranges as one submission, makes them durable with one flush, moves the heads.
 /// So the cost of an acknowledgement does not grow with the number of groups.

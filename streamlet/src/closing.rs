@@ -338,8 +338,22 @@ impl Streamlet {
         }
     }
 
-    /// Writes what lies in memory, and asks again for work that is due; for the flush interval.
-    pub fn flush(&self) {
+    /// The groups being appended to that hold bytes of a `written` stream which a power loss would
+    /// take.
+    pub fn unflushed(&self) -> Vec<Arc<Group>> {
+        let mut groups = self.active_groups();
+        groups.retain(|group| {
+            group.policy() == AckPolicy::Written
+                && !group.is_direct()
+                && !group.is_broken()
+                && group.synced().address < group.written().address
+        });
+        groups
+    }
+
+    /// Writes what lies in memory, and asks again for work that is due; to be called every second or
+    /// so.
+    pub fn write_out(&self) {
         for group in self.active_groups() {
             self.env.pump.write(&group);
         }

@@ -8,6 +8,7 @@ use std::task::{Wake, Waker};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault};
+use kera_log_segments::pump::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{AppendError, Job, Outcome, Recovery};
 use support::batches::{plain, stamped};
@@ -138,7 +139,7 @@ fn whoever_waits_is_woken_by_success_and_by_loss_and_forgotten_when_gone() {
         (2, Outcome::Pending),
         "told to look, and it waits again"
     );
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work());
     assert_eq!((rung(), placed.poll(&waker)), (3, Outcome::Lost));
     let head = node.streamlet.head(LANE).expect("a lane");
@@ -164,7 +165,7 @@ fn a_failed_sync_is_not_taken_for_a_success_later() {
             machine.kill(node, 0);
             machine.recover(settings(AckPolicy::Synced)).0
         } else {
-            node.streamlet.flush();
+            node.streamlet.write_out();
             assert!(node.work());
             assert_eq!(failed.outcome(), Outcome::Lost);
             node
@@ -194,7 +195,7 @@ fn what_was_shown_before_the_policy_became_stricter_stays_and_nothing_more() {
     node.streamlet
         .alter(|settings| settings.ack = AckPolicy::Synced);
     assert_eq!(node.pump(&unsynced), Outcome::Pending);
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work());
     assert_eq!(
         (unsynced.outcome(), node.read_all(LANE)),
@@ -216,7 +217,7 @@ fn a_repair_after_a_recovery_forgets_no_producer() {
     assert_eq!(node.streamlet.age_out(node.now_ms + 10), 1);
     first.group.write_out();
     node.append(0, &mut stamped(2, 0, 0, 1..2, 100));
-    node.streamlet.flush();
+    node.streamlet.write_out();
     drop(first);
     machine.kill(node, 0);
     let (node, recovery) = machine.recover(quick);
@@ -224,8 +225,8 @@ fn a_repair_after_a_recovery_forgets_no_producer() {
     // The next group fails before the first of them is closed.
     node.append(0, &mut stamped(3, 0, 0, 2..3, 100));
     inject(&machine, Fault::FailWrite { nth: 1 });
-    node.streamlet.flush();
-    node.streamlet.flush();
+    node.streamlet.write_out();
+    node.streamlet.write_out();
     assert!(node.work());
     for producer in [1, 2] {
         let id = producer as u64 - 1;
@@ -247,7 +248,7 @@ fn a_recovered_group_that_cannot_be_synced_costs_nothing() {
     let (node, _) = machine.recover(settings(AckPolicy::Written));
     inject(&machine, Fault::FailSync { nth: 1 });
     machine.store.fail(0);
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work());
     assert!(node.append(0, &mut stamped(1, 0, 0, 0..3, 100)).duplicate);
     assert_eq!(
@@ -265,9 +266,9 @@ fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
     let placed = node.append(0, &mut plain(0..3, 100));
     assert_eq!(node.read_all(LANE), numbered(3), "shown from memory");
     inject(&machine, Fault::FailWrite { nth: 1 });
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(placed.group.is_broken());
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work());
     assert_eq!(node.read_all(LANE), [], "lost");
     assert_eq!(
@@ -358,7 +359,7 @@ fn a_group_without_records_does_not_cost_those_behind_it() {
     inject(&machine, Fault::FailWrite { nth: 1 });
     let lost = node.place(0, &mut plain(3..4, 100)).expect("a place");
     node.pump(&lost);
-    node.streamlet.flush();
+    node.streamlet.write_out();
     let lane = LANE;
     let job = Job::Repair {
         stream: node.streamlet.stream(),
@@ -405,6 +406,35 @@ fn after_power_loss_a_group_whose_successor_follows_is_whole() {
     );
 }
 
+#[test]
+fn what_was_flushed_outlives_a_power_loss() {
+    let appended = |machine: &mut Machine| {
+        let node = machine.create(settings(AckPolicy::Written));
+        for n in 0..20 {
+            node.append(0, &mut plain(n..n + 1, 300));
+        }
+        node
+    };
+    let lost = (0..12).any(|seed| {
+        let mut machine = Machine::fault(seed);
+        let node = appended(&mut machine);
+        assert_eq!(node.streamlet.unflushed().len(), 1);
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, _) = machine.recover(settings(AckPolicy::Written));
+        node.read_all(LANE) != numbered(20)
+    });
+    assert!(lost, "without a flush a power loss takes something");
+    for seed in 0..12 {
+        let mut machine = Machine::fault(seed);
+        let node = appended(&mut machine);
+        sync_together(&node.streamlet.unflushed()).expect("a flush");
+        assert!(node.streamlet.unflushed().is_empty());
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, _) = machine.recover(settings(AckPolicy::Written));
+        assert_eq!(node.read_all(LANE), numbered(20), "seed {seed}");
+    }
+}
+
 fn goes_on(
     machine: &mut Machine,
     node: Node,
@@ -425,7 +455,7 @@ fn goes_on(
     assert!(again.gaps.is_empty(), "nothing is lost twice: {again:?}");
     assert_eq!(node.read_all(LANE), expected, "{again:?}");
     // Closed by then, and once more.
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work() && node.streamlet.close_all(node.now_ms));
     machine.kill(node, 0);
     let (node, again) = machine.recover(settings(AckPolicy::Written));
@@ -520,7 +550,7 @@ fn trim_keeps_what_the_lane_remembers() {
             node.append(0, &mut stamped(2, 0, 0, 100..101, 10))
                 .duplicate
         );
-        node.streamlet.flush();
+        node.streamlet.write_out();
         assert!(node.work());
     }
     assert!(node.streamlet.close_all(node.now_ms));

@@ -83,7 +83,7 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
                     Outcome::Lost => break,
                     Outcome::Pending => {
                         // The interval at which failures are met that no append meets.
-                        node.streamlet.flush();
+                        node.streamlet.write_out();
                         node.work();
                         pause();
                     }
@@ -191,7 +191,7 @@ fn life(ack: AckPolicy, faults: bool) {
             for _ in 0..3 {
                 node.streamlet.age_out(node.now_ms + 10);
                 node.work();
-                node.streamlet.flush();
+                node.streamlet.write_out();
                 node.streamlet.release_idle(node.now_ms, 0);
             }
             Vec::new()

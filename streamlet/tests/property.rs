@@ -164,7 +164,7 @@ impl Life {
         for lane in self.node().streamlet.describe() {
             let _ = lane;
         }
-        self.node().streamlet.flush();
+        self.node().streamlet.write_out();
         self.node().streamlet.mark();
         self.node().env.pump.drain();
     }
@@ -201,7 +201,7 @@ impl Life {
             Step::GoOn { client } => self.clients[*client].go_on_everywhere(node, &mut self.model),
             Step::Pump => self.pump(),
             Step::Flush => {
-                node.streamlet.flush();
+                node.streamlet.write_out();
                 node.streamlet.mark();
             }
             Step::Work => drop(node.work()),

@@ -64,7 +64,7 @@ fn every_policy_shows_what_it_acknowledges() {
         let ids = fill(&node, 3);
         expect_all(&node, &ids, 5000);
         for _ in 0..3 {
-            node.streamlet.flush();
+            node.streamlet.write_out();
             node.env.pump.drain();
             node.work();
         }

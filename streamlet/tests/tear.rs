@@ -239,7 +239,7 @@ fn marked(machine: &mut Machine) -> (support::Node, Vec<u64>) {
         node.append(0, &mut plain(index * 3..index * 3 + 3, 40));
     }
     places.push(node.streamlet.describe()[0].groups[0].bytes);
-    node.streamlet.flush();
+    node.streamlet.write_out();
     node.streamlet.mark();
     (node, places)
 }
@@ -365,7 +365,7 @@ fn a_flipped_bit_is_found_on_read_and_never_served() {
         assert_eq!(node.read_from(LANE, 9, max_bytes).expect("a read").len(), 6);
     }
     // Closed, unloaded and read again: still found.
-    node.streamlet.flush();
+    node.streamlet.write_out();
     assert!(node.work());
     node.streamlet.release_idle(node.now_ms + 60_000, 0);
     assert!(node.read_from(LANE, 0, 100).is_err());

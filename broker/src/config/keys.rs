@@ -272,7 +272,7 @@ config_keys! {
         /// How direct and cold I/O is done. `auto` takes io_uring where the system allows it.
         engine: EngineChoice, EngineKind [] = "auto";
         /// How often what streams with ack = written have written is flushed to the disk. Bounds
-        /// what a power loss can take.
+        /// what a power loss can take; the life of the process does not depend on it.
         flush_interval: Duration, Time [10 * MILLISECOND, HOUR] = "1s";
         /// How often the durable length of each growing group is recorded. Bounds how much has to
         /// be checked after a crash.
