@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-kafka bench-kafka-quick demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-kafka bench-kafka-quick profile instructions demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -50,8 +50,12 @@ e2e: ## The end-to-end tests alone: the program as a process, the crash loop, th
 house: ## The rules of the house alone: imports, unsafe code, documents.
 	cargo test $(LOCKED) -p kera-bench --test house
 
-regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets.
+regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets, counts.
 	KERA_REGENERATE=1 cargo test $(LOCKED) --workspace
+	cargo run $(LOCKED) --release -p kera-instructions -- accept
+
+instructions: ## Counts the instructions of the data path under callgrind against instructions/counts.toml.
+	cargo run $(LOCKED) --release -p kera-instructions -- check
 
 test-long: ## The long runs: crash loop, fuzzing, properties; appends to docs/reliability.md.
 	@scripts/test-long.sh
@@ -69,6 +73,10 @@ bench-kafka: ## Kera beside Apache Kafka, Kafka clients, 30 minutes; writes docs
 
 bench-kafka-quick: ## The same in 5 minutes, for the terminal only.
 	cargo run $(LOCKED) --release -p kera-bench -- run bench/scenarios/kafka-quick.toml
+
+# Needs Linux's perf, and about 5 GB of disk.
+profile: ## Where the broker's time goes: flame graphs and a table in docs/benchmarks/profile.
+	cargo run $(LOCKED) --release -p kera-bench -- profile --out docs/benchmarks/profile
 
 demo: ## The demo as users see it.
 	cargo run $(LOCKED) --release -- demo

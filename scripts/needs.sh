@@ -87,6 +87,16 @@ else
     fi
 fi
 
+# Counts the instructions of the data path. Where it is missing nothing is compared, and `make test`
+# says so.
+if ! have valgrind; then
+    if may_install; then
+        apt_install valgrind || say "MISSING valgrind, needed only for 'make instructions': apt-get has none"
+    else
+        say "MISSING valgrind, needed only for 'make instructions': install it with your system's packages"
+    fi
+fi
+
 # Clients that the Kafka listener is tested with. Where one is missing its tests do not run, and
 # `make test` lists them.
 client() {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::profile::ProfileArgs;
 use crate::scenario::Contender;
 
 /// Kera beside its peers, on the same work, in the same session, on the same machine.
@@ -22,6 +23,8 @@ pub enum Command {
     List(ListArgs),
     /// Make tables of what a session measured.
     Report(ReportArgs),
+    /// Where the broker's time goes: a flame graph, and a table by step of the data path.
+    Profile(ProfileArgs),
     /// Load for one run; started by `run`, spoken to through standard input and output.
     #[command(hide = true)]
     Load,

@@ -9,6 +9,7 @@ mod args;
 mod load;
 mod measure;
 mod peers;
+mod profile;
 mod report;
 mod results;
 mod scenario;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(args) => session::run(&args),
         Command::List(args) => session::list(&args),
         Command::Report(args) => report::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Load => load::run(),
     };
     match done {

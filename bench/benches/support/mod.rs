@@ -158,7 +158,8 @@ impl Bench {
 
     /// Over real files, removed at the end.
     pub fn on_disk(ack: AckPolicy, lanes: u32) -> Self {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let dir = tempfile::tempdir_in(option_env!("CARGO_TARGET_TMPDIR").unwrap_or("."))
+            .expect("a directory");
         let root = dir.path().to_owned();
         Self::over(
             open_engine(EngineKind::Blocking),

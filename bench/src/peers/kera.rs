@@ -20,9 +20,21 @@ const START: Duration = Duration::from_secs(30);
 
 /// Builds `kera` with a profile of cargo's, below the folder `target`; where it is.
 pub fn binary(profile: &str, target: &Path) -> Result<PathBuf> {
+    build(profile, target, None)
+}
+
+/// Builds `kera` as released, but with names and frame pointers, so that it can be profiled.
+pub fn profiling_binary(target: &Path) -> Result<PathBuf> {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let flags = format!("{flags} -C force-frame-pointers=yes");
+    build("profiling", target, Some(flags.trim()))
+}
+
+fn build(profile: &str, target: &Path, flags: Option<&str>) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     eprintln!("building kera, profile {profile}");
     let output = Command::new(cargo)
+        .envs(flags.map(|flags| ("RUSTFLAGS", flags)))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--locked", "--quiet", "--package", "kera"])
         .args(["--bin", "kera", "--profile", profile, "--target-dir"])

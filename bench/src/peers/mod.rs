@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use self::child::Process;
-pub use self::kera::binary as kera_binary;
+pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
 use crate::scenario::{Broker, ClientPath, Durability};

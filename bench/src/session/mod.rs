@@ -1,10 +1,10 @@
 //! A session: brokers are started, and every case is run by turns.
 
-mod interrupt;
-mod loader;
+pub mod interrupt;
+pub mod loader;
 mod progress;
 mod turn;
-mod workplace;
+pub mod workplace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -11,7 +11,7 @@ use crate::tree::{files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and what will replicate segments never see each other; the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 14] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 15] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("streamlet", Some(&["log-segments", "protocol"])),
@@ -46,6 +46,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 14] = [
     ("history", Some(&[])),
     ("cli", None),
     ("bench", None),
+    ("instructions", None),
 ];
 
 /// The codec of Kafka's protocol, and the members that may name it: what it has to say is said in

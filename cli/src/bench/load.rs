@@ -20,6 +20,8 @@ use crate::failure::Failure;
 const VALUES: usize = 1024;
 /// Batches of one producer whose acknowledgements are waited for.
 const TRACKED: usize = 4096;
+/// At full speed one record of so many is timed.
+const SAMPLED: u64 = 1024;
 /// A producer that is ahead of its rate sleeps at least this long, and then sends all that is due.
 /// Sleeping less would take a core away from the broker; what it adds counts as latency.
 const SLEEP: Duration = Duration::from_micros(200);
@@ -69,8 +71,7 @@ pub async fn produce(
                 .map(|rate| Duration::from_secs_f64(producers as f64 / rate)),
             stamped: plan.stamped,
         };
-        // At a rate every batch counts; at full speed a sample is enough and costs nothing.
-        let (batches, tracked) = mpsc::channel(if plan.rate.is_some() { TRACKED } else { 1 });
+        let (batches, tracked) = mpsc::channel(TRACKED);
         let runtime = Handle::current();
         let sending = tokio::task::spawn_blocking(move || part.run(&runtime, &batches));
         let tracking = tokio::spawn(track(tracked));
@@ -148,7 +149,6 @@ impl Part {
     fn run(mut self, runtime: &Handle, batches: &mpsc::Sender<Batch>) -> Result<(), Failure> {
         let mut open = Open {
             batches: batches.clone(),
-            every: self.every,
             last: None,
             entry: None,
         };
@@ -170,34 +170,73 @@ impl Part {
                 value[..8].copy_from_slice(&nanos.to_le_bytes());
             }
             let record = Record::of_value(value);
-            let delivery = match self.producer.append(&record) {
-                Err(AppendError::Full) => runtime.block_on(self.producer.append_wait(&record))?,
-                taken => taken?,
-            };
-            open.add(delivery, due)?;
+            match (self.every, due) {
+                (Some(every), Some(due)) => {
+                    open.add(append(&self.producer, runtime, &record)?, due, every)?;
+                }
+                _ if number % SAMPLED == 0 => {
+                    let delivery = append(&self.producer, runtime, &record)?;
+                    sample(batches, delivery, Instant::now())?;
+                }
+                // Without a handle, as a program does that only asks whether all went well.
+                _ => match self.producer.send(&record) {
+                    Err(AppendError::Full) => {
+                        runtime.block_on(self.producer.append_wait(&record))?;
+                    }
+                    taken => taken?,
+                },
+            }
         }
         open.hand_over()
     }
 }
 
-/// The batch that a producer is filling.
+/// Appends, waiting for memory if need be.
+fn append(producer: &Producer, runtime: &Handle, record: &Record<'_>) -> Result<Delivery, Failure> {
+    Ok(match producer.append(record) {
+        Err(AppendError::Full) => runtime.block_on(producer.append_wait(record))?,
+        taken => taken?,
+    })
+}
+
+/// Has one record's acknowledgement waited for, unless others still are.
+fn sample(
+    batches: &mpsc::Sender<Batch>,
+    delivery: Delivery,
+    first: Instant,
+) -> Result<(), Failure> {
+    let batch = Batch {
+        delivery,
+        first,
+        every: Duration::ZERO,
+        records: Arc::new(AtomicU64::new(1)),
+    };
+    match batches.try_send(batch) {
+        Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => Ok(()),
+        Err(mpsc::error::TrySendError::Closed(_)) => {
+            Err(Failure::message("a record was not acknowledged"))
+        }
+    }
+}
+
+/// The batch that a producer is filling at a rate.
 struct Open {
     batches: mpsc::Sender<Batch>,
-    every: Option<Duration>,
     /// The last record's.
     last: Option<Delivery>,
-    /// What is tracked of the batch; none if it is not.
+    /// What is tracked of the batch.
     entry: Option<Entry>,
 }
 
 struct Entry {
     first: Instant,
+    every: Duration,
     records: Arc<AtomicU64>,
     handed_over: bool,
 }
 
 impl Open {
-    fn add(&mut self, delivery: Delivery, due: Option<Instant>) -> Result<(), Failure> {
+    fn add(&mut self, delivery: Delivery, due: Instant, every: Duration) -> Result<(), Failure> {
         let same = self
             .last
             .as_ref()
@@ -211,10 +250,9 @@ impl Open {
             }
         } else {
             self.hand_over()?;
-            // At full speed one batch at a time is tracked.
-            let wanted = self.every.is_some() || self.batches.capacity() > 0;
-            self.entry = wanted.then(|| Entry {
-                first: due.unwrap_or_else(Instant::now),
+            self.entry = Some(Entry {
+                first: due,
+                every,
                 records: Arc::new(AtomicU64::new(1)),
                 handed_over: false,
             });
@@ -223,8 +261,8 @@ impl Open {
         Ok(())
     }
 
-    /// Has the batch's acknowledgement waited for, if it is tracked and was not handed over before.
-    /// Records that come later are still counted, if they are in the same batch.
+    /// Has the batch's acknowledgement waited for, if it was not handed over before. Records that
+    /// come later are still counted, if they are in the same batch.
     fn hand_over(&mut self) -> Result<(), Failure> {
         let Some(entry) = self.entry.as_mut().filter(|entry| !entry.handed_over) else {
             return Ok(());
@@ -236,7 +274,7 @@ impl Open {
         let batch = Batch {
             delivery,
             first: entry.first,
-            every: self.every.unwrap_or_default(),
+            every: entry.every,
             records: entry.records.clone(),
         };
         self.batches

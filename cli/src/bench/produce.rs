@@ -14,7 +14,7 @@ use crate::failure::Outcome;
 pub(super) async fn run(args: ProduceArgs) -> Outcome {
     let latency_of = match args.rate {
         Some(_) => "due to acknowledged, every record",
-        None => "appended to acknowledged, a sample of batches",
+        None => "appended to acknowledged, a sample of records",
     };
     load("produce", &args.common, &args.load, args.rate, latency_of).await
 }
