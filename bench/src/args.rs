@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
@@ -34,7 +34,11 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 pub struct Selection {
     /// A file of scenarios, such as bench/scenarios/kafka.toml
-    pub scenarios: PathBuf,
+    #[arg(required_unless_present = "workload", conflicts_with = "workload")]
+    pub scenarios: Option<PathBuf>,
+    /// In its place a workload of the OpenMessaging benchmark, such as those in bench/workloads
+    #[arg(long, value_name = "FILE")]
+    pub workload: Option<PathBuf>,
     /// Only cases whose name contains one of these, such as `produce` or `partitions=1,`
     #[arg(long, value_name = "TEXT")]
     pub only: Vec<String>,
@@ -49,10 +53,19 @@ pub struct Selection {
     pub divide: u64,
 }
 
+impl Selection {
+    /// What the results are called after.
+    pub fn path(&self) -> &Path {
+        let path = self.scenarios.as_ref().or(self.workload.as_ref());
+        path.map_or(Path::new("results"), PathBuf::as_path)
+    }
+}
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks/kafka.json --document docs/benchmarks.md
   kera-bench run bench/scenarios/kafka-quick.toml --only produce --contenders kera,kafka
+  kera-bench run --workload bench/workloads/backlog-16-partitions-1kb.yaml --contenders kera-native
   kera-bench run bench/scenarios/kafka.toml --kera target/dist/kera --data-dir /srv/scratch")]
 pub struct RunArgs {
     #[command(flatten)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::load::Latency;
+use crate::load::{Latency, Sides};
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::measure::process::Memory;
@@ -114,6 +114,9 @@ pub struct Taken {
     /// Bytes of a batch on average, headers included; none if the client does not tell.
     pub mean_batch_bytes: Option<f64>,
     pub latency: Option<Latency>,
+    /// What only loads with several clients tell.
+    #[serde(default)]
+    pub sides: Sides,
 }
 
 impl Taken {
@@ -131,6 +134,13 @@ impl Taken {
             Measure::P99 => latency.map(|latency| latency.p99_us),
             Measure::P999 => latency.map(|latency| latency.p999_us),
             Measure::Max => latency.map(|latency| latency.max_us),
+            Measure::Produced => self.sides.produced.map(|side| side.per_second()),
+            Measure::Consumed => self.sides.consumed.map(|side| side.per_second()),
+            Measure::Rate => self.sides.rate.map(|rate| rate.wanted),
+            Measure::AckP50 => self.sides.acks.as_ref().map(|acks| acks.p50_us),
+            Measure::AckP99 => self.sides.acks.as_ref().map(|acks| acks.p99_us),
+            Measure::BusyAckP99 => self.sides.busy_acks.as_ref().map(|acks| acks.p99_us),
+            Measure::CpuShare => Some(self.broker_cpu_seconds / self.seconds.max(1e-9)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What arrives in an open loop, and how late it is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
@@ -41,7 +41,8 @@ pub fn stamp_opening(value: &mut [u8]) {
 /// Counts from when each record was due, not from when it was sent: a stall counts for every record
 /// that it held up (no coordinated omission).
 pub struct Arrivals {
-    begin: Instant,
+    #[cfg(test)]
+    begin: std::time::Instant,
     histogram: Histogram<u64>,
     opened: u64,
     arrived: u64,
@@ -49,26 +50,23 @@ pub struct Arrivals {
 
 impl Arrivals {
     pub fn new() -> Result<Self> {
-        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
         Ok(Self {
-            begin: Instant::now(),
-            histogram: Histogram::new_with_bounds(1_000, longest, 3)?,
+            #[cfg(test)]
+            begin: std::time::Instant::now(),
+            histogram: histogram()?,
             opened: 0,
             arrived: 0,
         })
     }
 
-    /// Stamps count from `begin`.
-    pub fn begin(&mut self, begin: Instant) {
-        self.begin = begin;
-    }
-
     /// A record has arrived, just now.
-    pub fn take(&mut self, value: &[u8]) -> Result<()> {
+    #[cfg(test)]
+    fn take(&mut self, value: &[u8]) -> Result<()> {
         self.take_after(value, self.begin.elapsed())
     }
 
-    fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
+    /// A record has arrived, `now` after the beginning.
+    pub fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
         let Some(stamp) = value.first_chunk::<STAMP>() else {
             bail!("a record without a stamp arrived");
         };
@@ -87,6 +85,11 @@ impl Arrivals {
         Ok(())
     }
 
+    /// A record has arrived, whatever its stamp.
+    pub fn count(&mut self, _value: &[u8]) {
+        self.arrived += 1;
+    }
+
     /// Records that only opened the way.
     pub fn opened(&self) -> u64 {
         self.opened
@@ -97,11 +100,30 @@ impl Arrivals {
         self.arrived
     }
 
+    /// Takes those of another along.
+    pub fn merge(&mut self, other: &Self) -> Result<()> {
+        self.opened += other.opened;
+        self.arrived += other.arrived;
+        Ok(self.histogram.add(&other.histogram)?)
+    }
+
     /// `None` if no record counts.
     pub fn latency(&self) -> Option<Latency> {
-        let found = &self.histogram;
+        Latency::of(&self.histogram)
+    }
+}
+
+/// For nanoseconds.
+pub fn histogram() -> Result<Histogram<u64>> {
+    let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+    Ok(Histogram::new_with_bounds(1_000, longest, 3)?)
+}
+
+impl Latency {
+    /// Of a histogram of nanoseconds; `None` if it is empty.
+    pub fn of(found: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| found.value_at_quantile(quantile) as f64 / 1e3;
-        (!found.is_empty()).then(|| Latency {
+        (!found.is_empty()).then(|| Self {
             records: found.len(),
             mean_us: found.mean() / 1e3,
             p50_us: at(0.5),

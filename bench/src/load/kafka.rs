@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,8 +16,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use rdkafka::{Offset, TopicPartitionList};
 use serde::Deserialize;
 
+use super::acks::Acks;
 use super::records::Records;
-use super::{Done, Gate, Plan, SILENCE};
+use super::{Done, Gate, Plan, SILENCE, Sides};
 
 /// Records between two looks at what librdkafka has to say.
 const LOOK_EVERY: u64 = 4096;
@@ -44,8 +44,34 @@ pub fn client(plan: &Plan) -> ClientConfig {
 /// The producer's settings: batches of the wanted size, a queue in which every partition's batch can
 /// fill, and no report for records that went well.
 pub fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
+    create(&producer_config(plan), Outcome::default())
+}
+
+/// One of several producers. Records without key go to one partition until the linger is over, so
+/// that batches fill whatever the number of partitions; `acks` hears of every acknowledgement.
+pub fn crowd_producer(plan: &Plan, acks: Option<Arc<Acks>>) -> Result<BaseProducer<Outcome>> {
+    let mut config = producer_config(plan);
+    let sticky = plan.linger_us.div_ceil(1_000).clamp(1, 1_000);
+    config
+        .set("sticky.partitioning.linger.ms", sticky.to_string())
+        .set("delivery.report.only.error", acks.is_none().to_string());
+    let outcome = Outcome {
+        acks,
+        ..Outcome::default()
+    };
+    create(&config, outcome)
+}
+
+fn create(config: &ClientConfig, outcome: Outcome) -> Result<BaseProducer<Outcome>> {
+    config
+        .create_with_context(outcome)
+        .context("librdkafka makes no producer")
+}
+
+fn producer_config(plan: &Plan) -> ClientConfig {
     let batch_records = u64::from(plan.batch_bytes / plan.record_bytes).max(1);
-    let queued = (u64::from(plan.partitions) * batch_records * 2).clamp(100_000, 10_000_000);
+    let least = (100_000 / u64::from(plan.crowd.producers.max(1))).max(10_000);
+    let queued = (u64::from(plan.partitions) * batch_records * 2).clamp(least, 10_000_000);
     let mut config = client(plan);
     config
         .set("acks", plan.acks.name())
@@ -58,8 +84,6 @@ pub fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
         .set("delivery.report.only.error", "true")
         .set("statistics.interval.ms", STATISTICS_MS);
     config
-        .create_with_context(Outcome::default())
-        .context("librdkafka makes no producer")
 }
 
 /// A consumer that is assigned partitions, not a group's member.
@@ -90,6 +114,8 @@ pub fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
 /// What a producer hears from librdkafka.
 #[derive(Default)]
 pub struct Outcome {
+    /// Who is told when records that were due at a time are acknowledged.
+    acks: Option<Arc<Acks>>,
     failed: AtomicU64,
     first: Mutex<Option<String>>,
     /// Bytes and number of the batches seen so far.
@@ -154,17 +180,22 @@ impl ClientContext for Outcome {
 }
 
 impl ProducerContext for Outcome {
-    type DeliveryOpaque = ();
+    /// When the record was due, in nanoseconds from the beginning, and one more; 0 for others.
+    type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        if let Err((error, _)) = result {
-            self.fail(error);
+    fn delivery(&self, result: &DeliveryResult<'_>, due: usize) {
+        match (result, &self.acks) {
+            (Err((error, _)), _) => self.fail(error),
+            (Ok(_), Some(acks)) if due > 0 => {
+                acks.take(Duration::from_nanos(due as u64 - 1));
+            }
+            _ => {}
         }
     }
 }
 
 /// What librdkafka answers to a record; it gives back what it does not take.
-type Sent<'a> = std::result::Result<(), (KafkaError, BaseRecord<'a, [u8], [u8]>)>;
+type Sent<'a> = std::result::Result<(), (KafkaError, BaseRecord<'a, [u8], [u8], usize>)>;
 
 /// True if the record was taken, false if there is no room just now.
 pub fn taken(sent: Sent<'_>) -> Result<bool> {
@@ -180,8 +211,20 @@ pub fn record<'a>(
     topic: &'a str,
     key: Option<&'a [u8]>,
     value: &'a [u8],
-) -> BaseRecord<'a, [u8], [u8]> {
-    let record = BaseRecord::to(topic).payload(value);
+) -> BaseRecord<'a, [u8], [u8], usize> {
+    record_due(topic, key, value, None)
+}
+
+/// The same for a record that was due so long after the beginning.
+pub fn record_due<'a>(
+    topic: &'a str,
+    key: Option<&'a [u8]>,
+    value: &'a [u8],
+    due: Option<Duration>,
+) -> BaseRecord<'a, [u8], [u8], usize> {
+    let due = due.and_then(|due| usize::try_from(due.as_nanos()).ok());
+    let opaque = due.map_or(0, |due| due.saturating_add(1));
+    let record = BaseRecord::with_opaque_to(topic, opaque).payload(value);
     match key {
         Some(key) => record.key(key),
         None => record,
@@ -227,6 +270,7 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
         seconds,
         mean_batch_bytes: producer.context().mean_batch_bytes(),
         latency: None,
+        sides: Sides::default(),
     })
 }
 
@@ -235,7 +279,7 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
 /// librdkafka sends open batches at once only while a flush is under way, and the crate's flush is
 /// under way for a moment only, ten times a second: with a long linger that is the end of it. So it is
 /// asked many times, with pauses in which others have the core.
-fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
+pub fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
     let begin = Instant::now();
     loop {
         let burst = Instant::now();
@@ -284,6 +328,7 @@ pub fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
         seconds: begin.elapsed().as_secs_f64(),
         mean_batch_bytes: None,
         latency: None,
+        sides: Sides::default(),
     })
 }
 

@@ -3,14 +3,18 @@
 //! It reads a [`Plan`] from its standard input, gets ready, says so, waits for `go`, does the work
 //! and says what it was; then it stays until its standard input ends, so that it can be looked at.
 
+mod acks;
 mod arrivals;
+mod crowd;
 mod kafka;
-mod kafka_latency;
 mod native;
 mod pace;
 mod records;
+mod schedule;
+mod share;
 
 pub use arrivals::Latency;
+pub use crowd::Sides;
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -18,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{Acks, ClientPath, Durability, Keys, Work};
+use crate::scenario::{Acks, ClientPath, Crowd, Durability, Keys, Work};
 
 /// A run in which nothing arrives or is acknowledged for this long has failed.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -47,6 +51,8 @@ pub struct Plan {
     pub most_ms: Option<u64>,
     /// Records a second, for an open loop; of Kera's own producer also the most that it sends.
     pub rate: Option<u64>,
+    /// The clients.
+    pub crowd: Crowd,
 }
 
 impl Plan {
@@ -67,6 +73,9 @@ pub struct Done {
     /// None if the client does not tell.
     pub mean_batch_bytes: Option<f64>,
     pub latency: Option<Latency>,
+    /// What only loads with several clients tell.
+    #[serde(default)]
+    pub sides: Sides,
 }
 
 /// A line to the harness.
@@ -74,7 +83,7 @@ pub struct Done {
 #[serde(rename_all = "lowercase")]
 pub enum Said {
     Ready,
-    Done(Done),
+    Done(Box<Done>),
 }
 
 /// The word that starts the work.
@@ -106,11 +115,14 @@ pub fn run() -> Result<()> {
     let done = match (plan.path, plan.work) {
         (ClientPath::Kafka, Work::Produce) => kafka::produce(&plan, &mut gate)?,
         (ClientPath::Kafka, Work::Consume) => kafka::consume(&plan, &mut gate)?,
-        (ClientPath::Kafka, Work::Latency) => kafka_latency::run(&plan, &mut gate)?,
+        (_, Work::Share) => share::run(&plan, &mut gate)?,
+        (_, Work::Both | Work::Latency | Work::CatchUp | Work::Trickle) => {
+            crowd::run(&plan, &mut gate)?
+        }
         (ClientPath::Native, work) => native::run(&plan, work, &mut gate)?,
         (ClientPath::Nats, _) => bail!("the load for NATS is a program of its own"),
     };
-    say(&Said::Done(done))?;
+    say(&Said::Done(Box::new(done)))?;
     // Until the harness has seen enough of this process.
     gate.input.read_line(&mut line)?;
     Ok(())

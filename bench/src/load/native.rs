@@ -9,13 +9,12 @@ use kera_producer::{AppendError, Producer, Record};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use super::arrivals::{Arrivals, stamp, stamp_opening};
 use super::pace::Pace;
 use super::records::Records;
-use super::{Done, Gate, Plan, SILENCE};
+use super::{Done, Gate, Plan, SILENCE, Sides};
 use crate::scenario::Work;
 
-/// The producer's memory when few batches are open.
+/// The memory of all producers together when few batches are open.
 const LEAST_MEMORY: usize = 64 << 20;
 /// Records between two looks at the clock.
 const LOOK_EVERY: u64 = 1024;
@@ -26,7 +25,7 @@ pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Do
         match work {
             Work::Produce => produce(plan, gate).await,
             Work::Consume => consume(plan, gate).await,
-            Work::Latency => latency(plan, gate).await,
+            other => bail!("work = \"{}\" is for several clients", other.name()),
         }
     });
     // A reader's connections may still be at work.
@@ -34,10 +33,12 @@ pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Do
     done
 }
 
-async fn producer(plan: &Plan) -> Result<Producer> {
+/// A producer that waits so long, with room for every lane's batch to fill.
+pub async fn producer(plan: &Plan) -> Result<Producer> {
     let batch = plan.batch_bytes as usize;
     // Every lane's batch can fill.
-    let memory = plan.partitions as usize * batch * 2 + LEAST_MEMORY;
+    let producers = plan.crowd.producers.max(1) as usize;
+    let memory = plan.partitions as usize * batch * 2 + LEAST_MEMORY / producers;
     let producer = Producer::builder()
         .bootstrap(&plan.bootstrap)
         .stream(&plan.topic)
@@ -61,9 +62,6 @@ fn send(plan: &Plan, producer: &Producer, runtime: &Handle, pace: Option<Pace>) 
             pace.wait(number);
         }
         let (key, value) = records.next();
-        if let Some(pace) = pace.filter(|_| plan.work == Work::Latency) {
-            stamp(value, pace.due(number));
-        }
         let record = Record {
             key,
             value: Some(value),
@@ -104,10 +102,12 @@ async fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
         seconds,
         mean_batch_bytes: mean_batch(&producer),
         latency: None,
+        sides: Sides::default(),
     })
 }
 
-fn mean_batch(producer: &Producer) -> Option<f64> {
+/// Bytes of the batches that it sent.
+pub fn mean_batch(producer: &Producer) -> Option<f64> {
     let counts = producer.metrics();
     let sent = counts.batches + counts.batches_resent;
     (sent > 0).then(|| counts.bytes_sent as f64 / sent as f64)
@@ -160,47 +160,6 @@ async fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
         seconds: begin.elapsed().as_secs_f64(),
         mean_batch_bytes: None,
         latency: None,
-    })
-}
-
-async fn latency<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
-    let rate = plan.rate.context("an open loop has a rate")?;
-    let producer = producer(plan).await?;
-    let mut reader = reader(plan).await?;
-    let mut arrivals = Arrivals::new()?;
-    // One record there and back, so that the connections are open.
-    let mut records = Records::new(plan.record_bytes, plan.keys);
-    let (key, value) = records.next();
-    stamp_opening(value);
-    producer.send(&Record {
-        key,
-        value: Some(value),
-        ..Record::default()
-    })?;
-    producer.flush().await?;
-    while arrivals.opened() == 0 {
-        next(&mut reader, |value, _| arrivals.take(value)).await?;
-    }
-    let begin = gate.wait()?;
-    arrivals.begin(begin);
-    let sending = spawn_send(plan, &producer, Some(Pace::new(begin, rate)));
-    let limit = Instant::now() + Duration::from_secs(plan.records / rate) + SILENCE;
-    while arrivals.arrived() < plan.records {
-        next(&mut reader, |value, _| arrivals.take(value)).await?;
-        ensure!(
-            Instant::now() < limit,
-            "only {} of {} records arrived",
-            arrivals.arrived(),
-            plan.records
-        );
-    }
-    sending.await??;
-    producer.flush().await?;
-    Ok(Done {
-        records: plan.records,
-        bytes: plan.records * u64::from(plan.record_bytes),
-        seconds: begin.elapsed().as_secs_f64(),
-        mean_batch_bytes: mean_batch(&producer),
-        latency: arrivals.latency(),
+        sides: Sides::default(),
     })
 }

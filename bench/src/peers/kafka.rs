@@ -24,7 +24,8 @@ fn version() -> &'static str {
     version.map_or("unknown", |(version, _)| version)
 }
 
-fn home(build: &Path) -> PathBuf {
+/// Where its jars are kept.
+pub fn home(build: &Path) -> PathBuf {
     build.join(format!("kafka-{}", version()))
 }
 

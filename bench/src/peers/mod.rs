@@ -4,6 +4,8 @@ mod child;
 mod kafka;
 mod kera;
 mod nats;
+mod share;
+mod streams;
 mod tansu;
 mod topics;
 
@@ -17,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::child::Process;
 pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
+pub use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
 use crate::scenario::{Broker, ClientPath, Durability};
@@ -135,6 +138,19 @@ impl Running {
             }
         };
         created.with_context(|| format!("cannot create topic {topic}"))
+    }
+
+    /// Makes a stream for Kera's own clients.
+    pub fn create_stream(
+        &self,
+        stream: &str,
+        streamlets: u32,
+        lanes: u32,
+        durability: Durability,
+    ) -> Result<()> {
+        let address = self.address(ClientPath::Native)?;
+        streams::create(address, stream, (streamlets, lanes), durability)
+            .with_context(|| format!("cannot create stream {stream}"))
     }
 
     /// Deletes a topic and waits until its space on the disk is given back.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -17,6 +17,10 @@ const START: Duration = Duration::from_secs(60);
 /// How long it may take to create or delete a topic, or to give back space.
 const CHANGE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// And how much longer for each partition.
+const EACH: Duration = Duration::from_millis(12);
+/// A topic with so many partitions is made in two steps.
+const AT_ONCE: u32 = 8_000;
 /// What a broker without topics may keep on the disk.
 const EMPTY: u64 = 96 << 20;
 
@@ -60,21 +64,31 @@ pub fn create(
     partitions: u32,
     setting: Option<(&str, &str)>,
 ) -> Result<()> {
+    // Thousands of logs take their time.
+    let within = CHANGE + EACH * partitions;
     let admin: AdminClient<DefaultClientContext> = config(address).create()?;
-    let mut new = NewTopic::new(
-        topic,
-        i32::try_from(partitions)?,
-        TopicReplication::Fixed(1),
-    );
+    // Kafka's controller takes 10,000 changes at a time, and a topic is more than its partitions.
+    let first = match partitions {
+        AT_ONCE.. => partitions / 2,
+        few => few,
+    };
+    let mut new = NewTopic::new(topic, i32::try_from(first)?, TopicReplication::Fixed(1));
     if let Some((name, value)) = setting {
         new = new.set(name, value);
     }
     let options = AdminOptions::new()
-        .request_timeout(Some(CHANGE))
-        .operation_timeout(Some(CHANGE));
+        .request_timeout(Some(within))
+        .operation_timeout(Some(within));
     let done = block_on(admin.create_topics(&[new], &options))??;
     for one in done {
         one.map_err(|(_, code)| anyhow!("{code}"))?;
+    }
+    if first < partitions {
+        let more = NewPartitions::new(topic, partitions as usize);
+        let done = block_on(admin.create_partitions(&[more], &options))??;
+        for one in done {
+            one.map_err(|(_, code)| anyhow!("{code}"))?;
+        }
     }
     let begin = Instant::now();
     loop {
@@ -88,7 +102,7 @@ pub fn create(
             return Ok(());
         }
         ensure!(
-            begin.elapsed() < CHANGE,
+            begin.elapsed() < within,
             "only {led} of {partitions} partitions have a leader"
         );
         pause(LOOK_EVERY);

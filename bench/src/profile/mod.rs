@@ -23,7 +23,7 @@ use crate::measure::disk;
 use crate::measure::machine::{Machine, utc_now};
 use crate::measure::process::Usage;
 use crate::peers::{self, Places, Running};
-use crate::scenario::{Broker, ClientPath, Durability, Keys, Size, Work};
+use crate::scenario::{Broker, ClientPath, Crowd, Durability, Keys, Size, Work};
 use crate::session::interrupt::Interrupt;
 use crate::session::loader::Loader;
 use crate::session::workplace::Workplace;
@@ -144,6 +144,7 @@ impl Session<'_> {
             durability: self.args.ack.into(),
             most_ms: None,
             rate: None,
+            crowd: Crowd::default(),
         })
     }
 

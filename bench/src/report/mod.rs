@@ -1,6 +1,7 @@
 //! Tables of what a session measured.
 
 mod document;
+mod kept;
 mod tables;
 mod targets;
 mod text;

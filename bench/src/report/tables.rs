@@ -1,6 +1,7 @@
 //! A table for each quantity of each scenario.
 
-use super::targets::{bound, overall, ratio, verdict};
+use super::kept;
+use super::targets::{bound, overall, parties, value, verdict};
 use super::text::{self, measures, spread, summary};
 use crate::results::{CaseRuns, Results};
 use crate::scenario::{Case, Contender, Measure, Target, Work};
@@ -9,7 +10,7 @@ use crate::statistics::Summary;
 /// A column that tells cases apart.
 type Dimension = (&'static str, fn(&Case) -> String);
 
-const DIMENSIONS: [Dimension; 6] = [
+const DIMENSIONS: [Dimension; 11] = [
     ("batch", |case| case.batch.to_string()),
     ("partitions", |case| case.partitions.to_string()),
     ("acks", |case| {
@@ -22,6 +23,28 @@ const DIMENSIONS: [Dimension; 6] = [
     ("records/s", |case| {
         case.rate
             .map_or_else(|| "-".to_owned(), |rate| rate.to_string())
+    }),
+    ("of its peak", |case| {
+        let share = case.crowd.rate_of_peak;
+        share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0))
+    }),
+    ("producers", |case| match case.work {
+        Work::Both | Work::Latency | Work::CatchUp => case.crowd.producers.to_string(),
+        _ => "-".to_owned(),
+    }),
+    ("consumers", |case| match case.work {
+        Work::Both | Work::Latency | Work::CatchUp | Work::Share => {
+            (case.crowd.consumers * case.crowd.subscriptions).to_string()
+        }
+        _ => "-".to_owned(),
+    }),
+    ("streamlets", |case| {
+        let streamlets = case.crowd.streamlets;
+        streamlets.map_or_else(|| "-".to_owned(), |n| format!("{n} (Kera, native)"))
+    }),
+    ("order", |case| {
+        let order = case.crowd.order;
+        order.map_or_else(|| "-".to_owned(), |order| order.name().to_owned())
     }),
 ];
 
@@ -40,8 +63,9 @@ pub fn all(results: &Results) -> String {
             setting(&group, &varies)
         ));
         for &measure in measures(case.work) {
-            out.push_str(&table(&group, &varies, measure));
+            out.push_str(&table(&results.cases, &group, &varies, measure));
         }
+        out.push_str(&kept::remarks(&group));
     }
     out.push_str(&memory(results));
     out
@@ -69,7 +93,8 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
         Work::Produce | Work::Consume => {
             format!("{} of {} bytes a run", records(group), case.record_bytes)
         }
-        Work::Latency => format!("Records of {} bytes", case.record_bytes),
+        Work::Latency | Work::Trickle => format!("Records of {} bytes", case.record_bytes),
+        Work::Both | Work::CatchUp | Work::Share => kept::setting(case),
     };
     if case.keys == crate::scenario::Keys::Random {
         out.push_str(", random keys");
@@ -86,6 +111,7 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
             " From the moment at which a record was due, at a fixed rate, until its consumer has it; without the first second.",
         );
     }
+    out.push_str(kept::explanation(case));
     out
 }
 
@@ -113,28 +139,27 @@ fn contenders(group: &[&CaseRuns]) -> Vec<Contender> {
     all
 }
 
-fn table(group: &[&CaseRuns], varies: &[Dimension], measure: Measure) -> String {
+fn table(all: &[CaseRuns], group: &[&CaseRuns], varies: &[Dimension], measure: Measure) -> String {
     let contenders = contenders(group);
     // One column for each pair that is compared; the bound may differ from row to row.
-    let mut pairs: Vec<(Contender, Contender)> = Vec::new();
+    let mut pairs: Vec<String> = Vec::new();
     for target in group.iter().flat_map(|runs| &runs.case.targets) {
-        let pair = (target.contender, target.against);
+        let pair = parties(target);
         if target.measure == measure && !pairs.contains(&pair) {
             pairs.push(pair);
         }
     }
     let mut head: Vec<String> = varies.iter().map(|(name, _)| (*name).to_owned()).collect();
     head.extend(contenders.iter().map(|one| one.title().to_owned()));
-    head.extend(
-        pairs
-            .iter()
-            .map(|(one, other)| format!("{} / {}", one.title(), other.title())),
-    );
+    head.extend(pairs.iter().map(|pair| match pair.contains(" / ") {
+        true => pair.clone(),
+        false => format!("{pair}, expected"),
+    }));
     let mut rows = Vec::new();
     for runs in group {
         let mut row: Vec<String> = varies.iter().map(|(_, show)| show(&runs.case)).collect();
         row.extend(contenders.iter().map(|&one| cell(runs, one, measure)));
-        row.extend(pairs.iter().map(|pair| compared(runs, *pair, measure)));
+        row.extend(pairs.iter().map(|pair| compared(all, runs, pair, measure)));
         rows.push(row);
     }
     markdown(text::title(measure), &head, &rows)
@@ -160,15 +185,14 @@ fn cell(runs: &CaseRuns, contender: Contender, measure: Measure) -> String {
     }
 }
 
-fn compared(runs: &CaseRuns, pair: (Contender, Contender), measure: Measure) -> String {
+fn compared(all: &[CaseRuns], runs: &CaseRuns, pair: &str, measure: Measure) -> String {
     let mut targets = runs.case.targets.iter();
-    let of_pair =
-        |target: &&Target| target.measure == measure && (target.contender, target.against) == pair;
+    let of_pair = |target: &&Target| target.measure == measure && parties(target) == pair;
     let Some(target) = targets.find(of_pair) else {
         return "-".to_owned();
     };
-    match ratio(runs, target) {
-        Some(ratio) => format!("{} ({})", verdict(target, ratio), bound(target)),
+    match value(all, runs, target) {
+        Some(value) => format!("{} ({})", verdict(target, value), bound(target)),
         None => "-".to_owned(),
     }
 }
@@ -221,12 +245,11 @@ fn memory(results: &Results) -> String {
     let mut out = "### Memory and disk\n\nThe highest median of any case.\n\n".to_owned();
     out.push_str(&markdown(text::title(Measure::Memory), &head, &rows));
     for target in &results.targets {
-        if let Some(ratio) = overall(results, target) {
+        if let Some(value) = overall(results, target) {
             out.push_str(&format!(
-                "{} / {}: {} ({}).\n",
-                target.contender.title(),
-                target.against.title(),
-                verdict(target, ratio),
+                "{}: {} ({}).\n",
+                parties(target),
+                verdict(target, value),
                 bound(target)
             ));
         }

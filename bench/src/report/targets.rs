@@ -5,20 +5,39 @@ use crate::results::{CaseRuns, Results};
 use crate::scenario::{Measure, Target};
 use crate::statistics::Summary;
 
-/// A target's ratio in a case; `None` if one of the two is missing.
-pub fn ratio(runs: &CaseRuns, target: &Target) -> Option<f64> {
-    let median = |contender| text::summary(runs, contender, target.measure).map(|one| one.median);
-    divide(median(target.contender)?, median(target.against)?)
+/// A target's ratio in a case of `all`, or its value; `None` if one of what it needs is missing, or
+/// if it is the case that others are compared with.
+pub fn value(all: &[CaseRuns], runs: &CaseRuns, target: &Target) -> Option<f64> {
+    let median = |runs: &CaseRuns, contender| {
+        text::summary(runs, contender, target.measure).map(|one| one.median)
+    };
+    let own = median(runs, target.contender)?;
+    if let Some(other) = target.against {
+        return divide(own, median(runs, other)?);
+    }
+    let Some(baseline) = target.baseline else {
+        return Some(text::scaled(target.measure, own));
+    };
+    if baseline.holds(&runs.case) {
+        return None;
+    }
+    let mut others = all.iter();
+    let base = others.find(|other| baseline.is_of(&other.case, &runs.case))?;
+    divide(own, median(base, target.contender)?)
 }
 
-/// A target's ratio over all cases: the highest median of any case.
+/// The same over all cases: the highest median of any case.
 pub fn overall(results: &Results, target: &Target) -> Option<f64> {
     let highest = |contender| {
         let cases = results.cases.iter();
         let medians = cases.filter_map(|runs| text::summary(runs, contender, target.measure));
         Summary::of(medians.map(|one| one.median)).map(|all| all.most)
     };
-    divide(highest(target.contender)?, highest(target.against)?)
+    let own = highest(target.contender)?;
+    match target.against {
+        Some(other) => divide(own, highest(other)?),
+        None => Some(text::scaled(target.measure, own)),
+    }
 }
 
 fn divide(one: f64, other: f64) -> Option<f64> {
@@ -71,7 +90,7 @@ pub fn summary(results: &Results) -> String {
             .filter(|runs| self::group(runs) == group);
         let ratios: Vec<(f64, String)> = cases
             .filter(|runs| runs.case.targets.contains(&target))
-            .filter_map(|runs| Some((ratio(runs, &target)?, runs.case.name())))
+            .filter_map(|runs| Some((value(&results.cases, runs, &target)?, runs.case.name())))
             .collect();
         let met = ratios
             .iter()
@@ -125,11 +144,18 @@ fn words(target: &Target) -> String {
         Measure::P99 => "p99",
         Measure::P999 => "p99.9",
         Measure::Max => "longest",
+        // A bound of its own needs the unit.
+        own => text::title(own),
     };
-    format!(
-        "{what}, {} / {}, {}",
-        target.contender.title(),
-        target.against.title(),
-        bound(target)
-    )
+    format!("{what}, {}, {}", parties(target), bound(target))
+}
+
+/// Those that a target compares, such as `Kera / Apache Kafka`.
+pub fn parties(target: &Target) -> String {
+    let own = target.contender.title();
+    match (target.against, target.baseline) {
+        (Some(other), _) => format!("{own} / {}", other.title()),
+        (None, Some(baseline)) => format!("{own} / itself at {}", baseline.words()),
+        (None, None) => own.to_owned(),
+    }
 }

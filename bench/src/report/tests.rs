@@ -1,5 +1,6 @@
 use super::document::replace;
 use super::{render, targets, text};
+use crate::load::Sides;
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::measure::process::Memory;
@@ -50,9 +51,19 @@ fn run(contender: Contender, repetition: u32, cpu_ns: f64, peak: u64) -> Run {
             broker_written: 110_000_000,
             mean_batch_bytes: Some(16_000.0),
             latency: None,
+            sides: Sides::default(),
         }),
         failure: None,
     }
+}
+
+/// A run that differs in what several clients tell.
+pub(super) fn run_with(contender: Contender, sides: Sides) -> Run {
+    let mut run = run(contender, 1, 100.0, 1);
+    if let Some(taken) = &mut run.taken {
+        taken.sides = sides;
+    }
+    run
 }
 
 /// Kera takes 100 ns against Kafka's 480 with one partition, 300 against 500 with sixteen.
@@ -208,7 +219,8 @@ fn numbers_are_readable() {
     let target = Target {
         measure: Measure::P99,
         contender: Contender::Kera,
-        against: Contender::Kafka,
+        against: Some(Contender::Kafka),
+        baseline: None,
         at_most: Some(0.333),
         at_least: None,
     };

@@ -16,27 +16,57 @@ pub fn title(measure: Measure) -> &'static str {
         Measure::P99 => "p99, ms",
         Measure::P999 => "p99.9, ms",
         Measure::Max => "longest, ms",
+        Measure::Produced => "producers, thousand records a second",
+        Measure::Consumed => "consumers, thousand records a second",
+        Measure::Rate => "rate, thousand records a second",
+        Measure::AckP50 => "acknowledgement, p50, ms",
+        Measure::AckP99 => "acknowledgement, p99, ms",
+        Measure::BusyAckP99 => "acknowledgement while a consumer catches up, p99, ms",
+        Measure::CpuShare => "broker CPU, % of a core",
+    }
+}
+
+/// A value in the unit of [`title`], as a number.
+pub fn scaled(measure: Measure, value: f64) -> f64 {
+    match measure {
+        Measure::Throughput | Measure::Produced | Measure::Consumed | Measure::Rate => value / 1e3,
+        Measure::BrokerCpu | Measure::ClientCpu => value,
+        Measure::Memory => value / 1e6,
+        Measure::Batch => value / 1024.0,
+        Measure::P50
+        | Measure::P99
+        | Measure::P999
+        | Measure::Max
+        | Measure::AckP50
+        | Measure::AckP99
+        | Measure::BusyAckP99 => value / 1e3,
+        Measure::CpuShare => value * 100.0,
     }
 }
 
 /// A value in the unit of [`title`].
 pub fn value(measure: Measure, value: f64) -> String {
+    let scaled = scaled(measure, value);
     match measure {
-        Measure::Throughput if value < 10e3 => format!("{:.2}", value / 1e3),
-        Measure::Throughput => thousands(value / 1e3),
-        Measure::BrokerCpu | Measure::ClientCpu => thousands(value),
-        Measure::Memory => thousands(value / 1e6),
-        Measure::Batch => format!("{:.1}", value / 1024.0),
-        Measure::P50 | Measure::P99 | Measure::P999 | Measure::Max => {
-            let ms = value / 1e3;
-            if ms < 10.0 {
-                format!("{ms:.2}")
-            } else if ms < 100.0 {
-                format!("{ms:.1}")
+        Measure::Batch | Measure::CpuShare => format!("{scaled:.1}"),
+        Measure::P50
+        | Measure::P99
+        | Measure::P999
+        | Measure::Max
+        | Measure::AckP50
+        | Measure::AckP99
+        | Measure::BusyAckP99 => {
+            if scaled < 10.0 {
+                format!("{scaled:.2}")
+            } else if scaled < 100.0 {
+                format!("{scaled:.1}")
             } else {
-                thousands(ms)
+                thousands(scaled)
             }
         }
+        // A consumer that takes a millisecond for each record does one thousand a second.
+        Measure::Throughput if scaled < 10.0 => format!("{scaled:.2}"),
+        _ => thousands(scaled),
     }
 }
 
@@ -80,12 +110,26 @@ pub fn measures(work: Work) -> &'static [Measure] {
         Work::Produce => &[Measure::Throughput, Measure::BrokerCpu, Measure::Batch],
         Work::Consume => &[Measure::Throughput, Measure::BrokerCpu, Measure::ClientCpu],
         Work::Latency => &[
+            Measure::Rate,
             Measure::P50,
             Measure::P99,
             Measure::P999,
             Measure::Max,
+            Measure::AckP50,
+            Measure::AckP99,
             Measure::BrokerCpu,
         ],
+        Work::Both => &[
+            Measure::Throughput,
+            Measure::Produced,
+            Measure::Consumed,
+            Measure::BrokerCpu,
+            Measure::ClientCpu,
+            Measure::Batch,
+        ],
+        Work::CatchUp => &[Measure::Consumed, Measure::AckP99, Measure::BusyAckP99],
+        Work::Trickle => &[Measure::CpuShare, Measure::Memory],
+        Work::Share => &[Measure::Throughput],
     }
 }
 
@@ -95,7 +139,9 @@ pub fn one_line(runs: &CaseRuns) -> String {
     for &contender in &runs.case.contenders {
         out.push_str(&format!("\n  {:<12}", contender.name()));
         let mut measures = measures(runs.case.work).to_vec();
-        measures.push(Measure::Memory);
+        if !measures.contains(&Measure::Memory) {
+            measures.push(Measure::Memory);
+        }
         for measure in measures {
             if let Some(summary) = summary(runs, contender, measure) {
                 out.push_str(&format!(

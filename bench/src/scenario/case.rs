@@ -2,7 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Acks, Broker, Contender, Durability, File, Keys, Scenario, Size, Target, Work};
+use super::{
+    Acks, Broker, Contender, Crowd, Durability, File, Keys, Scenario, Size, Target, Work, crowd,
+};
+
+/// Bytes a second: more than clients of one machine reach.
+const FASTEST: u64 = 1_000_000_000;
 
 /// One combination of what a scenario lists.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
@@ -26,6 +31,9 @@ pub struct Case {
     pub most_seconds: Option<f64>,
     /// Records a second, for an open loop.
     pub rate: Option<u64>,
+    /// The clients.
+    #[serde(default)]
+    pub crowd: Crowd,
     pub targets: Vec<Target>,
 }
 
@@ -44,6 +52,19 @@ impl Case {
         }
         if let Some(rate) = self.rate {
             name.push_str(&format!(", rate={rate}/s"));
+        }
+        let crowd = &self.crowd;
+        if (crowd.producers, crowd.consumers) != (1, 1) {
+            name.push_str(&format!(
+                ", producers={}, consumers={}",
+                crowd.producers, crowd.consumers
+            ));
+        }
+        if let Some(order) = crowd.order {
+            name.push_str(&format!(", order={}", order.name()));
+        }
+        if let Some(share) = crowd.rate_of_peak {
+            name.push_str(&format!(", rate={share} of peak"));
         }
         name
     }
@@ -68,9 +89,15 @@ impl Case {
         all.filter(|&one| self.offers(one))
     }
 
-    /// Bytes of all records.
+    /// Bytes of all records; where time decides, what no client of this machine has reached.
     pub fn bytes(&self) -> u64 {
-        self.records * u64::from(self.record_bytes)
+        let by_time = match (self.work, self.crowd.millis) {
+            (Work::Both | Work::Latency, Some(millis)) if self.records == 0 => {
+                millis * FASTEST / 1_000
+            }
+            _ => 0,
+        };
+        self.records * u64::from(self.record_bytes) + by_time
     }
 }
 
@@ -122,6 +149,7 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
     } else {
         scenario.rate.iter().copied().map(Some).collect()
     };
+    let crowds = crowd::expand(scenario, divide);
     let mut cases = Vec::new();
     for &batch in &scenario.batch {
         for &linger_ms in &scenario.linger_ms {
@@ -129,29 +157,25 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
                 for &acks in &scenario.acks {
                     for &durability in &scenario.durability {
                         for &rate in &rates {
-                            let records = match rate {
-                                // Never less than what comes after the first second.
-                                Some(rate) => {
-                                    rate * (scenario.seconds.unwrap_or(2) / divide).max(2)
-                                }
-                                None => (scenario.records.unwrap_or(1) / divide).max(1),
-                            };
-                            cases.push(Case {
-                                scenario: scenario.name.clone(),
-                                work: scenario.work,
-                                contenders: scenario.contenders.clone(),
-                                records,
-                                record_bytes: scenario.record_bytes,
-                                keys: scenario.keys,
-                                batch,
-                                linger_ms,
-                                partitions,
-                                acks,
-                                durability,
-                                most_seconds: scenario.most_seconds,
-                                rate,
-                                targets: scenario.target.clone(),
-                            });
+                            for &crowd in &crowds {
+                                cases.push(Case {
+                                    scenario: scenario.name.clone(),
+                                    work: scenario.work,
+                                    contenders: scenario.contenders.clone(),
+                                    records: records(scenario, rate, &crowd, divide),
+                                    record_bytes: scenario.record_bytes,
+                                    keys: scenario.keys,
+                                    batch,
+                                    linger_ms,
+                                    partitions,
+                                    acks,
+                                    durability,
+                                    most_seconds: scenario.most_seconds,
+                                    rate,
+                                    crowd,
+                                    targets: scenario.target.clone(),
+                                });
+                            }
                         }
                     }
                 }
@@ -159,4 +183,13 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Records of a run, or before it; 0 where only time decides.
+fn records(scenario: &Scenario, rate: Option<u64>, crowd: &Crowd, divide: u64) -> u64 {
+    match (scenario.records, rate, crowd.millis) {
+        (Some(records), _, _) => (records / divide).max(1),
+        (None, Some(rate), Some(millis)) => rate * millis / 1_000,
+        (None, _, _) => 0,
+    }
 }

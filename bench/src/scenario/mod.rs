@@ -1,12 +1,17 @@
 //! Scenarios as data: what is run, by whom, and what is expected of it.
 
 mod case;
+mod crowd;
 mod durability;
 mod size;
+mod target;
+mod workload;
 
 pub use case::{Case, Cases};
+pub use crowd::{Crowd, Sharing};
 pub use durability::Durability;
 pub use size::Size;
+pub use target::Target;
 
 use std::path::Path;
 
@@ -63,8 +68,28 @@ pub struct Scenario {
     /// Records a second, for an open loop.
     #[serde(default)]
     pub rate: Vec<u64>,
-    /// How long an open loop runs; its first second is not counted.
+    /// How long a run takes, where it is time that decides; of an open loop the first second is not
+    /// counted.
     pub seconds: Option<u64>,
+    /// Producers at once.
+    #[serde(default = "one")]
+    pub producers: Vec<u32>,
+    /// Consumers at once; as many as producers if it is not said.
+    pub consumers: Option<Vec<u32>>,
+    /// How often every record is read, each time by so many consumers.
+    #[serde(default = "once")]
+    pub subscriptions: u32,
+    /// How a group's members share the partitions.
+    #[serde(default)]
+    pub order: Vec<Sharing>,
+    /// What a consumer is busy with each record, in microseconds.
+    #[serde(default)]
+    pub work_us: u64,
+    /// Streamlets of a stream for Kera's own clients; its lanes are the partitions divided by them.
+    pub streamlets: Option<u32>,
+    /// The rate of an open loop as a share of what the contender has shown it can do.
+    #[serde(default)]
+    pub rate_of_peak: Vec<f64>,
     #[serde(default)]
     pub target: Vec<Target>,
 }
@@ -79,6 +104,30 @@ pub enum Work {
     Consume,
     /// Append at a rate and read at once; time from when a record was due to when it arrived.
     Latency,
+    /// Append and read at once, both as fast as they can.
+    Both,
+    /// Append at a rate, and after a while begin to read all that is there, until caught up.
+    #[serde(rename = "catch-up")]
+    CatchUp,
+    /// Append a little to each of very many partitions.
+    Trickle,
+    /// Read as a group whose members take time for each record.
+    Share,
+}
+
+impl Work {
+    /// As scenarios call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Produce => "produce",
+            Self::Consume => "consume",
+            Self::Latency => "latency",
+            Self::Both => "both",
+            Self::CatchUp => "catch-up",
+            Self::Trickle => "trickle",
+            Self::Share => "share",
+        }
+    }
 }
 
 /// A broker and the way clients speak to it.
@@ -143,8 +192,11 @@ impl Contender {
 
     /// True if its load can do such work.
     pub fn does(self, work: Work) -> bool {
-        self.path() != ClientPath::Nats
-            || matches!(work, Work::Produce | Work::Consume | Work::Latency)
+        match self {
+            Self::Nats => matches!(work, Work::Produce | Work::Consume | Work::Latency),
+            Self::Tansu => work != Work::Share,
+            _ => true,
+        }
     }
 
     pub fn path(self) -> ClientPath {
@@ -262,38 +314,19 @@ pub enum Measure {
     P99,
     P999,
     Max,
-}
-
-/// What is expected: `contender`'s median divided by `against`'s lies within a bound.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct Target {
-    pub measure: Measure,
-    pub contender: Contender,
-    pub against: Contender,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_most: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_least: Option<f64>,
-}
-
-impl Target {
-    pub fn met(&self, ratio: f64) -> bool {
-        self.at_most.is_none_or(|bound| ratio <= bound)
-            && self.at_least.is_none_or(|bound| ratio >= bound)
-    }
-
-    fn check(&self) -> Result<()> {
-        ensure!(
-            self.at_most.is_some() != self.at_least.is_some(),
-            "a target has either at_most or at_least"
-        );
-        ensure!(
-            self.contender != self.against,
-            "a target compares two different contenders"
-        );
-        Ok(())
-    }
+    /// Records a second acknowledged while others were read.
+    Produced,
+    /// Records a second read while others were appended.
+    Consumed,
+    /// Records a second at which an open loop was to run.
+    Rate,
+    /// From when a record was due to its acknowledgement.
+    AckP50,
+    AckP99,
+    /// The same while a consumer catches up.
+    BusyAckP99,
+    /// The broker's CPU time as a share of one core.
+    CpuShare,
 }
 
 impl File {
@@ -301,18 +334,34 @@ impl File {
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+        Self::parse_in(&text, path.parent()).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// A workload of the OpenMessaging benchmark by itself, for every contender.
+    pub fn of_workload(path: &Path) -> Result<Self> {
+        workload::file(path)
     }
 
     /// Takes the text of a file apart; unknown keys are refused.
-    pub fn parse(text: &str) -> Result<Self> {
-        let file: Self = toml::from_str(text)?;
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        Self::parse_in(text, None)
+    }
+
+    /// The same, with `folder` as the place where workloads are looked for.
+    fn parse_in(text: &str, folder: Option<&Path>) -> Result<Self> {
+        let file: Self = toml::from_str(&workload::insert(text, folder)?)?;
+        file.check()?;
+        Ok(file)
+    }
+
+    fn check(&self) -> Result<()> {
+        let file = self;
         ensure!(file.repetitions > 0, "repetitions must not be 0");
         ensure!(!file.scenario.is_empty(), "there is no [[scenario]]");
         for target in &file.target {
             target.check()?;
             ensure!(
-                target.measure == Measure::Memory,
+                target.measure == Measure::Memory && target.baseline.is_none(),
                 "a target over all cases is about memory; put others into a scenario"
             );
         }
@@ -321,7 +370,7 @@ impl File {
                 .check()
                 .with_context(|| format!("scenario {}", scenario.name))?;
         }
-        Ok(file)
+        Ok(())
     }
 }
 
@@ -359,29 +408,7 @@ impl Scenario {
             (16..=1 << 20).contains(&self.record_bytes),
             "record_bytes is 16 to 1048576"
         );
-        match self.work {
-            Work::Produce | Work::Consume => {
-                ensure!(self.records.is_some_and(|n| n > 0), "records is missing");
-                ensure!(
-                    self.rate.is_empty() && self.seconds.is_none(),
-                    "rate and seconds are for work = \"latency\""
-                );
-            }
-            Work::Latency => {
-                ensure!(
-                    self.records.is_none(),
-                    "rate and seconds decide, not records"
-                );
-                ensure!(
-                    !self.rate.is_empty() && !self.rate.contains(&0),
-                    "rate is missing or 0"
-                );
-                ensure!(
-                    self.seconds.is_some_and(|s| s > 1),
-                    "seconds is missing, or 1: the first second is not counted"
-                );
-            }
-        }
+        self.check_crowd()?;
         for (at, contender) in self.contenders.iter().enumerate() {
             if let Some(pace) = contender.paced_by() {
                 ensure!(
@@ -399,7 +426,11 @@ impl Scenario {
         }
         for target in &self.target {
             target.check()?;
-            for contender in [target.contender, target.against] {
+            target.check_within(self)?;
+            for contender in [Some(target.contender), target.against]
+                .into_iter()
+                .flatten()
+            {
                 ensure!(
                     self.contenders.contains(&contender),
                     "a target names {}, which is no contender",
@@ -413,6 +444,14 @@ impl Scenario {
 
 fn five() -> u32 {
     5
+}
+
+fn one() -> Vec<u32> {
+    vec![1]
+}
+
+fn once() -> u32 {
+    1
 }
 
 fn hundred() -> u32 {
@@ -429,3 +468,6 @@ fn written() -> Vec<Durability> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod crowd_tests;

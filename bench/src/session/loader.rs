@@ -12,7 +12,7 @@ use crate::load::{Done, GO, Plan, Said};
 
 /// How long a load may take to get ready.
 const READY: Duration = Duration::from_secs(90);
-/// How long its work may take.
+/// How long its work may take, besides the time that it is told to take.
 const WORK: Duration = Duration::from_secs(600);
 /// How often it is looked whether someone wants the session to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -22,6 +22,8 @@ pub struct Loader {
     child: Child,
     input: Option<ChildStdin>,
     said: Receiver<String>,
+    /// How long its work may take.
+    within: Duration,
 }
 
 impl Loader {
@@ -46,6 +48,7 @@ impl Loader {
             input: child.stdin.take(),
             child,
             said,
+            within: WORK + Duration::from_millis(plan.crowd.millis.unwrap_or(0)),
         };
         loader.tell(&serde_json::to_string(plan)?)?;
         match loader.hear(READY, interrupt)? {
@@ -61,8 +64,8 @@ impl Loader {
     /// Has it do its work; what it was. The process stays until this is dropped.
     pub fn work(&mut self, interrupt: &Interrupt) -> Result<Done> {
         self.tell(GO)?;
-        match self.hear(WORK, interrupt)? {
-            Said::Done(done) => Ok(done),
+        match self.hear(self.within, interrupt)? {
+            Said::Done(done) => Ok(*done),
             Said::Ready => bail!("the load says that it is ready, again"),
         }
     }

@@ -2,17 +2,20 @@
 
 pub mod interrupt;
 pub mod loader;
+mod peak;
+mod prepare;
 mod progress;
 mod turn;
 pub mod workplace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use self::interrupt::Interrupt;
+use self::prepare::Prepared;
 use self::progress::Progress;
 use self::workplace::Workplace;
 use crate::args::{ListArgs, RunArgs, Selection};
@@ -21,7 +24,9 @@ use crate::measure::machine::{Machine, first_line_of, utc_now};
 use crate::peers::{self, Places, Running};
 use crate::report;
 use crate::results::{CaseRuns, LeftOut, Results, Run, Taken};
-use crate::scenario::{Acks, Broker, Case, Cases, Contender, Durability, File, Keys, Size, Work};
+use crate::scenario::{
+    Acks, Broker, Case, Cases, Contender, Crowd, Durability, File, Keys, Size, Work,
+};
 
 /// Left free on the disk whatever happens.
 const SPARE: u64 = 2 << 30;
@@ -46,7 +51,10 @@ pub fn list(args: &ListArgs) -> Result<()> {
 }
 
 fn select(selection: &Selection) -> Result<(File, Cases)> {
-    let mut file = File::read(&selection.scenarios)?;
+    let mut file = match &selection.workload {
+        Some(workload) => File::of_workload(workload)?,
+        None => File::read(selection.path())?,
+    };
     file.repetitions = selection.repetitions.unwrap_or(file.repetitions);
     file.warm_up_records /= selection.divide;
     let cases = Cases::of(&file, selection.divide).select(&selection.only, &selection.contenders);
@@ -85,7 +93,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let out = match &args.out {
         Some(path) => path.clone(),
         None => {
-            let name = args.selection.scenarios.with_extension("json");
+            let name = args.selection.path().with_extension("json");
             let name = name.file_name().unwrap_or_default().to_owned();
             workplace.build.join(name)
         }
@@ -113,6 +121,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
         noise: args.noise,
         noisy_repeats: args.noisy_repeats,
         topics: 0,
+        build: places.build.clone(),
+        peaks: BTreeMap::new(),
     };
     session.start(&cases, &places, &mut results);
     ensure!(!session.brokers.is_empty(), "no broker could be started");
@@ -187,6 +197,10 @@ struct Session {
     noisy_repeats: u32,
     /// Topics made so far; each has a name of its own.
     topics: u64,
+    /// Where programs are kept that are built when they are needed.
+    build: PathBuf,
+    /// Records a second that a contender has shown it can do, for each kind of case.
+    peaks: BTreeMap<(Contender, String), Result<f64, String>>,
 }
 
 impl Session {
@@ -252,6 +266,7 @@ impl Session {
                 durability: Durability::Written,
                 most_seconds: Some(WARM_UP_SECONDS),
                 rate: None,
+                crowd: Crowd::default(),
                 targets: Vec::new(),
             };
             let topic = self.new_topic();
@@ -282,10 +297,8 @@ impl Session {
         let mut runs: Vec<Run> = Vec::new();
         let present = |one: &Contender| self.brokers.contains_key(&case.broker(*one));
         let contenders: Vec<_> = case.able().filter(present).collect();
-        let prefilled = match case.work {
-            Work::Consume => self.prefill(case, &contenders, progress)?,
-            Work::Produce | Work::Latency => BTreeMap::new(),
-        };
+        let prepared = self.prepare(case, &contenders, progress)?;
+        let actual = self.at_share_of_peak(case, &contenders, progress)?;
         let mut failed: BTreeMap<Contender, u32> = BTreeMap::new();
         for repetition in 1..=repetitions {
             for &contender in &contenders {
@@ -297,21 +310,18 @@ impl Session {
                 }
                 progress.doing(format!("{} {}", contender.name(), case.name()));
                 let pace = contender.paced_by().map(|pace| rate_of(&runs, pace));
-                let run = match prefilled.get(&case.broker(contender)) {
-                    Some(Err(why)) => Run::failed(contender, repetition, why.clone()),
-                    topic => {
+                let topic = prepared.get(&case.broker(contender));
+                let run = match (topic, &actual[&contender]) {
+                    (Some(Err(why)), _) | (_, Err(why)) => {
+                        Run::failed(contender, repetition, why.clone())
+                    }
+                    _ if pace == Some(None) => {
+                        Run::failed(contender, repetition, "nothing gives its pace".into())
+                    }
+                    (topic, Ok(actual)) => {
                         let topic = topic.and_then(|topic| topic.as_ref().ok());
-                        match pace {
-                            Some(None) => {
-                                Run::failed(contender, repetition, "nothing gives its pace".into())
-                            }
-                            _ => self.repeat_while_noisy(
-                                case,
-                                (contender, pace.flatten()),
-                                repetition,
-                                topic,
-                            ),
-                        }
+                        let who = (contender, pace.flatten());
+                        self.repeat_while_noisy(actual, who, repetition, topic)
                     }
                 };
                 self.interrupt.check()?;
@@ -327,13 +337,7 @@ impl Session {
                 progress.one_done();
             }
         }
-        for (broker, topic) in prefilled {
-            if let (Some(running), Ok(topic)) = (self.brokers.get(&broker), topic)
-                && let Err(error) = running.delete(&topic)
-            {
-                progress.say(format!("{}: {error:#}", broker.title()));
-            }
-        }
+        self.clean_up(prepared, progress);
         let runs = CaseRuns {
             case: case.clone(),
             runs,
@@ -342,54 +346,21 @@ impl Session {
         Ok(runs)
     }
 
-    /// Fills a topic at every broker, for consumers to read again and again; its name, or why there
-    /// is none.
-    fn prefill(
-        &mut self,
-        case: &Case,
-        contenders: &[Contender],
-        progress: &Progress,
-    ) -> Result<BTreeMap<Broker, Result<String, String>>> {
-        let fill = Case {
-            work: Work::Produce,
-            ..case.clone()
-        };
-        let mut topics = BTreeMap::new();
-        for &contender in contenders {
-            let broker = case.broker(contender);
-            if topics.contains_key(&broker) {
-                continue;
-            }
-            progress.doing(format!("filling {}", broker.title()));
-            let topic = self.new_topic();
-            let filled = self
-                .broker(case, contender)
-                .and_then(|running| running.create(&topic, case.partitions, case.durability))
-                .and_then(|()| self.run_load(&fill, contender, &topic, None));
-            self.interrupt.check()?;
-            let filled = filled.map(|_| topic).map_err(|error| format!("{error:#}"));
-            topics.insert(broker, filled);
-        }
-        // Nothing is left to be written while consumers are measured.
-        rustix::fs::sync();
-        Ok(topics)
-    }
-
     fn repeat_while_noisy(
         &mut self,
         case: &Case,
         (contender, pace): (Contender, Option<u64>),
         repetition: u32,
-        prefilled: Option<&String>,
+        prepared: Option<&Prepared>,
     ) -> Run {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let topic = match prefilled {
-                Some(topic) => topic.clone(),
-                None => self.new_topic(),
+            let done = match prepared {
+                Some(prepared) => self.run_prepared(case, contender, prepared),
+                None => self.one_run(case, (contender, pace)),
             };
-            match self.one_run(case, (contender, pace), &topic, prefilled.is_none()) {
+            match done {
                 Ok((_, others)) if others > self.noise && attempts <= self.noisy_repeats => {}
                 Ok((taken, others)) => {
                     return Run {
@@ -407,23 +378,20 @@ impl Session {
         }
     }
 
+    /// A run on a topic of its own.
     fn one_run(
-        &self,
+        &mut self,
         case: &Case,
         (contender, pace): (Contender, Option<u64>),
-        topic: &str,
-        own_topic: bool,
     ) -> Result<(Taken, f64)> {
-        let broker = self.broker(case, contender)?;
-        if own_topic {
-            broker.create(topic, case.partitions, case.durability)?;
-        }
-        let result = self.run_load(case, contender, topic, pace);
-        if own_topic {
-            let deleted = broker.delete(topic);
-            if result.is_ok() {
-                deleted?;
-            }
+        let topic = self.new_topic();
+        self.create(case, contender, &topic)?;
+        let result = self
+            .fill_backlog(case, contender, &topic)
+            .and_then(|()| self.run_load(case, contender, &topic, pace));
+        let deleted = self.broker(case, contender)?.delete(&topic);
+        if result.is_ok() {
+            deleted?;
         }
         result
     }

@@ -1,5 +1,7 @@
 //! One run: load by a process of its own, measured from its first record to its last.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use super::Session;
@@ -7,8 +9,9 @@ use super::loader::Loader;
 use crate::load::Plan;
 use crate::measure::noise::Snapshot;
 use crate::measure::process::{Memory, Usage, forget_peak};
+use crate::peers::{Running, share_load};
 use crate::results::Taken;
-use crate::scenario::{Case, Contender};
+use crate::scenario::{Case, ClientPath, Contender, Sharing};
 
 impl Session {
     /// Runs the load of a case on a topic that exists; what it took, and the share of the cores that
@@ -36,8 +39,10 @@ impl Session {
             durability: case.durability,
             most_ms: case.most_seconds.map(|most| (most * 1e3).ceil() as u64),
             rate: case.rate.or(pace),
+            crowd: case.crowd,
         };
-        let mut loader = Loader::start(running.load(contender.path())?, &plan, &self.interrupt)?;
+        let program = self.program(running, &plan)?;
+        let mut loader = Loader::start(program, &plan, &self.interrupt)?;
         let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
         ours.extend([std::process::id(), loader.pid()]);
         let broker = running.pid();
@@ -62,7 +67,16 @@ impl Session {
             broker_written: broker.written,
             mean_batch_bytes: done.mean_batch_bytes,
             latency: done.latency,
+            sides: done.sides,
         };
         Ok((taken, others))
+    }
+
+    /// The program that makes the load.
+    fn program(&self, running: &Running, plan: &Plan) -> Result<Command> {
+        if plan.path == ClientPath::Kafka && plan.crowd.order == Some(Sharing::None) {
+            return share_load(&self.build, plan);
+        }
+        running.load(plan.path)
     }
 }
