@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 3] = [
+const PROTO_FILES: [&str; 4] = [
     "kera/v1/common.proto",
     "kera/v1/data.proto",
     "kera/v1/control.proto",
+    "kera/v1/replication.proto",
 ];
 const MESSAGES: &str = "protocol/src/generated/kera.v1.rs";
 const STUBS: &str = "rpc/src/generated/kera.v1.rs";

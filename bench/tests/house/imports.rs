@@ -9,15 +9,16 @@ use crate::check;
 use crate::tree::{files, root};
 
 /// The members and the members each may name in its dependencies. `None`: any.
-/// `streamlet` and what will replicate segments never see each other; the clients never see the
+/// `streamlet` and `replication` never see each other; the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 15] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 16] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("streamlet", Some(&["log-segments", "protocol"])),
     ("metadata", Some(&["protocol"])),
     ("coordinator", Some(&["protocol"])),
     ("rpc", Some(&["protocol"])),
+    ("replication", Some(&["protocol", "log-segments", "rpc"])),
     ("producer", Some(&["protocol", "rpc"])),
     ("consumer", Some(&["protocol", "rpc"])),
     (
@@ -29,6 +30,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 15] = [
             "metadata",
             "coordinator",
             "rpc",
+            "replication",
         ]),
     ),
     (

@@ -904,3 +904,328 @@ impl GroupKind {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyName {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlet: u32,
+    #[prost(uint64, tag = "3")]
+    pub group: u64,
+    #[prost(uint32, tag = "4")]
+    pub epoch: u32,
+}
+/// The life over which unsynced bytes survive.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreIncarnation {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub store_id: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub boot_id: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DescribeBackupRequest {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupDescription {
+    #[prost(message, optional, tag = "1")]
+    pub incarnation: ::core::option::Option<StoreIncarnation>,
+    /// random, new at each start
+    #[prost(fixed64, tag = "2")]
+    pub process: u64,
+    #[prost(uint64, tag = "3")]
+    pub free_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenCopyRequest {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    /// as the group's record names it
+    #[prost(message, optional, tag = "2")]
+    pub incarnation: ::core::option::Option<StoreIncarnation>,
+    #[prost(uint32, tag = "3")]
+    pub primary: u32,
+    #[prost(uint32, tag = "4")]
+    pub segment_size: u32,
+    #[prost(uint32, tag = "5")]
+    pub segments: u32,
+    #[prost(uint64, tag = "6")]
+    pub address: u64,
+    #[prost(uint32, tag = "7")]
+    pub bytes: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OpenedCopy {
+    #[prost(message, repeated, tag = "1")]
+    pub buffers: ::prost::alloc::vec::Vec<CopyBuffer>,
+    #[prost(fixed64, tag = "2")]
+    pub process: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyBuffer {
+    #[prost(fixed64, tag = "1")]
+    pub key: u64,
+    #[prost(uint64, tag = "2")]
+    pub address: u64,
+    #[prost(uint32, tag = "3")]
+    pub bytes: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlushCopyRequest {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
+    #[prost(bool, tag = "3")]
+    pub closed: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlushCopyResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SealRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub seals: ::prost::alloc::vec::Vec<StreamletSeal>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamletSeal {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "3")]
+    pub epoch: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub copies: ::prost::alloc::vec::Vec<RecordedCopy>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RecordedCopy {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(message, optional, tag = "2")]
+    pub incarnation: ::core::option::Option<StoreIncarnation>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SealResponse {
+    /// in the order of the request
+    #[prost(message, repeated, tag = "1")]
+    pub sealed: ::prost::alloc::vec::Vec<StreamletSealed>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamletSealed {
+    /// in the order of the request
+    #[prost(message, repeated, tag = "1")]
+    pub copies: ::prost::alloc::vec::Vec<SealedCopyAnswer>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SealedCopyAnswer {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(oneof = "sealed_copy_answer::Answer", tags = "2, 3, 4, 5")]
+    pub answer: ::core::option::Option<sealed_copy_answer::Answer>,
+}
+/// Nested message and enum types in `SealedCopyAnswer`.
+pub mod sealed_copy_answer {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Answer {
+        #[prost(message, tag = "2")]
+        Unknown(super::CopyUnknown),
+        #[prost(message, tag = "3")]
+        Absent(super::CopyAbsent),
+        #[prost(message, tag = "4")]
+        Scanned(super::CopyScanned),
+        #[prost(message, tag = "5")]
+        Damaged(super::CopyDamaged),
+    }
+}
+/// The store is not the one that the record names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyUnknown {}
+/// The store is the recorded one and has never opened this copy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyAbsent {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyScanned {
+    #[prost(uint64, tag = "1")]
+    pub length: u64,
+    #[prost(uint64, tag = "2")]
+    pub first_ordinal: u64,
+    #[prost(uint64, tag = "3")]
+    pub end_ordinal: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyDamaged {
+    #[prost(string, tag = "1")]
+    pub detail: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompleteCopyRequest {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    /// the one that sealed
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+    #[prost(uint32, tag = "3")]
+    pub segment_size: u32,
+    #[prost(uint32, tag = "4")]
+    pub segments: u32,
+    #[prost(uint64, tag = "5")]
+    pub address: u64,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub data: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompleteCopyResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FreeCopyRequest {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(uint32, tag = "2")]
+    pub epoch: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FreeCopyResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadCopyRequest {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(uint64, tag = "2")]
+    pub address: u64,
+    #[prost(uint32, tag = "3")]
+    pub len: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyBytes {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub data: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListCopiesRequest {
+    /// absent: all
+    #[prost(message, optional, tag = "1")]
+    pub streamlet: ::core::option::Option<StreamletName>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StreamletName {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlet: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CopyList {
+    #[prost(message, repeated, tag = "1")]
+    pub copies: ::prost::alloc::vec::Vec<ListedCopy>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListedCopy {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    #[prost(enumeration = "ListedState", tag = "2")]
+    pub state: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Refusal {
+    #[prost(enumeration = "refusal::Kind", tag = "1")]
+    pub kind: i32,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    #[prost(uint64, tag = "3")]
+    pub second: u64,
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `Refusal`.
+pub mod refusal {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Kind {
+        Unspecified = 0,
+        /// number: the epoch
+        Sealed = 1,
+        /// number: the epoch
+        NotSealed = 2,
+        OtherIncarnation = 3,
+        Unknown = 4,
+        /// number: bytes asked, second: bytes free
+        NoRoom = 5,
+        /// number: the length
+        Short = 6,
+        Invalid = 7,
+        Failed = 8,
+    }
+    impl Kind {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unspecified => "UNSPECIFIED",
+                Self::Sealed => "SEALED",
+                Self::NotSealed => "NOT_SEALED",
+                Self::OtherIncarnation => "OTHER_INCARNATION",
+                Self::Unknown => "UNKNOWN",
+                Self::NoRoom => "NO_ROOM",
+                Self::Short => "SHORT",
+                Self::Invalid => "INVALID",
+                Self::Failed => "FAILED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "UNSPECIFIED" => Some(Self::Unspecified),
+                "SEALED" => Some(Self::Sealed),
+                "NOT_SEALED" => Some(Self::NotSealed),
+                "OTHER_INCARNATION" => Some(Self::OtherIncarnation),
+                "UNKNOWN" => Some(Self::Unknown),
+                "NO_ROOM" => Some(Self::NoRoom),
+                "SHORT" => Some(Self::Short),
+                "INVALID" => Some(Self::Invalid),
+                "FAILED" => Some(Self::Failed),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ListedState {
+    Unspecified = 0,
+    Open = 1,
+    Sealed = 2,
+    Flushed = 3,
+}
+impl ListedState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LISTED_STATE_UNSPECIFIED",
+            Self::Open => "LISTED_STATE_OPEN",
+            Self::Sealed => "LISTED_STATE_SEALED",
+            Self::Flushed => "LISTED_STATE_FLUSHED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LISTED_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "LISTED_STATE_OPEN" => Some(Self::Open),
+            "LISTED_STATE_SEALED" => Some(Self::Sealed),
+            "LISTED_STATE_FLUSHED" => Some(Self::Flushed),
+            _ => None,
+        }
+    }
+}

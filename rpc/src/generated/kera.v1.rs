@@ -1934,3 +1934,834 @@ pub mod consumers_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Generated client implementations.
+pub mod backups_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct BackupsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl BackupsClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> BackupsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> BackupsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            BackupsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        pub async fn describe(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::DescribeBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::BackupDescription>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Describe");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Describe"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn open(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::OpenCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::OpenedCopy>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Open");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Open"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn flush(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::FlushCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FlushCopyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Flush");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Flush"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// In bulk: all streamlets that one owner takes over. Ends with the first that is refused.
+        pub async fn seal(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::SealRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SealResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Seal");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Seal"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn complete(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::CompleteCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CompleteCopyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Complete");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Complete"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn free(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::FreeCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FreeCopyResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Free");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Free"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// In parts, each of at most 256 KiB.
+        pub async fn read(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ReadCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<::kera_protocol::v1::CopyBytes>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/Read");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Read"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::ListCopiesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<::kera_protocol::v1::CopyList>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/kera.v1.Backups/List");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "List"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod backups_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with BackupsServer.
+    #[async_trait]
+    pub trait Backups: std::marker::Send + std::marker::Sync + 'static {
+        async fn describe(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::DescribeBackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::BackupDescription>,
+            tonic::Status,
+        >;
+        async fn open(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::OpenCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::OpenedCopy>,
+            tonic::Status,
+        >;
+        async fn flush(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::FlushCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FlushCopyResponse>,
+            tonic::Status,
+        >;
+        /// In bulk: all streamlets that one owner takes over. Ends with the first that is refused.
+        async fn seal(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::SealRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::SealResponse>,
+            tonic::Status,
+        >;
+        async fn complete(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::CompleteCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CompleteCopyResponse>,
+            tonic::Status,
+        >;
+        async fn free(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::FreeCopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FreeCopyResponse>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the Read method.
+        type ReadStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<::kera_protocol::v1::CopyBytes, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// In parts, each of at most 256 KiB.
+        async fn read(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ReadCopyRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ReadStream>, tonic::Status>;
+        /// Server streaming response type for the List method.
+        type ListStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<::kera_protocol::v1::CopyList, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        async fn list(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::ListCopiesRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ListStream>, tonic::Status>;
+    }
+    #[derive(Debug)]
+    pub struct BackupsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> BackupsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for BackupsServer<T>
+    where
+        T: Backups,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/kera.v1.Backups/Describe" => {
+                    #[allow(non_camel_case_types)]
+                    struct DescribeSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::DescribeBackupRequest,
+                    > for DescribeSvc<T> {
+                        type Response = ::kera_protocol::v1::BackupDescription;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::DescribeBackupRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::describe(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DescribeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Open" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<::kera_protocol::v1::OpenCopyRequest>
+                    for OpenSvc<T> {
+                        type Response = ::kera_protocol::v1::OpenedCopy;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::OpenCopyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::open(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Flush" => {
+                    #[allow(non_camel_case_types)]
+                    struct FlushSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<::kera_protocol::v1::FlushCopyRequest>
+                    for FlushSvc<T> {
+                        type Response = ::kera_protocol::v1::FlushCopyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::FlushCopyRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::flush(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FlushSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Seal" => {
+                    #[allow(non_camel_case_types)]
+                    struct SealSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<::kera_protocol::v1::SealRequest>
+                    for SealSvc<T> {
+                        type Response = ::kera_protocol::v1::SealResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::SealRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::seal(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SealSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Complete" => {
+                    #[allow(non_camel_case_types)]
+                    struct CompleteSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::CompleteCopyRequest,
+                    > for CompleteSvc<T> {
+                        type Response = ::kera_protocol::v1::CompleteCopyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::CompleteCopyRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::complete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CompleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Free" => {
+                    #[allow(non_camel_case_types)]
+                    struct FreeSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<::kera_protocol::v1::FreeCopyRequest>
+                    for FreeSvc<T> {
+                        type Response = ::kera_protocol::v1::FreeCopyResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::FreeCopyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::free(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FreeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/Read" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::ServerStreamingService<
+                        ::kera_protocol::v1::ReadCopyRequest,
+                    > for ReadSvc<T> {
+                        type Response = ::kera_protocol::v1::CopyBytes;
+                        type ResponseStream = T::ReadStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<::kera_protocol::v1::ReadCopyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::read(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::ServerStreamingService<
+                        ::kera_protocol::v1::ListCopiesRequest,
+                    > for ListSvc<T> {
+                        type Response = ::kera_protocol::v1::CopyList;
+                        type ResponseStream = T::ListStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::ListCopiesRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for BackupsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "kera.v1.Backups";
+    impl<T> tonic::server::NamedService for BackupsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}

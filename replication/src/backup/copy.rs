@@ -1,0 +1,347 @@
+//! One copy: who may write it, and its buffers.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use kera_log_segments::layout::DurableMark;
+use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, scan};
+use kera_protocol::ids::Epoch;
+use parking_lot::Mutex;
+
+use super::memory::{CopyFile, CopyMemory, CopySpec};
+use crate::faults::Faults;
+use crate::ids::{BackupId, BufferKey, Incarnation};
+use crate::transport::{Buffer, CopyAnswer, CopyState, Refusal};
+
+/// What is reserved is rounded up to this.
+const PAGE: u64 = 4096;
+
+/// Where a copy stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// Its primary writes.
+    Open,
+    /// `complete` alone writes; the epoch is the one that sealed, or the copy's own after a restart.
+    Sealed(Epoch),
+    /// Closed at a length that counts.
+    Flushed,
+    /// Gone.
+    Freed,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) life: Life,
+    /// Sorted by address, without overlaps.
+    pub(super) buffers: Vec<Buffer>,
+    /// The one whose link may write the buffers.
+    pub(super) primary: Option<BackupId>,
+    /// The highest epoch that has sealed the copy.
+    pub(super) sealed_by: Epoch,
+    /// The end of the highest write by a link.
+    pub(super) placed: u64,
+    /// What counts against the quota.
+    pub(super) reserved: u64,
+    /// The last mark stored; below its `synced` everything is on disk, or was where there is none.
+    pub(super) mark: DurableMark,
+}
+
+/// A copy. Bytes are placed under its lock, so whoever has changed its life under the lock knows
+/// that nobody is in the middle of writing.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) spec: CopySpec,
+    pub(super) memory: Arc<dyn CopyMemory>,
+    pub(super) state: Mutex<State>,
+    /// Held while the copy goes to disk.
+    pub(super) flushing: Mutex<()>,
+}
+
+impl Copy {
+    pub(super) fn new(spec: CopySpec, memory: Arc<dyn CopyMemory>, life: Life) -> Self {
+        let state = State {
+            life,
+            buffers: Vec::new(),
+            primary: None,
+            sealed_by: Epoch(0),
+            placed: 0,
+            reserved: 0,
+            mark: DurableMark::default(),
+        };
+        Self {
+            spec,
+            memory,
+            state: Mutex::new(state),
+            flushing: Mutex::new(()),
+        }
+    }
+
+    pub(super) fn state_shown(&self) -> CopyState {
+        match self.state.lock().life {
+            Life::Open => CopyState::Open,
+            Life::Sealed(_) | Life::Freed => CopyState::Sealed,
+            Life::Flushed => CopyState::Flushed,
+        }
+    }
+
+    /// Ends the primary's right to write, and that of lower epochs to complete. When this returns
+    /// nobody is writing.
+    pub(super) fn seal(&self, by: Epoch) {
+        let mut state = self.state.lock();
+        state.sealed_by = state.sealed_by.max(by);
+        if state.life == Life::Open {
+            state.life = Life::Sealed(by);
+        }
+    }
+
+    /// What `complete` brings, by the epoch that sealed. An open copy, which is of that epoch
+    /// itself, takes nothing from a link any more. Returns whether it was open.
+    pub(super) fn complete(&self, by: Epoch, address: u64, bytes: &[u8]) -> Result<bool, Refusal> {
+        let mut state = self.state.lock();
+        let before = state.life;
+        if before == Life::Freed {
+            return Err(Refusal::Unknown);
+        }
+        // A higher epoch may have sealed, and read the length, since the caller looked.
+        if state.sealed_by > by {
+            return Err(Refusal::Sealed {
+                by: state.sealed_by,
+            });
+        }
+        state.life = Life::Sealed(by);
+        let placed = self.memory.place(address, bytes);
+        drop(state);
+        placed.map_err(failed)?;
+        Ok(before == Life::Open)
+    }
+
+    /// The walk over the copy's batches. All checksums are looked at, since nothing here is known to
+    /// be whole; but for what lies below `seen`, where an earlier walk looked at them.
+    pub(super) fn scan(
+        &self,
+        incarnation: Incarnation,
+        faults: &Faults,
+        seen: Option<DurableMark>,
+    ) -> Result<Scanned, ScanError> {
+        let copy = &self.spec.copy;
+        let file = CopyFile {
+            memory: &*self.memory,
+            bytes: self.spec.group_bytes(),
+            mark: seen,
+        };
+        let spec = ScanSpec {
+            lane: None,
+            group: Some(copy.group),
+            epoch: Some(copy.epoch),
+            limit: faults.scan_trusts_length.then(|| self.spec.group_bytes()),
+            incarnation,
+            verify_all: seen.is_none() && !faults.scan_trusts_length,
+        };
+        let scanned = scan(&file, &spec, |_, _| {})?;
+        let header = &scanned.header;
+        let fits = header.stream == copy.streamlet.stream
+            && header.streamlet == copy.streamlet.streamlet
+            && header.segment_size == self.spec.segment_size
+            && header.segments == self.spec.segments;
+        if fits {
+            return Ok(scanned);
+        }
+        Err(ScanError::Foreign {
+            expected: format!(
+                "{copy}, {} x {} bytes",
+                self.spec.segments, self.spec.segment_size
+            ),
+            found: format!(
+                "{}/{} group {}, {} x {} bytes",
+                header.stream, header.streamlet, header.group, header.segments, header.segment_size
+            ),
+        })
+    }
+
+    /// What the copy has to say after it was sealed.
+    pub(super) fn answer(
+        &self,
+        incarnation: Incarnation,
+        faults: &Faults,
+    ) -> Result<CopyAnswer, Refusal> {
+        let flushed = self.state.lock().mark.synced;
+        let scanned = match self.scan(incarnation, faults, None) {
+            Ok(scanned) => scanned,
+            Err(ScanError::Io(error)) => return Err(failed(error)),
+            Err(error @ ScanError::Foreign { .. }) => {
+                let detail = error.to_string();
+                return Ok(CopyAnswer::Damaged { detail });
+            }
+            Err(error) if flushed > 0 => {
+                let detail = format!("{flushed} bytes were on disk, and now {error}");
+                return Ok(CopyAnswer::Damaged { detail });
+            }
+            Err(_) => {
+                return Ok(CopyAnswer::Scanned {
+                    length: 0,
+                    first_ordinal: 0,
+                    end_ordinal: 0,
+                });
+            }
+        };
+        if scanned.end.address < flushed {
+            let detail = format!(
+                "the valid data ends at byte {}, {flushed} bytes were on disk: {}",
+                scanned.end.address, scanned.stop
+            );
+            return Ok(CopyAnswer::Damaged { detail });
+        }
+        Ok(CopyAnswer::Scanned {
+            length: scanned.end.address,
+            first_ordinal: scanned.header.first_ordinal,
+            end_ordinal: scanned.end.ordinal,
+        })
+    }
+}
+
+impl State {
+    /// The ranges of `from..to` that no buffer covers; each ends on a page, a buffer or `limit`.
+    pub(super) fn uncovered(&self, from: u64, to: u64, limit: u64) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        let mut at = from;
+        for buffer in &self.buffers {
+            let (start, end) = (buffer.address, buffer.address + u64::from(buffer.bytes));
+            if end <= at {
+                continue;
+            }
+            if start >= to {
+                break;
+            }
+            if start > at {
+                out.push((at, start));
+            }
+            at = end;
+        }
+        if at < to {
+            let next = self.buffers.iter().map(|b| b.address).find(|a| *a >= to);
+            let end = to
+                .next_multiple_of(PAGE)
+                .min(limit)
+                .min(next.unwrap_or(limit));
+            out.push((at, end));
+        }
+        out
+    }
+
+    /// Adds a buffer for reserved bytes.
+    pub(super) fn add(&mut self, address: u64, bytes: u32, key: BufferKey) {
+        let at = self.buffers.partition_point(|b| b.address < address);
+        let buffer = Buffer {
+            key,
+            address,
+            bytes,
+        };
+        self.buffers.insert(at, buffer);
+    }
+
+    /// The buffers that cover `from..to`.
+    pub(super) fn covering(&self, from: u64, to: u64) -> Vec<Buffer> {
+        let covers = |b: &&Buffer| b.address < to && b.address + u64::from(b.bytes) > from;
+        self.buffers.iter().filter(covers).copied().collect()
+    }
+}
+
+pub(super) fn failed(error: io::Error) -> Refusal {
+    Refusal::Failed(error.to_string())
+}
+
+/// A buffer that a link may write, until its copy is sealed, closed or freed. It outlives its store:
+/// what the network still holds when a process dies may land later.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(super) copy: Arc<Copy>,
+    pub(super) address: u64,
+    pub(super) bytes: u32,
+}
+
+impl Region {
+    /// Bytes of the buffer.
+    pub fn len(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Never: a buffer has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Puts `bytes` at `offset` of the buffer.
+    ///
+    /// # Errors
+    /// [`Refusal::Sealed`], [`Refusal::Unknown`] once the right to write has ended;
+    /// [`Refusal::Invalid`] beyond the buffer. Nothing is written then.
+    pub fn place(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        self.check(offset, bytes.len() as u64)?;
+        let mut state = self.copy.state.lock();
+        writable(&state)?;
+        let address = self.address + offset;
+        state.placed = state.placed.max(address + bytes.len() as u64);
+        let placed = self.copy.memory.place(address, bytes);
+        drop(state);
+        placed.map_err(failed)
+    }
+
+    /// As a network may do it: bytes that were sent once land however late, also in a copy that was
+    /// sealed since and in the memory of a process that is gone. For simulations, which are harsher
+    /// than any network; memory that cannot be reached so refuses.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] beyond the buffer, [`Refusal::Failed`] if the memory is gone.
+    #[doc(hidden)]
+    pub fn place_stray(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        self.check(offset, bytes.len() as u64)?;
+        let placed = self.copy.memory.place_stray(self.address + offset, bytes);
+        placed.map_err(failed)
+    }
+
+    /// Reads from `socket`, without waiting, up to `len` bytes to `offset` of the buffer and what
+    /// comes after them into `spare`. Returns the bytes read in all, 0 at the stream's end.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place), in which case nothing was read; the inner error is the socket's.
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        spare: &mut [u8],
+    ) -> Result<io::Result<usize>, Refusal> {
+        self.check(offset, len as u64)?;
+        let mut state = self.copy.state.lock();
+        writable(&state)?;
+        let address = self.address + offset;
+        state.placed = state.placed.max(address + len as u64);
+        let read = self.copy.memory.receive(socket, address, len, spare);
+        drop(state);
+        Ok(read)
+    }
+
+    /// Whether `len` bytes at `offset` are within the buffer.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] if not.
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), Refusal> {
+        match offset.checked_add(len) {
+            Some(end) if end <= u64::from(self.bytes) => Ok(()),
+            _ => Err(Refusal::Invalid(format!(
+                "{len} bytes at offset {offset} do not fit a buffer of {} bytes",
+                self.bytes
+            ))),
+        }
+    }
+}
+
+fn writable(state: &State) -> Result<(), Refusal> {
+    match state.life {
+        Life::Open => Ok(()),
+        Life::Sealed(by) => Err(Refusal::Sealed { by }),
+        Life::Flushed => Err(Refusal::Invalid("the group is closed".into())),
+        Life::Freed => Err(Refusal::Unknown),
+    }
+}

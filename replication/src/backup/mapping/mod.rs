@@ -1,0 +1,132 @@
+//! A file's bytes as a target to receive into: what arrives on a socket is copied once, by the
+//! kernel, into the place where it stays.
+//!
+//! Measured against reading into a buffer and writing that to the file, it spares the second copy
+//! and a system call for each write. It is also what a network card is given.
+//!
+//! The mapping is never read through: whoever reads a copy asks the file. So no reference into the
+//! mapped bytes ever exists, and bytes that change under the mapping are nobody's surprise.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// The shared mapping of a file's beginning.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Mapping` owns its address range, which any thread may write or unmap; writing takes
+// `&mut self`, so two threads never write through it at once.
+unsafe impl Send for Mapping {}
+// SAFETY: through `&Mapping` the bytes are neither read nor written.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `file`, which must be at least as long and stay so: touching a
+    /// page beyond a file's end ends the process. Nothing is touched by mapping.
+    ///
+    /// # Errors
+    /// The system's, as when too many mappings exist.
+    pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    /// The address of byte `at`, of which `len` bytes lie in the mapping.
+    fn at(&self, at: usize, len: usize) -> io::Result<NonNull<u8>> {
+        if at > self.len || len > self.len - at {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `at` is within the mapping or one past its end.
+        Ok(unsafe { self.base.add(at) })
+    }
+
+    /// Enters reserved pages into the page table ahead of their first use; only a hint.
+    pub(super) fn populate(&self, at: usize, len: usize) {
+        let page = rustix::param::page_size();
+        let start = at / page * page;
+        let end = (at + len).min(self.len);
+        if let Ok(address) = self.at(start, end.saturating_sub(start)) {
+            let advice = Advice::LinuxPopulateWrite;
+            // SAFETY: the range lies within the mapping; populating changes no byte.
+            let _ = unsafe { madvise(address.as_ptr().cast(), end - start, advice) };
+        }
+    }
+
+    /// Copies `bytes` to `at`.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the mapping.
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        let target = self.at(at, bytes.len())?;
+        // SAFETY: the target lies within the mapping, `&mut self` keeps other writers away, and
+        // `bytes` cannot overlap it, since no reference into the mapping is ever made.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Makes a range zeros.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the mapping.
+    pub(super) fn zero(&mut self, at: usize, len: usize) -> io::Result<()> {
+        let target = self.at(at, len)?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::write_bytes(target.as_ptr(), 0, len) };
+        Ok(())
+    }
+
+    /// Reads from `socket`, without waiting if the socket is set so, up to `len` bytes to `at`, then
+    /// into `spare`; returns the bytes read in all.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the mapping; the socket's.
+    pub(super) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        at: usize,
+        len: usize,
+        spare: &mut [u8],
+    ) -> io::Result<usize> {
+        let target = self.at(at, len)?;
+        let parts = [
+            libc::iovec {
+                iov_base: target.as_ptr().cast(),
+                iov_len: len,
+            },
+            libc::iovec {
+                iov_base: spare.as_mut_ptr().cast(),
+                iov_len: spare.len(),
+            },
+        ];
+        // SAFETY: both parts are valid for writes of their lengths: the first lies within the
+        // mapping, which `&mut self` keeps from other writers, the second is `spare`.
+        let read = unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), 2) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`, and no reference into it exists.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,204 @@
+//! What a store needs of the memory below it.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use kera_log_segments::io::{File, FileSystem};
+use kera_log_segments::layout::{DurableMark, MARK_BYTES};
+
+use super::StartError;
+use super::seals::SealTable;
+use crate::faults::Faults;
+use crate::ids::{CopyId, Incarnation};
+
+/// The fixed facts of a copy, stored beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpec {
+    /// Its name.
+    pub copy: CopyId,
+    /// Bytes of each segment.
+    pub segment_size: u32,
+    /// Segments the group may have.
+    pub segments: u32,
+    /// The incarnation in which it was made; in another its unsynced bytes may be gone.
+    pub incarnation: Incarnation,
+    /// Made by `complete` from another copy, not opened by a primary.
+    pub built: bool,
+}
+
+impl CopySpec {
+    /// Bytes that all segments take together.
+    pub fn group_bytes(&self) -> u64 {
+        u64::from(self.segment_size) * u64::from(self.segments)
+    }
+}
+
+/// A copy that a store found when it started.
+#[derive(Debug)]
+pub struct Found {
+    /// Its facts.
+    pub spec: CopySpec,
+    /// Its bytes.
+    pub memory: Arc<dyn CopyMemory>,
+    /// Bytes of shared memory that it has reserved.
+    pub reserved: u64,
+    /// The mark of its last flush.
+    pub mark: Option<DurableMark>,
+}
+
+/// What a store starts with.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// The life of the memory.
+    pub incarnation: Incarnation,
+    /// The seals as stored.
+    pub seals: SealTable,
+    /// The copies, in no order.
+    pub copies: Vec<Found>,
+}
+
+/// Where a store keeps copies and seals.
+pub trait Memory: Send + Sync + Debug {
+    /// Waits for the predecessor to be gone, then reads what it left. Nothing that was handed to
+    /// the predecessor can be written any more when this returns.
+    ///
+    /// # Errors
+    /// [`StartError`] if another process has it, or what is there cannot be used.
+    fn take_over(&self, faults: &Faults) -> Result<TakenOver, StartError>;
+
+    /// Makes a copy without any reserved bytes; it is there after a crash of the process.
+    ///
+    /// # Errors
+    /// The system's.
+    fn create(&self, spec: &CopySpec) -> io::Result<Arc<dyn CopyMemory>>;
+
+    /// Replaces the stored seals, as durably as copies are stored, whole or not at all.
+    ///
+    /// # Errors
+    /// The system's; what is stored is then unknown.
+    fn store_seals(&self, seals: &SealTable) -> io::Result<()>;
+}
+
+/// The bytes of one copy. Addresses count from the group's start. Callers see to it that two threads
+/// never write the same copy at once.
+#[allow(clippy::len_without_is_empty)]
+pub trait CopyMemory: Send + Sync + Debug {
+    /// Makes `len` bytes at `address` writable; they are zero until written. Nothing already
+    /// reserved changes. Returns the bytes of shared memory that it took: none where the copy is
+    /// on disk alone.
+    ///
+    /// # Errors
+    /// `StorageFull` where there is no room.
+    fn reserve(&self, address: u64, len: u64) -> io::Result<u64>;
+
+    /// Writes into reserved bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` outside of them, `BrokenPipe` if the memory has been taken over.
+    fn place(&self, address: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// As [`place`](Self::place), for bytes that come after their time: memory that a simulation
+    /// reaches beyond the life of a process takes them, any other refuses.
+    ///
+    /// # Errors
+    /// `Unsupported`; `InvalidInput` where nothing is reserved any more.
+    #[doc(hidden)]
+    fn place_stray(&self, _address: u64, _bytes: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Reads from `socket`, without waiting, first up to `len` bytes into reserved memory at
+    /// `address`, then into `spare`; returns the bytes read in all, 0 at the stream's end.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place); the socket's, such as `WouldBlock`.
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        address: u64,
+        len: usize,
+        spare: &mut [u8],
+    ) -> io::Result<usize>;
+
+    /// Fills as much of `buf` as lies below the group's end; what was never written reads as zeros.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize>;
+
+    /// Makes the bytes of `from..to` survive power loss, then stores `mark`. With `last` nothing
+    /// more will be placed, and reserved memory is given back where the bytes are on disk.
+    /// Returns whether it was.
+    ///
+    /// # Errors
+    /// The system's; nothing is given back then.
+    fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool>;
+
+    /// Forgets the copy, on disk too. Its memory is never seen by another copy before it is zeros.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove(&self) -> io::Result<()>;
+}
+
+/// A copy's bytes as a file that a scan can walk.
+#[derive(Debug)]
+pub(super) struct CopyFile<'a> {
+    pub(super) memory: &'a dyn CopyMemory,
+    pub(super) bytes: u64,
+    /// Stands where a file has its marks: below it the scan walks headers only.
+    pub(super) mark: Option<DurableMark>,
+}
+
+fn read_only<T>() -> io::Result<T> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+impl File for CopyFile<'_> {
+    fn write_vectored_at(&self, _: &[io::IoSlice<'_>], _: u64) -> io::Result<()> {
+        read_only()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if let Some(mark) = &self.mark
+            && offset == mark.slot_offset(self.bytes)
+        {
+            let len = buf.len().min(MARK_BYTES);
+            buf[..len].copy_from_slice(&mark.encode()[..len]);
+            return Ok(len);
+        }
+        let room = self.bytes.saturating_sub(offset);
+        let len = buf.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        self.memory.read_at(&mut buf[..len], offset)
+    }
+
+    fn try_read_cached(&self, buf: &mut [u8], offset: u64) -> io::Result<Option<usize>> {
+        self.read_at(buf, offset).map(Some)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        read_only()
+    }
+
+    fn sync_file_system(&self) -> io::Result<()> {
+        read_only()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.bytes)
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        read_only()
+    }
+
+    fn start_writeback(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn file_system(&self) -> io::Result<FileSystem> {
+        read_only()
+    }
+}

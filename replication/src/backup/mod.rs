@@ -1,0 +1,41 @@
+//! The backup's side: a passive store of other brokers' copies.
+//!
+//! A [`BackupStore`] answers control requests ([`crate::transport::Request`]) and hands out
+//! [`Region`]s, into which a transport places bytes without asking anybody. It keeps what it holds in
+//! a [`Memory`]: [`ShmMemory`] is files on shared memory, which outlive the process; [`SimMemory`] is
+//! the same rules without a machine, for deterministic tests.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `store` | the requests, one function each |
+//! | `copy` | one copy: who may write it, and its buffers |
+//! | `seals` | which epochs have lost their right to write, as stored |
+//! | `memory` | what a store needs of the memory below it |
+//! | `shm` | files on shared memory, and their flush to disk |
+//! | `mapping` | the one place with unsafe code: a file's bytes as a target of `readv` |
+//! | `simulated` | memory that crashes as it is told |
+//!
+//! # What holds
+//! * A copy is written only by the process that opened it, at the primary, into the process that
+//!   gave it room, at the backup: a store that starts seals every copy it finds.
+//! * A seal is stored before it is answered, and holds for copies that were never here.
+//! * Sealing takes each copy's lock, under which bytes are placed: once it is done, nobody is in
+//!   the middle of writing, and only then is a copy's length read.
+//! * Memory is reserved before it is promised, so that a full machine refuses and never faults.
+
+mod copy;
+mod error;
+mod mapping;
+mod memory;
+mod seals;
+mod shm;
+mod simulated;
+mod store;
+
+pub use copy::Region;
+pub use error::StartError;
+pub use memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+pub use seals::SealTable;
+pub use shm::{ShmMemory, ShmOptions};
+pub use simulated::SimMemory;
+pub use store::{BackupStore, Limits};

@@ -1,0 +1,237 @@
+//! Which epochs have lost their right to write, as a store remembers it.
+//!
+//! ```text
+//! "KERASEAL" | version u32 | entries u32 | entry... | crc32c of all before, u32
+//! entry: stream uuid (16) | streamlet u32 | sealed epoch u32 | ranges u32 | (first u64 | last u64)...
+//! ```
+//! Numbers are little-endian. The ranges are of groups of which a copy was freed: such a group is
+//! never opened again, and nobody is told that it was never here. There are at most
+//! [`MAX_RANGES`] of a streamlet; beyond, the lowest two become one, and a group between them counts
+//! as freed too, which costs its primary a roll and nobody a record.
+
+use std::collections::HashMap;
+
+use kera_protocol::batch::crc32c;
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+
+use crate::ids::StreamletKey;
+
+const MAGIC: [u8; 8] = *b"KERASEAL";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 16;
+const ENTRY_BYTES: usize = 28;
+const RANGE_BYTES: usize = 16;
+/// Ranges of freed groups that are remembered of each streamlet.
+const MAX_RANGES: usize = 256;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    sealed: Epoch,
+    /// Sorted, apart from each other; both ends are within.
+    freed: Vec<(u64, u64)>,
+}
+
+impl Entry {
+    fn holds(&self, group: u64) -> bool {
+        let at = self.freed.partition_point(|(_, last)| *last < group);
+        self.freed.get(at).is_some_and(|(first, _)| *first <= group)
+    }
+
+    fn add(&mut self, range: (u64, u64)) {
+        let at = self.freed.partition_point(|(first, _)| *first < range.0);
+        self.freed.insert(at, range);
+        self.freed.dedup_by(|later, earlier| {
+            let joined = later.0 <= earlier.1.saturating_add(1);
+            if joined {
+                earlier.1 = earlier.1.max(later.1);
+            }
+            joined
+        });
+        if self.freed.len() > MAX_RANGES {
+            let lowest = self.freed.remove(0);
+            self.freed[0].0 = lowest.0;
+        }
+    }
+}
+
+/// The seals of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealTable {
+    entries: HashMap<StreamletKey, Entry>,
+}
+
+impl SealTable {
+    /// The epoch below which nobody may open or write; 0 if nobody has sealed.
+    pub fn sealed(&self, streamlet: &StreamletKey) -> Epoch {
+        self.entries.get(streamlet).map_or(Epoch(0), |e| e.sealed)
+    }
+
+    /// True if a copy of `group` was freed here, as far as is remembered.
+    pub fn was_freed(&self, streamlet: &StreamletKey, group: GroupId) -> bool {
+        let entry = self.entries.get(streamlet);
+        entry.is_some_and(|e| e.holds(group.0))
+    }
+
+    /// Raises a seal; true if anything changed.
+    pub fn seal(&mut self, streamlet: StreamletKey, epoch: Epoch) -> bool {
+        let entry = self.entries.entry(streamlet).or_default();
+        let raised = epoch > entry.sealed;
+        entry.sealed = entry.sealed.max(epoch);
+        raised
+    }
+
+    /// Remembers that a copy of `group` was freed; true if anything changed.
+    pub fn free(&mut self, streamlet: StreamletKey, group: GroupId) -> bool {
+        let entry = self.entries.entry(streamlet).or_default();
+        let new = !entry.holds(group.0);
+        if new {
+            entry.add((group.0, group.0));
+        }
+        new
+    }
+
+    /// Takes over what `other` knows beyond this table.
+    pub fn merge(&mut self, other: &SealTable) {
+        for (streamlet, theirs) in &other.entries {
+            let entry = self.entries.entry(*streamlet).or_default();
+            entry.sealed = entry.sealed.max(theirs.sealed);
+            for range in &theirs.freed {
+                entry.add(*range);
+            }
+        }
+    }
+
+    /// The table as it is stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD_BYTES + self.entries.len() * ENTRY_BYTES + 4);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(self.entries.len() as u32).to_le_bytes());
+        for (streamlet, entry) in &self.entries {
+            out.extend_from_slice(streamlet.stream.as_bytes());
+            out.extend_from_slice(&streamlet.streamlet.0.to_le_bytes());
+            out.extend_from_slice(&entry.sealed.0.to_le_bytes());
+            out.extend_from_slice(&(entry.freed.len() as u32).to_le_bytes());
+            for (first, last) in &entry.freed {
+                out.extend_from_slice(&first.to_le_bytes());
+                out.extend_from_slice(&last.to_le_bytes());
+            }
+        }
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a stored table; `Err` says what is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (body, crc) = bytes.split_last_chunk::<4>().ok_or("it is cut short")?;
+        let (head, mut rest) = body
+            .split_first_chunk::<HEAD_BYTES>()
+            .ok_or("it is cut short")?;
+        if head[..8] != MAGIC {
+            return Err("it does not hold seals");
+        }
+        if u32_at(head, 8) > VERSION {
+            return Err("a newer build wrote it; use the newer build");
+        }
+        if crc32c(body) != u32::from_le_bytes(*crc) {
+            return Err("its checksum does not match");
+        }
+        let count = u32_at(head, 12) as usize;
+        let mut entries = HashMap::new();
+        for _ in 0..count {
+            let (entry, ranges) = rest
+                .split_first_chunk::<ENTRY_BYTES>()
+                .ok_or("it is shorter than it says")?;
+            let stream = StreamId::from_slice(&entry[..16]).ok_or("it holds no stream id")?;
+            let streamlet = StreamletId(u32_at(entry, 16));
+            let mut value = Entry {
+                sealed: Epoch(u32_at(entry, 20)),
+                freed: Vec::new(),
+            };
+            rest = ranges;
+            for _ in 0..u32_at(entry, 24) {
+                let (range, tail) = rest
+                    .split_first_chunk::<RANGE_BYTES>()
+                    .ok_or("it is shorter than it says")?;
+                value.add((u64_at(range, 0), u64_at(range, 8)));
+                rest = tail;
+            }
+            entries.insert(StreamletKey { stream, streamlet }, value);
+        }
+        if !rest.is_empty() {
+            return Err("it is longer than it says");
+        }
+        Ok(Self { entries })
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut out = [0; 4];
+    out.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(out)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(streamlet: u32) -> StreamletKey {
+        StreamletKey {
+            stream: StreamId::random(),
+            streamlet: StreamletId(streamlet),
+        }
+    }
+
+    #[test]
+    fn a_table_survives_encoding_and_no_flipped_bit_does() {
+        let mut table = SealTable::default();
+        let (a, b) = (key(1), key(2));
+        assert!(table.seal(a, Epoch(7)) && !table.seal(a, Epoch(6)));
+        assert!(table.free(b, GroupId(0)) && table.was_freed(&b, GroupId(0)));
+        assert!(!table.was_freed(&b, GroupId(1)) && !table.was_freed(&a, GroupId(0)));
+        table.free(b, GroupId(1 << 40));
+        let bytes = table.encode();
+        assert_eq!(SealTable::decode(&bytes), Ok(table));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(SealTable::decode(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(SealTable::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn freed_groups_are_remembered_one_by_one_and_boundedly() {
+        let (a, mut table) = (key(1), SealTable::default());
+        for group in [7, 5, 9, 6] {
+            assert!(table.free(a, GroupId(group)));
+            assert!(!table.free(a, GroupId(group)));
+        }
+        assert_eq!(table.entries[&a].freed, [(5, 7), (9, 9)]);
+        assert!(!table.was_freed(&a, GroupId(8)) && !table.was_freed(&a, GroupId(4)));
+        for group in 10..2000 {
+            table.free(a, GroupId(group * 2));
+        }
+        assert_eq!(table.entries[&a].freed.len(), MAX_RANGES);
+        assert!((10..2000).all(|group| table.was_freed(&a, GroupId(group * 2))));
+        assert!(!table.was_freed(&a, GroupId(3997)), "the latest are exact");
+        assert_eq!(SealTable::decode(&table.encode()), Ok(table));
+    }
+
+    #[test]
+    fn merging_keeps_the_higher() {
+        let (a, mut one, mut other) = (key(1), SealTable::default(), SealTable::default());
+        one.seal(a, Epoch(3));
+        other.seal(a, Epoch(5));
+        other.free(a, GroupId(2));
+        one.merge(&other);
+        assert_eq!(one, other);
+    }
+}

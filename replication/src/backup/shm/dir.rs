@@ -1,0 +1,190 @@
+//! The store's directory: its lock, its identity, its seals.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_protocol::ids::StreamId;
+use rustix::fs::{FlockOperation, flock};
+
+use super::super::StartError;
+use super::super::seals::SealTable;
+
+pub(super) const SEALS: &str = "SEALS";
+const STORE: &str = "STORE";
+const STORE_HEADER: &str = "kera backup store";
+const STORE_FORMAT: u32 = 1;
+/// How often a lock is tried whose holder is ending, and the pause between.
+const LOCK_ATTEMPTS: usize = 500;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+fn failed(path: &Path, error: io::Error) -> StartError {
+    StartError::Io {
+        path: path.to_path_buf(),
+        error,
+    }
+}
+
+fn unusable(path: &Path, reason: impl Into<String>) -> StartError {
+    StartError::Unusable {
+        path: path.to_path_buf(),
+        reason: reason.into(),
+    }
+}
+
+/// Makes the directory if need be and locks it. A holder that was killed is waited for: the lock is
+/// the system's, and goes with the last of the holder's threads, after which none of them can place
+/// a byte.
+pub(super) fn lock(dir: &Path) -> Result<Arc<File>, StartError> {
+    fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
+    let name = dir.join("LOCK");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&name)
+        .map_err(|e| failed(&name, e))?;
+    for attempt in 0.. {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut pid = String::new();
+                file.seek(SeekFrom::Start(0))
+                    .map_err(|e| failed(&name, e))?;
+                let _ = file.read_to_string(&mut pid);
+                let pid = pid.trim().to_owned();
+                if attempt == LOCK_ATTEMPTS || !is_ending(&pid) {
+                    return Err(StartError::InUse {
+                        path: dir.to_path_buf(),
+                        pid,
+                    });
+                }
+                std::thread::park_timeout(LOCK_PAUSE);
+            }
+            Err(error) => return Err(failed(&name, error.into())),
+        }
+    }
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.seek(SeekFrom::Start(0)))
+        .and_then(|_| writeln!(file, "{}", std::process::id()));
+    written.map_err(|e| failed(&name, e))?;
+    Ok(Arc::new(file))
+}
+
+/// True if the process was killed and the system has not yet taken back all it held, or is this one,
+/// whose earlier store's last copies are about to be dropped.
+fn is_ending(pid: &str) -> bool {
+    if pid.parse() == Ok(std::process::id()) {
+        return true;
+    }
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return true;
+    };
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    let state = state.unwrap_or("").trim_start();
+    matches!(state.chars().next(), Some('Z' | 'X'))
+}
+
+/// Refuses a file system that cannot hold the quota: containers often give 64 MiB of shared memory.
+pub(super) fn check_size(dir: &Path, quota: u64) -> Result<(), StartError> {
+    let stat = rustix::fs::statvfs(dir).map_err(|e| failed(dir, e.into()))?;
+    let size = stat.f_blocks.saturating_mul(stat.f_frsize);
+    // Some file systems have no size of their own.
+    if size != 0 && size < quota {
+        return Err(StartError::TooSmall {
+            path: dir.to_path_buf(),
+            size,
+            quota,
+        });
+    }
+    Ok(())
+}
+
+/// The store's id; drawn if the directory holds nothing yet.
+pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
+    let path = dir.join(STORE);
+    match fs::read_to_string(&path) {
+        Ok(text) => read_identity(&text).map_err(|reason| unusable(&path, reason)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            for entry in fs::read_dir(dir).map_err(|e| failed(dir, e))? {
+                let name = entry.map_err(|e| failed(dir, e))?.file_name();
+                if name != "LOCK" && name != "STORE.new" {
+                    let name = name.to_string_lossy();
+                    return Err(unusable(
+                        dir,
+                        format!("it holds {name} but no {STORE} file; name an empty directory"),
+                    ));
+                }
+            }
+            let id = StreamId::random();
+            let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
+            replace(&path, text.as_bytes(), true).map_err(|e| failed(&path, e))?;
+            Ok(*id.as_bytes())
+        }
+        Err(error) => Err(failed(&path, error)),
+    }
+}
+
+fn read_identity(text: &str) -> Result<[u8; 16], String> {
+    let mut words = text
+        .strip_prefix(STORE_HEADER)
+        .ok_or("it is no backup store's; name an empty directory")?
+        .split_whitespace();
+    let format: u32 = words
+        .next()
+        .and_then(|w| w.parse().ok())
+        .ok_or("it is damaged: no format version; remove the directory, primaries copy anew")?;
+    if format > STORE_FORMAT {
+        return Err(format!(
+            "format {format} is newer than {STORE_FORMAT}, the newest this build reads; use the newer build"
+        ));
+    }
+    let id: StreamId = words
+        .next()
+        .and_then(|w| w.parse().ok())
+        .ok_or("it is damaged: no store id; remove the directory, primaries copy anew")?;
+    Ok(*id.as_bytes())
+}
+
+pub(super) fn read_seals(dir: &Path) -> Result<SealTable, StartError> {
+    let path = dir.join(SEALS);
+    match fs::read(&path) {
+        Ok(bytes) => SealTable::decode(&bytes).map_err(|reason| {
+            unusable(
+                &path,
+                format!("{reason}; without it nobody knows who may write: remove the directory, primaries copy anew"),
+            )
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(SealTable::default()),
+        Err(error) => Err(failed(&path, error)),
+    }
+}
+
+/// Replaces a file, whole or not at all; with `sync` it survives power loss where that means
+/// anything.
+pub(super) fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let mut file = File::create(&aside)?;
+    file.write_all(bytes)?;
+    if sync {
+        file.sync_all()?;
+    }
+    fs::rename(&aside, path)?;
+    match path.parent() {
+        Some(dir) if sync => File::open(dir)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// The machine's boot; a random one where the system does not tell, so that nothing unsynced is
+/// ever believed to have survived.
+pub(super) fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id: StreamId = text.trim().parse().unwrap_or_else(|_| StreamId::random());
+    *id.as_bytes()
+}

@@ -1,0 +1,334 @@
+//! Memory that crashes as it is told: the same rules as on a machine, without one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kera_log_segments::layout::DurableMark;
+use parking_lot::Mutex;
+
+use super::StartError;
+use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+use super::seals::SealTable;
+use crate::faults::Faults;
+use crate::ids::{CopyId, Incarnation};
+
+/// The unit in which bytes exist: a group is mostly zeros.
+const PAGE: usize = 1024;
+
+type Pages = BTreeMap<u64, Box<[u8; PAGE]>>;
+
+/// What a machine holds for one copy.
+#[derive(Debug, Default)]
+struct Bytes {
+    shared: Pages,
+    /// Reserved ranges, as (start, end).
+    reserved: Vec<(u64, u64)>,
+    disk: Pages,
+    /// What is on disk, and how far.
+    mark: Option<DurableMark>,
+    /// The disk alone holds it.
+    given_back: bool,
+    gone: bool,
+}
+
+/// A simulated machine's shared memory and disk, as one backup store sees them.
+#[derive(Debug)]
+pub struct SimMemory {
+    /// Counts take-overs: what belongs to an earlier life is not written any more.
+    life: Arc<AtomicU64>,
+    inner: Mutex<Machine>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    incarnation: Incarnation,
+    rng: u64,
+    /// The store's directory is empty: a start draws a new id.
+    empty: bool,
+    seals: SealTable,
+    seals_on_disk: SealTable,
+    copies: BTreeMap<CopyId, (CopySpec, Arc<Mutex<Bytes>>)>,
+    /// Whether there is a disk to flush to.
+    disk: bool,
+}
+
+impl Machine {
+    fn draw(&mut self) -> [u8; 16] {
+        let mut out = [0; 16];
+        for half in out.chunks_mut(8) {
+            // splitmix64: enough to tell ids apart, and the same for the same seed.
+            self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.rng;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            half.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+        }
+        out
+    }
+
+    /// Shared memory is lost; what was flushed is not.
+    fn lose_shared(&mut self) {
+        self.empty = true;
+        self.seals = SealTable::default();
+        self.copies.retain(|_, (_, bytes)| {
+            let mut bytes = bytes.lock();
+            bytes.shared.clear();
+            bytes.reserved.clear();
+            bytes.given_back = bytes.mark.is_some();
+            bytes.gone = bytes.mark.is_none();
+            !bytes.gone
+        });
+    }
+}
+
+impl SimMemory {
+    /// An empty machine with a disk. The seed decides its ids.
+    pub fn new(seed: u64) -> Arc<Self> {
+        Self::with_disk(seed, true)
+    }
+
+    /// An empty machine, with a disk to flush to or without.
+    pub fn with_disk(seed: u64, disk: bool) -> Arc<Self> {
+        let mut machine = Machine {
+            incarnation: Incarnation::default(),
+            rng: seed,
+            empty: true,
+            seals: SealTable::default(),
+            seals_on_disk: SealTable::default(),
+            copies: BTreeMap::new(),
+            disk,
+        };
+        machine.incarnation.boot_id = machine.draw();
+        Arc::new(Self {
+            life: Arc::new(AtomicU64::new(0)),
+            inner: Mutex::new(machine),
+        })
+    }
+
+    /// The machine loses power and boots: shared memory is lost. The store is to be dropped first.
+    pub fn crash_machine(&self) {
+        self.life.fetch_add(1, Ordering::SeqCst);
+        let mut machine = self.inner.lock();
+        machine.lose_shared();
+        machine.incarnation.boot_id = machine.draw();
+    }
+
+    /// Shared memory is emptied while the machine runs on, as by a container's restart.
+    pub fn vanish(&self) {
+        self.life.fetch_add(1, Ordering::SeqCst);
+        self.inner.lock().lose_shared();
+    }
+}
+
+impl Memory for SimMemory {
+    fn take_over(&self, faults: &Faults) -> Result<TakenOver, StartError> {
+        self.life.fetch_add(1, Ordering::SeqCst);
+        let mut machine = self.inner.lock();
+        if machine.empty {
+            let first = machine.incarnation.store_id == [0; 16];
+            if first || !faults.vanished_store_keeps_id {
+                machine.incarnation.store_id = machine.draw();
+            }
+            machine.empty = false;
+        }
+        let mut seals = machine.seals.clone();
+        seals.merge(&machine.seals_on_disk);
+        machine.copies.retain(|_, (_, bytes)| !bytes.lock().gone);
+        let copies = machine.copies.values().map(|(spec, bytes)| {
+            let held = bytes.lock();
+            Found {
+                spec: *spec,
+                memory: self.copy(bytes.clone(), spec, machine.disk),
+                reserved: held.reserved.iter().map(|(from, to)| to - from).sum(),
+                mark: held.mark,
+            }
+        });
+        Ok(TakenOver {
+            incarnation: machine.incarnation,
+            copies: copies.collect(),
+            seals,
+        })
+    }
+
+    fn create(&self, spec: &CopySpec) -> io::Result<Arc<dyn CopyMemory>> {
+        let mut machine = self.inner.lock();
+        let bytes = Arc::new(Mutex::new(Bytes::default()));
+        machine.copies.insert(spec.copy, (*spec, bytes.clone()));
+        Ok(self.copy(bytes, spec, machine.disk))
+    }
+
+    fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
+        let mut machine = self.inner.lock();
+        machine.seals = seals.clone();
+        if machine.disk {
+            machine.seals_on_disk = seals.clone();
+        }
+        Ok(())
+    }
+}
+
+impl SimMemory {
+    fn copy(&self, bytes: Arc<Mutex<Bytes>>, spec: &CopySpec, disk: bool) -> Arc<dyn CopyMemory> {
+        Arc::new(SimCopy {
+            bytes,
+            born: self.life.load(Ordering::SeqCst),
+            life: self.life.clone(),
+            group_bytes: spec.group_bytes(),
+            disk,
+        })
+    }
+}
+
+/// A copy as one life of the store holds it.
+#[derive(Debug)]
+struct SimCopy {
+    bytes: Arc<Mutex<Bytes>>,
+    born: u64,
+    life: Arc<AtomicU64>,
+    group_bytes: u64,
+    disk: bool,
+}
+
+impl SimCopy {
+    fn alive(&self) -> io::Result<()> {
+        if self.life.load(Ordering::SeqCst) == self.born {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::BrokenPipe,
+            "the memory belongs to a later process",
+        ))
+    }
+}
+
+impl CopyMemory for SimCopy {
+    fn reserve(&self, address: u64, len: u64) -> io::Result<u64> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        if bytes.given_back {
+            return Ok(0);
+        }
+        bytes.reserved.push((address, address + len));
+        bytes.reserved.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in std::mem::take(&mut bytes.reserved) {
+            match merged.last_mut() {
+                Some(last) if last.1 >= from => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        bytes.reserved = merged;
+        Ok(len)
+    }
+
+    fn place(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        self.alive()?;
+        {
+            let mut bytes = self.bytes.lock();
+            if bytes.given_back {
+                write(&mut bytes.disk, address, data);
+                return Ok(());
+            }
+        }
+        self.place_stray(address, data)
+    }
+
+    fn place_stray(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        let mut bytes = self.bytes.lock();
+        let end = address + data.len() as u64;
+        let within = |(from, to): &(u64, u64)| *from <= address && end <= *to;
+        if !bytes.reserved.iter().any(within) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        write(&mut bytes.shared, address, data);
+        Ok(())
+    }
+
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        address: u64,
+        len: usize,
+        spare: &mut [u8],
+    ) -> io::Result<usize> {
+        self.alive()?;
+        let mut buf = vec![0; len + spare.len()];
+        let read = rustix::io::read(socket, &mut buf)?;
+        let (own, rest) = buf[..read].split_at(read.min(len));
+        self.place(address, own)?;
+        spare[..rest.len()].copy_from_slice(rest);
+        Ok(read)
+    }
+
+    fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
+        let bytes = self.bytes.lock();
+        let room = self.group_bytes.saturating_sub(address);
+        let len = (buf.len() as u64).min(room) as usize;
+        let pages = if bytes.given_back {
+            &bytes.disk
+        } else {
+            &bytes.shared
+        };
+        read(pages, address, &mut buf[..len]);
+        Ok(len)
+    }
+
+    fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool> {
+        self.alive()?;
+        let mut buf = vec![0; (to.saturating_sub(from)) as usize];
+        self.read_at(&mut buf, from)?;
+        let mut bytes = self.bytes.lock();
+        if !self.disk {
+            return Ok(false);
+        }
+        write(&mut bytes.disk, from, &buf);
+        bytes.mark = Some(*mark);
+        if last {
+            bytes.given_back = true;
+            bytes.shared.clear();
+            bytes.reserved.clear();
+        }
+        Ok(last)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        let mut bytes = self.bytes.lock();
+        *bytes = Bytes {
+            gone: true,
+            ..Bytes::default()
+        };
+        Ok(())
+    }
+}
+
+fn write(pages: &mut Pages, address: u64, mut data: &[u8]) {
+    let mut at = address;
+    while !data.is_empty() {
+        let within = (at % PAGE as u64) as usize;
+        let len = data.len().min(PAGE - within);
+        let page = pages
+            .entry(at / PAGE as u64)
+            .or_insert_with(|| Box::new([0; PAGE]));
+        page[within..within + len].copy_from_slice(&data[..len]);
+        data = &data[len..];
+        at += len as u64;
+    }
+}
+
+fn read(pages: &Pages, address: u64, mut buf: &mut [u8]) {
+    let mut at = address;
+    while !buf.is_empty() {
+        let within = (at % PAGE as u64) as usize;
+        let len = buf.len().min(PAGE - within);
+        let (now, later) = buf.split_at_mut(len);
+        match pages.get(&(at / PAGE as u64)) {
+            Some(page) => now.copy_from_slice(&page[within..within + len]),
+            None => now.fill(0),
+        }
+        buf = later;
+        at += len as u64;
+    }
+}

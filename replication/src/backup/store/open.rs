@@ -1,0 +1,179 @@
+//! Opening: reserving memory, and promising it to one link.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use kera_protocol::ids::Epoch;
+
+use super::{BackupStore, Control};
+use crate::backup::copy::{Copy, Life, Region, State, failed};
+use crate::backup::memory::CopySpec;
+use crate::ids::{BackupId, BufferKey, CopyId};
+use crate::transport::{Opened, Refusal};
+
+/// Segment sizes and numbers that a copy may have, as in a segment's header.
+const SEGMENT_BYTES: RangeInclusive<u32> = 1024..=1 << 30;
+const MAX_SEGMENTS: u32 = 1 << 16;
+
+impl BackupStore {
+    pub(super) fn open(
+        &self,
+        spec: &CopySpec,
+        primary: BackupId,
+        address: u64,
+        bytes: u32,
+    ) -> Result<Opened, Refusal> {
+        let end = range_end(spec, address, u64::from(bytes))?;
+        if spec.incarnation != self.incarnation {
+            return Err(Refusal::OtherIncarnation);
+        }
+        let mut control = self.control.lock();
+        let sealed = control.seals.sealed(&spec.copy.streamlet);
+        if spec.copy.epoch < sealed && !self.faults.open_after_seal {
+            return Err(Refusal::Sealed { by: sealed });
+        }
+        let copy = match control.copies.get(&spec.copy) {
+            Some(copy) => copy.clone(),
+            None if address > 0 => return Err(Refusal::Unknown),
+            // It was here, and is gone: an empty one in its place would say it never held anything.
+            None if control
+                .seals
+                .was_freed(&spec.copy.streamlet, spec.copy.group) =>
+            {
+                return Err(Refusal::Unknown);
+            }
+            None => self.create(&mut control, spec, Life::Open)?,
+        };
+        let buffers = {
+            let mut state = copy.state.lock();
+            match state.life {
+                Life::Open => {}
+                Life::Sealed(by) => return Err(Refusal::Sealed { by }),
+                Life::Flushed => return Err(Refusal::Invalid("the group is closed".into())),
+                Life::Freed => return Err(Refusal::Unknown),
+            }
+            if copy.spec != *spec || state.primary.is_some_and(|p| p != primary) {
+                return Err(Refusal::Invalid(format!(
+                    "{} is open with other sizes or by another primary",
+                    spec.copy
+                )));
+            }
+            state.primary = Some(primary);
+            let reserved = self.reserve(&mut control, &copy, &mut state, address, end);
+            if let Err(refusal) = reserved {
+                let empty = state.buffers.is_empty();
+                if empty {
+                    state.life = Life::Freed;
+                }
+                drop(state);
+                if empty {
+                    control.copies.remove(&spec.copy);
+                    copy.memory.remove().map_err(failed)?;
+                }
+                return Err(refusal);
+            }
+            state.covering(address, end)
+        };
+        let mut known = self.buffers.write();
+        for buffer in &buffers {
+            let region = Region {
+                copy: copy.clone(),
+                address: buffer.address,
+                bytes: buffer.bytes,
+            };
+            known.insert(buffer.key, (primary, region));
+        }
+        Ok(Opened {
+            buffers,
+            process: self.process,
+        })
+    }
+
+    pub(super) fn create(
+        &self,
+        control: &mut Control,
+        spec: &CopySpec,
+        life: Life,
+    ) -> Result<Arc<Copy>, Refusal> {
+        let other = control.copies.range(of_group(&spec.copy)).next();
+        if let Some((other, _)) = other {
+            return Err(Refusal::Invalid(format!(
+                "a copy of {other} is here; a group has one epoch"
+            )));
+        }
+        if control.copies.len() >= self.limits.copies {
+            return Err(Refusal::NoRoom { asked: 1, free: 0 });
+        }
+        let memory = self.memory.create(spec).map_err(|e| no_room(e, 1))?;
+        let copy = Arc::new(Copy::new(*spec, memory, life));
+        control.copies.insert(spec.copy, copy.clone());
+        Ok(copy)
+    }
+
+    /// Reserves what of `from..to` is not yet.
+    pub(super) fn reserve(
+        &self,
+        control: &mut Control,
+        copy: &Copy,
+        state: &mut State,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Refusal> {
+        let size = u64::from(copy.spec.segment_size);
+        let limit = (from / size + 1) * size;
+        let missing = state.uncovered(from, to, limit);
+        let asked: u64 = missing.iter().map(|(from, to)| to - from).sum();
+        let free = self.limits.memory_bytes.saturating_sub(control.reserved);
+        if asked > free {
+            return Err(Refusal::NoRoom { asked, free });
+        }
+        for (from, to) in missing {
+            let bytes = to - from;
+            let taken = copy.memory.reserve(from, bytes);
+            let taken = taken.map_err(|e| no_room(e, bytes))?;
+            // A segment's size is 32 bits, and a buffer lies within one.
+            state.add(from, bytes as u32, BufferKey(rand::random()));
+            state.reserved += taken;
+            control.reserved += taken;
+        }
+        Ok(())
+    }
+}
+
+fn of_group(copy: &CopyId) -> RangeInclusive<CopyId> {
+    let at = |epoch| CopyId {
+        epoch: Epoch(epoch),
+        ..*copy
+    };
+    at(0)..=at(u32::MAX)
+}
+
+/// The end of `len` bytes at `address`, within one segment of a group of legal size.
+pub(super) fn range_end(spec: &CopySpec, address: u64, len: u64) -> Result<u64, Refusal> {
+    let legal =
+        SEGMENT_BYTES.contains(&spec.segment_size) && (1..=MAX_SEGMENTS).contains(&spec.segments);
+    if !legal {
+        return Err(Refusal::Invalid(format!(
+            "{} segments of {} bytes are no group",
+            spec.segments, spec.segment_size
+        )));
+    }
+    let size = u64::from(spec.segment_size);
+    let end = address.checked_add(len).filter(|_| len > 0);
+    match end {
+        Some(end) if end <= spec.group_bytes() && (end - 1) / size == address / size => Ok(end),
+        _ => Err(Refusal::Invalid(format!(
+            "{len} bytes at {address} do not lie within one segment of {}",
+            spec.copy
+        ))),
+    }
+}
+
+fn no_room(error: std::io::Error, asked: u64) -> Refusal {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull
+        | std::io::ErrorKind::QuotaExceeded
+        | std::io::ErrorKind::OutOfMemory => Refusal::NoRoom { asked, free: 0 },
+        _ => failed(error),
+    }
+}

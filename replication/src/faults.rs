@@ -1,0 +1,26 @@
+//! Rules that can be broken on purpose, so that the property suite is seen to notice.
+
+/// Which rules are broken. None in any broker; each is one flag looked at on control paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// A backup answers a seal without ending anybody's right to write.
+    pub sealing_disabled: bool,
+    /// A backup forgets its seals when it is restarted.
+    pub seals_forgotten_at_restart: bool,
+    /// A backup accepts `open` of an epoch below a seal.
+    pub open_after_seal: bool,
+    /// A backup answers a length for a copy of another incarnation.
+    pub old_incarnation_answers: bool,
+    /// A store that was created empty takes over the id of the one that vanished.
+    pub vanished_store_keeps_id: bool,
+    /// A scan believes the length in a batch's header, without a checksum.
+    pub scan_trusts_length: bool,
+    /// The primary acknowledges what one of the set's copies has not completed.
+    pub acknowledge_without_copy: bool,
+    /// The store of records does not compare the streamlet's epoch.
+    pub epoch_not_compared: bool,
+    /// The store of records does not compare the record's revision.
+    pub revision_not_compared: bool,
+    /// Recovery keeps a group that does not begin where the one before ends.
+    pub ordinal_gap_accepted: bool,
+}

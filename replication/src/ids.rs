@@ -1,0 +1,73 @@
+//! Names: of copies, of those who hold them, and of the lives that copies' bytes survive.
+
+use std::fmt;
+
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+
+pub use kera_log_segments::pump::Incarnation;
+
+/// The number of a broker, as the holder of copies: its own groups' or others'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackupId(pub u32);
+
+impl fmt::Display for BackupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broker {}", self.0)
+    }
+}
+
+/// A streamlet: what has one owner and one epoch, and what seals name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamletKey {
+    /// The stream.
+    pub stream: StreamId,
+    /// Its number in the stream.
+    pub streamlet: StreamletId,
+}
+
+impl fmt::Display for StreamletKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.stream, self.streamlet)
+    }
+}
+
+/// A group as written under its one epoch; each holder has at most one copy under this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CopyId {
+    /// The streamlet.
+    pub streamlet: StreamletKey,
+    /// The group.
+    pub group: GroupId,
+    /// The group's one epoch.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for CopyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/{} of epoch {}",
+            self.streamlet, self.group, self.epoch
+        )
+    }
+}
+
+/// Where a copy lies: at which broker, and in which life of its store. The same broker in another
+/// incarnation does not hold the copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The broker.
+    pub broker: BackupId,
+    /// The life of its store.
+    pub incarnation: Incarnation,
+}
+
+/// A random number that every start of a backup draws anew: bytes are sent again only to the
+/// process that received them first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ProcessId(pub u64);
+
+/// Names a registered buffer at a backup: one segment of one copy. Random, never given to another
+/// copy, and worthless once the copy is sealed or freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferKey(pub u64);

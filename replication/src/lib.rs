@@ -1,0 +1,64 @@
+//! Copies of groups at passive backups: what survives when a broker does not.
+//!
+//! A primary ships its groups' bytes into buffers at backups, one-sided: no backup handles a request
+//! for data. What all copies of a group's recorded set hold may be acknowledged. When the primary is
+//! gone, or only seems to be, its successor *seals* the copies, takes the longest whole one, completes
+//! the others, and closes the group. The seed is Tailwind (Taleb et al., USENIX ATC'18); what is
+//! whole is told by the batches' own checksums, so no byte is added to the log.
+//!
+//! This crate knows segments and bytes, not what streams mean by them. No broker uses it yet.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`ids`] | copies, holders, incarnations |
+//! | [`records`] | groups' records, and the trait of a store that compares epoch and revision |
+//! | [`transport`] | links for data, calls for control: over TCP, and simulated |
+//! | [`backup`] | the passive side: buffers that outlive the process, seals, flushes |
+//! | [`primary`] | copy sets, pumps, the durable head of a lane, what ends a group |
+//! | [`recovery`] | after an owner: seal, scan, choose, complete, close |
+//! | [`certificate`] | how far a copy's bytes are whole |
+//! | [`health`] | which backups to choose |
+//! | [`runtime`] | tasks and time, tokio's or simulated |
+//! | [`faults`] | rules broken on purpose, for tests of the tests |
+//!
+//! # What holds
+//!
+//! * **A set is decided once.** The open record, with its set, is durable before the group's first
+//!   acknowledgement and never changes; the one close may name fewer holders, or newly built ones.
+//! * **An acknowledgement needs every copy of the recorded set**, so sealing any one of them silences
+//!   an owner that does not know that it is over, and any one of them is enough to recover.
+//! * **Sealed, then read.** A backup stores a seal and ends all writing before it looks at a length, and
+//!   remembers it for as long as it remembers copies.
+//! * **Only the recorded incarnation speaks.** A store that lost its memory has a new id, and answers
+//!   "unknown", never a length.
+//! * **A group counts if it begins where the one before ends**, so what is recovered is a prefix.
+//! * **Nothing depends on clocks.** Timeouts decide whom to wait for, never what is true.
+//!
+//! # From a broker's point of view
+//!
+//! 1. [`recovery::recover`] takes a streamlet over, and says where each lane goes on.
+//! 2. [`primary::Lane::new`] for each lane, under the epoch that recovery took.
+//! 3. [`primary::Lane::next_group`] names the lane's next group, [`primary::Lane::open`] takes it as a
+//!    [`primary::Source`]: where its bytes are, where they end, and how to freeze it.
+//! 4. After each append, with no lock held, [`primary::Lane::grew`]; the record is acknowledged when
+//!    [`primary::Lane::acknowledged`] says so. The lane may freeze a group at any time, because a copy
+//!    was lost: the append that finds it frozen goes to the next group.
+//! 5. A full group is frozen by the broker and announced with [`primary::Lane::froze`].
+//!
+//! What a broker has yet to bring: a [`primary::Source`] over `log_segments::group::Group` (ranges above
+//! what was shipped may not leave memory, or are read back from the file), its own file as a copy by
+//! [`primary::CopySet::completed`], [`records::Records`] over its metadata store, and a durable head that
+//! is the lane's here and wakes connections there.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod backup;
+pub mod certificate;
+pub mod faults;
+pub mod health;
+pub mod ids;
+pub mod primary;
+pub mod records;
+pub mod recovery;
+pub mod runtime;
+mod signal;
+pub mod transport;

@@ -1,0 +1,60 @@
+//! Where a pump takes bytes from: a group at its primary.
+
+use bytes::Bytes;
+use kera_log_segments::window::Place;
+use kera_protocol::ids::Ordinal;
+
+/// Bytes of one segment, without a gap, to be placed at `address`.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Address in the group of the first byte.
+    pub address: u64,
+    /// The bytes, as slices of the chunks they lie in.
+    pub parts: Vec<Bytes>,
+}
+
+impl Run {
+    /// Bytes of the run.
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// True if it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How a group is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of each segment.
+    pub segment_size: u32,
+    /// Most segments.
+    pub segments: u32,
+}
+
+/// A group that is written at this broker. What lies below its end never changes: each address
+/// receives one value only, so bytes may be sent twice. No segment is filled to its last byte, so that
+/// an address always tells its segment.
+pub trait Source: Send + Sync {
+    /// How it is cut.
+    fn shape(&self) -> Shape;
+
+    /// Ordinal of its first record.
+    fn first_ordinal(&self) -> Ordinal;
+
+    /// Bytes from `from` on, in order of address, as many as fit `max_bytes` or one run that is
+    /// larger. They begin with the segment's header and the lane snapshot, and may start at any
+    /// address until the group is closed; what has left memory is read back from the file.
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run>;
+
+    /// Where what was published ends, and the ordinal there.
+    fn end(&self) -> Place;
+
+    /// True once nothing is appended any more.
+    fn is_frozen(&self) -> bool;
+
+    /// Takes no more appends, for good, and says where they end. The lane goes on in its next group.
+    fn freeze(&self) -> Place;
+}

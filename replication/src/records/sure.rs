@@ -1,0 +1,133 @@
+//! Changes whose outcome is known at the end: whoever got no answer reads back before acting.
+
+use std::time::Duration;
+
+use kera_protocol::ids::Epoch;
+
+use super::{
+    Change, GroupRecord, GroupState, RecordsError, RecordsRef, StreamletRecords, Transaction,
+};
+use crate::ids::{BackupId, StreamletKey};
+use crate::runtime::Runtime;
+
+/// Questions asked before giving up.
+const ATTEMPTS: u32 = 40;
+/// Pause after the first question without an answer; it doubles up to [`MAX_PAUSE`].
+const PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+fn pause(attempt: u32) -> Duration {
+    PAUSE.saturating_mul(1 << attempt.min(8)).min(MAX_PAUSE)
+}
+
+/// Reads a streamlet's records, asking again when there is no answer.
+///
+/// # Errors
+/// [`RecordsError::Unknown`] if there was none at all.
+pub async fn read(
+    records: &RecordsRef,
+    runtime: &dyn Runtime,
+    streamlet: StreamletKey,
+) -> Result<StreamletRecords, RecordsError> {
+    let mut attempt = 0;
+    loop {
+        match records.try_read(streamlet).await {
+            Err(RecordsError::Unknown(_)) if attempt < ATTEMPTS => {}
+            other => return other,
+        }
+        runtime.sleep(pause(attempt)).await;
+        attempt += 1;
+    }
+}
+
+/// Takes a new epoch, asking again when there is no answer: one more is never wrong.
+///
+/// # Errors
+/// [`RecordsError::Unknown`] if there was no answer at all.
+pub async fn take_epoch(
+    records: &RecordsRef,
+    runtime: &dyn Runtime,
+    streamlet: StreamletKey,
+    owner: BackupId,
+) -> Result<(Epoch, u64), RecordsError> {
+    let mut attempt = 0;
+    loop {
+        match records.try_take_epoch(streamlet, owner).await {
+            Err(RecordsError::Unknown(_)) if attempt < ATTEMPTS => {}
+            other => return other,
+        }
+        runtime.sleep(pause(attempt)).await;
+        attempt += 1;
+    }
+}
+
+/// Commits `transaction` and returns its revision. When there is no answer, or a conflict after none,
+/// the records say what happened: a transaction that got through is recognised by what it wrote.
+/// `unsure`: an earlier call for the same transaction ended without an answer.
+///
+/// # Errors
+/// [`RecordsError::Epoch`] and [`RecordsError::Revision`] mean that it has not happened and will not.
+/// [`RecordsError::Unknown`] remains if the store stays silent.
+pub async fn commit(
+    records: &RecordsRef,
+    runtime: &dyn Runtime,
+    transaction: &Transaction,
+    mut unsure: bool,
+) -> Result<u64, RecordsError> {
+    let mut attempt = 0;
+    loop {
+        match records.try_commit(transaction.clone()).await {
+            Ok(revision) => return Ok(revision),
+            Err(RecordsError::Unknown(reason)) if attempt >= ATTEMPTS => {
+                return Err(RecordsError::Unknown(reason));
+            }
+            Err(RecordsError::Unknown(_)) => {
+                unsure = true;
+                runtime.sleep(pause(attempt)).await;
+                attempt += 1;
+            }
+            Err(conflict) if !unsure => return Err(conflict),
+            Err(conflict) => {
+                // The earlier attempt may have been what is in the way.
+                let found = read(records, runtime, transaction.streamlet).await?;
+                return match applied(transaction, &found) {
+                    Some(revision) => Ok(revision),
+                    None => Err(conflict),
+                };
+            }
+        }
+    }
+}
+
+/// The revision of `transaction` if `found` shows that it was applied.
+fn applied(transaction: &Transaction, found: &StreamletRecords) -> Option<u64> {
+    let mut revision = None;
+    for change in &transaction.changes {
+        let group = change.group();
+        let record = found.groups.iter().find(|r| r.copy.group == group);
+        let wrote = |state: &GroupState, r: &GroupRecord| *state == r.state;
+        let done = match (change, record) {
+            (Change::Open { record, .. }, Some(r)) => {
+                r.copy.epoch == transaction.epoch && wrote(&GroupState::Open(record.clone()), r)
+            }
+            (Change::Close { record, .. }, Some(r)) => {
+                wrote(&GroupState::Closed(record.clone()), r)
+            }
+            (Change::Place { holders, .. }, Some(r)) => {
+                r.closed().is_some_and(|closed| closed.holders == *holders)
+            }
+            (Change::Delete { .. }, record) => {
+                if record.is_some() {
+                    return None;
+                }
+                continue;
+            }
+            (_, None) => false,
+        };
+        if !done {
+            return None;
+        }
+        revision = record.map(|r| r.revision).max(revision);
+    }
+    Some(revision.unwrap_or(found.revision))
+}

@@ -1,0 +1,91 @@
+//! The little that this crate needs of a runtime, so that a simulation can stand in for tokio.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::transport::Pending;
+
+/// Tasks and time.
+pub trait Runtime: Send + Sync {
+    /// Runs `task` by itself until it ends.
+    fn spawn(&self, task: Pending<()>);
+
+    /// Resolves after `time`. Liveness only: nothing that must hold depends on it.
+    fn sleep(&self, time: Duration) -> Pending<()>;
+
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+}
+
+/// A shared runtime.
+pub type RuntimeRef = Arc<dyn Runtime>;
+
+/// Waits for `future` at most `time`; `None` if it was not ready by then, and dropped.
+pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pending<T>) -> Option<T> {
+    let mut sleep = runtime.sleep(time);
+    std::future::poll_fn(move |cx| {
+        use std::task::Poll;
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(value));
+        }
+        sleep.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Runs all of `futures` side by side; their results in their order.
+pub async fn all<T: Send + 'static>(futures: Vec<Pending<T>>) -> Vec<T> {
+    let mut running: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
+    std::future::poll_fn(move |cx| {
+        use std::task::Poll;
+        let mut waiting = false;
+        for (future, result) in &mut running {
+            if let Some(polled) = future {
+                match polled.as_mut().poll(cx) {
+                    Poll::Ready(value) => {
+                        *result = Some(value);
+                        *future = None;
+                    }
+                    Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if waiting {
+            return Poll::Pending;
+        }
+        Poll::Ready(running.drain(..).filter_map(|(_, result)| result).collect())
+    })
+    .await
+}
+
+/// tokio's tasks and clock; made within a runtime.
+#[derive(Debug)]
+pub struct TokioRuntime {
+    handle: tokio::runtime::Handle,
+    start: Instant,
+}
+
+impl TokioRuntime {
+    /// Over the runtime that `handle` belongs to.
+    pub fn new(handle: tokio::runtime::Handle) -> Self {
+        Self {
+            handle,
+            start: Instant::now(),
+        }
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn spawn(&self, task: Pending<()>) {
+        self.handle.spawn(task);
+    }
+
+    fn sleep(&self, time: Duration) -> Pending<()> {
+        let _within = self.handle.enter();
+        Box::pin(tokio::time::sleep(time))
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+}

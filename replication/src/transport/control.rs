@@ -1,0 +1,262 @@
+//! What a primary, or who recovers after one, asks of a backup: about one request for 10^5 writes.
+
+use bytes::Bytes;
+use kera_protocol::ids::{Epoch, Ordinal};
+
+use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+
+/// A request. Each may be repeated: the second time it finds done what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Who are you, and how much room is left? Answered by [`Reply::Description`].
+    Describe,
+    /// Reserves buffers for `bytes` bytes from `address` on. Address 0 makes the copy; any other needs
+    /// it to exist. Answered by [`Reply::Opened`], or refused at once when there is no room. Asked
+    /// again by the same primary for what it has open, it gives the same buffers. A buffer never
+    /// spans segments.
+    Open {
+        /// The copy.
+        copy: CopyId,
+        /// The incarnation that the group's record names; any other refuses.
+        incarnation: Incarnation,
+        /// Who will write; a link of another primary cannot reach the buffer.
+        primary: BackupId,
+        /// Bytes of each segment.
+        segment_size: u32,
+        /// Segments the group may have.
+        segments: u32,
+        /// The first address that needs a buffer.
+        address: u64,
+        /// Bytes asked from there on, within the segment; the backup may reserve more.
+        bytes: u32,
+    },
+    /// Writes to disk what lies below `length` and checks that the copy's valid scan reaches it.
+    /// Answered by [`Reply::Flushed`], or refused as [`Refusal::Short`].
+    Flush {
+        /// The copy.
+        copy: CopyId,
+        /// The bytes that count, from the group's start.
+        length: u64,
+        /// The group is closed at `length`: nobody writes the copy again, and once it is on disk its
+        /// memory is given back. Otherwise it stays as it is.
+        closed: bool,
+    },
+    /// Ends the right of all epochs below `epoch` to open or write copies of the streamlet,
+    /// irrevocably, remembered as durably as copies are, even where there is no copy; only then
+    /// reads how far the named copies' valid scans reach. Answered by [`Reply::Sealed`], in the
+    /// order of `copies`; refused as [`Refusal::Sealed`] if a higher epoch has sealed.
+    Seal {
+        /// The streamlet.
+        streamlet: StreamletKey,
+        /// The new owner's epoch.
+        epoch: Epoch,
+        /// What to read, and the incarnation each record names.
+        copies: Vec<(CopyId, Incarnation)>,
+    },
+    /// Fills a copy; makes it if it is not there and `address` is 0. Only for `epoch`, the highest
+    /// that has sealed the streamlet here. `bytes` lie within one segment. Answered by [`Reply::Done`].
+    Complete {
+        /// The copy.
+        copy: CopyId,
+        /// The epoch that sealed.
+        epoch: Epoch,
+        /// Bytes of each segment.
+        segment_size: u32,
+        /// Segments the group may have.
+        segments: u32,
+        /// Where in the group the bytes go.
+        address: u64,
+        /// What to write.
+        bytes: Bytes,
+    },
+    /// Reads a copy's bytes, whatever they are; what was never written is zeros, and bytes end early
+    /// only where the group's segments do. Answered by [`Reply::Bytes`].
+    Read {
+        /// The copy.
+        copy: CopyId,
+        /// From where in the group.
+        address: u64,
+        /// How many bytes, at most 4 MiB.
+        len: u32,
+    },
+    /// Forgets a copy and gives back its memory. Only when the streamlet's epoch is above the
+    /// copy's, or the copy is no longer recorded. Answered by [`Reply::Done`], also if it is gone.
+    Free {
+        /// The copy.
+        copy: CopyId,
+        /// The streamlet's epoch, as the asker knows it: below the highest seal it is refused.
+        epoch: Epoch,
+    },
+    /// Which copies are there? Answered by [`Reply::Copies`].
+    List {
+        /// Of one streamlet only.
+        streamlet: Option<StreamletKey>,
+    },
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`Request::Describe`].
+    Description(Description),
+    /// To [`Request::Open`].
+    Opened(Opened),
+    /// To [`Request::Flush`].
+    Flushed,
+    /// To [`Request::Seal`].
+    Sealed(Vec<SealedCopy>),
+    /// To [`Request::Read`].
+    Bytes(Bytes),
+    /// To [`Request::List`].
+    Copies(Vec<CopyInfo>),
+    /// To what has nothing to say.
+    Done,
+}
+
+/// A backup about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The life of its store.
+    pub incarnation: Incarnation,
+    /// Its process.
+    pub process: ProcessId,
+    /// Bytes of its quota that are free.
+    pub free_bytes: u64,
+}
+
+/// Reserved buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// They cover what was asked without a gap, in order of address.
+    pub buffers: Vec<Buffer>,
+    /// The process that has them registered.
+    pub process: ProcessId,
+}
+
+/// A registered stretch of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Its name on the link.
+    pub key: BufferKey,
+    /// The address in the group of its first byte.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: u32,
+}
+
+/// What a backup says of one copy after sealing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedCopy {
+    /// The copy.
+    pub copy: CopyId,
+    /// Its state.
+    pub answer: CopyAnswer,
+}
+
+/// What is known of a copy. Only within the recorded incarnation is there anything to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyAnswer {
+    /// The store is not the one that the record names: whatever it holds says nothing.
+    Unknown,
+    /// The store is the recorded one and has never opened this copy: nothing in this group was ever
+    /// acknowledged.
+    Absent,
+    /// The copy's valid scan.
+    Scanned {
+        /// Ends at this address; 0 if not even the first header is whole.
+        length: u64,
+        /// The ordinal of the group's first record; meaningless if `length` is 0.
+        first_ordinal: Ordinal,
+        /// One above the last record's ordinal; meaningless if `length` is 0.
+        end_ordinal: Ordinal,
+    },
+    /// The valid scan ends below what is known to have been durable here.
+    Damaged {
+        /// For people.
+        detail: String,
+    },
+}
+
+/// A copy in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyInfo {
+    /// The copy.
+    pub copy: CopyId,
+    /// Where it stands.
+    pub state: CopyState,
+}
+
+/// Where a copy stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyState {
+    /// A primary may write.
+    Open,
+    /// No primary may write; `complete` may.
+    Sealed,
+    /// Flushed up to a length that counts.
+    Flushed,
+}
+
+/// A backup's no.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A higher epoch has sealed the streamlet, or a restart the copy.
+    #[error("epoch {by} has sealed it; a new owner is at work")]
+    Sealed {
+        /// The highest epoch that has sealed.
+        by: Epoch,
+    },
+    /// `complete` by an epoch that has not sealed here.
+    #[error("epoch {epoch} has not sealed this streamlet here; seal first")]
+    NotSealed {
+        /// The epoch that asked.
+        epoch: Epoch,
+    },
+    /// The record names another life of the store.
+    #[error("this store is not the recorded one; read the group's record again")]
+    OtherIncarnation,
+    /// There is no such copy.
+    #[error("no such copy is here")]
+    Unknown,
+    /// The quota is used up.
+    #[error(
+        "no room: {asked} bytes asked, {free} free; raise the backup quota or choose another broker"
+    )]
+    NoRoom {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The valid scan ends below the asked length.
+    #[error("the copy is whole up to byte {length} only")]
+    Short {
+        /// Where it ends.
+        length: u64,
+    },
+    /// The request makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// The store failed.
+    #[error("the store failed: {0}")]
+    Failed(String),
+}
+
+impl Request {
+    /// What the request is about, for logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Describe => "describe",
+            Self::Open { .. } => "open",
+            Self::Flush { .. } => "flush",
+            Self::Seal { .. } => "seal",
+            Self::Complete { .. } => "complete",
+            Self::Read { .. } => "read",
+            Self::Free { .. } => "free",
+            Self::List { .. } => "list",
+        }
+    }
+}
+
+/// Most bytes of one [`Request::Read`] or [`Request::Complete`].
+pub const MAX_TRANSFER_BYTES: u32 = 4 << 20;

@@ -1,0 +1,174 @@
+//! Nodes: processes that are killed, stopped and started again, over memory that may outlive them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Sim;
+use crate::backup::{BackupStore, Limits, SimMemory};
+use crate::ids::BackupId;
+use crate::transport::LinkError;
+
+/// Longest time for which the connections of a dead process go on taking writes.
+const REAP: Duration = Duration::from_millis(100);
+
+pub(super) struct Node {
+    memory: Arc<SimMemory>,
+    /// The process's store. After its death it stays until its connections are gone: one-sided
+    /// writes go on landing.
+    pub(super) store: Option<Arc<BackupStore>>,
+    pub(super) alive: bool,
+    pub(super) paused: bool,
+    /// Counts its processes.
+    pub(super) life: u64,
+}
+
+/// What a restarted process finds of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryFate {
+    /// All of it: the process alone had died.
+    Kept,
+    /// Shared memory was emptied while the machine ran on.
+    Vanished,
+    /// The machine lost power; what was flushed to disk is there.
+    PowerLost,
+}
+
+impl Sim {
+    /// Adds a node and starts its backup store.
+    pub fn add_node(&self, node: BackupId) {
+        let mut world = self.world.lock();
+        let seed = world.dice.below(u64::MAX);
+        let memory = SimMemory::new(seed);
+        world.nodes.insert(
+            node,
+            Node {
+                memory,
+                store: None,
+                alive: false,
+                paused: false,
+                life: 0,
+            },
+        );
+        drop(world);
+        self.start_node(node, MemoryFate::Kept);
+    }
+
+    /// Kills a node's process. Its connections end a while later; until then writes land, and
+    /// complete.
+    pub fn kill(&self, node: BackupId) {
+        let mut world = self.world.lock();
+        world.note(format_args!("{node} is killed"));
+        let Some(dead) = world.nodes.get_mut(&node) else {
+            return;
+        };
+        dead.alive = false;
+        dead.paused = false;
+        dead.life += 1;
+        let life = dead.life;
+        let tasks: Vec<_> = world
+            .tasks
+            .extract_if(.., |_, task| task.at.is_some_and(|(at, _)| at == node))
+            .collect();
+        let reap = world.dice.time(REAP);
+        world.after(reap, move |sim| sim.reap(node, life));
+        drop(world);
+        // Links notice that they are dropped; they must find the world unlocked.
+        drop(tasks);
+    }
+
+    /// The last connections of a dead process end.
+    fn reap(&self, node: BackupId, life: u64) {
+        let mut world = self.world.lock();
+        let Some(dead) = world.nodes.get_mut(&node) else {
+            return;
+        };
+        if dead.alive || dead.life != life {
+            return;
+        }
+        dead.store = None;
+        drop(world);
+        self.break_wires(|wire| wire.to == node, "its process is gone");
+    }
+
+    /// Starts a node's process over what is left of its memory, after its predecessor's connections
+    /// are gone.
+    pub fn start_node(&self, node: BackupId, fate: MemoryFate) {
+        let life = self.world.lock().nodes.get(&node).map(|n| n.life);
+        if let Some(life) = life {
+            self.reap(node, life);
+        }
+        let mut world = self.world.lock();
+        world.note(format_args!("{node} starts, memory {fate:?}"));
+        let faults = world.faults;
+        let Some(found) = world.nodes.get_mut(&node) else {
+            return;
+        };
+        if found.alive {
+            return;
+        }
+        match fate {
+            MemoryFate::Kept => {}
+            MemoryFate::Vanished => found.memory.vanish(),
+            MemoryFate::PowerLost => found.memory.crash_machine(),
+        }
+        match BackupStore::start(found.memory.clone(), Limits::default(), faults) {
+            Ok(store) => {
+                found.store = Some(store);
+                found.alive = true;
+                found.life += 1;
+            }
+            Err(error) => {
+                let text = error.to_string();
+                world.note(format_args!("{node} does not start: {text}"));
+            }
+        }
+    }
+
+    /// True if the node's process runs, stopped or not.
+    pub fn is_alive(&self, node: BackupId) -> bool {
+        self.world.lock().nodes.get(&node).is_some_and(|n| n.alive)
+    }
+
+    /// Stops a process without ending it (SIGSTOP): it runs no task and answers nothing, and
+    /// one-sided writes go on landing in it.
+    pub fn pause(&self, node: BackupId, paused: bool) {
+        let mut world = self.world.lock();
+        world.note(format_args!("{node} paused: {paused}"));
+        if let Some(found) = world.nodes.get_mut(&node) {
+            found.paused = paused && found.alive;
+        }
+    }
+
+    /// Lets nothing pass from one node to another any more.
+    pub fn cut(&self, from: BackupId, to: BackupId) {
+        let mut world = self.world.lock();
+        world.note(format_args!("cut from {from} to {to}"));
+        world.cut.insert((from, to));
+        drop(world);
+        // What is under way finds out when its own time is over.
+        let delay = REAP;
+        self.world.lock().after(delay, move |sim| {
+            if sim.world.lock().cut.contains(&(from, to)) {
+                let between = |a, b| (a, b) == (from, to) || (b, a) == (from, to);
+                sim.break_wires(|wire| between(wire.from, wire.to), "no acknowledgement");
+            }
+        });
+    }
+
+    /// Ends every cut and every pause.
+    pub fn heal(&self) {
+        let mut world = self.world.lock();
+        world.note(format_args!("all is healed"));
+        world.cut.clear();
+        for node in world.nodes.values_mut() {
+            node.paused = false;
+        }
+    }
+
+    pub(super) fn broken(backup: BackupId, reason: &str) -> LinkError {
+        LinkError::Broken {
+            backup,
+            reason: reason.to_string(),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The control service: a backup's requests over gRPC.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kera_protocol::ids::Epoch;
+use kera_protocol::v1;
+use kera_rpc::v1::backups_server::{Backups, BackupsServer};
+use prost::Message;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::metadata::{BinaryMetadataValue, MetadataValue};
+use tonic::transport::Server;
+use tonic::{Code, Response, Status};
+
+use super::convert::{self, Parsed};
+use crate::backup::BackupStore;
+use crate::ids::BackupId;
+use crate::transport::{MAX_TRANSFER_BYTES, Refusal, Reply, Request};
+
+/// The metadata key of a status under which a refusal travels.
+pub(super) const REFUSAL_KEY: &str = "kera-refusal-bin";
+/// Largest request: a transfer, and what names it.
+const MAX_REQUEST_BYTES: usize = 2 * MAX_TRANSFER_BYTES as usize;
+/// Bytes of one part of a read; copies in one part of a list.
+const READ_PART: usize = 256 << 10;
+const LIST_PART: usize = 1024;
+/// Calls of one connection that are worked on at once; each may wait for a disk.
+const CALLS: usize = 64;
+
+type Answer<T> = Result<Response<T>, Status>;
+type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Serves control calls on the connections that come, until `stopping`.
+pub(super) async fn serve(
+    incoming: mpsc::Receiver<TcpStream>,
+    store: Arc<BackupStore>,
+    mut stopping: watch::Receiver<bool>,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+    let service = BackupsServer::new(BackupService { store });
+    Server::builder()
+        .concurrency_limit_per_connection(CALLS)
+        .http2_keepalive_interval(Some(std::time::Duration::from_secs(30)))
+        .add_service(service.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .serve_with_incoming_shutdown(incoming, async move {
+            let _ = stopping.wait_for(|stop| *stop).await;
+        })
+        .await
+}
+
+/// The service `Backups` over a store.
+#[derive(Clone, Debug)]
+pub struct BackupService {
+    store: Arc<BackupStore>,
+}
+
+impl BackupService {
+    /// A service for a listener of the caller's own.
+    pub fn new(store: Arc<BackupStore>) -> Self {
+        Self { store }
+    }
+
+    /// A request may wait for a disk, or walk a copy's bytes.
+    async fn ask(&self, from: BackupId, request: Request) -> Result<Reply, Status> {
+        let store = self.store.clone();
+        let answered = tokio::task::spawn_blocking(move || store.handle(from, request)).await;
+        match answered {
+            Ok(reply) => reply.map_err(|refusal| status_of(&refusal)),
+            Err(error) => Err(Status::internal(error.to_string())),
+        }
+    }
+
+    async fn ask_any(&self, request: Request) -> Result<Reply, Status> {
+        // Only `open` is about who asks.
+        self.ask(BackupId::default(), request).await
+    }
+}
+
+/// A refusal as a status.
+fn status_of(refusal: &Refusal) -> Status {
+    let code = match refusal {
+        Refusal::Sealed { .. } | Refusal::NotSealed { .. } | Refusal::OtherIncarnation => {
+            Code::FailedPrecondition
+        }
+        Refusal::Unknown => Code::NotFound,
+        Refusal::NoRoom { .. } => Code::ResourceExhausted,
+        Refusal::Short { .. } => Code::OutOfRange,
+        Refusal::Invalid(_) => Code::InvalidArgument,
+        Refusal::Failed(_) => Code::Unavailable,
+    };
+    let mut status = Status::new(code, refusal.to_string());
+    let bytes = convert::refusal_to(refusal).encode_to_vec();
+    let value: BinaryMetadataValue = MetadataValue::from_bytes(&bytes);
+    status.metadata_mut().insert_bin(REFUSAL_KEY, value);
+    status
+}
+
+/// The refusal that a status carries; `None` if no backup made it.
+pub(super) fn refusal_of(status: &Status) -> Option<Refusal> {
+    let value = status.metadata().get_bin(REFUSAL_KEY)?.to_bytes().ok()?;
+    let refusal = v1::Refusal::decode(value).ok()?;
+    Some(convert::refusal_from(refusal))
+}
+
+fn parsed<T>(parsed: Parsed<T>) -> Result<T, Status> {
+    parsed.map_err(|reason| status_of(&Refusal::Invalid(reason.into())))
+}
+
+fn unexpected<T>() -> Result<T, Status> {
+    Err(Status::internal("the store gave another request's reply"))
+}
+
+#[tonic::async_trait]
+impl Backups for BackupService {
+    async fn describe(
+        &self,
+        _: tonic::Request<v1::DescribeBackupRequest>,
+    ) -> Answer<v1::BackupDescription> {
+        match self.ask_any(Request::Describe).await? {
+            Reply::Description(description) => {
+                Ok(Response::new(convert::description_to(&description)))
+            }
+            _ => unexpected(),
+        }
+    }
+
+    async fn open(&self, request: tonic::Request<v1::OpenCopyRequest>) -> Answer<v1::OpenedCopy> {
+        let (primary, request) = parsed(convert::open_from(request.into_inner()))?;
+        match self.ask(primary, request).await? {
+            Reply::Opened(opened) => Ok(Response::new(convert::opened_to(&opened))),
+            _ => unexpected(),
+        }
+    }
+
+    async fn flush(
+        &self,
+        request: tonic::Request<v1::FlushCopyRequest>,
+    ) -> Answer<v1::FlushCopyResponse> {
+        let request = request.into_inner();
+        let request = Request::Flush {
+            copy: parsed(convert::copy_from(request.copy))?,
+            length: request.length,
+            closed: request.closed,
+        };
+        self.ask_any(request).await?;
+        Ok(Response::new(v1::FlushCopyResponse {}))
+    }
+
+    async fn seal(&self, request: tonic::Request<v1::SealRequest>) -> Answer<v1::SealResponse> {
+        let mut sealed = Vec::new();
+        for seal in request.into_inner().seals {
+            match self.ask_any(parsed(convert::seal_from(seal))?).await? {
+                Reply::Sealed(copies) => sealed.push(convert::sealed_to(&copies)),
+                _ => return unexpected(),
+            }
+        }
+        Ok(Response::new(v1::SealResponse { sealed }))
+    }
+
+    async fn complete(
+        &self,
+        request: tonic::Request<v1::CompleteCopyRequest>,
+    ) -> Answer<v1::CompleteCopyResponse> {
+        let request = request.into_inner();
+        let request = Request::Complete {
+            copy: parsed(convert::copy_from(request.copy))?,
+            epoch: Epoch(request.epoch),
+            segment_size: request.segment_size,
+            segments: request.segments,
+            address: request.address,
+            bytes: request.data,
+        };
+        self.ask_any(request).await?;
+        Ok(Response::new(v1::CompleteCopyResponse {}))
+    }
+
+    async fn free(
+        &self,
+        request: tonic::Request<v1::FreeCopyRequest>,
+    ) -> Answer<v1::FreeCopyResponse> {
+        let request = request.into_inner();
+        let request = Request::Free {
+            copy: parsed(convert::copy_from(request.copy))?,
+            epoch: Epoch(request.epoch),
+        };
+        self.ask_any(request).await?;
+        Ok(Response::new(v1::FreeCopyResponse {}))
+    }
+
+    type ReadStream = Parts<v1::CopyBytes>;
+
+    async fn read(&self, request: tonic::Request<v1::ReadCopyRequest>) -> Answer<Self::ReadStream> {
+        let request = request.into_inner();
+        let request = Request::Read {
+            copy: parsed(convert::copy_from(request.copy))?,
+            address: request.address,
+            len: request.len,
+        };
+        let Reply::Bytes(bytes) = self.ask_any(request).await? else {
+            return unexpected();
+        };
+        let parts: Vec<_> = (0..bytes.len())
+            .step_by(READ_PART)
+            .map(|at| bytes.slice(at..bytes.len().min(at + READ_PART)))
+            .collect();
+        let part = |data: Bytes| Ok(v1::CopyBytes { data });
+        let parts = tokio_stream::iter(parts.into_iter().map(part));
+        Ok(Response::new(Box::pin(parts)))
+    }
+
+    type ListStream = Parts<v1::CopyList>;
+
+    async fn list(
+        &self,
+        request: tonic::Request<v1::ListCopiesRequest>,
+    ) -> Answer<Self::ListStream> {
+        let streamlet = request.into_inner().streamlet;
+        let streamlet = streamlet.map(|s| convert::streamlet_from(&s.stream, s.streamlet));
+        let streamlet = parsed(streamlet.transpose())?;
+        let Reply::Copies(copies) = self.ask_any(Request::List { streamlet }).await? else {
+            return unexpected();
+        };
+        let parts: Vec<_> = copies
+            .chunks(LIST_PART)
+            .map(|copies| {
+                let copies = copies.iter().map(convert::info_to).collect();
+                Ok(v1::CopyList { copies })
+            })
+            .collect();
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
+    }
+}

@@ -1,0 +1,329 @@
+//! Requests, replies and refusals as messages.
+
+use bytes::Bytes;
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_protocol::v1;
+
+use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+use crate::transport::{
+    Buffer, CopyAnswer, CopyInfo, CopyState, Description, Opened, Refusal, Request, SealedCopy,
+};
+
+/// A message that lacks what it must have; the text names it.
+pub(super) type Parsed<T> = Result<T, &'static str>;
+
+pub(super) fn copy_to(copy: &CopyId) -> v1::CopyName {
+    v1::CopyName {
+        stream: Bytes::copy_from_slice(copy.streamlet.stream.as_bytes()),
+        streamlet: copy.streamlet.streamlet.0,
+        group: copy.group.0,
+        epoch: copy.epoch.0,
+    }
+}
+
+pub(super) fn copy_from(copy: Option<v1::CopyName>) -> Parsed<CopyId> {
+    let copy = copy.ok_or("no copy is named")?;
+    Ok(CopyId {
+        streamlet: streamlet_from(&copy.stream, copy.streamlet)?,
+        group: GroupId(copy.group),
+        epoch: Epoch(copy.epoch),
+    })
+}
+
+pub(super) fn streamlet_from(stream: &[u8], streamlet: u32) -> Parsed<StreamletKey> {
+    Ok(StreamletKey {
+        stream: StreamId::from_slice(stream).ok_or("a stream id has 16 bytes")?,
+        streamlet: StreamletId(streamlet),
+    })
+}
+
+pub(super) fn incarnation_to(incarnation: &Incarnation) -> v1::StoreIncarnation {
+    v1::StoreIncarnation {
+        store_id: Bytes::copy_from_slice(&incarnation.store_id),
+        boot_id: Bytes::copy_from_slice(&incarnation.boot_id),
+    }
+}
+
+pub(super) fn incarnation_from(incarnation: Option<v1::StoreIncarnation>) -> Parsed<Incarnation> {
+    let incarnation = incarnation.ok_or("no incarnation is named")?;
+    let id = |bytes: &Bytes| bytes.as_ref().try_into().map_err(|_| "an id has 16 bytes");
+    Ok(Incarnation {
+        store_id: id(&incarnation.store_id)?,
+        boot_id: id(&incarnation.boot_id)?,
+    })
+}
+
+pub(super) fn open_from(request: v1::OpenCopyRequest) -> Parsed<(BackupId, Request)> {
+    let primary = BackupId(request.primary);
+    let open = Request::Open {
+        copy: copy_from(request.copy)?,
+        incarnation: incarnation_from(request.incarnation)?,
+        primary,
+        segment_size: request.segment_size,
+        segments: request.segments,
+        address: request.address,
+        bytes: request.bytes,
+    };
+    Ok((primary, open))
+}
+
+pub(super) fn opened_to(opened: &Opened) -> v1::OpenedCopy {
+    let buffers = opened.buffers.iter().map(|buffer| v1::CopyBuffer {
+        key: buffer.key.0,
+        address: buffer.address,
+        bytes: buffer.bytes,
+    });
+    v1::OpenedCopy {
+        buffers: buffers.collect(),
+        process: opened.process.0,
+    }
+}
+
+pub(super) fn opened_from(opened: v1::OpenedCopy) -> Opened {
+    let buffers = opened.buffers.iter().map(|buffer| Buffer {
+        key: BufferKey(buffer.key),
+        address: buffer.address,
+        bytes: buffer.bytes,
+    });
+    Opened {
+        buffers: buffers.collect(),
+        process: ProcessId(opened.process),
+    }
+}
+
+pub(super) fn description_to(description: &Description) -> v1::BackupDescription {
+    v1::BackupDescription {
+        incarnation: Some(incarnation_to(&description.incarnation)),
+        process: description.process.0,
+        free_bytes: description.free_bytes,
+    }
+}
+
+pub(super) fn description_from(description: v1::BackupDescription) -> Parsed<Description> {
+    Ok(Description {
+        incarnation: incarnation_from(description.incarnation)?,
+        process: ProcessId(description.process),
+        free_bytes: description.free_bytes,
+    })
+}
+
+pub(super) fn seal_to(
+    streamlet: &StreamletKey,
+    epoch: Epoch,
+    copies: &[(CopyId, Incarnation)],
+) -> v1::StreamletSeal {
+    let copies = copies.iter().map(|(copy, incarnation)| v1::RecordedCopy {
+        copy: Some(copy_to(copy)),
+        incarnation: Some(incarnation_to(incarnation)),
+    });
+    v1::StreamletSeal {
+        stream: Bytes::copy_from_slice(streamlet.stream.as_bytes()),
+        streamlet: streamlet.streamlet.0,
+        epoch: epoch.0,
+        copies: copies.collect(),
+    }
+}
+
+pub(super) fn seal_from(seal: v1::StreamletSeal) -> Parsed<Request> {
+    let copies = seal.copies.into_iter().map(|recorded| {
+        let copy = copy_from(recorded.copy)?;
+        Ok((copy, incarnation_from(recorded.incarnation)?))
+    });
+    Ok(Request::Seal {
+        streamlet: streamlet_from(&seal.stream, seal.streamlet)?,
+        epoch: Epoch(seal.epoch),
+        copies: copies.collect::<Parsed<_>>()?,
+    })
+}
+
+pub(super) fn sealed_to(sealed: &[SealedCopy]) -> v1::StreamletSealed {
+    use v1::sealed_copy_answer::Answer;
+    let copies = sealed.iter().map(|sealed| {
+        let answer = match &sealed.answer {
+            CopyAnswer::Unknown => Answer::Unknown(v1::CopyUnknown {}),
+            CopyAnswer::Absent => Answer::Absent(v1::CopyAbsent {}),
+            CopyAnswer::Scanned {
+                length,
+                first_ordinal,
+                end_ordinal,
+            } => Answer::Scanned(v1::CopyScanned {
+                length: *length,
+                first_ordinal: *first_ordinal,
+                end_ordinal: *end_ordinal,
+            }),
+            CopyAnswer::Damaged { detail } => Answer::Damaged(v1::CopyDamaged {
+                detail: detail.clone(),
+            }),
+        };
+        v1::SealedCopyAnswer {
+            copy: Some(copy_to(&sealed.copy)),
+            answer: Some(answer),
+        }
+    });
+    v1::StreamletSealed {
+        copies: copies.collect(),
+    }
+}
+
+pub(super) fn sealed_from(sealed: v1::StreamletSealed) -> Parsed<Vec<SealedCopy>> {
+    use v1::sealed_copy_answer::Answer;
+    let copies = sealed.copies.into_iter().map(|sealed| {
+        let answer = match sealed.answer {
+            // An answer of a kind that this build does not know says nothing.
+            None | Some(Answer::Unknown(_)) => CopyAnswer::Unknown,
+            Some(Answer::Absent(_)) => CopyAnswer::Absent,
+            Some(Answer::Scanned(scanned)) => CopyAnswer::Scanned {
+                length: scanned.length,
+                first_ordinal: scanned.first_ordinal,
+                end_ordinal: scanned.end_ordinal,
+            },
+            Some(Answer::Damaged(damaged)) => CopyAnswer::Damaged {
+                detail: damaged.detail,
+            },
+        };
+        Ok(SealedCopy {
+            copy: copy_from(sealed.copy)?,
+            answer,
+        })
+    });
+    copies.collect()
+}
+
+pub(super) fn info_to(info: &CopyInfo) -> v1::ListedCopy {
+    let state = match info.state {
+        CopyState::Open => v1::ListedState::Open,
+        CopyState::Sealed => v1::ListedState::Sealed,
+        CopyState::Flushed => v1::ListedState::Flushed,
+    };
+    v1::ListedCopy {
+        copy: Some(copy_to(&info.copy)),
+        state: state.into(),
+    }
+}
+
+pub(super) fn info_from(listed: v1::ListedCopy) -> Parsed<CopyInfo> {
+    let state = match listed.state() {
+        v1::ListedState::Open => CopyState::Open,
+        v1::ListedState::Flushed => CopyState::Flushed,
+        v1::ListedState::Sealed | v1::ListedState::Unspecified => CopyState::Sealed,
+    };
+    Ok(CopyInfo {
+        copy: copy_from(listed.copy)?,
+        state,
+    })
+}
+
+pub(super) fn refusal_to(refusal: &Refusal) -> v1::Refusal {
+    use v1::refusal::Kind;
+    let (kind, number, second, text) = match refusal {
+        Refusal::Sealed { by } => (Kind::Sealed, u64::from(by.0), 0, ""),
+        Refusal::NotSealed { epoch } => (Kind::NotSealed, u64::from(epoch.0), 0, ""),
+        Refusal::OtherIncarnation => (Kind::OtherIncarnation, 0, 0, ""),
+        Refusal::Unknown => (Kind::Unknown, 0, 0, ""),
+        Refusal::NoRoom { asked, free } => (Kind::NoRoom, *asked, *free, ""),
+        Refusal::Short { length } => (Kind::Short, *length, 0, ""),
+        Refusal::Invalid(text) => (Kind::Invalid, 0, 0, text.as_str()),
+        Refusal::Failed(text) => (Kind::Failed, 0, 0, text.as_str()),
+    };
+    v1::Refusal {
+        kind: kind.into(),
+        number,
+        second,
+        text: text.to_owned(),
+    }
+}
+
+pub(super) fn refusal_from(refusal: v1::Refusal) -> Refusal {
+    use v1::refusal::Kind;
+    let epoch = Epoch(u32::try_from(refusal.number).unwrap_or(u32::MAX));
+    match refusal.kind() {
+        Kind::Sealed => Refusal::Sealed { by: epoch },
+        Kind::NotSealed => Refusal::NotSealed { epoch },
+        Kind::OtherIncarnation => Refusal::OtherIncarnation,
+        Kind::Unknown => Refusal::Unknown,
+        Kind::NoRoom => Refusal::NoRoom {
+            asked: refusal.number,
+            free: refusal.second,
+        },
+        Kind::Short => Refusal::Short {
+            length: refusal.number,
+        },
+        Kind::Invalid => Refusal::Invalid(refusal.text),
+        Kind::Failed => Refusal::Failed(refusal.text),
+        Kind::Unspecified => Refusal::Failed(format!(
+            "a refusal of a kind unknown to this build: {}",
+            refusal.text
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_comes_back_as_it_went() {
+        let refusals = [
+            Refusal::Sealed { by: Epoch(7) },
+            Refusal::NotSealed { epoch: Epoch(8) },
+            Refusal::OtherIncarnation,
+            Refusal::Unknown,
+            Refusal::NoRoom { asked: 9, free: 1 },
+            Refusal::Short { length: 12 },
+            Refusal::Invalid("no".into()),
+            Refusal::Failed("disk".into()),
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal_from(refusal_to(&refusal)), refusal);
+        }
+    }
+
+    #[test]
+    fn answers_and_seals_come_back_as_they_went() {
+        let copy = CopyId {
+            streamlet: StreamletKey {
+                stream: StreamId::random(),
+                streamlet: StreamletId(4),
+            },
+            group: GroupId(5),
+            epoch: Epoch(6),
+        };
+        let answers = [
+            CopyAnswer::Unknown,
+            CopyAnswer::Absent,
+            CopyAnswer::Scanned {
+                length: 1,
+                first_ordinal: 2,
+                end_ordinal: 3,
+            },
+            CopyAnswer::Damaged {
+                detail: "torn".into(),
+            },
+        ];
+        let sealed: Vec<_> = answers
+            .map(|answer| SealedCopy { copy, answer })
+            .into_iter()
+            .collect();
+        assert_eq!(sealed_from(sealed_to(&sealed)), Ok(sealed));
+
+        let incarnation = Incarnation {
+            store_id: [1; 16],
+            boot_id: [2; 16],
+        };
+        let copies = vec![(copy, incarnation)];
+        let message = seal_to(&copy.streamlet, Epoch(9), &copies);
+        let request = Request::Seal {
+            streamlet: copy.streamlet,
+            epoch: Epoch(9),
+            copies,
+        };
+        assert_eq!(seal_from(message), Ok(request));
+    }
+
+    #[test]
+    fn what_lacks_a_name_is_refused() {
+        assert!(copy_from(None).is_err());
+        assert!(copy_from(Some(v1::CopyName::default())).is_err());
+        assert!(incarnation_from(Some(v1::StoreIncarnation::default())).is_err());
+    }
+}

@@ -1,0 +1,329 @@
+//! The primary's end of a data connection.
+//!
+//! Sending happens where the writes are handed over: no task of its own, no hand-over. What the
+//! socket does not take at once goes on when the link is polled.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
+
+use super::wire::{Cause, WORD_BYTES, WRITE_BYTES, Word, WriteHead};
+use crate::ids::{BackupId, BufferKey};
+use crate::transport::{Link, LinkError, Write};
+
+/// Slices of one system call.
+const SLICES: usize = 128;
+/// Bytes read at once: a backup says little.
+const READ_BYTES: usize = 1024;
+
+/// What a link allows.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkOptions {
+    /// Bytes that wait for the socket; above, submissions are refused as full.
+    pub unsent_bytes: usize,
+    /// Submissions that are not completed.
+    pub submissions: usize,
+    /// For connecting, and for a welcome: the backup must first be done with an earlier connection.
+    pub connect_timeout: Duration,
+    /// For the next acknowledgement while one is due.
+    pub stall_timeout: Duration,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self {
+            unsent_bytes: 64 << 20,
+            submissions: 4096,
+            connect_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A submission, and how many writes have been placed once it is.
+#[derive(Debug)]
+struct Submission {
+    number: u64,
+    writes: u64,
+}
+
+/// A data connection to one backup.
+#[derive(Debug)]
+pub(super) struct TcpLink {
+    backup: BackupId,
+    stream: TcpStream,
+    options: LinkOptions,
+    unsent: VecDeque<Bytes>,
+    unsent_bytes: usize,
+    under_way: VecDeque<Submission>,
+    next: u64,
+    /// Writes sent, or waiting to be.
+    writes: u64,
+    /// Writes that the backup says are placed.
+    placed: u64,
+    returned: u64,
+    unread: BytesMut,
+    failed: Option<LinkError>,
+    /// When something was last heard, or became due.
+    heard: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl TcpLink {
+    pub(super) fn new(backup: BackupId, stream: TcpStream, options: LinkOptions) -> Self {
+        let now = Instant::now();
+        Self {
+            backup,
+            stream,
+            options,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            under_way: VecDeque::new(),
+            next: 1,
+            writes: 0,
+            placed: 0,
+            returned: 0,
+            unread: BytesMut::with_capacity(READ_BYTES),
+            failed: None,
+            heard: now,
+            alarm: Box::pin(tokio::time::sleep_until(now + options.stall_timeout)),
+        }
+    }
+
+    fn fail(&mut self, error: LinkError) -> LinkError {
+        self.unsent.clear();
+        self.unsent_bytes = 0;
+        self.failed.get_or_insert(error).clone()
+    }
+
+    fn broken(&mut self, reason: impl ToString) -> LinkError {
+        let backup = self.backup;
+        let reason = reason.to_string();
+        self.fail(LinkError::Broken { backup, reason })
+    }
+
+    /// Gives the socket what it takes without waiting.
+    fn send(&mut self) -> Result<(), LinkError> {
+        while !self.unsent.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut count = 0;
+            for (slice, bytes) in slices.iter_mut().zip(&self.unsent) {
+                *slice = IoSlice::new(bytes);
+                count += 1;
+            }
+            match self.stream.try_write_vectored(&slices[..count]) {
+                Ok(sent) => self.sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The backup may have said why before it closed.
+                Err(error) => {
+                    self.listen()?;
+                    return Err(self.broken(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn sent(&mut self, mut sent: usize) {
+        self.unsent_bytes -= sent;
+        while sent > 0 {
+            let Some(first) = self.unsent.front_mut() else {
+                return;
+            };
+            if first.len() > sent {
+                first.advance(sent);
+                return;
+            }
+            sent -= first.len();
+            self.unsent.pop_front();
+        }
+    }
+
+    /// Reads what the backup has said.
+    fn listen(&mut self) -> Result<(), LinkError> {
+        loop {
+            self.unread.reserve(READ_BYTES);
+            match self.stream.try_read_buf(&mut self.unread) {
+                Ok(0) => return Err(self.broken("the backup closed the connection")),
+                Ok(_) => self.understand()?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(error)),
+            }
+        }
+    }
+
+    fn understand(&mut self) -> Result<(), LinkError> {
+        while let Some(word) = self.unread.first_chunk::<WORD_BYTES>() {
+            match Word::decode(word) {
+                Some(Word::Done(placed)) if placed >= self.placed && placed <= self.writes => {
+                    self.placed = placed;
+                    self.heard = Instant::now();
+                    self.unread.advance(WORD_BYTES);
+                }
+                Some(Word::Farewell(_, _, text)) if self.unread.len() < WORD_BYTES + text => {
+                    return Ok(());
+                }
+                Some(Word::Farewell(cause, buffer, text)) => {
+                    let text = &self.unread[WORD_BYTES..WORD_BYTES + text];
+                    let reason = String::from_utf8_lossy(text).into_owned();
+                    let error = farewell(self.backup, cause, buffer, reason);
+                    return Err(self.fail(error));
+                }
+                Some(_) | None => {
+                    return Err(self.broken("the backup's answer makes no sense"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The highest submission that is placed and was not returned.
+    fn completed(&mut self) -> Option<u64> {
+        let mut highest = None;
+        while let Some(first) = self.under_way.front() {
+            if first.writes > self.placed {
+                break;
+            }
+            highest = Some(first.number);
+            self.under_way.pop_front();
+        }
+        highest.inspect(|number| self.returned = *number)
+    }
+
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
+        if self.under_way.is_empty() {
+            return Ok(());
+        }
+        while self.alarm.as_mut().poll(cx).is_ready() {
+            let due = self.heard + self.options.stall_timeout;
+            if Instant::now() >= due {
+                let waited = self.options.stall_timeout.as_secs_f32();
+                return Err(self.broken(format!("nothing was heard for {waited} s")));
+            }
+            self.alarm.as_mut().reset(due);
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) -> Result<(), LinkError> {
+        loop {
+            self.send()?;
+            if self.unsent.is_empty() {
+                break;
+            }
+            match self.stream.poll_write_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Err(self.broken(error)),
+                Poll::Pending => break,
+            }
+        }
+        loop {
+            self.listen()?;
+            match self.stream.poll_read_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Err(self.broken(error)),
+                Poll::Pending => return self.poll_alarm(cx),
+            }
+        }
+    }
+}
+
+impl Link for TcpLink {
+    fn submit(&mut self, writes: Vec<Write>) -> Result<u64, LinkError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let full = self.unsent_bytes >= self.options.unsent_bytes
+            || self.under_way.len() >= self.options.submissions;
+        if full {
+            return Err(LinkError::Full(self.backup));
+        }
+        let mut heads = BytesMut::with_capacity(writes.len() * WRITE_BYTES);
+        let mut parts = Vec::with_capacity(writes.len());
+        for write in writes {
+            let len = write.len();
+            if len == 0 {
+                continue;
+            }
+            let Ok(len) = u32::try_from(len) else {
+                let backup = self.backup;
+                let reason = format!("{len} bytes do not fit one write");
+                return Err(LinkError::Refused {
+                    backup,
+                    buffer: Some(write.buffer),
+                    reason,
+                });
+            };
+            let head = WriteHead {
+                buffer: write.buffer,
+                offset: write.offset,
+                len,
+            };
+            heads.extend_from_slice(&head.encode());
+            parts.push((len as usize, write.parts));
+        }
+        if self.under_way.is_empty() {
+            self.heard = Instant::now();
+        }
+        self.writes += parts.len() as u64;
+        let mut heads = heads.freeze();
+        for (len, parts) in parts {
+            self.unsent_bytes += WRITE_BYTES + len;
+            self.unsent.push_back(heads.split_to(WRITE_BYTES));
+            self.unsent
+                .extend(parts.into_iter().filter(|part| !part.is_empty()));
+        }
+        let number = self.next;
+        self.next += 1;
+        self.under_way.push_back(Submission {
+            number,
+            writes: self.writes,
+        });
+        // An error is told by the next poll, with the number it is about.
+        let _ = self.send();
+        Ok(number)
+    }
+
+    fn poll_completed(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, LinkError>> {
+        if self.failed.is_none() {
+            let _ = self.drive(cx);
+        }
+        // What was placed before the end is placed.
+        if let Some(number) = self.completed() {
+            if self.failed.is_some() {
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Ready(Ok(number));
+        }
+        match &self.failed {
+            Some(error) => Poll::Ready(Err(error.clone())),
+            None => Poll::Pending,
+        }
+    }
+}
+
+pub(super) fn farewell(
+    backup: BackupId,
+    cause: Cause,
+    buffer: BufferKey,
+    reason: String,
+) -> LinkError {
+    match cause {
+        Cause::OtherProcess => LinkError::OtherProcess(backup),
+        Cause::Refused => LinkError::Refused {
+            backup,
+            buffer: Some(buffer),
+            reason,
+        },
+        Cause::Malformed | Cause::Ending => LinkError::Broken { backup, reason },
+    }
+}

@@ -1,0 +1,152 @@
+//! Copies over TCP, for those without RDMA: the same protocol, with the kernel in the place of the
+//! network card.
+//!
+//! The backup's end ([`BackupServer`]) checks where bytes go and puts them there, no more; the
+//! primary's ([`TcpTransport`]) sends each submission with as few system calls as it takes, and hears
+//! back one number for many writes. Control calls share the address, as gRPC.
+
+mod client;
+mod control;
+mod convert;
+mod link;
+mod receiver;
+mod server;
+mod wire;
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
+
+pub use control::BackupService;
+pub use link::LinkOptions;
+pub use server::{BackupServer, ServerOptions};
+pub use wire::HELLO_MAGIC;
+
+use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
+use link::TcpLink;
+use wire::{Cause, Hello, WORD_BYTES, Word};
+
+/// A control call may write a whole group to disk.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connects one broker, as a primary, with backups over TCP. To be used within a tokio runtime.
+#[derive(Debug)]
+pub struct TcpTransport {
+    me: BackupId,
+    options: LinkOptions,
+    peers: RwLock<HashMap<BackupId, Peer>>,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    address: String,
+    channel: Channel,
+}
+
+impl TcpTransport {
+    /// The transport of broker `me`, which knows no backups yet.
+    pub fn new(me: BackupId, options: LinkOptions) -> Self {
+        Self {
+            me,
+            options,
+            peers: RwLock::default(),
+        }
+    }
+
+    /// Says where a backup is to be found: HOST:PORT. Links that exist stay as they are.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is not HOST:PORT.
+    pub fn set_address(&self, backup: BackupId, address: &str) -> io::Result<()> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"));
+        let endpoint = endpoint.map_err(|_| {
+            let reason = format!("\"{address}\" is not an address of {backup}: use HOST:PORT");
+            io::Error::new(io::ErrorKind::InvalidInput, reason)
+        })?;
+        let channel = endpoint
+            .connect_timeout(self.options.connect_timeout)
+            .http2_keep_alive_interval(Duration::from_secs(20))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .connect_lazy();
+        let address = address.to_owned();
+        self.peers.write().insert(backup, Peer { address, channel });
+        Ok(())
+    }
+
+    fn peer(&self, backup: BackupId) -> Option<Peer> {
+        self.peers.read().get(&backup).cloned()
+    }
+}
+
+impl Transport for TcpTransport {
+    fn connect(
+        &self,
+        to: BackupId,
+        process: ProcessId,
+    ) -> Pending<Result<Box<dyn Link>, LinkError>> {
+        let peer = self.peer(to);
+        let hello = Hello {
+            primary: self.me,
+            process,
+        };
+        let options = self.options;
+        Box::pin(async move {
+            let unreachable = |reason: String| LinkError::Unreachable { backup: to, reason };
+            let peer = peer.ok_or_else(|| unreachable("its address is not known".into()))?;
+            let stream = match timeout(options.connect_timeout, greet(&peer.address, hello)).await {
+                Ok(Ok(Ok(stream))) => stream,
+                Ok(Ok(Err((cause, text)))) => {
+                    return Err(link::farewell(to, cause, BufferKey(0), text));
+                }
+                Ok(Err(error)) => return Err(unreachable(error.to_string())),
+                Err(_) => {
+                    let seconds = options.connect_timeout.as_secs_f32();
+                    return Err(unreachable(format!("no welcome within {seconds} s")));
+                }
+            };
+            Ok(Box::new(TcpLink::new(to, stream, options)) as Box<dyn Link>)
+        })
+    }
+
+    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+        let peer = self.peer(to);
+        Box::pin(async move {
+            match peer {
+                Some(peer) => client::call(to, peer.channel, request, CALL_TIMEOUT).await,
+                None => Err(CallError::Lost {
+                    backup: to,
+                    reason: "its address is not known".into(),
+                }),
+            }
+        })
+    }
+}
+
+/// Connects, says who it is, and waits to be welcomed: by then every earlier connection is gone.
+async fn greet(address: &str, hello: Hello) -> io::Result<Result<TcpStream, (Cause, String)>> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(&hello.encode()).await?;
+    let mut word = [0; WORD_BYTES];
+    stream.read_exact(&mut word).await?;
+    match Word::decode(&word) {
+        Some(Word::Welcome) => Ok(Ok(stream)),
+        Some(Word::Farewell(cause, _, text)) => {
+            let mut bytes = vec![0; text];
+            stream.read_exact(&mut bytes).await?;
+            Ok(Err((cause, String::from_utf8_lossy(&bytes).into_owned())))
+        }
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "what listens there is no backup",
+        )),
+    }
+}

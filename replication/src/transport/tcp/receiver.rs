@@ -1,0 +1,233 @@
+//! The backup's end of a data connection: checks where bytes go, and puts them there.
+//!
+//! No checksum is computed and no batch is looked at: whoever recovers a copy walks its bytes. A
+//! large write is read from the socket into the copy's memory, and hardly more than the next
+//! write's head with it; small writes are read many at once and copied from there.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::wire::{Cause, WRITE_BYTES, WriteHead};
+use crate::backup::{BackupStore, Region};
+use crate::ids::{BackupId, BufferKey};
+use crate::transport::Refusal;
+
+/// Small writes are read so many bytes at once.
+const SPARE_BYTES: usize = 128 << 10;
+/// From this length on a write counts as large: another is expected to follow it, of which no more
+/// than [`LOOK_AHEAD`] bytes should be copied twice.
+const LARGE_WRITE: usize = 8 << 10;
+const LOOK_AHEAD: usize = 1 << 10;
+/// Buffers remembered by a connection; asking the store again costs a lock.
+const MAX_REGIONS: usize = 4096;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(super) struct Farewell {
+    pub(super) cause: Cause,
+    /// The buffer of a refused write, else zero.
+    pub(super) buffer: BufferKey,
+    pub(super) text: String,
+}
+
+impl Farewell {
+    fn refused(buffer: BufferKey, refusal: &Refusal) -> Self {
+        Self {
+            cause: Cause::Refused,
+            buffer,
+            text: format!("write to buffer {:016x}: {refusal}", buffer.0),
+        }
+    }
+
+    pub(super) fn malformed(text: impl Into<String>) -> Self {
+        Self::new(Cause::Malformed, text)
+    }
+
+    pub(super) fn new(cause: Cause, text: impl Into<String>) -> Self {
+        Self {
+            cause,
+            buffer: BufferKey(0),
+            text: text.into(),
+        }
+    }
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Bytes came; there may be more.
+    Read(usize),
+    /// Nothing is there to be read.
+    Empty,
+    /// The primary has closed its end.
+    Ended,
+}
+
+/// A write that has begun and not ended.
+#[derive(Debug)]
+struct Current {
+    buffer: BufferKey,
+    region: Region,
+    offset: u64,
+    left: usize,
+}
+
+/// The state of one data connection. Reads, checks and places without waiting for anything.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    store: Arc<BackupStore>,
+    primary: BackupId,
+    regions: HashMap<BufferKey, Region>,
+    current: Option<Current>,
+    spare: Box<[u8]>,
+    start: usize,
+    end: usize,
+    done: u64,
+    /// The latest write's buffer: the next is often the same.
+    last: Option<(BufferKey, Region)>,
+    /// The latest write was large.
+    large: bool,
+}
+
+impl Receiver {
+    pub(super) fn new(store: Arc<BackupStore>, primary: BackupId) -> Self {
+        Self {
+            store,
+            primary,
+            regions: HashMap::new(),
+            current: None,
+            spare: vec![0; SPARE_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            done: 0,
+            last: None,
+            large: false,
+        }
+    }
+
+    /// Writes placed to their ends.
+    pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// True between the first and the last byte of a write.
+    pub(super) fn is_amid(&self) -> bool {
+        self.current.is_some() || self.start < self.end
+    }
+
+    /// Reads once from `socket`, which does not wait, and places what came.
+    pub(super) fn step(&mut self, socket: BorrowedFd<'_>) -> Result<io::Result<Step>, Farewell> {
+        let read = match &mut self.current {
+            Some(current) => {
+                // While a write is under way, nothing waits in the spare bytes.
+                let read =
+                    current
+                        .region
+                        .receive(socket, current.offset, current.left, &mut self.spare);
+                let read = read.map_err(|refusal| Farewell::refused(current.buffer, &refusal))?;
+                if let Ok(read) = read {
+                    let own = read.min(current.left);
+                    current.left -= own;
+                    current.offset += own as u64;
+                    (self.start, self.end) = (0, read - own);
+                    if current.left == 0 {
+                        self.current = None;
+                        self.done += 1;
+                    }
+                }
+                read
+            }
+            None => {
+                self.spare.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+                let reach = if self.large {
+                    self.end + LOOK_AHEAD
+                } else {
+                    SPARE_BYTES
+                };
+                let free = self.end..reach.min(SPARE_BYTES);
+                let read = rustix::io::read(socket, &mut self.spare[free]);
+                if let Ok(read) = read {
+                    self.end += read;
+                }
+                read.map_err(io::Error::from)
+            }
+        };
+        let read = match read {
+            Ok(0) => return Ok(Ok(Step::Ended)),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Ok(Step::Empty)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                return Ok(Ok(Step::Read(0)));
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        self.take_spare()?;
+        Ok(Ok(Step::Read(read)))
+    }
+
+    /// Places what lies in the spare bytes: whole writes, and the beginning of one.
+    fn take_spare(&mut self) -> Result<(), Farewell> {
+        while self.current.is_none() {
+            let Some(head) = self.spare[self.start..self.end].first_chunk::<WRITE_BYTES>() else {
+                return Ok(());
+            };
+            let head = WriteHead::decode(head)
+                .ok_or_else(|| Farewell::malformed("a write should begin here and does not"))?;
+            if head.len == 0 {
+                return Err(Farewell::malformed("a write has no bytes"));
+            }
+            if self
+                .last
+                .as_ref()
+                .is_none_or(|(key, _)| *key != head.buffer)
+            {
+                self.last = Some((head.buffer, self.region(head.buffer)?));
+            }
+            let Some((_, region)) = &self.last else {
+                return Ok(());
+            };
+            let fits = region.check(head.offset, u64::from(head.len));
+            fits.map_err(|refusal| Farewell::malformed(refusal.to_string()))?;
+            self.start += WRITE_BYTES;
+
+            let len = head.len as usize;
+            self.large = len >= LARGE_WRITE;
+            let there = len.min(self.end - self.start);
+            let placed = region.place(head.offset, &self.spare[self.start..self.start + there]);
+            placed.map_err(|refusal| Farewell::refused(head.buffer, &refusal))?;
+            self.start += there;
+            if there == len {
+                self.done += 1;
+            } else {
+                self.current = Some(Current {
+                    buffer: head.buffer,
+                    region: region.clone(),
+                    offset: head.offset + there as u64,
+                    left: len - there,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn region(&mut self, buffer: BufferKey) -> Result<Region, Farewell> {
+        if let Some(region) = self.regions.get(&buffer) {
+            return Ok(region.clone());
+        }
+        let region = self.store.region(self.primary, buffer);
+        let region = region.map_err(|refusal| Farewell::refused(buffer, &refusal))?;
+        // Closed groups' buffers would stay for ever.
+        if self.regions.len() >= MAX_REGIONS {
+            self.regions.clear();
+        }
+        self.regions.insert(buffer, region.clone());
+        Ok(region)
+    }
+}
+
+#[cfg(test)]
+#[path = "receiver_tests.rs"]
+mod tests;

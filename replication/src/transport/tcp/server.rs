@@ -1,0 +1,339 @@
+//! The backup's listener: data connections and control calls on one address.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::timeout;
+
+use super::receiver::{Farewell, Receiver, Step};
+use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
+use crate::backup::BackupStore;
+use crate::ids::BackupId;
+
+/// What a server allows.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Connections in all, of data and control.
+    pub connections: usize,
+    /// For a connection's first bytes.
+    pub hello_timeout: Duration,
+    /// For the rest of a write that has begun, and for a primary to take an acknowledgement.
+    pub stall_timeout: Duration,
+    /// Between two flushes of what open copies have gathered.
+    pub flush_interval: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            hello_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+            flush_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Reads of a connection before others get their turn.
+const READS_PER_TURN: usize = 32;
+/// Bytes after which a primary hears of what is placed, however much more is there to be read.
+const BYTES_PER_WORD: usize = 512 << 10;
+/// How long, and how much, is read from a primary that is being sent away, so that it gets to read why.
+const PARTING: Duration = Duration::from_secs(1);
+const PARTING_BYTES: usize = 16 << 20;
+
+/// The connection of a primary, as its successor sees it.
+#[derive(Debug)]
+struct Seat {
+    number: u64,
+    /// Asked to leave when this is sent, or dropped.
+    leave: watch::Sender<bool>,
+    /// Its sender is dropped when the connection's last byte is placed.
+    gone: watch::Receiver<()>,
+}
+
+/// Serves one store over TCP.
+#[derive(Debug)]
+pub struct BackupServer {
+    store: Arc<BackupStore>,
+    options: ServerOptions,
+    seats: Mutex<HashMap<BackupId, Seat>>,
+    served: AtomicU64,
+    room: Arc<Semaphore>,
+    stopping: watch::Sender<bool>,
+}
+
+impl BackupServer {
+    /// A server of `store`; nothing is listened to yet.
+    pub fn new(store: Arc<BackupStore>, options: ServerOptions) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            room: Arc::new(Semaphore::new(options.connections)),
+            options,
+            seats: Mutex::default(),
+            served: AtomicU64::new(0),
+            stopping: watch::Sender::new(false),
+        })
+    }
+
+    /// Accepts until [`stop`](Self::stop). Connections that begin as gRPC go to the control service.
+    ///
+    /// # Errors
+    /// If the listener has no address, or control calls cannot be served.
+    pub async fn serve(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
+        let (control, incoming) = mpsc::channel(16);
+        let control_service = tokio::spawn(super::control::serve(
+            incoming,
+            self.store.clone(),
+            self.stopping.subscribe(),
+        ));
+        let mut stopping = self.stopping.subscribe();
+        let mut tasks = tokio::task::JoinSet::new();
+        let flushing = self.clone();
+        tasks.spawn(async move { flushing.flush_now_and_then().await });
+        loop {
+            let accepted = tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => break,
+                accepted = listener.accept() => accepted,
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, for example: others may end.
+                    tracing::warn!(%error, "accepting a connection failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let Ok(room) = self.room.clone().try_acquire_owned() else {
+                tracing::warn!(%peer, "a connection is refused: too many; raise the limit");
+                continue;
+            };
+            let server = self.clone();
+            let control = control.clone();
+            tasks.spawn(async move {
+                server.connection(stream, peer, control).await;
+                drop(room);
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        drop(control);
+        control_service
+            .await
+            .map_err(io::Error::other)?
+            .map_err(io::Error::other)
+    }
+
+    /// Ends [`serve`](Self::serve): connections are closed, and nothing is placed after it returned.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    async fn flush_now_and_then(&self) {
+        let mut stopping = self.stopping.subscribe();
+        loop {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(self.options.flush_interval) => {}
+            }
+            let store = self.store.clone();
+            let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
+            for (copy, refusal) in flushed.unwrap_or_default() {
+                tracing::warn!(%copy, "a copy was not flushed: {refusal}");
+            }
+        }
+    }
+
+    async fn connection(
+        &self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        control: mpsc::Sender<TcpStream>,
+    ) {
+        let _ = stream.set_nodelay(true);
+        let mut first = [0; HELLO_MAGIC.len()];
+        let mut stopping = self.stopping.subscribe();
+        let peeked = async {
+            loop {
+                match stream.peek(&mut first).await {
+                    Ok(read) if read == first.len() => return true,
+                    // Something else, whatever else follows.
+                    Ok(read) if first[..read] != HELLO_MAGIC[..read] || read == 0 => {
+                        return read > 0;
+                    }
+                    // Peeking does not wait for more than there is.
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    Err(_) => return false,
+                }
+            }
+        };
+        let peeked = tokio::select! {
+            peeked = timeout(self.options.hello_timeout, peeked) => peeked,
+            _ = stopping.wait_for(|stop| *stop) => return,
+        };
+        if !peeked.unwrap_or(false) {
+            tracing::debug!(%peer, "a connection said nothing");
+            return;
+        }
+        if first != HELLO_MAGIC {
+            let _ = control.send(stream).await;
+            return;
+        }
+        let mut hello = [0; HELLO_BYTES];
+        let read = timeout(self.options.hello_timeout, stream.read_exact(&mut hello));
+        if !matches!(read.await, Ok(Ok(_))) {
+            return;
+        }
+        let ended = match Hello::decode(&hello) {
+            Ok(hello) if hello.process == self.store.process() => {
+                self.data(&mut stream, hello.primary).await
+            }
+            Ok(_) => Err(Farewell::new(
+                Cause::OtherProcess,
+                "this backup was started anew and has sealed what was open",
+            )),
+            Err(text) => Err(Farewell::malformed(text)),
+        };
+        if let Err(farewell) = ended {
+            tracing::info!(%peer, cause = ?farewell.cause, "data connection ended: {}", farewell.text);
+            part(&mut stream, &farewell).await;
+        }
+    }
+
+    /// Serves a primary's data connection, once any earlier one of it has gone.
+    async fn data(&self, stream: &mut TcpStream, primary: BackupId) -> Result<(), Farewell> {
+        let (leave, mut leaving) = watch::channel(false);
+        // Dropped at the end of this function, whichever way it ends.
+        let (_here, gone) = watch::channel(());
+        let number = self.served.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat {
+            number,
+            leave,
+            gone,
+        };
+        let predecessor = self.seats.lock().insert(primary, seat);
+        if let Some(mut predecessor) = predecessor {
+            predecessor.leave.send_replace(true);
+            // Ends with an error when the predecessor's sender is dropped, which is what is waited for.
+            while predecessor.gone.changed().await.is_ok() {}
+        }
+        let mut stopping = self.stopping.subscribe();
+        let received = tokio::select! {
+            received = self.receive(stream, primary) => received,
+            _ = leaving.wait_for(|leave| *leave) => Err(Farewell::new(
+                Cause::Ending,
+                "a newer connection of this primary takes its place",
+            )),
+            _ = stopping.wait_for(|stop| *stop) => {
+                Err(Farewell::new(Cause::Ending, "the backup is stopping"))
+            }
+        };
+        let mut seats = self.seats.lock();
+        if seats
+            .get(&primary)
+            .is_some_and(|seat| seat.number == number)
+        {
+            seats.remove(&primary);
+        }
+        received
+    }
+
+    async fn receive(&self, stream: &mut TcpStream, primary: BackupId) -> Result<(), Farewell> {
+        let stalled = self.options.stall_timeout;
+        let mut receiver = Receiver::new(self.store.clone(), primary);
+        if !send(stream, &Word::Welcome.encode(), stalled).await {
+            return Ok(());
+        }
+        let mut told = 0;
+        let mut untold = 0;
+        loop {
+            let ready = timeout(stalled, stream.readable()).await;
+            match ready {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Ok(()),
+                // A connection may rest, but not in the middle of a write.
+                Err(_) if receiver.is_amid() => {
+                    return Err(Farewell::malformed(format!(
+                        "the rest of a write did not come within {} s",
+                        stalled.as_secs()
+                    )));
+                }
+                Err(_) => continue,
+            }
+            for _ in 0..READS_PER_TURN {
+                let mut step = None;
+                // The store's refusal passes by the readiness, which only the socket decides.
+                let io =
+                    stream.try_io(Interest::READABLE, || match receiver.step(stream.as_fd()) {
+                        Ok(Ok(Step::Empty)) => Err(io::ErrorKind::WouldBlock.into()),
+                        Ok(Err(error)) => Err(error),
+                        other => {
+                            step = Some(other);
+                            Ok(())
+                        }
+                    });
+                match (io, step) {
+                    (Ok(()), Some(Ok(Ok(Step::Read(read))))) => untold += read,
+                    (Ok(()), Some(Err(farewell))) => {
+                        // What was placed before is placed: say so first.
+                        send(stream, &Word::Done(receiver.done()).encode(), stalled).await;
+                        return Err(farewell);
+                    }
+                    (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    _ => return Ok(()),
+                }
+                if untold >= BYTES_PER_WORD {
+                    break;
+                }
+            }
+            if receiver.done() > told {
+                told = receiver.done();
+                untold = 0;
+                if !send(stream, &Word::Done(told).encode(), stalled).await {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Sends a word; false if the primary is gone, or does not read.
+async fn send(stream: &mut TcpStream, bytes: &[u8], within: Duration) -> bool {
+    matches!(timeout(within, stream.write_all(bytes)).await, Ok(Ok(())))
+}
+
+/// Says why, and reads on for a moment: closing with unread bytes would take the word back.
+async fn part(stream: &mut TcpStream, farewell: &Farewell) {
+    let mut text = farewell.text.as_str();
+    while text.len() > MAX_TEXT {
+        text = &text[..text.floor_char_boundary(MAX_TEXT)];
+    }
+    let mut bytes = Word::Farewell(farewell.cause, farewell.buffer, text.len())
+        .encode()
+        .to_vec();
+    bytes.extend_from_slice(text.as_bytes());
+    let parting = async {
+        stream.write_all(&bytes).await?;
+        stream.shutdown().await?;
+        let mut unread = vec![0; 64 << 10];
+        let mut total = 0;
+        while total < PARTING_BYTES {
+            match stream.read(&mut unread).await? {
+                0 => break,
+                read => total += read,
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(PARTING, parting).await;
+}

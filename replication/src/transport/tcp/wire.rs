@@ -1,0 +1,202 @@
+//! What travels on a data connection, byte for byte. Numbers are little-endian.
+//!
+//! ```text
+//! primary:  hello   "KERAREPL" | version u16 | zero u16 | primary u32 | process u64        24 bytes
+//!           write   "KRWR" | length u32 | buffer key u64 | offset u64 | bytes              24 bytes + length
+//! backup:   word    "KRBK" | kind u16 | text length u16 | number u64 | text                16 bytes + text
+//! ```
+//! A backup's words: *welcome* to the hello, once any earlier connection of that primary is gone;
+//! *done* with the number of writes placed since the hello, which speaks for all of them; *farewell*
+//! with a [`Cause`], the buffer it is about and a text for people, after which it closes.
+
+use crate::ids::{BackupId, BufferKey, ProcessId};
+
+/// The first bytes of a data connection, by which a listener tells it from gRPC.
+pub const HELLO_MAGIC: [u8; 8] = *b"KERAREPL";
+/// Bytes of a hello.
+pub(super) const HELLO_BYTES: usize = 24;
+/// Bytes before a write's own.
+pub(super) const WRITE_BYTES: usize = 24;
+/// Bytes of a backup's word before its text.
+pub(super) const WORD_BYTES: usize = 16;
+/// Longest text of a farewell.
+pub(super) const MAX_TEXT: usize = 512;
+
+const VERSION: u16 = 1;
+const WRITE_MAGIC: [u8; 4] = *b"KRWR";
+const WORD_MAGIC: [u8; 4] = *b"KRBK";
+
+/// Who connects, and to which process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) primary: BackupId,
+    pub(super) process: ProcessId,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut out = [0; HELLO_BYTES];
+        out[..8].copy_from_slice(&HELLO_MAGIC);
+        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&self.primary.0.to_le_bytes());
+        out[16..24].copy_from_slice(&self.process.0.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, String> {
+        if bytes[..8] != HELLO_MAGIC {
+            return Err("the connection does not begin with a hello".into());
+        }
+        let version = u16::from_le_bytes([bytes[8], bytes[9]]);
+        if version != VERSION {
+            return Err(format!(
+                "the hello has version {version}, this build speaks {VERSION}; use the same build"
+            ));
+        }
+        Ok(Self {
+            primary: BackupId(u32_at(bytes, 12)),
+            process: ProcessId(u64_at(bytes, 16)),
+        })
+    }
+}
+
+/// The head of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WriteHead {
+    pub(super) buffer: BufferKey,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+impl WriteHead {
+    pub(super) fn encode(&self) -> [u8; WRITE_BYTES] {
+        let mut out = [0; WRITE_BYTES];
+        out[..4].copy_from_slice(&WRITE_MAGIC);
+        out[4..8].copy_from_slice(&self.len.to_le_bytes());
+        out[8..16].copy_from_slice(&self.buffer.0.to_le_bytes());
+        out[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        out
+    }
+
+    /// `None` if the bytes do not begin a write.
+    pub(super) fn decode(bytes: &[u8; WRITE_BYTES]) -> Option<Self> {
+        (bytes[..4] == WRITE_MAGIC).then(|| Self {
+            len: u32_at(bytes, 4),
+            buffer: BufferKey(u64_at(bytes, 8)),
+            offset: u64_at(bytes, 16),
+        })
+    }
+}
+
+/// Why a backup ends a connection; the number is the word's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Cause {
+    /// It is not the process that the hello names.
+    OtherProcess = 3,
+    /// A write was refused: its copy is sealed, freed or unknown.
+    Refused = 4,
+    /// The bytes make no sense.
+    Malformed = 5,
+    /// The backup is stopping, or a newer connection took this one's place.
+    Ending = 6,
+}
+
+impl Cause {
+    const ALL: [Self; 4] = [
+        Self::OtherProcess,
+        Self::Refused,
+        Self::Malformed,
+        Self::Ending,
+    ];
+}
+
+/// What a backup says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    Welcome,
+    /// So many writes are placed.
+    Done(u64),
+    /// About this buffer, if the cause is a refused write; a text of this length follows.
+    Farewell(Cause, BufferKey, usize),
+}
+
+impl Word {
+    pub(super) fn encode(&self) -> [u8; WORD_BYTES] {
+        let (kind, text, number) = match *self {
+            Self::Welcome => (1u16, 0, 0),
+            Self::Done(count) => (2, 0, count),
+            Self::Farewell(cause, buffer, text) => {
+                (cause as u16, text.min(MAX_TEXT) as u16, buffer.0)
+            }
+        };
+        let mut out = [0; WORD_BYTES];
+        out[..4].copy_from_slice(&WORD_MAGIC);
+        out[4..6].copy_from_slice(&kind.to_le_bytes());
+        out[6..8].copy_from_slice(&text.to_le_bytes());
+        out[8..16].copy_from_slice(&number.to_le_bytes());
+        out
+    }
+
+    /// `None` if the bytes are no word.
+    pub(super) fn decode(bytes: &[u8; WORD_BYTES]) -> Option<Self> {
+        let kind = u16::from_le_bytes([bytes[4], bytes[5]]);
+        let text = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
+        let number = u64_at(bytes, 8);
+        if bytes[..4] != WORD_MAGIC || text > MAX_TEXT {
+            return None;
+        }
+        match kind {
+            1 => Some(Self::Welcome),
+            2 => Some(Self::Done(number)),
+            _ => {
+                let cause = Cause::ALL.into_iter().find(|c| *c as u16 == kind)?;
+                Some(Self::Farewell(cause, BufferKey(number), text))
+            }
+        }
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut out = [0; 4];
+    out.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(out)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut out = [0; 8];
+    out.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let hello = Hello {
+            primary: BackupId(7),
+            process: ProcessId(1 << 60),
+        };
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let mut newer = hello.encode();
+        newer[8] = 2;
+        assert!(Hello::decode(&newer).is_err_and(|e| e.contains("version 2")));
+        let head = WriteHead {
+            buffer: BufferKey(1 << 63),
+            offset: 1 << 40,
+            len: u32::MAX,
+        };
+        assert_eq!(WriteHead::decode(&head.encode()), Some(head));
+        for word in [
+            Word::Welcome,
+            Word::Done(u64::MAX),
+            Word::Farewell(Cause::Refused, BufferKey(9), 12),
+        ] {
+            assert_eq!(Word::decode(&word.encode()), Some(word));
+        }
+        assert_eq!(Word::decode(&[0; WORD_BYTES]), None);
+        assert_eq!(WriteHead::decode(&[0; WRITE_BYTES]), None);
+    }
+}

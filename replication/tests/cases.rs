@@ -1,0 +1,264 @@
+//! Single cases, told from beginning to end, over the simulated network at its best.
+
+mod common;
+mod suite;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use kera_protocol::ids::LaneId;
+use kera_replication::faults::Faults;
+use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::primary::{AppendError, CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::records::RecordsError;
+use kera_replication::recovery::{RecoverSpec, Recovered, Stopped, Unclean, recover};
+use kera_replication::transport::sim::MemoryFate;
+
+use common::SimStage;
+use suite::scenario::streamlet;
+use suite::source::TestSource;
+use suite::{Plan, Stage};
+
+const OWNER: BackupId = BackupId(0);
+
+struct Case {
+    stage: Arc<SimStage>,
+    plan: Plan,
+}
+
+/// Runs `story` with three copies of which two must be left.
+fn case<F: Future<Output = ()> + Send + 'static>(story: impl FnOnce(Case) -> F) {
+    // Seed 0 has calm weather.
+    let mut plan = Plan::new(0, 2, Faults::default());
+    plan.late = 0;
+    plan.config.append_deadline = Duration::from_secs(2);
+    let stage = SimStage::new(&plan);
+    let told = stage.sim.run(story(Case {
+        stage: stage.clone(),
+        plan,
+    }));
+    assert_eq!(told, Some(()), "nothing moves any more");
+}
+
+impl Case {
+    async fn recover(&self, owner: BackupId, unclean: Unclean) -> (Arc<Primary>, Recovered) {
+        let primary = Arc::new(Primary::new(
+            owner,
+            self.stage.nodes(),
+            self.stage.transport(owner),
+            self.stage.records(owner),
+            self.stage.runtime(owner),
+            self.plan.config,
+        ));
+        let spec = RecoverSpec {
+            streamlet: streamlet(),
+            min_copies: self.plan.min_copies,
+            unclean,
+            starts: BTreeMap::new(),
+        };
+        let recovered = recover(&primary, &spec).await.expect("a recovery");
+        (primary, recovered)
+    }
+
+    fn lane(&self, primary: &Arc<Primary>, recovered: &Recovered) -> Arc<Lane> {
+        let spec = LaneSpec {
+            streamlet: streamlet(),
+            epoch: recovered.epoch,
+            lane: LaneId(0),
+            replicas: self.plan.replicas,
+            min_copies: self.plan.min_copies,
+        };
+        let next = Arc::new(AtomicU64::new(recovered.next_group.0));
+        Lane::new(primary.clone(), spec, next)
+    }
+}
+
+fn open(lane: &Arc<Lane>, first_ordinal: u64) -> (Arc<CopySet>, Arc<TestSource>) {
+    let spec = *lane.spec();
+    let copy = CopyId {
+        streamlet: spec.streamlet,
+        group: lane.next_group(),
+        epoch: spec.epoch,
+    };
+    let source = Arc::new(TestSource::new(copy, spec.lane, first_ordinal));
+    (lane.open(copy.group, source.clone()), source)
+}
+
+async fn append(
+    lane: &Arc<Lane>,
+    group: &(Arc<CopySet>, Arc<TestSource>),
+    id: u64,
+) -> Result<(), AppendError> {
+    let batch = group.1.append(id, 20).expect("the group takes it");
+    lane.grew(&group.0);
+    let copy = group.0.id();
+    lane.clone().acknowledged(copy.group, batch.end).await
+}
+
+#[test]
+fn a_stopped_backup_holds_up_no_append() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        let holders = group.0.holders();
+        assert_eq!(holders.len(), 3);
+        for holder in holders.iter().filter(|h| h.broker != OWNER) {
+            case.stage.pause(holder.broker, true);
+        }
+        // Into buffers that are there already: no backup's process is asked for anything.
+        for id in 2..4 {
+            append(&lane, &group, id)
+                .await
+                .expect("copies take bytes without their processes");
+        }
+    });
+}
+
+#[test]
+fn losing_a_backup_ends_the_group_and_what_named_it_ahead() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        let lost = group
+            .0
+            .holders()
+            .iter()
+            .map(|h| h.broker)
+            .find(|b| *b != OWNER);
+        let lost = lost.expect("another broker");
+        case.stage.kill(lost).await;
+        // Until its connections are gone a dead process takes writes as before, and they count.
+        append(&lane, &group, 2)
+            .await
+            .expect("acknowledged either way");
+        case.stage.wait(Duration::from_secs(1)).await;
+        assert!(group.1.is_frozen(), "the loss ends the group");
+        assert!(group.0.is_closed(), "two copies are enough to close it");
+        let found = case.stage.look();
+        let record = found.groups.iter().find(|r| r.copy == group.0.id());
+        let closed = record.and_then(|r| r.closed()).expect("it is closed");
+        assert_eq!(closed.end_ordinal, 2);
+        assert!(
+            closed.holders.iter().all(|h| h.broker != lost),
+            "{closed:?}"
+        );
+        assert!(closed.holders.len() >= 2);
+        for record in found.groups.iter().filter(|r| r.open().is_some()) {
+            let names = record.holders().iter().any(|h| h.broker == lost);
+            assert!(!names, "recorded ahead, with the lost broker: {record:?}");
+        }
+        let next = open(&lane, 2);
+        append(&lane, &next, 3).await.expect("the lane goes on");
+        assert!(next.0.holders().iter().all(|h| h.broker != lost));
+    });
+}
+
+#[test]
+fn below_min_copies_appends_wait_and_are_then_told_to_come_again() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        for node in case.stage.nodes().into_iter().filter(|n| *n != OWNER) {
+            case.stage.cut(OWNER, node);
+        }
+        case.stage.wait(Duration::from_secs(2)).await;
+        assert!(group.1.is_frozen(), "its copies are lost");
+        let next = open(&lane, 1);
+        let error = append(&lane, &next, 2)
+            .await
+            .expect_err("one copy is too few");
+        assert!(error.is_retryable(), "{error}");
+        case.stage.heal();
+        // It finds its copies now, and counts.
+        let (copy, end) = (next.0.id(), next.1.end().address);
+        let acknowledged = lane.clone().acknowledged(copy.group, end).await;
+        acknowledged.expect("enough copies again");
+        assert!(group.0.is_closed());
+    });
+}
+
+#[test]
+fn a_deposed_owner_acknowledges_nothing() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        let (_, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        assert_eq!(after.lanes[0].next_ordinal, 1);
+        let error = append(&lane, &group, 2)
+            .await
+            .expect_err("its copies are sealed");
+        assert!(
+            matches!(error, AppendError::Deposed(RecordsError::Epoch { .. })),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_planned_end_leaves_nothing_to_recover() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let first = open(&lane, 0);
+        append(&lane, &first, 1).await.expect("all is well");
+        first.1.freeze();
+        lane.froze(&first.0);
+        let second = open(&lane, 1);
+        append(&lane, &second, 2).await.expect("the next group");
+        lane.finish().await.expect("still the owner");
+        let found = case.stage.look();
+        assert!(
+            found.groups.iter().all(|r| r.closed().is_some()),
+            "{found:?}"
+        );
+        let (_, after) = case.recover(BackupId(2), Unclean::Wait).await;
+        assert_eq!(after.lanes[0].next_ordinal, 2);
+        assert!(after.lanes[0].discarded.is_empty() && after.lanes[0].gaps.is_empty());
+    });
+}
+
+#[test]
+fn without_a_copy_that_counts_the_lane_waits_for_a_decision() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        for id in 0..3 {
+            append(&lane, &group, id).await.expect("all is well");
+        }
+        for node in case.stage.nodes() {
+            case.stage.kill(node).await;
+            case.stage.start(node, MemoryFate::PowerLost).await;
+        }
+        let (_, waits) = case.recover(BackupId(1), Unclean::Wait).await;
+        let stopped = waits.lanes[0].stopped.clone();
+        assert!(
+            matches!(stopped, Some(Stopped::Unclean { .. })),
+            "{stopped:?}"
+        );
+        let (_, goes_on) = case.recover(BackupId(1), Unclean::Accept).await;
+        let found = &goes_on.lanes[0];
+        assert_eq!(found.stopped, None);
+        assert!(
+            found.next_ordinal >= 1 << 32,
+            "what somebody may have seen is never numbered again: {found:?}"
+        );
+        assert_eq!(
+            found.gaps.len(),
+            found.groups.len(),
+            "each loss is reported"
+        );
+        let (_, again) = case.recover(BackupId(2), Unclean::Wait).await;
+        assert_eq!(again.lanes[0].next_ordinal, found.next_ordinal);
+    });
+}

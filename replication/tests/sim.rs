@@ -1,0 +1,79 @@
+//! The suite over the simulated network.
+
+mod common;
+mod suite;
+
+use kera_replication::faults::Faults;
+
+use common::once;
+use suite::Plan;
+use suite::scenario::Seen;
+
+/// `KERA_REPLICATION_SEED` runs one seed, with its log; `KERA_REPLICATION_SEEDS` that many.
+fn seeds(usual: u64) -> (std::ops::Range<u64>, bool) {
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
+    match (
+        number("KERA_REPLICATION_SEED"),
+        number("KERA_REPLICATION_SEEDS"),
+    ) {
+        (Some(seed), _) => (seed..seed + 1, true),
+        (None, many) => (0..many.unwrap_or(usual), false),
+    }
+}
+
+fn holds(min_copies: usize) {
+    let (seeds, log) = seeds(150);
+    let mut seen = Seen::default();
+    for seed in seeds.clone() {
+        let mut plan = Plan::new(seed, min_copies, Faults::default());
+        if seed % 4 == 3 {
+            // Small sets, much trouble, and records that change long after they were asked to.
+            plan.replicas = min_copies.max(2);
+            (plan.trouble, plan.late) = (40, 100);
+        }
+        let (result, lines) = once(plan, log);
+        lines.iter().for_each(|line| println!("{line}"));
+        match result {
+            Ok(one) => {
+                seen.appended += one.appended;
+                seen.acked += one.acked;
+                seen.groups += one.groups;
+            }
+            Err(error) => panic!("seed {seed}, min_copies {min_copies}: {error}"),
+        }
+    }
+    println!("min_copies {min_copies}, seeds {seeds:?}: {seen:?}");
+    assert!(
+        seen.acked * 4 > seen.appended,
+        "too little went well: {seen:?}"
+    );
+}
+
+#[test]
+fn everything_acknowledged_is_recovered_with_one_copy_left() {
+    holds(1);
+}
+
+#[test]
+fn everything_acknowledged_is_recovered_with_two_copies_left() {
+    holds(2);
+}
+
+#[test]
+fn everything_acknowledged_is_recovered_with_all_copies() {
+    holds(3);
+}
+
+#[test]
+fn the_same_seed_has_the_same_log() {
+    for seed in 0..4 {
+        let plan = Plan::new(seed, 2, Faults::default());
+        let (one, first) = once(plan, true);
+        let (two, second) = once(plan, true);
+        assert!(first.len() > 100, "seed {seed}: the log is empty");
+        let differs = first.iter().zip(&second).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}: from that line on");
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+        assert_eq!(one.is_ok(), two.is_ok(), "seed {seed}");
+    }
+}

@@ -1,0 +1,101 @@
+//! One suite over all transports: any interleaving of appends, rolls, seals, crashes and restarts
+//! recovers exactly a prefix that contains everything acknowledged.
+#![allow(dead_code)] // each test file uses its part
+
+pub mod check;
+pub mod scenario;
+pub mod source;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_replication::faults::Faults;
+use kera_replication::ids::BackupId;
+use kera_replication::primary::Config;
+use kera_replication::records::RecordsRef;
+use kera_replication::runtime::RuntimeRef;
+use kera_replication::transport::sim::MemoryFate;
+use kera_replication::transport::{Pending, TransportRef};
+
+/// Brokers that can be hurt. Each runs a backup store, and primaries beside it.
+pub trait Stage: Send + Sync {
+    /// The brokers.
+    fn nodes(&self) -> Vec<BackupId>;
+    /// Their network, as `node` sees it.
+    fn transport(&self, node: BackupId) -> TransportRef;
+    /// The records, as asked from `node`.
+    fn records(&self, node: BackupId) -> RecordsRef;
+    /// Tasks that end with the present process of `node`.
+    fn runtime(&self, node: BackupId) -> RuntimeRef;
+    /// The process is gone at once.
+    fn kill(&self, node: BackupId) -> Pending<()>;
+    /// It starts again.
+    fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()>;
+    fn is_alive(&self, node: BackupId) -> bool;
+    /// Stops or continues it.
+    fn pause(&self, node: BackupId, paused: bool);
+    /// Nothing gets from the one to the other.
+    fn cut(&self, from: BackupId, to: BackupId);
+    /// The records do not answer `node` any more, where that can be arranged.
+    fn cut_records(&self, _node: BackupId) {}
+    /// Ends cuts and pauses.
+    fn heal(&self);
+    /// Ends all bad luck, where there is any.
+    fn calm(&self) {}
+    /// Lets time pass.
+    fn wait(&self, time: Duration) -> Pending<()>;
+}
+
+pub type StageRef = Arc<dyn Stage>;
+
+/// What a run is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub replicas: usize,
+    pub min_copies: usize,
+    pub lanes: u32,
+    /// Owners, one after the other.
+    pub reigns: u32,
+    /// What happens under each.
+    pub rounds: u32,
+    /// Of 100 things that happen, so many are trouble.
+    pub trouble: u64,
+    /// Of 1,000 questions to the records, so many are carried out long after nobody waits any more.
+    pub late: u64,
+    pub faults: Faults,
+    pub config: Config,
+}
+
+impl Plan {
+    pub fn new(seed: u64, min_copies: usize, faults: Faults) -> Self {
+        Self {
+            seed,
+            replicas: 3,
+            min_copies,
+            lanes: 2,
+            reigns: 3,
+            rounds: 30,
+            trouble: 16,
+            late: 10,
+            faults,
+            config: small(),
+        }
+    }
+}
+
+/// Everything so small that every limit is met.
+pub fn small() -> Config {
+    Config {
+        call_timeout: Duration::from_millis(200),
+        attempts: 2,
+        pause: Duration::from_millis(10),
+        drain_timeout: Duration::from_millis(300),
+        append_deadline: Duration::from_secs(5),
+        in_flight_bytes: 4096,
+        submission_bytes: 2048,
+        turn_bytes: 700,
+        buffer_bytes: 512,
+        ahead: 1,
+    }
+}

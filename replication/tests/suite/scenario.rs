@@ -1,0 +1,424 @@
+//! A run: owners come and go, some without knowing that they have gone, while brokers are hurt.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
+use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::primary::{CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
+use kera_replication::transport::sim::{Dice, MemoryFate};
+
+use super::check::{Acked, Model, check};
+use super::source::{Closed, TestSource};
+use super::{Plan, StageRef};
+
+/// Attempts to recover before the run counts as stuck.
+const RECOVERIES: u32 = 60;
+
+pub fn streamlet() -> StreamletKey {
+    StreamletKey {
+        stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+        streamlet: StreamletId(1),
+    }
+}
+
+/// What a run saw, so that a suite that tests nothing is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    pub appended: u64,
+    pub acked: u64,
+    pub groups: u64,
+}
+
+/// One owner's lane, written by one client.
+struct Writer {
+    owner: BackupId,
+    lane: Arc<Lane>,
+    next_ordinal: Ordinal,
+    open: Option<(Arc<CopySet>, Arc<TestSource>)>,
+}
+
+struct Run {
+    stage: StageRef,
+    plan: Plan,
+    dice: Dice,
+    model: Model,
+    acked: Acked,
+    next_id: u64,
+    /// Brokers that have lost their memory once. Fewer than `min_copies`, so that of each group one
+    /// copy survives.
+    vanished: BTreeSet<BackupId>,
+    dead: BTreeSet<BackupId>,
+    zombies: Vec<Writer>,
+}
+
+/// Runs `plan` on `stage`.
+///
+/// # Errors
+/// What was lost, invented or stuck.
+pub async fn run(stage: StageRef, plan: Plan) -> Result<Seen, String> {
+    let mut run = Run {
+        dice: Dice::new(plan.seed ^ 0x5eed),
+        stage,
+        plan,
+        model: Model::default(),
+        acked: Arc::default(),
+        next_id: 0,
+        vanished: BTreeSet::new(),
+        dead: BTreeSet::new(),
+        zombies: Vec::new(),
+    };
+    for reign in 0..plan.reigns {
+        let owner = run.choose_owner();
+        let (primary, recovered) = run.recover(owner).await?;
+        run.reign(owner, &primary, &recovered, reign + 1 == plan.reigns)
+            .await;
+    }
+    run.finish().await
+}
+
+impl Run {
+    fn any_node(&mut self) -> BackupId {
+        let nodes = self.stage.nodes();
+        nodes[self.dice.below(nodes.len() as u64) as usize]
+    }
+
+    /// A broker that runs. It may be one whose lanes were taken away, under a new epoch.
+    fn choose_owner(&mut self) -> BackupId {
+        loop {
+            let node = self.any_node();
+            if self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.owner == node) {
+                return node;
+            }
+            if self.zombies.len() + self.dead.len() >= self.stage.nodes().len() {
+                self.zombies.clear();
+            }
+        }
+    }
+
+    async fn recover(&mut self, owner: BackupId) -> Result<(Arc<Primary>, Recovered), String> {
+        let spec = RecoverSpec {
+            streamlet: streamlet(),
+            min_copies: self.plan.min_copies,
+            unclean: Unclean::Wait,
+            starts: BTreeMap::new(),
+        };
+        let mut last = String::new();
+        for attempt in 0..RECOVERIES {
+            if attempt >= 4 {
+                // It could not be done among what is left: let them come back.
+                self.mend().await;
+            }
+            let primary = Primary::new(
+                owner,
+                self.stage.nodes(),
+                self.stage.transport(owner),
+                self.stage.records(owner),
+                self.stage.runtime(owner),
+                self.plan.config,
+            );
+            let primary = Arc::new(primary.with_faults(self.plan.faults));
+            match recover(&primary, &spec).await {
+                Ok(recovered) if recovered.lanes.iter().all(|l| l.stopped.is_none()) => {
+                    return Ok((primary, recovered));
+                }
+                Ok(recovered) => last = format!("{recovered:?}"),
+                Err(error) => last = error.to_string(),
+            }
+            self.stage.wait(Duration::from_millis(30)).await;
+        }
+        Err(format!("recovery is stuck: {last}"))
+    }
+
+    async fn mend(&mut self) {
+        self.stage.heal();
+        for node in std::mem::take(&mut self.dead) {
+            self.stage.start(node, MemoryFate::Kept).await;
+        }
+    }
+
+    async fn reign(
+        &mut self,
+        owner: BackupId,
+        primary: &Arc<Primary>,
+        recovered: &Recovered,
+        last: bool,
+    ) {
+        let mut writers = self.writers(owner, primary, recovered);
+        for _ in 0..self.plan.rounds {
+            if self.dice.below(100) < self.plan.trouble {
+                self.trouble(owner).await;
+            }
+            match self.dice.below(100) {
+                0..80 => {
+                    let at = self.dice.below(writers.len() as u64) as usize;
+                    self.append(&mut writers[at]);
+                }
+                80..92 => self.append_to_a_zombie(),
+                _ => {
+                    let at = self.dice.below(writers.len() as u64) as usize;
+                    if let Some((set, source)) = &writers[at].open {
+                        source.freeze();
+                        writers[at].lane.froze(set);
+                    }
+                }
+            }
+            if self.dice.chance(400) {
+                let time = self.dice.time(Duration::from_millis(40));
+                self.stage.wait(time).await;
+            }
+        }
+        if last {
+            self.zombies.extend(writers);
+            return;
+        }
+        // How it ends: the process dies, or does not know that it is over.
+        if self.dice.chance(400) {
+            self.stage.cut_records(owner);
+        }
+        match self.dice.below(5) {
+            0 => {
+                self.stage.kill(owner).await;
+                self.dead.insert(owner);
+                // Who was told before it died was told.
+                return;
+            }
+            1 => self.stage.pause(owner, true),
+            2 => {
+                // It hands over, and may or may not get there before its successor.
+                for writer in &writers {
+                    let lane = writer.lane.clone();
+                    let finish = async move {
+                        let _deposed_maybe = lane.finish().await;
+                    };
+                    self.stage.runtime(owner).spawn(Box::pin(finish));
+                }
+            }
+            3 => {
+                for node in self.stage.nodes() {
+                    if node != owner && self.dice.chance(500) {
+                        self.stage.cut(owner, node);
+                    }
+                    if node != owner && self.dice.chance(500) {
+                        self.stage.cut(node, owner);
+                    }
+                }
+            }
+            _ => {}
+        }
+        if self.dice.chance(500) && self.dead.is_empty() {
+            let node = self.any_node();
+            self.hurt(node).await;
+        }
+        self.zombies.extend(writers);
+    }
+
+    fn writers(
+        &mut self,
+        owner: BackupId,
+        primary: &Arc<Primary>,
+        recovered: &Recovered,
+    ) -> Vec<Writer> {
+        let next_group = Arc::new(AtomicU64::new(recovered.next_group.0));
+        let lanes = (0..self.plan.lanes).map(LaneId);
+        lanes
+            .map(|lane| {
+                let known = recovered.lanes.iter().find(|l| l.lane == lane);
+                let spec = LaneSpec {
+                    streamlet: streamlet(),
+                    epoch: recovered.epoch,
+                    lane,
+                    replicas: self.plan.replicas,
+                    min_copies: self.plan.min_copies,
+                };
+                Writer {
+                    owner,
+                    lane: Lane::new(primary.clone(), spec, next_group.clone()),
+                    next_ordinal: known.map_or(0, |l| l.next_ordinal),
+                    open: None,
+                }
+            })
+            .collect()
+    }
+
+    fn append_to_a_zombie(&mut self) {
+        if self.zombies.is_empty() {
+            return;
+        }
+        let at = self.dice.below(self.zombies.len() as u64) as usize;
+        let mut zombie = self.zombies.swap_remove(at);
+        if self.stage.is_alive(zombie.owner) {
+            self.append(&mut zombie);
+        }
+        self.zombies.push(zombie);
+    }
+
+    /// Appends one batch, in a new group if need be, and sees whether it is acknowledged.
+    fn append(&mut self, writer: &mut Writer) {
+        self.next_id += 1;
+        let id = self.next_id;
+        let filler = self.dice.below(200) as usize;
+        loop {
+            if writer.open.as_ref().is_none_or(|(_, s)| s.is_frozen()) {
+                self.roll(writer);
+            }
+            let Some((set, source)) = &writer.open else {
+                return;
+            };
+            match source.append(id, filler) {
+                Ok(batch) => {
+                    writer.lane.grew(set);
+                    let (lane, acked) = (writer.lane.clone(), self.acked.clone());
+                    let group = set.id().group;
+                    let acknowledged = async move {
+                        if lane.acknowledged(group, batch.end).await.is_ok() {
+                            acked.lock().unwrap().insert(id);
+                        }
+                    };
+                    let runtime = self.stage.runtime(writer.owner);
+                    runtime.spawn(Box::pin(acknowledged));
+                    return;
+                }
+                Err(Closed::Full) => {
+                    source.freeze();
+                    writer.lane.froze(set);
+                }
+                Err(Closed::Frozen) => {}
+            }
+        }
+    }
+
+    fn roll(&mut self, writer: &mut Writer) {
+        if let Some((_, source)) = &writer.open {
+            writer.next_ordinal = source.end().ordinal;
+        }
+        let spec = *writer.lane.spec();
+        let copy = CopyId {
+            streamlet: spec.streamlet,
+            group: writer.lane.next_group(),
+            epoch: spec.epoch,
+        };
+        let source = Arc::new(TestSource::new(copy, spec.lane, writer.next_ordinal));
+        self.model.opened(source.clone());
+        let set = writer.lane.open(copy.group, source.clone());
+        writer.open = Some((set, source));
+    }
+
+    async fn trouble(&mut self, owner: BackupId) {
+        match self.dice.below(6) {
+            0 | 1 => {
+                let node = self.any_node();
+                if node != owner && self.dead.is_empty() {
+                    self.hurt(node).await;
+                }
+            }
+            2 | 3 => {
+                if let Some(node) = self.dead.pop_first() {
+                    let fate = self.fate(node);
+                    self.stage.start(node, fate).await;
+                }
+            }
+            4 => {
+                let node = self.any_node();
+                if node != owner {
+                    let paused = self.dice.chance(500);
+                    self.stage.pause(node, paused);
+                }
+            }
+            _ => {
+                let node = self.any_node();
+                if node != owner && self.dice.chance(500) {
+                    self.stage.cut(owner, node);
+                } else {
+                    self.stage.heal();
+                }
+            }
+        }
+    }
+
+    async fn hurt(&mut self, node: BackupId) {
+        if !self.stage.is_alive(node) {
+            return;
+        }
+        self.stage.kill(node).await;
+        if self.dice.chance(500) {
+            let time = self.dice.time(Duration::from_millis(50));
+            self.stage.wait(time).await;
+        }
+        if self.dice.chance(500) {
+            let fate = self.fate(node);
+            self.stage.start(node, fate).await;
+        } else {
+            self.dead.insert(node);
+        }
+    }
+
+    fn fate(&mut self, node: BackupId) -> MemoryFate {
+        let may = self.vanished.contains(&node) || self.vanished.len() + 1 < self.plan.min_copies;
+        let fate = match self.dice.below(3) {
+            0 if may => MemoryFate::Vanished,
+            1 if may => MemoryFate::PowerLost,
+            _ => MemoryFate::Kept,
+        };
+        if fate != MemoryFate::Kept {
+            self.vanished.insert(node);
+        }
+        fate
+    }
+
+    /// All is well again: the last owner must find everything, the former ones must stay silent, and
+    /// new appends must be acknowledged.
+    async fn finish(mut self) -> Result<Seen, String> {
+        let half = self.dice.chance(500);
+        if half {
+            self.mend().await;
+        }
+        let owner = self.choose_owner();
+        // Perhaps over what is left at first: one copy that counts must be enough to keep all.
+        let (_, _) = self.recover(owner).await?;
+        for _ in 0..6 {
+            self.append_to_a_zombie();
+        }
+        self.stage.calm();
+        self.mend().await;
+        self.stage.wait(Duration::from_secs(2)).await;
+        let (primary, recovered) = self.recover(owner).await?;
+        let zombies = std::mem::take(&mut self.zombies);
+        self.stage.wait(Duration::from_secs(1)).await;
+        let content = check(&self.stage, owner, &recovered, &self.model).await?;
+        {
+            let acked = self.acked.lock().unwrap();
+            if let Some(lost) = acked.difference(&content).next() {
+                return Err(format!(
+                    "batch {lost} was acknowledged and is gone ({})",
+                    self.model.place(*lost)
+                ));
+            }
+        }
+        let before = self.acked.lock().unwrap().len();
+        let mut writers = self.writers(owner, &primary, &recovered);
+        for writer in &mut writers {
+            for _ in 0..5 {
+                self.append(writer);
+            }
+        }
+        self.stage.wait(Duration::from_secs(6)).await;
+        let acked = self.acked.lock().unwrap().len();
+        let expected = before + 5 * writers.len();
+        if acked != expected {
+            return Err(format!(
+                "{acked} batches are acknowledged, not {expected}, although all is well: {:?}",
+                writers.iter().map(|w| w.lane.deposed()).collect::<Vec<_>>()
+            ));
+        }
+        drop(zombies);
+        Ok(Seen {
+            appended: self.next_id,
+            acked: acked as u64,
+            groups: self.model.len() as u64,
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! A group in memory, as a broker's would be, small enough to end often.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use kera_log_segments::group::AckPolicy;
+use kera_log_segments::layout::SegmentHeader;
+use kera_log_segments::window::Place;
+use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
+use kera_protocol::ids::{LaneId, Ordinal};
+use kera_replication::ids::CopyId;
+use kera_replication::primary::{Run, Shape, Source};
+
+pub const SHAPE: Shape = Shape {
+    segment_size: 1024,
+    segments: 3,
+};
+
+/// A batch as it was appended.
+#[derive(Clone, Debug)]
+pub struct Appended {
+    /// Unique among all batches of a run.
+    pub id: u64,
+    /// Where it ends in its group.
+    pub end: u64,
+    /// With ordinal and epoch in place.
+    pub bytes: Bytes,
+}
+
+pub struct TestSource {
+    pub copy: CopyId,
+    pub lane: LaneId,
+    first_ordinal: Ordinal,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Bytes of each segment, as far as they were written.
+    segments: Vec<Vec<u8>>,
+    end: Place,
+    frozen: bool,
+    batches: Vec<Appended>,
+}
+
+/// Why a group takes no batch.
+#[derive(Debug, PartialEq)]
+pub enum Closed {
+    Full,
+    Frozen,
+}
+
+impl TestSource {
+    pub fn new(copy: CopyId, lane: LaneId, first_ordinal: Ordinal) -> Self {
+        let source = Self {
+            copy,
+            lane,
+            first_ordinal,
+            state: Mutex::new(State {
+                segments: Vec::new(),
+                end: Place::default(),
+                frozen: false,
+                batches: Vec::new(),
+            }),
+        };
+        let snapshot = format!("lane {lane} before {first_ordinal}").into_bytes();
+        let mut first = source.header(0, first_ordinal, &snapshot);
+        first.extend_from_slice(&snapshot);
+        {
+            let mut state = source.state.lock().unwrap();
+            state.end = Place {
+                address: first.len() as u64,
+                ordinal: first_ordinal,
+            };
+            state.segments.push(first);
+        }
+        source
+    }
+
+    fn header(&self, segment: u32, first_ordinal: Ordinal, snapshot: &[u8]) -> Vec<u8> {
+        let header = SegmentHeader {
+            stream: self.copy.streamlet.stream,
+            streamlet: self.copy.streamlet.streamlet,
+            lane: self.lane,
+            group: self.copy.group,
+            generation: 0,
+            segment,
+            epoch: self.copy.epoch,
+            segment_size: SHAPE.segment_size,
+            segments: SHAPE.segments,
+            first_ordinal,
+            snapshot_bytes: snapshot.len() as u32,
+            snapshot_crc: crc32c(snapshot),
+            created_ms: 0,
+            ack: AckPolicy::Written,
+        };
+        header.encode().to_vec()
+    }
+
+    /// Appends a batch that says `id`, with `filler` bytes more.
+    pub fn append(&self, id: u64, filler: usize) -> Result<Appended, Closed> {
+        let mut state = self.state.lock().unwrap();
+        if state.frozen {
+            return Err(Closed::Frozen);
+        }
+        let mut bytes = batch(id, filler);
+        patch(&mut bytes, state.end.ordinal, self.copy.epoch);
+        let size = SHAPE.segment_size as usize;
+        let last = state.segments.len() - 1;
+        // Never filled to the last byte: an address always tells its segment.
+        if state.segments[last].len() + bytes.len() >= size {
+            if state.segments.len() == SHAPE.segments as usize {
+                return Err(Closed::Full);
+            }
+            let header = self.header(last as u32 + 1, state.end.ordinal, &[]);
+            state.segments.push(header);
+        }
+        let last = state.segments.len() - 1;
+        state.segments[last].extend_from_slice(&bytes);
+        state.end = Place {
+            address: (last * size + state.segments[last].len()) as u64,
+            ordinal: state.end.ordinal + 1,
+        };
+        let appended = Appended {
+            id,
+            end: state.end.address,
+            bytes: bytes.into(),
+        };
+        state.batches.push(appended.clone());
+        Ok(appended)
+    }
+
+    pub fn batches(&self) -> Vec<Appended> {
+        self.state.lock().unwrap().batches.clone()
+    }
+}
+
+/// One record whose value begins with `id`.
+fn batch(id: u64, filler: usize) -> Vec<u8> {
+    let mut value = id.to_be_bytes().to_vec();
+    value.resize(8 + filler, id as u8);
+    let mut builder = BatchBuilder::new();
+    let record = NewRecord {
+        value: Some(&value),
+        timestamp: id as i64,
+        ..Default::default()
+    };
+    builder.push(&record).expect("a small record");
+    let batch = builder.finish(Compression::None, ProducerStamp::NONE);
+    batch.expect("one record").to_vec()
+}
+
+impl Source for TestSource {
+    fn shape(&self) -> Shape {
+        SHAPE
+    }
+
+    fn first_ordinal(&self) -> Ordinal {
+        self.first_ordinal
+    }
+
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run> {
+        let state = self.state.lock().unwrap();
+        let size = u64::from(SHAPE.segment_size);
+        let (mut out, mut bytes) = (Vec::new(), 0);
+        for (index, segment) in state.segments.iter().enumerate() {
+            let start = index as u64 * size;
+            let at = from.max(start);
+            let skip = (at - start) as usize;
+            if skip >= segment.len() || bytes >= max_bytes {
+                continue;
+            }
+            let take = (segment.len() - skip).min(max_bytes - bytes);
+            bytes += take;
+            // Two parts, as if they lay in two chunks.
+            let part = &segment[skip..skip + take];
+            let (one, two) = part.split_at(take / 2);
+            out.push(Run {
+                address: at,
+                parts: vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)],
+            });
+        }
+        out
+    }
+
+    fn end(&self) -> Place {
+        self.state.lock().unwrap().end
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.state.lock().unwrap().frozen
+    }
+
+    fn freeze(&self) -> Place {
+        let mut state = self.state.lock().unwrap();
+        state.frozen = true;
+        state.end
+    }
+}
