@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-kafka bench-kafka-quick profile instructions demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-document bench-parts profile instructions demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -63,16 +63,29 @@ test-long: ## The long runs: crash loop, fuzzing, properties; appends to docs/re
 fuzz: ## A minute of each fuzz target (FUZZ_SECONDS=60), with nightly Rust and cargo-fuzz.
 	@scripts/fuzz.sh
 
-bench: ## The criterion benches.
-	cargo bench $(LOCKED) -p kera-bench
+# Needs Java 17 and Maven for Apache Kafka, Go for NATS JetStream, about 12 GB of disk, and a machine that has nothing else to do.
+KERA_BENCH = cargo run $(LOCKED) --release -p kera-bench --
+# What `make bench` runs; `make bench SCENARIOS=bench/scenarios/start.toml` runs one.
+SCENARIOS ?= $(filter-out %quick.toml,$(sort $(wildcard bench/scenarios/*.toml)))
 
-# Needs Java 17 and Maven for Apache Kafka, about 6 GB of disk, and a machine that has nothing else to do.
-bench-kafka: ## Kera beside Apache Kafka, Kafka clients, 30 minutes; writes docs/benchmarks.md.
-	cargo run $(LOCKED) --release -p kera-bench -- run bench/scenarios/kafka.toml \
-		--out docs/benchmarks/kafka.json --document docs/benchmarks.md
+bench: ## Kera beside its peers, every file in one session, about 30 minutes; writes docs/benchmarks.md and its plots.
+	$(KERA_BENCH) run $(SCENARIOS) \
+		--out docs/benchmarks --document docs/benchmarks.md
+
+bench-quick: ## The same in about 5 minutes: fewer cases, fewer runs, for the terminal only.
+	$(KERA_BENCH) run $(or $(wildcard bench/scenarios/quick.toml),bench/scenarios/kafka-quick.toml)
+
+bench-kafka: ## Kafka clients at Kera and at Apache Kafka alone.
+	$(KERA_BENCH) run bench/scenarios/kafka.toml --out docs/benchmarks --document docs/benchmarks.md
 
 bench-kafka-quick: ## The same in 5 minutes, for the terminal only.
-	cargo run $(LOCKED) --release -p kera-bench -- run bench/scenarios/kafka-quick.toml
+	$(KERA_BENCH) run bench/scenarios/kafka-quick.toml
+
+bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON beside it.
+	cargo run $(LOCKED) -p kera-bench -- report docs/benchmarks --document docs/benchmarks.md
+
+bench-parts: ## The criterion benches of the parts.
+	cargo bench $(LOCKED) -p kera-bench
 
 # Needs Linux's perf, and about 5 GB of disk.
 profile: ## Where the broker's time goes: flame graphs and a table in docs/benchmarks/profile.

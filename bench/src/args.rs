@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
@@ -33,10 +33,14 @@ pub enum Command {
 /// Which cases of a file are meant.
 #[derive(Debug, clap::Args)]
 pub struct Selection {
-    /// A file of scenarios, such as bench/scenarios/kafka.toml
-    #[arg(required_unless_present = "workload", conflicts_with = "workload")]
-    pub scenarios: Option<PathBuf>,
-    /// In its place a workload of the OpenMessaging benchmark, such as those in bench/workloads
+    /// Files of scenarios, such as bench/scenarios/kafka.toml; they run in this order
+    #[arg(
+        required_unless_present = "workload",
+        conflicts_with = "workload",
+        value_name = "SCENARIOS"
+    )]
+    pub scenarios: Vec<PathBuf>,
+    /// In their place a workload of the OpenMessaging benchmark, such as those in bench/workloads
     #[arg(long, value_name = "FILE")]
     pub workload: Option<PathBuf>,
     /// Only cases whose name contains one of these, such as `produce` or `partitions=1,`
@@ -53,28 +57,26 @@ pub struct Selection {
     pub divide: u64,
 }
 
-impl Selection {
-    /// What the results are called after.
-    pub fn path(&self) -> &Path {
-        let path = self.scenarios.as_ref().or(self.workload.as_ref());
-        path.map_or(Path::new("results"), PathBuf::as_path)
-    }
-}
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks/kafka.json --document docs/benchmarks.md
+  kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks --document docs/benchmarks.md
+  kera-bench run bench/scenarios/kafka.toml --out docs/benchmarks --missing
   kera-bench run bench/scenarios/kafka-quick.toml --only produce --contenders kera,kafka
   kera-bench run --workload bench/workloads/backlog-16-partitions-1kb.yaml --contenders kera-native
   kera-bench run bench/scenarios/kafka.toml --kera target/dist/kera --data-dir /srv/scratch")]
 pub struct RunArgs {
     #[command(flatten)]
     pub selection: Selection,
-    /// Where the results go; below the build's folder without it
-    #[arg(long, value_name = "FILE")]
+    /// The folder where the results of each file go, as JSON of the file's name; below the build's
+    /// folder without it
+    #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// A document whose generated section is written anew at the end
-    #[arg(long, value_name = "FILE")]
+    /// Only cases that the results in --out lack; they are added to those
+    #[arg(long, requires = "out")]
+    pub missing: bool,
+    /// A document whose generated sections, and the plots beside the results in --out, are made anew
+    /// at the end
+    #[arg(long, value_name = "FILE", requires = "out")]
     pub document: Option<PathBuf>,
     /// A `kera` binary; built without it
     #[arg(long, value_name = "PATH")]
@@ -100,10 +102,26 @@ pub struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  kera-bench report docs/benchmarks/kafka.json
+  kera-bench report docs/benchmarks --document docs/benchmarks.md
+  kera-bench report --merge docs/benchmarks/kafka.json kafka-later.json
+  kera-bench report docs/benchmarks/kafka.json --plots-of bench/scenarios/kafka.toml")]
 pub struct ReportArgs {
-    /// What `run` wrote
-    pub results: PathBuf,
-    /// A document whose generated section is written anew; to standard output without it
+    /// What `run` wrote; a folder stands for all the results in it
+    #[arg(required = true, value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// A document whose generated sections are written anew, with plots beside the results; to
+    /// standard output without it
     #[arg(long, value_name = "FILE")]
     pub document: Option<PathBuf>,
+    /// Write nothing; fail if the document or a plot is not what the results give
+    #[arg(long, requires = "document")]
+    pub check: bool,
+    /// Take the cases that the first results lack from the others, and write the first anew
+    #[arg(long, conflicts_with_all = ["document", "plots_of"])]
+    pub merge: bool,
+    /// Take the plots of this file of scenarios in place of the results' own, and write those anew
+    #[arg(long, value_name = "SCENARIOS", conflicts_with = "check")]
+    pub plots_of: Option<PathBuf>,
 }

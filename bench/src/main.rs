@@ -2,12 +2,14 @@
 //!
 //! A session takes scenarios from a file, starts the brokers, and runs every case by turns (A B A B)
 //! several times. Each run's load comes from a process of its own, so that the CPU time of broker and
-//! client stand apart. What was measured goes into a JSON file; a report makes tables of it.
+//! client stand apart. What was measured goes into a JSON file; a report makes tables and
+//! plots of it.
 #![forbid(unsafe_code)]
 
 mod args;
 mod load;
 mod measure;
+mod merge;
 mod peers;
 mod profile;
 mod report;

@@ -11,7 +11,8 @@ use crate::load::{Latency, Sides};
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::measure::process::Memory;
-use crate::scenario::{Broker, Case, Contender, Measure, Target};
+use crate::merge::OtherSession;
+use crate::scenario::{Broker, Case, Contender, Measure, Plot, Target};
 
 /// Changes when a field changes its meaning.
 const FORMAT: u32 = 1;
@@ -35,6 +36,12 @@ pub struct Results {
     pub brokers: Vec<BrokerFacts>,
     pub left_out: Vec<LeftOut>,
     pub targets: Vec<Target>,
+    /// What is drawn of it.
+    #[serde(default)]
+    pub plots: Vec<Plot>,
+    /// Sessions by which this one was completed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherSession>,
     pub cases: Vec<CaseRuns>,
 }
 
@@ -64,6 +71,9 @@ pub struct LeftOut {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseRuns {
     pub case: Case,
+    /// When the other session began that this was taken from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     pub runs: Vec<Run>,
 }
 
@@ -117,10 +127,27 @@ pub struct Taken {
     /// What only loads with several clients tell.
     #[serde(default)]
     pub sides: Sides,
+    /// Of a broker that was only started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
+}
+
+/// A broker's start, and what it took while it had nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// From the start of its process to the first answer to a request.
+    pub answers_seconds: f64,
+    /// And until the ends of its topic's first and last partition were told; none without a topic.
+    pub ready_seconds: Option<f64>,
+    /// Resident memory, in bytes, at the end of the time in which it was left alone.
+    pub idle_memory: u64,
+    /// Its CPU time during that, as a share of one core.
+    pub idle_cpu: f64,
 }
 
 impl Taken {
-    /// One quantity: records a second, nanoseconds a record, bytes, or microseconds.
+    /// One quantity: records a second, nanoseconds a record, bytes, microseconds; a start in seconds,
+    /// shares of a core in ones.
     pub fn value(&self, measure: Measure) -> Option<f64> {
         let records = self.records.max(1) as f64;
         let latency = self.latency.as_ref();
@@ -134,6 +161,10 @@ impl Taken {
             Measure::P99 => latency.map(|latency| latency.p99_us),
             Measure::P999 => latency.map(|latency| latency.p999_us),
             Measure::Max => latency.map(|latency| latency.max_us),
+            Measure::Start => self.start.map(|start| start.answers_seconds),
+            Measure::Ready => self.start.and_then(|start| start.ready_seconds),
+            Measure::IdleMemory => self.start.map(|start| start.idle_memory as f64),
+            Measure::IdleCpu => self.start.map(|start| start.idle_cpu),
             Measure::Produced => self.sides.produced.map(|side| side.per_second()),
             Measure::Consumed => self.sides.consumed.map(|side| side.per_second()),
             Measure::Rate => self.sides.rate.map(|rate| rate.wanted),
@@ -149,6 +180,12 @@ impl Results {
     /// The format that this version writes.
     pub fn format() -> u32 {
         FORMAT
+    }
+
+    /// True if a text of JSON is what a session measured, of whatever format.
+    pub fn is_one(text: &str) -> bool {
+        let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        value.is_some_and(|value| value.get("format").is_some() && value.get("cases").is_some())
     }
 
     pub fn read(path: &Path) -> Result<Self> {

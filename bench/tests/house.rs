@@ -3,6 +3,8 @@
 //!
 //! No network, no build: the checks read files, and each tells every place that breaks it.
 
+#[path = "house/benchmarks.rs"]
+mod benchmarks;
 #[path = "house/documents.rs"]
 mod documents;
 #[path = "house/imports.rs"]

@@ -115,6 +115,7 @@ pub fn run() -> Result<()> {
     let done = match (plan.path, plan.work) {
         (ClientPath::Kafka, Work::Produce) => kafka::produce(&plan, &mut gate)?,
         (ClientPath::Kafka, Work::Consume) => kafka::consume(&plan, &mut gate)?,
+        (_, Work::Start) => bail!("a start has no load"),
         (_, Work::Share) => share::run(&plan, &mut gate)?,
         (_, Work::Both | Work::Latency | Work::CatchUp | Work::Trickle) => {
             crowd::run(&plan, &mut gate)?

@@ -17,6 +17,7 @@ const LOG_LINES: usize = 12;
 pub struct Process {
     child: Child,
     log: PathBuf,
+    begun: Instant,
 }
 
 impl Process {
@@ -28,13 +29,19 @@ impl Process {
         } else {
             file.try_clone()?.into()
         };
+        let begun = Instant::now();
         let child = command
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(file)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        Ok(Self { child, log })
+        Ok(Self { child, log, begun })
+    }
+
+    /// When it was started.
+    pub fn begun(&self) -> Instant {
+        self.begun
     }
 
     pub fn pid(&self) -> u32 {

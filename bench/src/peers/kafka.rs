@@ -51,7 +51,7 @@ pub fn fetch(build: &Path) -> Result<()> {
     Ok(fs::write(complete, POM)?)
 }
 
-/// Formats an empty directory and starts a broker on it.
+/// Starts a broker on a directory, which is formatted first if it is empty.
 pub fn start(build: &Path, data: &Path) -> Result<Started> {
     let (client, controller) = free_ports()?;
     let address = format!("127.0.0.1:{client}");
@@ -75,21 +75,9 @@ pub fn start(build: &Path, data: &Path) -> Result<Started> {
             .arg(class);
         command
     };
-    let id = java("kafka.tools.StorageTool")
-        .arg("random-uuid")
-        .output()
-        .context("cannot run java; install a JDK or JRE, 17 or later")?;
-    let id = String::from_utf8_lossy(&id.stdout);
-    let id = id.lines().last().unwrap_or_default().trim().to_owned();
-    let formatted = java("kafka.tools.StorageTool")
-        .args(["format", "-t", &id, "-c"])
-        .arg(&properties)
-        .output()?;
-    ensure!(
-        formatted.status.success(),
-        "kafka.tools.StorageTool: {}",
-        String::from_utf8_lossy(&formatted.stderr)
-    );
+    if !data.join("logs").join("meta.properties").exists() {
+        format(&java, &properties)?;
+    }
     let mut command = java("kafka.Kafka");
     command.arg(&properties);
     let process = Process::start(command, data.join("broker.log"), false)?;
@@ -100,6 +88,26 @@ pub fn start(build: &Path, data: &Path) -> Result<Started> {
         version: format!("{} ({runtime})", version()),
         configuration: format!("{JVM}\n{PROPERTIES}"),
     })
+}
+
+/// Gives a directory the identity that a broker's must have.
+fn format(java: &impl Fn(&str) -> Command, properties: &Path) -> Result<()> {
+    let id = java("kafka.tools.StorageTool")
+        .arg("random-uuid")
+        .output()
+        .context("cannot run java; install a JDK or JRE, 17 or later")?;
+    let id = String::from_utf8_lossy(&id.stdout);
+    let id = id.lines().last().unwrap_or_default().trim().to_owned();
+    let formatted = java("kafka.tools.StorageTool")
+        .args(["format", "-t", &id, "-c"])
+        .arg(properties)
+        .output()?;
+    ensure!(
+        formatted.status.success(),
+        "kafka.tools.StorageTool: {}",
+        String::from_utf8_lossy(&formatted.stderr)
+    );
+    Ok(())
 }
 
 /// Two ports that are free just now.

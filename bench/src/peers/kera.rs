@@ -58,7 +58,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// Starts a broker on an empty directory.
+/// Starts a broker on a directory, empty or as an earlier one left it.
 pub fn start(binary: &Path, data: &Path) -> Result<Started> {
     let configuration = data.join("kera.toml");
     std::fs::write(&configuration, CONFIGURATION)?;

@@ -1,5 +1,6 @@
 //! The brokers of a comparison: had from where they are published, started, and stopped again.
 
+mod answer;
 mod child;
 mod kafka;
 mod kera;
@@ -11,13 +12,14 @@ mod topics;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use self::child::Process;
+pub use self::child::pause;
 pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
 pub use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
@@ -57,8 +59,17 @@ impl Running {
     /// Starts a broker on an empty directory and waits until it answers. It will be used with
     /// `modes`.
     pub fn start(broker: Broker, modes: &[Durability], places: &Places) -> Result<Self> {
-        let data = places.data.join(broker.name());
-        std::fs::create_dir_all(&data)?;
+        Self::start_in(broker, modes, places, &places.data.join(broker.name()))
+    }
+
+    /// Starts a broker on a directory of its own, empty or as an earlier one of its kind left it.
+    pub fn start_in(
+        broker: Broker,
+        modes: &[Durability],
+        places: &Places,
+        data: &Path,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(data)?;
         let build = &places.build;
         match broker {
             Broker::Kafka => kafka::fetch(build)?,
@@ -66,16 +77,20 @@ impl Running {
             Broker::Tansu | Broker::TansuMemory => tansu::fetch(build)?,
             Broker::Kera => {}
         }
-        let begin = Instant::now();
         let started = match broker {
-            Broker::Kafka => kafka::start(build, &data)?,
-            Broker::Nats | Broker::NatsSynced => nats::start(broker, build, &data)?,
-            Broker::Tansu | Broker::TansuMemory => tansu::start(broker, build, &data)?,
+            Broker::Kafka => kafka::start(build, data)?,
+            Broker::Nats | Broker::NatsSynced => nats::start(broker, build, data)?,
+            Broker::Tansu | Broker::TansuMemory => tansu::start(broker, build, data)?,
             Broker::Kera => {
                 let kera = places.kera.as_deref();
-                kera::start(kera.context("there is no kera binary")?, &data)?
+                kera::start(kera.context("there is no kera binary")?, data)?
             }
         };
+        if let Some(kafka) = started.addresses.get(&ClientPath::Kafka) {
+            let answered = answer::first(kafka);
+            answered.with_context(|| started.process.log_tail())?;
+        }
+        let start_seconds = started.process.begun().elapsed().as_secs_f64();
         if let Some(kafka) = started.addresses.get(&ClientPath::Kafka) {
             let waited = topics::wait_until_up(kafka);
             waited.with_context(|| started.process.log_tail())?;
@@ -86,14 +101,14 @@ impl Running {
             version: started.version,
             durability: durability(broker, modes),
             configuration: started.configuration,
-            start_seconds: begin.elapsed().as_secs_f64(),
+            start_seconds,
             idle,
         };
         Ok(Self {
             facts,
             process: started.process,
             addresses: started.addresses,
-            data,
+            data: data.to_owned(),
             nats_load: nats::load(build),
         })
     }
@@ -138,6 +153,18 @@ impl Running {
             }
         };
         created.with_context(|| format!("cannot create topic {topic}"))
+    }
+
+    /// Waits until the first and the last partition of a topic tell their ends, and that there is
+    /// something in them; the time since the process began. `None` for a broker that cannot be asked
+    /// so: what it has is there once it answers.
+    pub fn wait_until_served(&self, topic: &str, partitions: u32) -> Result<Option<Duration>> {
+        let Some(address) = self.addresses.get(&ClientPath::Kafka) else {
+            return Ok(None);
+        };
+        topics::wait_until_served(address, topic, partitions)
+            .with_context(|| format!("topic {topic} is not served"))?;
+        Ok(Some(self.process.begun().elapsed()))
     }
 
     /// Makes a stream for Kera's own clients.

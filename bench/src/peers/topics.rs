@@ -109,6 +109,27 @@ pub fn create(
     }
 }
 
+/// Waits until the ends of the first and the last partition are told, with records in one of them
+/// at least.
+pub fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<()> {
+    let consumer: BaseConsumer = config(address).create()?;
+    let last = i32::try_from(partitions)? - 1;
+    let begin = Instant::now();
+    loop {
+        let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(1));
+        let ends = end(0).and_then(|(_, first)| Ok(first + end(last)?.1));
+        match ends {
+            Ok(records) if records > 0 => return Ok(()),
+            result => ensure!(
+                begin.elapsed() < START,
+                "not after {START:?} ({})",
+                result.map_or_else(|error| error.to_string(), |_| "it is empty".into())
+            ),
+        }
+        pause(Duration::from_millis(1));
+    }
+}
+
 /// Deletes a topic.
 pub fn delete(address: &str, topic: &str) -> Result<()> {
     let admin: AdminClient<DefaultClientContext> = config(address).create()?;

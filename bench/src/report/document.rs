@@ -2,7 +2,20 @@
 
 use anyhow::{Result, bail};
 
-/// Puts `section` between the marks of `title`; at the end, with marks, if there are none.
+/// Sections that a document does not have yet go before this line, if it is there.
+pub const MORE: &str = "<!-- kera-bench: further sections go above -->";
+
+/// The section of [`super::summary`], which a document has only if it has its marks. A plot of this
+/// name stands in it.
+pub const SUMMARY: &str = "summary";
+
+/// True if the document has marks of `title`.
+pub fn has(document: &str, title: &str) -> bool {
+    document.contains(&format!("<!-- kera-bench: {title}, "))
+}
+
+/// Puts `section` between the marks of `title`. If there are none it goes, with marks, before the
+/// line of [`MORE`], or at the end.
 pub fn replace(document: &str, title: &str, section: &str) -> Result<String> {
     let begin = format!("<!-- kera-bench: {title}, begin -->");
     let end = format!("<!-- kera-bench: {title}, end -->");
@@ -17,10 +30,12 @@ pub fn replace(document: &str, title: &str, section: &str) -> Result<String> {
             }
             Ok(format!("{before}{begin}\n{section}\n{end}{after}"))
         }
-        (None, None) => Ok(format!(
-            "{}\n\n{begin}\n{section}\n{end}\n",
-            document.trim_end()
-        )),
+        (None, None) => Ok(match document.split_once(MORE) {
+            Some((before, after)) => {
+                format!("{before}{begin}\n{section}\n{end}\n\n{MORE}{after}")
+            }
+            None => format!("{}\n\n{begin}\n{section}\n{end}\n", document.trim_end()),
+        }),
         _ => bail!("only one of the two marks of `{title}` is there"),
     }
 }

@@ -35,7 +35,7 @@ pub fn explanation(case: &Case) -> &'static str {
         Work::Share => {
             " `lane`: one member of the group follows a partition (Kafka's consumer group, Kera's `order = lane`). `none`: any member takes any records (Kafka's share group with the Java client, Kera's `order = none`)."
         }
-        Work::Produce | Work::Consume | Work::Latency => "",
+        Work::Produce | Work::Consume | Work::Latency | Work::Start => "",
     }
 }
 
@@ -98,11 +98,13 @@ mod tests {
         };
         let kept = CaseRuns {
             case: case.clone(),
+            from: None,
             runs: vec![run(960.0, None)],
         };
         assert_eq!(remarks(&[&kept]), "");
         let late = CaseRuns {
             case,
+            from: None,
             runs: vec![run(1000.0, None), run(870.0, Some(4))],
         };
         let said = remarks(&[&late]);

@@ -8,18 +8,30 @@ use crate::scenario::{Case, Contender, Measure, Target, Work};
 use crate::statistics::Summary;
 
 /// A column that tells cases apart.
-type Dimension = (&'static str, fn(&Case) -> String);
+pub type Dimension = (&'static str, fn(&Case) -> String);
 
-const DIMENSIONS: [Dimension; 11] = [
-    ("batch", |case| case.batch.to_string()),
+/// All of them, in the order of a table's columns.
+pub const DIMENSIONS: [Dimension; 12] = [
+    ("batch", |case| unless_started(case, case.batch.to_string())),
     ("partitions", |case| case.partitions.to_string()),
+    ("data", |case| {
+        if case.work == Work::Start {
+            case.data()
+        } else {
+            "-".to_owned()
+        }
+    }),
     ("acks", |case| {
         // It means nothing to a consumer.
-        let consumes = case.work == Work::Consume;
-        if consumes { "-" } else { case.acks.name() }.to_owned()
+        let produces = case.work != Work::Consume && case.work != Work::Start;
+        if produces { case.acks.name() } else { "-" }.to_owned()
     }),
-    ("durability", |case| case.durability.name().to_owned()),
-    ("linger", |case| format!("{} ms", case.linger_ms)),
+    ("durability", |case| {
+        unless_started(case, case.durability.name().to_owned())
+    }),
+    ("linger", |case| {
+        unless_started(case, format!("{} ms", case.linger_ms))
+    }),
     ("records/s", |case| {
         case.rate
             .map_or_else(|| "-".to_owned(), |rate| rate.to_string())
@@ -48,8 +60,17 @@ const DIMENSIONS: [Dimension; 11] = [
     }),
 ];
 
-/// All tables of a session.
-pub fn all(results: &Results) -> String {
+/// How data came to a broker that is only started means nothing to it.
+fn unless_started(case: &Case, value: String) -> String {
+    if case.work == Work::Start {
+        "-".to_owned()
+    } else {
+        value
+    }
+}
+
+/// All tables of a session; `plots` gives what stands above those of a scenario.
+pub fn all(results: &Results, plots: &dyn Fn(&str) -> String) -> String {
     let mut out = String::new();
     for group in groups(results) {
         let case = &group[0].case;
@@ -62,13 +83,31 @@ pub fn all(results: &Results) -> String {
             case.scenario,
             setting(&group, &varies)
         ));
+        out.push_str(&plots(&case.scenario));
         for &measure in measures(case.work) {
             out.push_str(&table(&results.cases, &group, &varies, measure));
         }
         out.push_str(&kept::remarks(&group));
+        out.push_str(&taken_over(&group));
     }
     out.push_str(&memory(results));
     out
+}
+
+/// Which cases are another session's, whose conditions are above.
+fn taken_over(group: &[&CaseRuns]) -> String {
+    let mut out = String::new();
+    for runs in group {
+        if let Some(from) = &runs.from {
+            let name = runs.case.name();
+            let which = name.split_once(' ').map_or("", |(_, which)| which);
+            out.push_str(&format!("- {which}: measured {from} UTC\n"));
+        }
+    }
+    if out.is_empty() {
+        return out;
+    }
+    format!("† of another session:\n\n{out}\n")
 }
 
 /// Cases of one name, in the order in which they ran.
@@ -95,7 +134,16 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
         }
         Work::Latency | Work::Trickle => format!("Records of {} bytes", case.record_bytes),
         Work::Both | Work::CatchUp | Work::Share => kept::setting(case),
+        Work::Start => format!(
+            "A broker of its own, data of {} bytes a record; after a clean stop, files in the page cache; then left alone for {:.1} s",
+            case.record_bytes,
+            case.idle_ms.unwrap_or(0) as f64 / 1e3
+        ),
     };
+    if case.work == Work::Start {
+        out.push('.');
+        return out;
+    }
     if case.keys == crate::scenario::Keys::Random {
         out.push_str(", random keys");
     }
@@ -158,11 +206,23 @@ fn table(all: &[CaseRuns], group: &[&CaseRuns], varies: &[Dimension], measure: M
     let mut rows = Vec::new();
     for runs in group {
         let mut row: Vec<String> = varies.iter().map(|(_, show)| show(&runs.case)).collect();
+        if let (Some(first), Some(_)) = (row.first_mut(), &runs.from) {
+            first.push('†');
+        }
         row.extend(contenders.iter().map(|&one| cell(runs, one, measure)));
         row.extend(pairs.iter().map(|pair| compared(all, runs, pair, measure)));
         rows.push(row);
     }
-    markdown(text::title(measure), &head, &rows)
+    // What no client tells, or what results of an older kind lack, is no table.
+    let columns = varies.len()..varies.len() + contenders.len();
+    let told = rows
+        .iter()
+        .any(|row| row[columns.clone()].iter().any(|cell| cell != "-"));
+    if told {
+        markdown(text::title(measure), &head, &rows)
+    } else {
+        String::new()
+    }
 }
 
 fn cell(runs: &CaseRuns, contender: Contender, measure: Measure) -> String {
@@ -211,7 +271,11 @@ fn markdown(title: &str, head: &[String], rows: &[Vec<String>]) -> String {
 /// Resident memory of the brokers, and what they wrote.
 fn memory(results: &Results) -> String {
     let mut head = vec!["broker".to_owned(), "after its start".to_owned()];
-    let groups = groups(results);
+    let mut groups = groups(results);
+    groups.retain(|group| group[0].case.work != Work::Start);
+    if groups.is_empty() {
+        return String::new();
+    }
     head.extend(groups.iter().map(|group| group[0].case.scenario.clone()));
     head.push("bytes written per byte of records".to_owned());
     let mut rows = Vec::new();

@@ -5,6 +5,19 @@ use crate::results::{CaseRuns, Results};
 use crate::scenario::{Measure, Target};
 use crate::statistics::Summary;
 
+/// What came of a target, over all cases that it is about.
+pub struct Outcome {
+    pub target: Target,
+    /// The cases, as a table calls them; empty if it is about all.
+    pub group: String,
+    pub met: usize,
+    pub cases: usize,
+    /// The ratio, or the value, farthest to the wrong side; none if nothing was measured that tells.
+    pub worst: Option<f64>,
+    /// The case that it is of; empty if it is about all.
+    pub at: String,
+}
+
 /// A target's ratio in a case of `all`, or its value; `None` if one of what it needs is missing, or
 /// if it is the case that others are compared with.
 pub fn value(all: &[CaseRuns], runs: &CaseRuns, target: &Target) -> Option<f64> {
@@ -44,14 +57,23 @@ fn divide(one: f64, other: f64) -> Option<f64> {
     (other > 0.0).then(|| one / other)
 }
 
-/// A ratio and whether it is within its bound.
-pub fn verdict(target: &Target, ratio: f64) -> String {
-    let met = if target.met(ratio) {
+/// A ratio, or a value, and whether it is within its bound.
+pub fn verdict(target: &Target, value: f64) -> String {
+    let met = if target.met(value) {
         "met"
     } else {
         "**missed**"
     };
-    format!("{ratio:.2}, {met}")
+    format!("{}, {met}", show(target, value))
+}
+
+/// A ratio, or a value in the unit of its table.
+pub fn show(target: &Target, value: f64) -> String {
+    if target.is_absolute() {
+        text::short(value)
+    } else {
+        format!("{value:.2}")
+    }
 }
 
 /// The bound in words, such as `at most 0.5`.
@@ -63,40 +85,50 @@ pub fn bound(target: &Target) -> String {
     }
 }
 
+/// How far a value is from its bound, such as `missed by 8 %`.
+pub fn margin(target: &Target, value: f64) -> String {
+    let (bound, spare) = match (target.at_most, target.at_least) {
+        (Some(most), _) => (most, most - value),
+        (_, Some(least)) => (least, value - least),
+        _ => return String::new(),
+    };
+    let percent = text::thousands((spare / bound.max(1e-12)).abs() * 100.0);
+    if target.met(value) {
+        format!("met with {percent} % to spare")
+    } else {
+        format!("**missed by {percent} %**")
+    }
+}
+
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Which targets were met, in a table; nothing if there are none.
-pub fn summary(results: &Results) -> String {
+/// What came of every target.
+pub fn outcomes(results: &Results) -> Vec<Outcome> {
     let mut seen: Vec<(String, Target)> = Vec::new();
     for runs in &results.cases {
         for target in &runs.case.targets {
-            let group = group(runs);
-            if !seen
-                .iter()
-                .any(|(name, one)| *name == group && one == target)
-            {
-                seen.push((group, *target));
+            let entry = (group(runs), *target);
+            if !seen.contains(&entry) {
+                seen.push(entry);
             }
         }
     }
-    let mut rows = String::new();
+    let mut outcomes = Vec::new();
     for (group, target) in seen {
         let cases = results
             .cases
             .iter()
             .filter(|runs| self::group(runs) == group);
-        let ratios: Vec<(f64, String)> = cases
+        let values: Vec<(f64, String)> = cases
             .filter(|runs| runs.case.targets.contains(&target))
             .filter_map(|runs| Some((value(&results.cases, runs, &target)?, runs.case.name())))
             .collect();
-        let met = ratios
-            .iter()
-            .filter(|(ratio, _)| target.met(*ratio))
-            .count();
-        let worst = ratios.iter().max_by(|one, other| {
+        let met = values.iter().filter(|(value, _)| target.met(*value));
+        let met = met.count();
+        let worst = values.iter().max_by(|one, other| {
             let order = one.0.total_cmp(&other.0);
             if target.at_most.is_some() {
                 order
@@ -104,24 +136,57 @@ pub fn summary(results: &Results) -> String {
                 order.reverse()
             }
         });
-        let Some((worst, at)) = worst else {
-            continue;
-        };
-        let at = at.split_once(' ').map_or("", |(_, at)| at);
-        rows.push_str(&format!(
-            "| {group}: {} | {met} of {} | {worst:.2} ({at}) |\n",
-            words(&target),
-            ratios.len()
-        ));
+        let at = worst.and_then(|(_, at)| at.split_once(' '));
+        outcomes.push(Outcome {
+            target,
+            group,
+            met,
+            cases: values.len(),
+            worst: worst.map(|(worst, _)| *worst),
+            at: at.map_or("", |(_, at)| at).to_owned(),
+        });
     }
     for target in &results.targets {
-        if let Some(ratio) = overall(results, target) {
-            let met = u8::from(target.met(ratio));
-            rows.push_str(&format!(
-                "| {} | {met} of 1 | {ratio:.2} |\n",
-                words(target)
-            ));
-        }
+        let worst = overall(results, target);
+        outcomes.push(Outcome {
+            target: *target,
+            group: String::new(),
+            met: usize::from(worst.is_some_and(|worst| target.met(worst))),
+            cases: usize::from(worst.is_some()),
+            worst,
+            at: String::new(),
+        });
+    }
+    outcomes
+}
+
+impl Outcome {
+    /// What was expected, in words.
+    pub fn words(&self) -> String {
+        let colon = if self.group.is_empty() { "" } else { ": " };
+        format!("{}{colon}{}", self.group, words(&self.target))
+    }
+}
+
+/// Which targets were met, in a table; those that nothing was measured for are left out. Nothing if
+/// there are none.
+pub fn summary(results: &Results) -> String {
+    let mut rows = String::new();
+    for outcome in outcomes(results) {
+        let Some(worst) = outcome.worst else {
+            continue;
+        };
+        let at = match outcome.at.as_str() {
+            "" => String::new(),
+            at => format!(" ({at})"),
+        };
+        rows.push_str(&format!(
+            "| {} | {} of {} | {}{at} |\n",
+            outcome.words(),
+            outcome.met,
+            outcome.cases,
+            show(&outcome.target, worst)
+        ));
     }
     if rows.is_empty() {
         return String::new();
@@ -130,24 +195,10 @@ pub fn summary(results: &Results) -> String {
 }
 
 fn group(runs: &CaseRuns) -> String {
+    if runs.case.work == crate::scenario::Work::Start {
+        return runs.case.scenario.clone();
+    }
     format!("{}, {}", runs.case.scenario, runs.case.batch)
-}
-
-fn words(target: &Target) -> String {
-    let what = match target.measure {
-        Measure::Throughput => "throughput",
-        Measure::BrokerCpu => "broker CPU per record",
-        Measure::ClientCpu => "client CPU per record",
-        Measure::Memory => "highest resident memory",
-        Measure::Batch => "mean batch",
-        Measure::P50 => "p50",
-        Measure::P99 => "p99",
-        Measure::P999 => "p99.9",
-        Measure::Max => "longest",
-        // A bound of its own needs the unit.
-        own => text::title(own),
-    };
-    format!("{what}, {}, {}", parties(target), bound(target))
 }
 
 /// Those that a target compares, such as `Kera / Apache Kafka`.
@@ -158,4 +209,26 @@ pub fn parties(target: &Target) -> String {
         (None, Some(baseline)) => format!("{own} / itself at {}", baseline.words()),
         (None, None) => own.to_owned(),
     }
+}
+
+fn words(target: &Target) -> String {
+    let what = match target.measure {
+        // A bound of its own needs the unit.
+        own if target.is_absolute() => text::title(own),
+        Measure::Throughput => "throughput",
+        Measure::BrokerCpu => "broker CPU per record",
+        Measure::ClientCpu => "client CPU per record",
+        Measure::Memory => "highest resident memory",
+        Measure::Batch => "mean batch",
+        Measure::P50 => "p50",
+        Measure::P99 => "p99",
+        Measure::P999 => "p99.9",
+        Measure::Max => "longest",
+        Measure::Start => "from start to first answer",
+        Measure::Ready => "from start until partitions are served",
+        Measure::IdleMemory => "resident memory when idle",
+        Measure::IdleCpu => "CPU when idle",
+        other => text::title(other),
+    };
+    format!("{what}, {}, {}", parties(target), bound(target))
 }

@@ -1,5 +1,5 @@
 use super::document::replace;
-use super::{render, targets, text};
+use super::{render, summary, targets, text};
 use crate::load::Sides;
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
@@ -51,6 +51,7 @@ fn run(contender: Contender, repetition: u32, cpu_ns: f64, peak: u64) -> Run {
             broker_written: 110_000_000,
             mean_batch_bytes: Some(16_000.0),
             latency: None,
+            start: None,
             sides: Sides::default(),
         }),
         failure: None,
@@ -67,7 +68,7 @@ pub(super) fn run_with(contender: Contender, sides: Sides) -> Run {
 }
 
 /// Kera takes 100 ns against Kafka's 480 with one partition, 300 against 500 with sixteen.
-fn results() -> Results {
+pub fn results() -> Results {
     let file = File::parse(FILE).unwrap();
     let cpu = [(480.0, 100.0), (500.0, 300.0)];
     let cases = Cases::of(&file, 1).0.into_iter().zip(cpu);
@@ -96,9 +97,12 @@ fn results() -> Results {
         brokers: vec![facts(Broker::Kafka), facts(Broker::Kera)],
         left_out: Vec::new(),
         targets: file.target,
+        plots: file.plot,
+        others: Vec::new(),
         cases: cases
             .map(|(case, (kafka, kera))| CaseRuns {
                 case,
+                from: None,
                 runs: [-10.0, 0.0, 20.0]
                     .into_iter()
                     .zip(1..)
@@ -226,4 +230,130 @@ fn numbers_are_readable() {
     };
     assert_eq!(targets::bound(&target), "at most 0.33");
     assert_eq!(targets::verdict(&target, 0.333), "0.33, met");
+}
+
+/// A session of the first case alone, of another day.
+fn ended() -> Results {
+    let mut ended = results();
+    ended.cases.truncate(1);
+    ended.started = "2026-01-30 10:00".into();
+    ended
+}
+
+#[test]
+fn a_session_is_completed_by_another_and_says_so() {
+    let mut whole = ended();
+    let mut later = results();
+    later.machine.kernel = "Linux 7.0".into();
+    later.cases[0].runs.truncate(2);
+    whole.complete_from(&later).unwrap();
+    assert_eq!(whole.cases.len(), 2);
+    assert_eq!(whole.cases[0].from, None);
+    assert_eq!(whole.cases[0].runs.len(), 6, "what was there stays");
+    assert_eq!(whole.cases[1].from.as_deref(), Some("2026-01-31 12:00"));
+    assert_eq!(whole.others.len(), 1);
+    // Again it changes nothing; nor does one that has nothing to give.
+    let before = render(&whole);
+    whole.complete_from(&later).unwrap();
+    whole.complete_from(&ended()).unwrap();
+    assert_eq!(render(&whole), before);
+    assert_eq!(whole.others.len(), 1);
+    for part in [
+        "- Completed 2026-01-31 12:00 UTC, 3 minutes, 3 runs each:",
+        "Linux 7.0",
+        "| 16† | 500 (490-520) |",
+        "† of another session:\n\n- partitions=16, batch=16 KiB, linger=5 ms, acks=all: measured 2026-01-31 12:00 UTC",
+    ] {
+        assert!(before.contains(part), "{part} is not in\n{before}");
+    }
+    // Through a third session the mark stays that of the one that measured.
+    let mut third = ended();
+    third.cases.clear();
+    third.started = "2026-02-01 08:00".into();
+    third.complete_from(&whole).unwrap();
+    let from: Vec<_> = third
+        .cases
+        .iter()
+        .map(|runs| runs.from.as_deref())
+        .collect();
+    assert_eq!(from, [Some("2026-01-30 10:00"), Some("2026-01-31 12:00")]);
+    assert_eq!(third.others.len(), 2);
+
+    let mut other = results();
+    other.title = "Others".into();
+    let error = whole.complete_from(&other).unwrap_err().to_string();
+    assert!(error.contains("cannot be completed by `Others`"), "{error}");
+}
+
+#[test]
+fn a_case_that_failed_is_taken_from_the_other() {
+    let mut whole = results();
+    for run in &mut whole.cases[0].runs {
+        run.taken = None;
+    }
+    let mut later = results();
+    later.started = "2026-02-01 08:00".into();
+    whole.complete_from(&later).unwrap();
+    assert_eq!(whole.cases.len(), 2);
+    assert_eq!(whole.cases[0].from.as_deref(), Some("2026-02-01 08:00"));
+    assert!(whole.has(&whole.cases[0].case));
+}
+
+#[test]
+fn the_summary_tells_how_far_targets_were_met_or_missed() {
+    let mut absolute = results();
+    absolute.title = "Second".into();
+    absolute.command = "make second".into();
+    absolute.targets = vec![Target {
+        measure: Measure::Memory,
+        contender: Contender::Kera,
+        against: None,
+        baseline: None,
+        at_most: Some(100.0),
+        at_least: None,
+    }];
+    let text = summary::render(&[&results(), &absolute]);
+    for part in [
+        "Met in every case: 1 of 4 targets.",
+        "| [Clients](#clients-make-bench-clients) | produce, 16 KiB: broker CPU per record, Kera / Apache Kafka, at most 0.5 | 1 of 2 | 0.60 | **missed by 20 %** |",
+        "highest resident memory, Kera / Apache Kafka, at most 0.25 | 1 of 1 | 0.20 | met with 20 % to spare |",
+        "highest resident memory, MB, Kera, at most 100 | 0 of 1 | 200 | **missed by 100 %** |",
+        "Apache Kafka 1.2.3: page cache; Kera 1.2.3: page cache",
+        "2026-01-31 12:00, 3 minutes, 3 runs of each case",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_target_that_nothing_was_measured_for_is_no_success() {
+    let mut results = results();
+    for run in results.cases.iter_mut().flat_map(|runs| &mut runs.runs) {
+        if run.contender == Contender::Kafka {
+            run.taken = None;
+        }
+    }
+    let text = summary::render(&[&results]);
+    for part in [
+        "Met in every case: 0 of 0 targets, 2 could not be measured.",
+        "Kera / Apache Kafka, at most 0.5 | - | - | not measured |",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn new_sections_go_above_the_line_for_them() {
+    let old = format!("# A\n\n{}\n\nThe end.\n", super::document::MORE);
+    let one = replace(&old, "One", "x").unwrap();
+    let two = replace(&one, "Two", "y").unwrap();
+    let place = |text: &str| {
+        two.find(text)
+            .unwrap_or_else(|| panic!("{text} is not in {two}"))
+    };
+    assert!(place("One, end") < place("Two, begin"));
+    assert!(place("Two, end") < place(super::document::MORE));
+    assert!(two.ends_with("The end.\n"));
+    assert_eq!(replace(&two, "Two", "y").unwrap(), two);
+    assert!(super::document::has(&two, "Two") && !super::document::has(&two, "Three"));
 }

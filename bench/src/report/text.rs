@@ -1,5 +1,7 @@
 //! Numbers and sentences.
 
+use crate::measure::disk::Disk;
+use crate::measure::machine::Machine;
 use crate::results::{CaseRuns, Results};
 use crate::scenario::{Contender, Measure, Work};
 use crate::statistics::Summary;
@@ -16,6 +18,10 @@ pub fn title(measure: Measure) -> &'static str {
         Measure::P99 => "p99, ms",
         Measure::P999 => "p99.9, ms",
         Measure::Max => "longest, ms",
+        Measure::Start => "from start to first answer, ms",
+        Measure::Ready => "from start until partitions are served, ms",
+        Measure::IdleMemory => "resident memory when idle, MiB",
+        Measure::IdleCpu => "CPU when idle, % of a core",
         Measure::Produced => "producers, thousand records a second",
         Measure::Consumed => "consumers, thousand records a second",
         Measure::Rate => "rate, thousand records a second",
@@ -40,7 +46,9 @@ pub fn scaled(measure: Measure, value: f64) -> f64 {
         | Measure::AckP50
         | Measure::AckP99
         | Measure::BusyAckP99 => value / 1e3,
-        Measure::CpuShare => value * 100.0,
+        Measure::Start | Measure::Ready => value * 1e3,
+        Measure::IdleMemory => value / f64::from(1 << 20),
+        Measure::CpuShare | Measure::IdleCpu => value * 100.0,
     }
 }
 
@@ -55,18 +63,22 @@ pub fn value(measure: Measure, value: f64) -> String {
         | Measure::Max
         | Measure::AckP50
         | Measure::AckP99
-        | Measure::BusyAckP99 => {
-            if scaled < 10.0 {
-                format!("{scaled:.2}")
-            } else if scaled < 100.0 {
-                format!("{scaled:.1}")
-            } else {
-                thousands(scaled)
-            }
-        }
+        | Measure::BusyAckP99
+        | Measure::IdleCpu => short(scaled),
         // A consumer that takes a millisecond for each record does one thousand a second.
-        Measure::Throughput if scaled < 10.0 => format!("{scaled:.2}"),
+        Measure::Throughput if scaled < 10.0 => short(scaled),
         _ => thousands(scaled),
+    }
+}
+
+/// A number with three digits that count.
+pub fn short(value: f64) -> String {
+    if value < 10.0 {
+        format!("{value:.2}")
+    } else if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        thousands(value)
     }
 }
 
@@ -119,6 +131,12 @@ pub fn measures(work: Work) -> &'static [Measure] {
             Measure::AckP99,
             Measure::BrokerCpu,
         ],
+        Work::Start => &[
+            Measure::Start,
+            Measure::Ready,
+            Measure::IdleMemory,
+            Measure::IdleCpu,
+        ],
         Work::Both => &[
             Measure::Throughput,
             Measure::Produced,
@@ -169,26 +187,37 @@ pub fn one_line(runs: &CaseRuns) -> String {
     out
 }
 
-/// What the figures were measured on and how, before any figure.
-pub fn conditions(results: &Results) -> String {
-    let machine = &results.machine;
-    let disk = &results.disk;
-    let speeds: Vec<_> = disk
-        .write_mb_per_second
-        .iter()
-        .map(u64::to_string)
-        .collect();
-    let mut out = format!(
-        "{} UTC, {:.0} minutes. {} cores ({}) shared by broker and client, {:.0} GiB, {}; {} on {}, {} MB/s of sequential writes (start, end).\n\n",
-        results.started,
-        results.minutes,
+/// A machine in words.
+pub fn machine(machine: &Machine) -> String {
+    format!(
+        "{} cores ({}), {:.0} GiB, {}",
         machine.cores,
         machine.processor,
         machine.memory_bytes as f64 / f64::from(1 << 30),
         machine.kernel,
+    )
+}
+
+/// A disk in words.
+pub fn disk(disk: &Disk) -> String {
+    let speeds = disk.write_mb_per_second.iter().map(u64::to_string);
+    let speeds: Vec<_> = speeds.collect();
+    format!(
+        "{} on {}, {} MB/s of sequential writes",
         disk.filesystem,
         disk.device,
         speeds.join(" and "),
+    )
+}
+
+/// What the figures were measured on and how, before any figure.
+pub fn conditions(results: &Results) -> String {
+    let mut out = format!(
+        "{} UTC, {:.0} minutes. {} shared by broker and client; {} (start, end).\n\n",
+        results.started,
+        results.minutes,
+        machine(&results.machine),
+        disk(&results.disk),
     );
     for broker in &results.brokers {
         out.push_str(&format!(
@@ -205,6 +234,28 @@ pub fn conditions(results: &Results) -> String {
         .map(|(name, version)| format!("{name} {version}"))
         .collect();
     out.push_str(&format!("- {}\n", versions.join(", ")));
+    for other in &results.others {
+        let versions: Vec<_> = other
+            .brokers
+            .iter()
+            .map(|one| format!("{} {}", one.broker.title(), one.version))
+            .chain(
+                other
+                    .versions
+                    .iter()
+                    .map(|(name, version)| format!("{name} {version}")),
+            )
+            .collect();
+        out.push_str(&format!(
+            "- Completed {} UTC, {:.0} minutes, {} runs each: {}; {}; {}\n",
+            other.started,
+            other.minutes,
+            other.repetitions,
+            machine(&other.machine),
+            disk(&other.disk),
+            versions.join(", ")
+        ));
+    }
     for left_out in &results.left_out {
         out.push_str(&format!(
             "- **{} was left out**: {}\n",

@@ -31,6 +31,9 @@ pub struct Case {
     pub most_seconds: Option<f64>,
     /// Records a second, for an open loop.
     pub rate: Option<u64>,
+    /// How long a started broker is left alone, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
     /// The clients.
     #[serde(default)]
     pub crowd: Crowd,
@@ -40,6 +43,13 @@ pub struct Case {
 impl Case {
     /// Says which case it is, in one line.
     pub fn name(&self) -> String {
+        if self.work == Work::Start {
+            let data = self.data();
+            return format!(
+                "{} partitions={}, data={data}",
+                self.scenario, self.partitions
+            );
+        }
         let mut name = format!(
             "{} partitions={}, batch={}, linger={} ms",
             self.scenario, self.partitions, self.batch, self.linger_ms
@@ -87,6 +97,18 @@ impl Case {
     pub fn able(&self) -> impl Iterator<Item = Contender> {
         let all = self.contenders.iter().copied();
         all.filter(|&one| self.offers(one))
+    }
+
+    /// What a broker is started with, such as `2 GiB`, or `none`.
+    pub fn data(&self) -> String {
+        let bytes = self.bytes();
+        if bytes == 0 {
+            "none".to_owned()
+        } else if bytes >= 1 << 30 {
+            format!("{:.0} GiB", bytes as f64 / f64::from(1 << 30))
+        } else {
+            format!("{:.0} MiB", (bytes as f64 / f64::from(1 << 20)).max(1.0))
+        }
     }
 
     /// Bytes of all records; where time decides, what no client of this machine has reached.
@@ -172,6 +194,7 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
                                     durability,
                                     most_seconds: scenario.most_seconds,
                                     rate,
+                                    idle_ms: idle_ms(scenario, divide),
                                     crowd,
                                     targets: scenario.target.clone(),
                                 });
@@ -185,11 +208,17 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
     cases
 }
 
-/// Records of a run, or before it; 0 where only time decides.
+/// Records of a run, or before it; 0 where only time decides, or for a start without data.
 fn records(scenario: &Scenario, rate: Option<u64>, crowd: &Crowd, divide: u64) -> u64 {
     match (scenario.records, rate, crowd.millis) {
         (Some(records), _, _) => (records / divide).max(1),
         (None, Some(rate), Some(millis)) => rate * millis / 1_000,
         (None, _, _) => 0,
     }
+}
+
+/// How long a broker that was started is left alone.
+fn idle_ms(scenario: &Scenario, divide: u64) -> Option<u64> {
+    let seconds = scenario.seconds.unwrap_or(1);
+    (scenario.work == Work::Start).then(|| (seconds * 1000 / divide).max(200))
 }

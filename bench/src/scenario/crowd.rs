@@ -105,7 +105,7 @@ fn optional<T: Copy>(list: &[T]) -> Vec<Option<T>> {
 /// How long a run takes. An open loop keeps two seconds at least, as its first one does not count.
 fn millis(scenario: &Scenario, divide: u64) -> Option<u64> {
     let least = match scenario.work {
-        Work::Produce | Work::Consume => return None,
+        Work::Produce | Work::Consume | Work::Start => return None,
         Work::Latency => 2_000,
         Work::CatchUp => 1_500,
         Work::Both | Work::Share | Work::Trickle => 300,
@@ -207,6 +207,13 @@ impl Scenario {
     fn check_amounts(&self) -> Result<()> {
         let rates = !self.rate.is_empty() && !self.rate.contains(&0);
         match self.work {
+            Work::Start => {
+                ensure!(self.rate.is_empty(), "rate is not for work = \"start\"");
+                ensure!(
+                    self.seconds.is_some_and(|s| s > 0),
+                    "seconds is missing or 0: how long the broker is left alone"
+                );
+            }
             Work::Produce | Work::Consume => {
                 ensure!(self.records.is_some_and(|n| n > 0), "records is missing");
                 ensure!(

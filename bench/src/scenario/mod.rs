@@ -3,6 +3,7 @@
 mod case;
 mod crowd;
 mod durability;
+mod plot;
 mod size;
 mod target;
 mod workload;
@@ -10,6 +11,7 @@ mod workload;
 pub use case::{Case, Cases};
 pub use crowd::{Crowd, Sharing};
 pub use durability::Durability;
+pub use plot::{Axis, Plot, PlotKind};
 pub use size::Size;
 pub use target::Target;
 
@@ -37,6 +39,9 @@ pub struct File {
     /// What is expected over all cases.
     #[serde(default)]
     pub target: Vec<Target>,
+    /// What is drawn of it.
+    #[serde(default)]
+    pub plot: Vec<Plot>,
 }
 
 /// One kind of work; each of its lists is a dimension, and every combination is a case.
@@ -104,6 +109,8 @@ pub enum Work {
     Consume,
     /// Append at a rate and read at once; time from when a record was due to when it arrived.
     Latency,
+    /// Start a broker of its own, empty or with data, and leave it alone for a while.
+    Start,
     /// Append and read at once, both as fast as they can.
     Both,
     /// Append at a rate, and after a while begin to read all that is there, until caught up.
@@ -122,6 +129,7 @@ impl Work {
             Self::Produce => "produce",
             Self::Consume => "consume",
             Self::Latency => "latency",
+            Self::Start => "start",
             Self::Both => "both",
             Self::CatchUp => "catch-up",
             Self::Trickle => "trickle",
@@ -193,7 +201,10 @@ impl Contender {
     /// True if its load can do such work.
     pub fn does(self, work: Work) -> bool {
         match self {
-            Self::Nats => matches!(work, Work::Produce | Work::Consume | Work::Latency),
+            Self::Nats => matches!(
+                work,
+                Work::Produce | Work::Consume | Work::Latency | Work::Start
+            ),
             Self::Tansu => work != Work::Share,
             _ => true,
         }
@@ -314,6 +325,14 @@ pub enum Measure {
     P99,
     P999,
     Max,
+    /// From the start of the process to the first answer to a request.
+    Start,
+    /// From the start of the process until the ends of its topic's first and last partition are told.
+    Ready,
+    /// Resident memory of a broker that has nothing to do.
+    IdleMemory,
+    /// CPU time of a broker that has nothing to do, as a share of one core.
+    IdleCpu,
     /// Records a second acknowledged while others were read.
     Produced,
     /// Records a second read while others were appended.
@@ -364,6 +383,12 @@ impl File {
                 target.measure == Measure::Memory && target.baseline.is_none(),
                 "a target over all cases is about memory; put others into a scenario"
             );
+        }
+        for plot in &file.plot {
+            plot.check(&file.scenario)
+                .with_context(|| format!("plot {}", plot.name))?;
+            let namesakes = file.plot.iter().filter(|one| one.name == plot.name);
+            ensure!(namesakes.count() == 1, "two plots are named {}", plot.name);
         }
         for scenario in &file.scenario {
             scenario

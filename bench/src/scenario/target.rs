@@ -73,6 +73,11 @@ impl Target {
             && self.at_least.is_none_or(|bound| value >= bound)
     }
 
+    /// True if it is the value that is bounded, not a ratio.
+    pub fn is_absolute(&self) -> bool {
+        self.against.is_none() && self.baseline.is_none()
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.at_most.is_some() != self.at_least.is_some(),

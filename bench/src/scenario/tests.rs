@@ -204,3 +204,54 @@ fn most_seconds_is_for_producing() {
     let consume = limited.replace("work = \"produce\"", "work = \"consume\"");
     assert!(problem(&consume).contains("most_seconds"));
 }
+
+const PLOT: &str = r#"
+[[plot]]
+name = "produce-cpu"
+scenario = "produce"
+kind = "lines"
+measure = ["broker-cpu"]
+over = "partitions"
+title = "CPU"
+caption = "By partitions."
+"#;
+
+#[test]
+fn plots_are_checked_against_the_scenarios() {
+    let with = |from: &str, to: &str| format!("{ONE}{}", PLOT.replace(from, to));
+    let file = File::parse(&with("", "")).unwrap();
+    assert_eq!(file.plot[0].kind, PlotKind::Lines);
+    assert!(!file.plot[0].is_log(Axis::X));
+    assert!(problem(&with("\"produce\"", "\"consume\"")).contains("no scenario is named consume"));
+    assert!(problem(&with("produce-cpu", "../cpu")).contains("lowercase letters"));
+    assert!(problem(&with("over = \"partitions\"", "")).contains("lines need `over`"));
+    assert!(problem(&with("[\"broker-cpu\"]", "[]")).contains("one to three measures"));
+    assert!(problem(&with("By partitions.", " ")).contains("caption is empty"));
+    assert!(problem(&with("over", "above")).contains("above"));
+    let twice = format!("{}{PLOT}", with("", ""));
+    assert!(problem(&twice).contains("two plots are named produce-cpu"));
+}
+
+#[test]
+fn a_start_may_be_without_data() {
+    let start = r#"
+title = "T"
+command = "make t"
+[[scenario]]
+name = "start"
+work = "start"
+contenders = ["kera"]
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [5]
+partitions = [10]
+seconds = 10
+"#;
+    let case = |text: &str, divide| Cases::of(&File::parse(text).unwrap(), divide).0.remove(0);
+    assert_eq!(case(start, 1).name(), "start partitions=10, data=none");
+    assert_eq!(case(start, 1).idle_ms, Some(10_000));
+    let filled = format!("{start}records = 1_048_576\nrecord_bytes = 2048\n");
+    assert_eq!(case(&filled, 1).name(), "start partitions=10, data=2 GiB");
+    assert_eq!(case(&filled, 100).data(), "20 MiB");
+    assert!(problem(&start.replace("seconds = 10", "")).contains("left alone"));
+}

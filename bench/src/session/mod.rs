@@ -5,179 +5,34 @@ pub mod loader;
 mod peak;
 mod prepare;
 mod progress;
+mod run;
+mod start;
 mod turn;
 pub mod workplace;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+pub use self::run::{list, run};
 
-use anyhow::{Context, Result, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
 
 use self::interrupt::Interrupt;
 use self::prepare::Prepared;
 use self::progress::Progress;
-use self::workplace::Workplace;
-use crate::args::{ListArgs, RunArgs, Selection};
-use crate::measure::disk::{self, Disk};
-use crate::measure::machine::{Machine, first_line_of, utc_now};
-use crate::peers::{self, Places, Running};
+use crate::peers::{Places, Running};
 use crate::report;
-use crate::results::{CaseRuns, LeftOut, Results, Run, Taken};
-use crate::scenario::{
-    Acks, Broker, Case, Cases, Contender, Crowd, Durability, File, Keys, Size, Work,
-};
+use crate::results::{BrokerFacts, CaseRuns, LeftOut, Run, Taken};
+use crate::scenario::{Acks, Broker, Case, Contender, Crowd, Durability, Keys, Size, Work};
 
-/// Left free on the disk whatever happens.
-const SPARE: u64 = 2 << 30;
 /// How long a warm-up appends at most, for each kind of batches.
 const WARM_UP_SECONDS: f64 = 10.0;
 /// Runs of one contender that may fail in a row before its turn is dropped from a case.
 const FAILURES: u32 = 2;
 
-/// `kera-bench list`.
-pub fn list(args: &ListArgs) -> Result<()> {
-    let (file, cases) = select(&args.selection)?;
-    for case in &cases.0 {
-        let names: Vec<_> = case.able().map(Contender::name).collect();
-        println!("{}: {}", case.name(), names.join(", "));
-    }
-    println!(
-        "{} cases, {} runs",
-        cases.0.len(),
-        cases.runs(file.repetitions)
-    );
-    Ok(())
-}
-
-fn select(selection: &Selection) -> Result<(File, Cases)> {
-    let mut file = match &selection.workload {
-        Some(workload) => File::of_workload(workload)?,
-        None => File::read(selection.path())?,
-    };
-    file.repetitions = selection.repetitions.unwrap_or(file.repetitions);
-    file.warm_up_records /= selection.divide;
-    let cases = Cases::of(&file, selection.divide).select(&selection.only, &selection.contenders);
-    ensure!(
-        !cases.0.is_empty(),
-        "no case is chosen; `kera-bench list` shows their names"
-    );
-    Ok((file, cases))
-}
-
-/// `kera-bench run`.
-pub fn run(args: &RunArgs) -> Result<()> {
-    let (file, cases) = select(&args.selection)?;
-    let workplace = Workplace::open(args.data_dir.as_deref())?;
-    workplace::raise_open_files();
-    let largest = cases.0.iter().map(Case::bytes).max().unwrap_or(0);
-    let free = disk::free(&workplace.data)?;
-    ensure!(
-        free > 3 * largest + SPARE,
-        "only {} MB are free below {}; name another directory with --data-dir",
-        free / 1_000_000,
-        workplace.data.display()
-    );
-    let mut disk = Disk::below(&workplace.data)?;
-    disk.measure(&workplace.data)?;
-    let kera = match &args.kera {
-        _ if !brokers(&cases).contains_key(&Broker::Kera) => None,
-        Some(path) => Some(std::path::absolute(path)?),
-        None => Some(peers::kera_binary(&args.profile, &workplace.target)?),
-    };
-    let places = Places {
-        build: workplace.build.clone(),
-        data: workplace.data.clone(),
-        kera,
-    };
-    let out = match &args.out {
-        Some(path) => path.clone(),
-        None => {
-            let name = args.selection.path().with_extension("json");
-            let name = name.file_name().unwrap_or_default().to_owned();
-            workplace.build.join(name)
-        }
-    };
-    let begin = Instant::now();
-    let mut results = Results {
-        format: Results::format(),
-        title: file.title.clone(),
-        command: file.command.clone(),
-        started: utc_now(),
-        minutes: 0.0,
-        repetitions: file.repetitions,
-        noise: args.noise,
-        machine: Machine::look(),
-        disk,
-        versions: versions(),
-        brokers: Vec::new(),
-        left_out: Vec::new(),
-        targets: file.target.clone(),
-        cases: Vec::new(),
-    };
-    let mut session = Session {
-        brokers: BTreeMap::new(),
-        interrupt: Interrupt::watch()?,
-        noise: args.noise,
-        noisy_repeats: args.noisy_repeats,
-        topics: 0,
-        build: places.build.clone(),
-        peaks: BTreeMap::new(),
-    };
-    session.start(&cases, &places, &mut results);
-    ensure!(!session.brokers.is_empty(), "no broker could be started");
-    let progress = Progress::new(cases.runs(file.repetitions));
-    session.warm_up(&cases, file.warm_up_records, &progress)?;
-    for case in &cases.0 {
-        let runs = session.case(case, file.repetitions, &progress)?;
-        results.cases.push(runs);
-        results.minutes = begin.elapsed().as_secs_f64() / 60.0;
-        // What is done is kept, whatever happens to the rest.
-        results.write(&out)?;
-    }
-    progress.finish();
-    drop(session);
-    results.disk.measure(&workplace.data)?;
-    results.minutes = begin.elapsed().as_secs_f64() / 60.0;
-    results.write(&out)?;
-    print!("{}", report::render(&results));
-    eprintln!("results are in {}", out.display());
-    for left_out in &results.left_out {
-        eprintln!("{} WAS LEFT OUT: {}", left_out.broker.title(), left_out.why);
-    }
-    if let Some(document) = &args.document {
-        report::into_document(&results, document, &link(document, &out))?;
-    }
-    let runs = results.cases.iter().flat_map(|case| &case.runs);
-    let failed = runs.filter(|run| run.failure.is_some()).count();
-    ensure!(failed == 0, "{failed} runs failed; what they said is above");
-    Ok(())
-}
-
-/// The results as the document links to them: relative, if they lie below its folder.
-fn link(document: &Path, out: &Path) -> String {
-    let folder = document.parent().unwrap_or(Path::new(""));
-    let out = out.strip_prefix(folder).unwrap_or(out);
-    out.display().to_string()
-}
-
-fn versions() -> BTreeMap<String, String> {
-    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
-    let mut versions = BTreeMap::from([("librdkafka".to_owned(), librdkafka)]);
-    let root = env!("CARGO_MANIFEST_DIR");
-    let commit = first_line_of("git", &["-C", root, "rev-parse", "--short", "HEAD"]);
-    if let Some(commit) = commit {
-        let changed = first_line_of("git", &["-C", root, "status", "--porcelain"]).is_some();
-        let changed = if changed { " with changes" } else { "" };
-        versions.insert("commit".to_owned(), format!("{commit}{changed}"));
-    }
-    versions
-}
-
 /// The brokers that cases need, and the modes in which they are used.
-fn brokers(cases: &Cases) -> BTreeMap<Broker, Vec<Durability>> {
+fn brokers_of(cases: &[&Case]) -> BTreeMap<Broker, Vec<Durability>> {
     let mut wanted: BTreeMap<Broker, BTreeSet<Durability>> = BTreeMap::new();
-    for case in &cases.0 {
+    for case in cases {
         for contender in case.able() {
             let modes = wanted.entry(case.broker(contender)).or_default();
             modes.insert(case.durability);
@@ -197,28 +52,30 @@ struct Session {
     noisy_repeats: u32,
     /// Topics made so far; each has a name of its own.
     topics: u64,
-    /// Where programs are kept that are built when they are needed.
-    build: PathBuf,
+    places: Places,
     /// Records a second that a contender has shown it can do, for each kind of case.
     peaks: BTreeMap<(Contender, String), Result<f64, String>>,
 }
 
 impl Session {
-    fn start(&mut self, cases: &Cases, places: &Places, results: &mut Results) {
-        for (broker, modes) in brokers(cases) {
+    /// Starts what the cases need; facts of those that run, and why others do not.
+    fn start(&mut self, cases: &[&Case]) -> (Vec<BrokerFacts>, Vec<LeftOut>) {
+        let (mut facts, mut left_out) = (Vec::new(), Vec::new());
+        for (broker, modes) in brokers_of(cases) {
             eprintln!("starting {}", broker.title());
-            match Running::start(broker, &modes, places) {
+            match Running::start(broker, &modes, &self.places) {
                 Ok(running) => {
-                    results.brokers.push(running.facts.clone());
+                    facts.push(running.facts.clone());
                     self.brokers.insert(broker, running);
                 }
                 Err(error) => {
                     let why = format!("{error:#}");
                     eprintln!("{} IS LEFT OUT: {why}", broker.title());
-                    results.left_out.push(LeftOut { broker, why });
+                    left_out.push(LeftOut { broker, why });
                 }
             }
         }
+        (facts, left_out)
     }
 
     fn new_topic(&mut self) -> String {
@@ -227,13 +84,13 @@ impl Session {
     }
 
     /// Lets every contender do some work of each kind that it will be measured at.
-    fn warm_up(&mut self, cases: &Cases, records: u64, progress: &Progress) -> Result<()> {
+    fn warm_up(&mut self, cases: &[&Case], records: u64, progress: &Progress) -> Result<()> {
         if records == 0 {
             return Ok(());
         }
         let mut contenders: Vec<Contender> = cases
-            .0
             .iter()
+            .filter(|case| case.work != Work::Start)
             .flat_map(|case| case.contenders.clone())
             .collect();
         contenders.sort();
@@ -266,6 +123,7 @@ impl Session {
                 durability: Durability::Written,
                 most_seconds: Some(WARM_UP_SECONDS),
                 rate: None,
+                idle_ms: None,
                 crowd: Crowd::default(),
                 targets: Vec::new(),
             };
@@ -334,12 +192,13 @@ impl Session {
                     failed.remove(&contender);
                 }
                 runs.push(run);
-                progress.one_done();
+                progress.one_done(case);
             }
         }
-        self.clean_up(prepared, progress);
+        self.clean_up(case, prepared, progress);
         let runs = CaseRuns {
             case: case.clone(),
+            from: None,
             runs,
         };
         progress.say(report::one_line(&runs));

@@ -34,7 +34,7 @@ impl Session {
     ) -> Result<Topics> {
         let mut topics = BTreeMap::new();
         let filled = matches!(case.work, Work::Consume | Work::Share);
-        if !filled && case.work != Work::Trickle {
+        if !filled && !matches!(case.work, Work::Trickle | Work::Start) {
             return Ok(topics);
         }
         for &contender in contenders {
@@ -45,6 +45,12 @@ impl Session {
             let topic = if filled {
                 progress.doing(format!("filling {}", broker.title()));
                 self.filled(case, contender)
+            } else if case.work == Work::Start {
+                progress.doing(format!("preparing {}", broker.title()));
+                self.prepare_start(case, contender).map(|topic| Prepared {
+                    topic,
+                    partitions: case.partitions,
+                })
             } else {
                 progress.doing(format!(
                     "{} partitions at {}",
@@ -123,6 +129,9 @@ impl Session {
         contender: Contender,
         prepared: &Prepared,
     ) -> Result<(Taken, f64)> {
+        if case.work == Work::Start {
+            return self.start_once(case, contender);
+        }
         let actual = Case {
             partitions: prepared.partitions,
             ..case.clone()
@@ -134,9 +143,13 @@ impl Session {
         Ok((taken, others))
     }
 
-    pub(super) fn clean_up(&self, topics: Topics, progress: &Progress) {
+    pub(super) fn clean_up(&self, case: &Case, topics: Topics, progress: &Progress) {
         for (broker, topic) in topics {
-            if let (Some(running), Ok(prepared)) = (self.brokers.get(&broker), topic)
+            if case.work == Work::Start {
+                if let Err(error) = self.forget_start(broker) {
+                    progress.say(format!("{}: {error:#}", broker.title()));
+                }
+            } else if let (Some(running), Ok(prepared)) = (self.brokers.get(&broker), topic)
                 && let Err(error) = running.delete(&prepared.topic)
             {
                 progress.say(format!("{}: {error:#}", broker.title()));
@@ -176,7 +189,7 @@ impl Session {
 }
 
 /// One producer appends the case's records.
-fn fill(case: &Case) -> Case {
+pub(super) fn fill(case: &Case) -> Case {
     Case {
         work: Work::Produce,
         rate: None,

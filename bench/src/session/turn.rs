@@ -23,7 +23,18 @@ impl Session {
         topic: &str,
         pace: Option<u64>,
     ) -> Result<(Taken, f64)> {
-        let running = self.broker(case, contender)?;
+        self.run_load_at(self.broker(case, contender)?, case, contender, topic, pace)
+    }
+
+    /// The same at a broker that is not the session's.
+    pub(super) fn run_load_at(
+        &self,
+        running: &Running,
+        case: &Case,
+        contender: Contender,
+        topic: &str,
+        pace: Option<u64>,
+    ) -> Result<(Taken, f64)> {
         let plan = Plan {
             path: contender.path(),
             bootstrap: running.address(contender.path())?.to_owned(),
@@ -44,8 +55,8 @@ impl Session {
         let program = self.program(running, &plan)?;
         let mut loader = Loader::start(program, &plan, &self.interrupt)?;
         let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
-        ours.extend([std::process::id(), loader.pid()]);
         let broker = running.pid();
+        ours.extend([std::process::id(), loader.pid(), broker]);
 
         forget_peak(broker);
         let noise = Snapshot::take(&ours);
@@ -68,6 +79,7 @@ impl Session {
             mean_batch_bytes: done.mean_batch_bytes,
             latency: done.latency,
             sides: done.sides,
+            start: None,
         };
         Ok((taken, others))
     }
@@ -75,7 +87,7 @@ impl Session {
     /// The program that makes the load.
     fn program(&self, running: &Running, plan: &Plan) -> Result<Command> {
         if plan.path == ClientPath::Kafka && plan.crowd.order == Some(Sharing::None) {
-            return share_load(&self.build, plan);
+            return share_load(&self.places.build, plan);
         }
         running.load(plan.path)
     }

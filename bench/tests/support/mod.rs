@@ -19,6 +19,7 @@ fn kera() -> Option<PathBuf> {
 }
 
 /// `kera-bench run` with files of `folder`: scenarios, results, a document and data.
+#[allow(dead_code)]
 pub fn run_in(folder: &Path, scenarios: &str) -> Command {
     let path = |name: &str| folder.join(name);
     fs::write(path("smoke.toml"), scenarios).expect("written");
@@ -28,18 +29,23 @@ pub fn run_in(folder: &Path, scenarios: &str) -> Command {
         .arg("run")
         .arg(path("smoke.toml"))
         .arg("--out")
-        .arg(path("smoke.json"))
+        .arg(folder)
         .arg("--document")
         .arg(path("doc.md"))
         .arg("--data-dir")
         .arg(path("data"))
         // The machine is busy with other tests, which is no fault here.
         .args(["--noise", "100"]);
+    with_kera(&mut command);
+    command
+}
+
+/// Has it take the `kera` beside this test, or build one.
+pub fn with_kera(command: &mut Command) {
     match kera() {
         Some(binary) => command.arg("--kera").arg(binary),
         None => command.args(["--profile", "dev"]),
     };
-    command
 }
 
 pub fn stderr(output: &Output) -> String {

@@ -1,0 +1,112 @@
+//! `work = "start"`: brokers that are started, asked, and left alone.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Session;
+use super::prepare::fill;
+use crate::load::Sides;
+use crate::measure::noise::Snapshot;
+use crate::measure::process::{Memory, Usage};
+use crate::peers::{Running, pause};
+use crate::results::{Start, Taken};
+use crate::scenario::{Broker, Case, Contender};
+
+/// The topic of a broker that is started with data.
+const TOPIC: &str = "bench-start";
+/// The share of the idle time that passes before it is measured: what a start leaves to do.
+const SETTLE: u32 = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+impl Session {
+    /// Where a broker that is started for a case keeps its data.
+    fn start_folder(&self, broker: Broker) -> PathBuf {
+        self.places.data.join(format!("start-{}", broker.name()))
+    }
+
+    /// Makes the directory on which a broker will be started: formatted, with the case's data,
+    /// cleanly stopped. The name of the topic.
+    pub(super) fn prepare_start(&self, case: &Case, contender: Contender) -> Result<String> {
+        let broker = case.broker(contender);
+        self.forget_start(broker)?;
+        let folder = self.start_folder(broker);
+        let running = Running::start_in(broker, &[case.durability], &self.places, &folder)?;
+        if case.records > 0 {
+            running.create(TOPIC, case.partitions, case.durability)?;
+            self.run_load_at(&running, &fill(case), contender, TOPIC, None)?;
+        }
+        Ok(TOPIC.to_owned())
+    }
+
+    /// Removes what a broker that was started for a case has left.
+    pub(super) fn forget_start(&self, broker: Broker) -> Result<()> {
+        let folder = self.start_folder(broker);
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts a broker once; what that took, and the share of the cores that others used while it
+    /// was left alone.
+    pub(super) fn start_once(&self, case: &Case, contender: Contender) -> Result<(Taken, f64)> {
+        let broker = case.broker(contender);
+        let folder = self.start_folder(broker);
+        let running = Running::start_in(broker, &[case.durability], &self.places, &folder)?;
+        let ready = match case.records {
+            0 => None,
+            _ => running.wait_until_served(TOPIC, case.partitions)?,
+        };
+        let idle = Duration::from_millis(case.idle_ms.unwrap_or(1_000));
+        self.leave_alone(idle / SETTLE)?;
+        let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
+        ours.extend([std::process::id(), running.pid()]);
+        let (noise, before, begin) = (
+            Snapshot::take(&ours),
+            Usage::of(running.pid())?,
+            Instant::now(),
+        );
+        self.leave_alone(idle)?;
+        let after = Usage::of(running.pid())?;
+        let lasted = begin.elapsed().as_secs_f64();
+        let others = Snapshot::take(&ours).others_since(&noise);
+        let memory = Memory::of(running.pid())?;
+        running.check()?;
+        let taken = Taken {
+            records: case.records,
+            bytes: case.bytes(),
+            seconds: running.facts.start_seconds,
+            broker_cpu_seconds: after.cpu.as_secs_f64(),
+            client_cpu_seconds: 0.0,
+            memory,
+            broker_written: after.written,
+            mean_batch_bytes: None,
+            latency: None,
+            sides: Sides::default(),
+            start: Some(Start {
+                answers_seconds: running.facts.start_seconds,
+                ready_seconds: ready.map(|ready| ready.as_secs_f64()),
+                idle_memory: memory.resident,
+                idle_cpu: after.since(&before).cpu.as_secs_f64() / lasted.max(1e-3),
+            }),
+        };
+        Ok((taken, others))
+    }
+
+    /// Lets time pass, unless someone wants the session to end.
+    fn leave_alone(&self, time: Duration) -> Result<()> {
+        let begin = Instant::now();
+        while let Some(left) = time
+            .checked_sub(begin.elapsed())
+            .filter(|left| !left.is_zero())
+        {
+            self.interrupt.check()?;
+            pause(left.min(LOOK_EVERY));
+        }
+        Ok(())
+    }
+}
