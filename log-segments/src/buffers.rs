@@ -177,6 +177,7 @@ mod tests {
         give_back_of(pool);
         assert_eq!(pool.lock().buffers.len(), 1);
         give_back_of(pool);
-        assert_eq!((pool.lock().buffers.len(), pool.lock().bytes), (0, 0));
+        let spare = pool.lock();
+        assert_eq!((spare.buffers.len(), spare.bytes), (0, 0));
     }
 }
