@@ -205,7 +205,7 @@ fn flush(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
             let (transport, runtime) = (&primary.transport, &*primary.runtime);
             let flushed = call(transport, runtime, timeout, holder.broker, &request).await;
             if let Err(error) = flushed {
-                tracing::info!(group = %copy, %error, "a closed group was not flushed; its holder's interval will");
+                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in its holder's memory");
             }
         }
     }));

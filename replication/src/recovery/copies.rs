@@ -233,7 +233,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// The longest whole copy at any of `brokers`, whatever incarnation it is of.
+    /// The longest whole copy at any of `brokers`, whatever incarnation it is of. Who did not answer
+    /// before may do so now, and is sealed before anything is read.
     pub(super) async fn salvage(
         &self,
         copy: CopyId,
@@ -245,6 +246,15 @@ impl Recovery<'_> {
             let Some(holder) = self.primary.holder(*backup).await else {
                 continue;
             };
+            let seal = Request::Seal {
+                streamlet: self.spec.streamlet,
+                epoch: self.epoch,
+                copies: Vec::new(),
+            };
+            if let Err(error) = self.ask(*backup, seal).await {
+                tracing::info!(%backup, %error, "not sealed; its copy is not read");
+                continue;
+            }
             let Some(bytes) = self.fetch(copy, *backup).await else {
                 continue;
             };

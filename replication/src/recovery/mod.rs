@@ -24,7 +24,8 @@ pub struct RecoverSpec {
     pub min_copies: usize,
     /// What to do with a group of which no copy counts.
     pub unclean: Unclean,
-    /// Where lanes begin of which nothing is recorded; 0 if absent.
+    /// Where lanes begin whose records do not say it: nothing is recorded, or open groups alone
+    /// whose predecessors are gone. 0 if absent, and then a group that begins higher is dropped.
     pub starts: BTreeMap<LaneId, Ordinal>,
 }
 

@@ -320,19 +320,24 @@ impl CopyMemory for ShmCopy {
     }
 
     fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
-        let file = self.readable()?;
         let room = self.spec.group_bytes().saturating_sub(address);
         let len = (buf.len() as u64).min(room) as usize;
-        let mut filled = 0;
-        while filled < len {
-            match file.read_at(&mut buf[filled..len], address + filled as u64) {
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        loop {
+            let file = self.readable()?;
+            let mut filled = 0;
+            while filled < len {
+                match file.read_at(&mut buf[filled..len], address + filled as u64) {
+                    Ok(0) => break,
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // Memory that was given back meanwhile may be zeros or another copy's by now.
+            if Arc::ptr_eq(&file, &self.readable()?) {
+                return Ok(filled);
             }
         }
-        Ok(filled)
     }
 
     fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool> {

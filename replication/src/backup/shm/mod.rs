@@ -99,16 +99,28 @@ impl ShmMemory {
         spares: &Arc<Spares>,
         locks: &[Arc<File>],
     ) -> Result<(), StartError> {
+        let mut lost = Vec::new();
         for root in [Some(&self.options.dir), self.options.disk.as_ref()] {
             let Some(root) = root else { continue };
             let on_disk = Some(root) == self.options.disk.as_ref();
             for (copy, paths) in Self::io(root, find(root))? {
-                let spec = fs::read(&paths.record).ok();
-                let spec = spec.and_then(|bytes| record::decode(&bytes));
+                // What cannot be read now, for want of descriptors for example, is not damaged.
+                let bytes = match fs::read(&paths.record) {
+                    Ok(bytes) => Some(bytes),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                    Err(error) => return Self::io(&paths.record, Err(error)),
+                };
+                let log_bytes = match fs::metadata(&paths.log) {
+                    Ok(metadata) => metadata.len(),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+                    Err(error) => return Self::io(&paths.log, Err(error)),
+                };
+                let spec = bytes.and_then(|bytes| record::decode(&bytes));
                 let same =
                     |spec: &CopySpec| spec.copy.streamlet == copy.0 && spec.copy.group == copy.1;
-                let spec = match spec.filter(same) {
-                    Some(spec) if paths.log.exists() => spec,
+                let mut spec = match spec.filter(same) {
+                    // Touching a mapping beyond a file that was cut short would end the process.
+                    Some(spec) if log_bytes >= spec.group_bytes() => spec,
                     damaged => {
                         if paths.record.exists() {
                             // There was a copy, and what it held is not known any more.
@@ -117,7 +129,11 @@ impl ShmMemory {
                                 readable = damaged.is_some(),
                                 "a copy is lost: its files do not fit each other"
                             );
-                            seals.free(copy.0, copy.1);
+                            lost.push(copy);
+                            // Stored before the traces go: the next start must not find it absent.
+                            if seals.free(copy.0, copy.1) {
+                                Self::io(root, self.store_seals(seals))?;
+                            }
                         }
                         let _ = fs::remove_file(&paths.record);
                         let _ = fs::remove_file(&paths.log);
@@ -126,6 +142,13 @@ impl ShmMemory {
                 };
                 if on_disk && copies.iter().any(|found| found.spec.copy == spec.copy) {
                     continue;
+                }
+                if on_disk && lost.contains(&copy) {
+                    // More may have been in memory than was flushed: it says nothing of its length
+                    // any more, and counts for a closed group alone.
+                    spec.incarnation = Incarnation::default();
+                    let kept = dir::replace(&paths.record, &record::encode(&spec), true);
+                    Self::io(&paths.record, kept)?;
                 }
                 let found = self.open_one(spec, paths, on_disk, spares, locks);
                 copies.push(Self::io(root, found)?);

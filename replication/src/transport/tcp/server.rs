@@ -22,7 +22,8 @@ use crate::ids::BackupId;
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Connections in all, of data and control.
+    /// Connections that carry data or have not said yet what they are; a control connection counts
+    /// until it has.
     pub connections: usize,
     /// For a connection's first bytes.
     pub hello_timeout: Duration,
