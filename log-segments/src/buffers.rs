@@ -100,7 +100,7 @@ impl AsRef<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let memory = std::mem::take(&mut self.memory);
-        if !memory.len().is_power_of_two() || !(LEAST..=MOST).contains(&memory.len()) {
+        if !(LEAST..=MOST).contains(&memory.len()) {
             return;
         }
         let mut spare = self.home.lock();
@@ -118,15 +118,14 @@ pub fn give_back() {
 }
 
 fn give_back_of(pool: &Pool) {
-    let unused: Vec<Vec<u8>> = {
-        let mut spare = pool.lock();
-        // The longest unused lie at the bottom.
-        let count = spare.least.min(spare.buffers.len());
-        let unused: Vec<_> = spare.buffers.drain(..count).collect();
-        spare.bytes -= unused.iter().map(Vec::len).sum::<usize>();
-        spare.least = spare.buffers.len();
-        unused
-    };
+    let mut spare = pool.lock();
+    // The longest unused lie at the bottom.
+    let count = spare.least.min(spare.buffers.len());
+    let unused: Vec<Vec<u8>> = spare.buffers.drain(..count).collect();
+    spare.bytes -= unused.iter().map(Vec::len).sum::<usize>();
+    spare.least = spare.buffers.len();
+    // To the system without the lock, which readers wait for.
+    drop(spare);
     drop(unused);
 }
 
