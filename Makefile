@@ -13,11 +13,11 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle doc e2e house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-document bench-parts profile instructions demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle doc test-rdma e2e deploy-check house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-replication bench-rdma bench-owners profile instructions demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' Makefile
 
 test: ## Runs all that CI runs, and sums it up.
 	@scripts/test.sh
@@ -44,8 +44,15 @@ shuttle: ## The model test of the lock order: explores schedules of threads.
 doc: ## The API documentation, warnings denied.
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} -D warnings" cargo doc $(LOCKED) --workspace --no-deps
 
+# Needs QEMU, and cmake and libclang to build; where they cannot be had it says so and passes.
+test-rdma: ## The rdma transport in virtual machines with a software network card, about 5 minutes.
+	@scripts/rdma/test.sh
+
 e2e: ## The end-to-end tests alone: the program as a process, the crash loop, the demo.
 	cargo test $(LOCKED) --workspace --no-fail-fast --test 'e2e*' --test 'crash*' --test 'demo*'
+
+deploy-check: ## The files of deploy/ alone, against the tools that read them and the program they start.
+	cargo test $(LOCKED) -p kera --test deploy
 
 house: ## The rules of the house alone: imports, unsafe code, documents.
 	cargo test $(LOCKED) -p kera-bench --test house
@@ -65,27 +72,47 @@ fuzz: ## A minute of each fuzz target (FUZZ_SECONDS=60), with nightly Rust and c
 
 # Needs Java 17 and Maven for Apache Kafka, Go for NATS JetStream, about 12 GB of disk, and a machine that has nothing else to do.
 KERA_BENCH = cargo run $(LOCKED) --release -p kera-bench --
-# What `make bench` runs; `make bench SCENARIOS=bench/scenarios/start.toml` runs one.
-SCENARIOS ?= $(filter-out %quick.toml,$(sort $(wildcard bench/scenarios/*.toml)))
+# What `make bench` runs; `make bench SCENARIOS=bench/scenarios/start.toml` runs one. The cases of Kafka clients alone take
+# 25 minutes and have a target of their own, and so have clusters, which need etcd.
+SCENARIOS ?= $(filter-out %quick.toml %/kafka.toml %/cluster.toml,$(sort $(wildcard bench/scenarios/*.toml)))
 
-bench: ## Kera beside its peers, every file in one session, about 30 minutes; writes docs/benchmarks.md and its plots.
+bench: ## Kera beside its peers in one session, about 36 minutes; writes docs/benchmarks.md and its plots.
 	$(KERA_BENCH) run $(SCENARIOS) \
 		--out docs/benchmarks --document docs/benchmarks.md
 
 bench-quick: ## The same in about 5 minutes: fewer cases, fewer runs, for the terminal only.
 	$(KERA_BENCH) run $(or $(wildcard bench/scenarios/quick.toml),bench/scenarios/kafka-quick.toml)
 
-bench-kafka: ## Kafka clients at Kera and at Apache Kafka alone.
+bench-kafka: ## Kafka clients at Kera and at Apache Kafka alone, about 25 minutes.
 	$(KERA_BENCH) run bench/scenarios/kafka.toml --out docs/benchmarks --document docs/benchmarks.md
 
 bench-kafka-quick: ## The same in 5 minutes, for the terminal only.
 	$(KERA_BENCH) run bench/scenarios/kafka-quick.toml
+
+# Needs etcd (Debian: etcd-server) besides what Apache Kafka needs, and about 5 GB of memory.
+bench-cluster: ## Clusters of Kera and of Apache Kafka, KerA's figures 5 and 6, about 12 minutes.
+	$(KERA_BENCH) run bench/scenarios/cluster.toml --out docs/benchmarks --document docs/benchmarks.md
+
+bench-cluster-quick: ## The same without the figure's smaller clusters and with 2 runs, 4 minutes, for the terminal only.
+	$(KERA_BENCH) run bench/scenarios/cluster.toml --only brokers=3 --repetitions 2
 
 bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON beside it.
 	cargo run $(LOCKED) -p kera-bench -- report docs/benchmarks --document docs/benchmarks.md
 
 bench-parts: ## The criterion benches of the parts.
 	cargo bench $(LOCKED) -p kera-bench
+
+# Needs 3 GB of shared memory, and a machine that has nothing else to do.
+bench-replication: ## Copies at passive backups beside backups that handle requests, about 15 minutes; writes a section of docs/benchmarks.md.
+	$(KERA_BENCH) replication --out docs/benchmarks --document docs/benchmarks.md
+
+# Needs QEMU, and cmake and libclang to build; where they cannot be had it says so, and fails. BENCH_ARGS=--quick tries it out.
+bench-rdma: ## Copies over RDMA beside those that backups handle, in a virtual machine, about 8 minutes; ratios for docs/benchmarks.md.
+	@scripts/rdma/bench.sh $(BENCH_ARGS)
+
+# Needs etcd, 4 GB of disk, and a machine that has nothing else to do.
+bench-owners: ## What failover, hand-overs and a new broker cost those who send, about 30 minutes; writes a section of docs/benchmarks.md.
+	$(KERA_BENCH) cluster --out docs/benchmarks --document docs/benchmarks.md
 
 # Needs Linux's perf, and about 5 GB of disk.
 profile: ## Where the broker's time goes: flame graphs and a table in docs/benchmarks/profile.

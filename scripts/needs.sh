@@ -23,7 +23,9 @@ apt_install() {
         apt-get update -qq
         apt_updated=1
     fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # A fresh machine may be updating itself.
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 "$@" >/dev/null
 }
 # True if version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
@@ -97,6 +99,45 @@ if ! have valgrind; then
     fi
 fi
 
+# Virtual machines with a software network card, for the rdma transport. Where they cannot be had its
+# tests do not run, and `make test` says so. Nothing of it is needed to build or run the broker.
+rdma_packages="qemu-system-x86 busybox-static cpio kmod iproute2 libibverbs1 librdmacm1 ibverbs-providers cmake libclang-dev xz-utils"
+rdma_missing() { dpkg-query -W -f '${Status} ${Package}\n' $rdma_packages 2>&1 | grep -v '^install ok installed' || true; }
+if have dpkg-query && [ -n "$(rdma_missing)" ]; then
+    if may_install; then
+        apt_install $rdma_packages || say "MISSING QEMU and what belongs to it, needed only for 'make test-rdma': apt-get has not all of $rdma_packages"
+    else
+        say "MISSING for 'make test-rdma' only: install $rdma_packages with your system's packages"
+    fi
+fi
+# Network namespaces, in which brokers are cut off from each other. They take root as well; where
+# they cannot be made `make test` says so.
+for pair in ip:iproute2 tc:iproute2 unshare:util-linux nsenter:util-linux mount:mount; do
+    have "${pair%:*}" && continue
+    if may_install; then
+        apt_install "${pair#*:}" || say "MISSING ${pair%:*}, needed only for the tests in network namespaces: apt-get has no ${pair#*:}"
+    else
+        say "MISSING ${pair%:*}, needed only for the tests in network namespaces: install ${pair#*:} with your system's packages"
+    fi
+done
+
+# The store that several brokers share. Its tests run one of their own; where there is none they do not
+# run, and `make test` lists them.
+if ! have openssl; then
+    if may_install; then
+        apt_install openssl || say "MISSING openssl, needed only for the tests of etcd with TLS"
+    else
+        say "MISSING openssl, needed only for the tests of etcd with TLS: install it with your system's packages"
+    fi
+fi
+if ! have etcd; then
+    if may_install; then
+        apt_install etcd-server || say "MISSING etcd, needed only for the tests of clusters: apt-get has no etcd-server"
+    else
+        say "MISSING etcd, needed only for the tests of clusters: install etcd-server with your system's packages"
+    fi
+fi
+
 # Clients that the Kafka listener is tested with. Where one is missing its tests do not run, and
 # `make test` lists them.
 client() {
@@ -126,7 +167,8 @@ fi
 go_wanted=1.21
 go_version() { go env GOVERSION 2>/dev/null | sed 's/^go//'; }
 if ! have go && may_install; then
-    [ -n "$apt_updated" ] || apt-get update -qq
+    # Without news what is known is offered.
+    [ -n "$apt_updated" ] || apt-get update -qq || true
     offered=$(apt-cache policy golang-go | sed -n 's/^  Candidate: *\([0-9]*:\)\{0,1\}//p')
     if at_least "${offered:-0}" "$go_wanted"; then
         apt_install golang-go
@@ -137,6 +179,50 @@ if ! have go; then
 elif ! at_least "$(go_version)" "$go_wanted"; then
     client "go $go_wanted" "found $(go_version); install a newer one from https://go.dev/dl"
 fi
+
+# What reads the files of deploy/. Where one is missing its tests do not run, and `make test` lists
+# them. Python's and Node's packages are installed by the tests themselves, below cargo's directory.
+deploy_tool() {
+    say "MISSING $1, needed only for 'make deploy-check': $2"
+}
+if ! have systemd-analyze; then
+    if may_install; then
+        apt_install systemd || deploy_tool systemd-analyze "apt-get has no systemd"
+    else
+        deploy_tool systemd-analyze "install systemd with your system's packages"
+    fi
+fi
+if ! have npm; then
+    if may_install; then
+        apt_install npm || deploy_tool npm "apt-get has no npm"
+    else
+        deploy_tool npm "install Node.js and npm with your system's packages"
+    fi
+fi
+# go_tool PROGRAM FOLDER PACKAGE: builds a program of the module in FOLDER, where its version and
+# those of all it imports stand, unless there is one already.
+go_tool() {
+    local bin
+    have "$1" && return
+    if ! have go || ! at_least "$(go_version)" "$go_wanted"; then
+        deploy_tool "$1" "install it, or go $go_wanted"
+        return
+    fi
+    bin=$(go env GOBIN)
+    bin=${bin:-$(go env GOPATH)/bin}
+    [ -x "$bin/$1" ] && return
+    if ! may_install && [ -z "${CI:-}" ]; then
+        deploy_tool "$1" "run 'cd $2 && go build -o $bin/$1 $3'"
+        return
+    fi
+    say "building $1 with go; this takes some minutes"
+    mkdir -p "$bin"
+    (cd "$2" && go build -mod=readonly -trimpath -tags "${4:-}" -o "$bin/$1" "$3") ||
+        deploy_tool "$1" "go cannot build it"
+}
+go_tool helm deploy/tools/helm helm.sh/helm/v3/cmd/helm
+# Without the ways to discover targets, which reading rules does not need.
+go_tool promtool deploy/tools/promtool github.com/prometheus/prometheus/cmd/promtool remove_all_sd
 
 if [ "$missing" != 0 ]; then
     say "nothing runs before that is there"

@@ -5,6 +5,10 @@
 #   KERA_CRASH_ROUNDS (100)  kills of the crash loop (a quarter as many more under ack = synced, a third under memory and with trims)
 #   KERA_CRASH_SEED          repeats the choices of an earlier run of it
 #   KERA_KAFKA_CRASH_ROUNDS (100)  kills of the crash loop through a Kafka client
+#   KERA_NETWORK_RUNS (100)  runs of three brokers in network namespaces, which takes root
+#   KERA_CLUSTER_RUNS (200)  runs of three brokers that share an etcd, likewise
+#   KERA_KAFKA_CLUSTER_ROUNDS (100)  faults of such brokers under Kafka clients
+#   KERA_KAFKA_APART_ROUNDS (60)  faults of such brokers in network namespaces, likewise
 #   FUZZ_SECONDS (60)        seconds for each fuzz target
 #   PROPTEST_CASES (10000)   cases for each property
 set -uo pipefail
@@ -13,6 +17,10 @@ cd "$(dirname "$0")/.."
 scripts/needs.sh || exit 1
 rounds=${KERA_CRASH_ROUNDS:-100}
 kafka_rounds=${KERA_KAFKA_CRASH_ROUNDS:-100}
+network_runs=${KERA_NETWORK_RUNS:-100}
+cluster_runs=${KERA_CLUSTER_RUNS:-200}
+kafka_faults=${KERA_KAFKA_CLUSTER_ROUNDS:-100}
+kafka_apart=${KERA_KAFKA_APART_ROUNDS:-60}
 seconds=${FUZZ_SECONDS:-60}
 cases=${PROPTEST_CASES:-10000}
 logs=${CARGO_TARGET_DIR:-$PWD/target}/test-logs
@@ -37,20 +45,22 @@ sums() {
             if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1) } }
         END { printf "%d passed, %d failed", p, f }' "$1"
 }
+# Whether a test passed in file $1: a name that no test has any more chooses none, and fails none.
+has_passed() { grep -q '^test result: ok\. [1-9]' "$1"; }
 # run NAME LOG COMMAND...: runs it, keeps what it prints, records the outcome.
 run() {
     local name=$1 log=$logs/$2.log begun=$SECONDS detail skipped
     shift 2
     export KERA_SKIP_FILE=$logs/skipped
     : >"$KERA_SKIP_FILE"
-    if "$@" 2>&1 | tee "$log"; then
-        detail=$(grep -oE 'crash loop: .*' "$log" | paste -sd ';')
+    if "$@" 2>&1 | tee "$log" && has_passed "$log"; then
+        detail=$(grep -oE '(crash loop|network|cluster): .*' "$log" | paste -sd ';')
         # The test harness counts a test that skipped itself as passed.
         skipped=$(sort -u "$KERA_SKIP_FILE" | grep -c . || true)
         [ "$skipped" = 0 ] || detail="${detail:-$(sums "$log")}, of which $skipped did NOT run"
         record "$name" "ok in $((SECONDS - begun)) s; ${detail:-$(sums "$log")}"
     else
-        detail=$(grep -oE '^seed [0-9]+' "$log" | sort -u | paste -sd ' ')
+        detail=$(grep -oE '^seed [0-9]+|failed, KERA_(NETWORK|CLUSTER)_SEED=[0-9]+' "$log" | sort -u | paste -sd ' ')
         record "$name" "FAILED after $((SECONDS - begun)) s; $(sums "$log")${detail:+, $detail}"
         broken=1
     fi
@@ -61,6 +71,13 @@ run "crash loop, $rounds kills" crash-loop \
 run "crash loop through librdkafka, $kafka_rounds kills" kafka-crash-loop \
     env KERA_KAFKA_CRASH_ROUNDS="$kafka_rounds" \
     cargo test --locked --release -p kera-kafka-clients --test crash_loop -- --nocapture
+run "three brokers in network namespaces, $network_runs runs" network \
+    env KERA_NETWORK_RUNS="$network_runs" cargo test --locked --release -p kera --test network -- --nocapture
+run "three brokers that share an etcd, $cluster_runs runs" cluster \
+    env KERA_CLUSTER_RUNS="$cluster_runs" cargo test --locked --release -p kera --test cluster -- --nocapture
+run "the same through librdkafka, $kafka_faults faults on loopback, $kafka_apart in namespaces" kafka-cluster \
+    env KERA_KAFKA_CLUSTER_ROUNDS="$kafka_faults" KERA_KAFKA_APART_ROUNDS="$kafka_apart" \
+    cargo test --locked --release -p kera-kafka-clients --features wider --test cluster -- --nocapture
 # A line for each client. Tests that a missing tool keeps from running are named in the log.
 for client in java_3 sarama aiokafka confluent kafkajs; do
     run "Kafka client $client" "kafka-$client" \

@@ -7,11 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cluster;
+mod iggy;
 mod load;
 mod measure;
 mod merge;
 mod peers;
 mod profile;
+mod replication;
 mod report;
 mod results;
 mod scenario;
@@ -31,7 +34,12 @@ fn main() -> ExitCode {
         Command::List(args) => session::list(&args),
         Command::Report(args) => report::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Replication(args) => replication::run(&args),
+        Command::Cluster(args) => cluster::run(&args),
         Command::Load => load::run(),
+        Command::ReplicationBackup => replication::backup(),
+        Command::ReplicationPrimary => replication::primary(),
+        Command::ReplicationRecovery => replication::recovery(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Latency, Sides};
@@ -130,6 +131,31 @@ pub struct Taken {
     /// Of a broker that was only started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
+    /// Of brokers that form one system; what is above is of all of them together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterTaken>,
+}
+
+/// What the parts of a cluster took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClusterTaken {
+    /// Of each broker, in order of their numbers.
+    pub broker_cpu_seconds: Vec<f64>,
+    /// Of etcd, where the brokers share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreTaken>,
+}
+
+/// What etcd took, and what it was asked to write.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoreTaken {
+    pub cpu_seconds: f64,
+    pub memory: Memory,
+    pub written: u64,
+    /// Changes that it agreed on: transactions, and leases given and ended.
+    pub transactions: u64,
+    /// Keys that these put or deleted.
+    pub keys: u64,
 }
 
 /// A broker's start, and what it took while it had nothing to do.
@@ -139,6 +165,9 @@ pub struct Start {
     pub answers_seconds: f64,
     /// And until the ends of its topic's first and last partition were told; none without a topic.
     pub ready_seconds: Option<f64>,
+    /// And until a record that was sent to it was acknowledged; none if that was not tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub appended_seconds: Option<f64>,
     /// Resident memory, in bytes, at the end of the time in which it was left alone.
     pub idle_memory: u64,
     /// Its CPU time during that, as a share of one core.
@@ -163,6 +192,7 @@ impl Taken {
             Measure::Max => latency.map(|latency| latency.max_us),
             Measure::Start => self.start.map(|start| start.answers_seconds),
             Measure::Ready => self.start.and_then(|start| start.ready_seconds),
+            Measure::FirstAppend => self.start.and_then(|start| start.appended_seconds),
             Measure::IdleMemory => self.start.map(|start| start.idle_memory as f64),
             Measure::IdleCpu => self.start.map(|start| start.idle_cpu),
             Measure::Produced => self.sides.produced.map(|side| side.per_second()),
@@ -171,8 +201,24 @@ impl Taken {
             Measure::AckP50 => self.sides.acks.as_ref().map(|acks| acks.p50_us),
             Measure::AckP99 => self.sides.acks.as_ref().map(|acks| acks.p99_us),
             Measure::BusyAckP99 => self.sides.busy_acks.as_ref().map(|acks| acks.p99_us),
+            Measure::StoreCpu => self.store().map(|store| store.cpu_seconds * 1e9 / records),
+            Measure::StoreWrites => self.per_gb(|store| store.transactions),
+            Measure::StoreKeys => self.per_gb(|store| store.keys),
+            Measure::Written => Some(self.broker_written as f64 / self.bytes.max(1) as f64),
             Measure::CpuShare => Some(self.broker_cpu_seconds / self.seconds.max(1e-9)),
         }
+    }
+}
+
+impl Taken {
+    fn store(&self) -> Option<&StoreTaken> {
+        self.cluster.as_ref()?.store.as_ref()
+    }
+
+    /// What etcd was asked for, for each GB of records.
+    fn per_gb(&self, of: impl Fn(&StoreTaken) -> u64) -> Option<f64> {
+        let store = self.store()?;
+        Some(of(store) as f64 * 1e9 / self.bytes.max(1) as f64)
     }
 }
 
@@ -189,29 +235,44 @@ impl Results {
     }
 
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let results: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not what `kera-bench run` wrote", path.display()))?;
-        ensure!(
-            results.format == FORMAT,
-            "{} has format {}, not {FORMAT}; run it again",
-            path.display(),
-            results.format
-        );
-        Ok(results)
+        read_json(path, "run", FORMAT)
     }
 
     /// Writes the file anew, whole or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let aside = path.with_extension("json.new");
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
-        fs::write(&aside, text)
-            .and_then(|()| fs::rename(&aside, path))
-            .with_context(|| format!("cannot write {}", path.display()))
+        write_json(path, self)
     }
+}
+
+/// Reads what a command of `kera-bench` measured and wrote in a format, whatever else the file says of
+/// another one.
+pub fn read_json<T: DeserializeOwned>(path: &Path, command: &str, format: u32) -> Result<T> {
+    /// What is the same in every format.
+    #[derive(Deserialize)]
+    struct Formatted {
+        format: u32,
+    }
+    let path_text = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path_text}"))?;
+    let odd = || format!("{path_text} is not what `kera-bench {command}` wrote");
+    let found = serde_json::from_str::<Formatted>(&text).with_context(odd)?;
+    ensure!(
+        found.format == format,
+        "{path_text} has format {}, not {format}; run it again",
+        found.format
+    );
+    serde_json::from_str(&text).with_context(odd)
+}
+
+/// Writes what was measured as a file, whole or not at all.
+pub fn write_json(path: &Path, results: &impl Serialize) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let aside = path.with_extension("json.new");
+    let mut text = serde_json::to_string_pretty(results)?;
+    text.push('\n');
+    fs::write(&aside, text)
+        .and_then(|()| fs::rename(&aside, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! The comparison, small: with NATS JetStream, and with peers that cannot be had.
+//! The comparison, small: with NATS JetStream, with Apache Iggy, and with peers that cannot be had.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -71,6 +71,54 @@ linger_ms = [1]
 partitions = [2]
 rate = [500]
 seconds = 2
+"#;
+
+/// For Iggy, beside the cases that it joins above: all kinds of work.
+const MORE: &str = r#"
+[[scenario]]
+name = "at once"
+work = "both"
+contenders = ["kera"]
+records = 20_000
+keys = "random"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [3]
+producers = [2]
+
+[[scenario]]
+name = "catching up"
+work = "catch-up"
+contenders = ["kera"]
+records = 20_000
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+rate = [500]
+seconds = 2
+
+[[scenario]]
+name = "a trickle"
+work = "trickle"
+contenders = ["kera"]
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [20]
+rate = [500]
+seconds = 1
+
+[[scenario]]
+name = "start"
+work = "start"
+contenders = ["kera"]
+records = 20_000
+keys = "random"
+batch = ["16KiB"]
+linger_ms = [5]
+partitions = [4]
+seconds = 1
 "#;
 
 fn load() -> &'static Path {
@@ -161,6 +209,55 @@ fn nats_is_compared_in_every_mode_that_it_has() {
     assert!(!folder.path().join("data/kera-bench-data").exists());
 }
 
+#[test]
+fn iggy_is_compared_where_someone_has_put_a_server() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !std::env::split_paths(&path).any(|folder| folder.join("iggy-server").is_file()) {
+        let name = "iggy_is_compared_where_someone_has_put_a_server";
+        return skip(name, "there is no iggy-server on the PATH");
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let mut command = run_in(folder.path(), &format!("{SCENARIOS}{MORE}"));
+    let output = command.args(["--contenders", "iggy"]).output();
+    let output = output.expect("kera-bench can be run");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let (results, document) = read(folder.path());
+    assert_eq!(results["left_out"], Value::Array(Vec::new()));
+    let cases = results["cases"].as_array().expect("cases");
+    assert_eq!(cases.len(), 11);
+    for case in cases {
+        let run = &runs(case)[0];
+        assert_eq!(run["failure"], Value::Null, "{run}");
+        let taken = &run["taken"];
+        let records = taken["records"].as_u64().expect("records");
+        match case["case"]["scenario"].as_str() {
+            Some("limited" | "catching up") => assert!(records > 0, "{run}"),
+            _ => assert_eq!(case["case"]["records"], records, "{run}"),
+        }
+        match case["case"]["work"].as_str() {
+            Some("latency") => assert_eq!(taken["latency"]["records"], 500, "{run}"),
+            Some("both") => {
+                assert_eq!(taken["sides"]["consumed"]["records"], 20_000, "{run}");
+            }
+            Some("start") => {
+                assert!(
+                    taken["start"]["ready_seconds"].as_f64() > Some(0.0),
+                    "{run}"
+                );
+            }
+            _ => {}
+        }
+    }
+    for part in [
+        "synced: messages_required_to_save 1, enforce_fsync",
+        "- Apache Iggy 0.8.",
+        "Apache Iggy, saving later 0.8.",
+    ] {
+        assert!(document.contains(part), "{part} is not in\n{document}");
+    }
+    assert!(!folder.path().join("data/kera-bench-data").exists());
+}
+
 /// The load's own tests, with Go's.
 #[test]
 fn the_load_for_nats_passes_its_tests() {
@@ -195,24 +292,31 @@ fn peers_that_cannot_be_had_are_left_out_loudly() {
         fs::write(&path, "#!/bin/sh\necho 'the proxy refuses' >&2\nexit 1\n").expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
     }
+    // One that is there, and too old to be spoken to.
+    let old = tools.join("iggy-server");
+    fs::write(&old, "#!/bin/sh\necho 'server 0.4.300'\n").expect("written");
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).expect("executable");
     let scenarios = SCENARIOS.split("[[scenario]]").take(2);
     let scenarios = scenarios.collect::<Vec<_>>().join("[[scenario]]");
     let scenarios = scenarios.replace("\"nats\", ", "\"nats\", \"kafka\", ");
     let mut command = run_in(folder.path(), &scenarios);
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{}:{path}", tools.display()));
+    command
+        .args(["--contenders", "nats,kafka,kera,iggy"])
+        .env("PATH", format!("{}:{path}", tools.display()));
     let output = command.output().expect("kera-bench can be run");
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    for peer in ["NATS JetStream", "Apache Kafka"] {
+    for peer in ["NATS JetStream", "Apache Kafka", "Apache Iggy"] {
         let begin = said.find(&format!("{peer} IS LEFT OUT: "));
         let end = said.find(&format!("{peer} WAS LEFT OUT: "));
         assert!(begin.is_some() && begin < end, "{said}");
     }
     assert!(said.contains("the proxy refuses"), "{said}");
+    assert!(said.contains("says that it is `server 0.4.300`"), "{said}");
     let (results, document) = read(folder.path());
     let left_out = results["left_out"].as_array().expect("who was left out");
-    assert_eq!(left_out.len(), 3, "{left_out:?}");
+    assert_eq!(left_out.len(), 6, "{left_out:?}");
     for case in results["cases"].as_array().expect("cases") {
         let all: Vec<_> = runs(case).iter().map(|run| &run["contender"]).collect();
         assert_eq!(all, ["kera"], "the others go on");
@@ -220,6 +324,7 @@ fn peers_that_cannot_be_had_are_left_out_loudly() {
     for part in [
         "**NATS JetStream was left out**: ",
         "**Apache Kafka was left out**: ",
+        "**Apache Iggy, syncing was left out**: ",
         "| memory | has no such mode | ",
         "| written | left out | ",
     ] {

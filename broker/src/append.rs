@@ -10,14 +10,21 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
-use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
 
-use crate::clock::now_ms;
+use crate::clock::{now_ms, wall_ms};
 use crate::start::Shared;
 
 /// A write to the page cache that takes longer than this means the disk cannot keep up: the next
 /// ones are made where blocking is allowed.
 const STALL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// An append that is not durable by then is answered with a timeout, unless it waits for copies.
+const APPEND_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// A broker whose lease has ended answers appends that wait for copies this soon: another may own the
+/// streamlet.
+const DEPOSED_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// An append frame whose batches have their places and wait for durability.
 pub struct PendingAppend {
@@ -32,6 +39,7 @@ pub struct PendingAppend {
     append_time_ms: u64,
     /// The last batch's place: durable when its lane's head is past it.
     last: Appended,
+    streamlet: Arc<Streamlet>,
 }
 
 /// What became of an append frame at its arrival.
@@ -82,6 +90,7 @@ fn place_all(
     let streamlet = find_streamlet(shared, &request.stream, request.streamlet)?;
     let settings = streamlet.settings();
     let now = now_ms();
+    let stamp = settings.append_time.then(wall_ms);
     let spec = AppendSpec {
         lane: request.lane,
         lane_generation: Some(request.lane_generation),
@@ -101,7 +110,7 @@ fn place_all(
             BatchHeader::peek(&body[partial.at..]).map_err(|e| batch_error(&streamlet, &e))?;
         let end = partial.at + header.total_bytes;
         let batch = &mut body[partial.at..end];
-        let appended = match place_batch(shared, &streamlet, &settings, batch, spec, touched) {
+        let appended = match place_batch(shared, &streamlet, stamp, batch, spec, touched) {
             Ok(appended) => appended,
             Err(Refused::Batch(error)) => return Err(batch_error(&streamlet, &error)),
             Err(Refused::Append(AppendError::NoMemory)) => return Ok(Placed::Later),
@@ -124,8 +133,9 @@ fn place_all(
         received: Instant::now(),
         first_base: partial.first_base.unwrap_or(0),
         all_duplicates: !partial.fresh,
-        append_time_ms: now,
+        append_time_ms: stamp.unwrap_or(now),
         last,
+        streamlet,
     }))
 }
 
@@ -178,25 +188,33 @@ fn check_repeatable(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError>
     Ok(())
 }
 
-/// Places one batch that was checked, patched in place, and notes the group that is to be pumped.
+/// Places one batch that was checked, patched in place, and notes the group that is to be pumped. Where
+/// the stream has the broker's time, `stamp` is [`wall_ms`].
 ///
 /// # Errors
 /// [`Refused`]; nothing was appended.
 pub fn place_batch(
     shared: &Shared,
     streamlet: &Streamlet,
-    settings: &Settings,
+    stamp: Option<u64>,
     batch: &mut [u8],
     spec: AppendSpec,
     touched: &mut Vec<Arc<Group>>,
 ) -> Result<Appended, Refused> {
-    if settings.append_time {
-        batch::patch_append_time(batch, spec.now_ms as i64);
+    if let Some(stamp) = stamp {
+        batch::patch_append_time(batch, stamp as i64);
     }
     let header = BatchHeader::peek(batch).map_err(Refused::Batch)?;
-    let appended = streamlet
-        .append(batch, &header, spec)
-        .map_err(Refused::Append)?;
+    let appended = streamlet.append(batch, &header, spec).map_err(|error| {
+        // What this broker knows of producers and lanes may be of before another owned the streamlet,
+        // and what is refused by it would be refused for good.
+        Refused::Append(match error {
+            AppendError::Sequence(_) | AppendError::StaleLanes { .. } if !shared.is_member() => {
+                AppendError::NotOwner
+            }
+            error => error,
+        })
+    })?;
     if appended.duplicate {
         shared.metrics.duplicates.inc();
     } else {
@@ -242,12 +260,39 @@ impl PendingAppend {
     pub fn poll(&self, waker: &std::task::Waker) -> Option<v1::AppendResponse> {
         match self.last.poll(waker) {
             Outcome::Durable => Some(self.acknowledged()),
+            Outcome::Lost if self.streamlet.is_moved() => {
+                Some(refusal(&not_owner(&self.streamlet)))
+            }
             Outcome::Lost => {
                 let text = "writing failed after the batch was accepted; send it again";
                 Some(refusal(&WireError::new(ErrorCode::StorageError, text)))
             }
             Outcome::Pending => None,
         }
+    }
+
+    /// What it is answered with once it was not durable for too long; it may still take effect.
+    pub fn overdue(&self, shared: &Shared, now: Instant) -> Option<v1::AppendResponse> {
+        let shipped = self.last.group.is_shipped();
+        let deadline = if shipped {
+            shared.config.cluster.append_deadline
+        } else {
+            APPEND_TIMEOUT
+        };
+        let waited = now.duration_since(self.received);
+        if shipped && waited >= DEPOSED_TIMEOUT.min(deadline) && !shared.is_member() {
+            return Some(refusal(&not_owner(&self.streamlet)));
+        }
+        if waited < deadline {
+            return None;
+        }
+        let (code, what) = if shipped {
+            (ErrorCode::NotEnoughCopies, "had too few copies")
+        } else {
+            (ErrorCode::Timeout, "was not durable")
+        };
+        let text = format!("the append {what} within {deadline:?}; it may still take effect");
+        Some(refusal(&WireError::new(code, text)))
     }
 
     /// Forgets a waker given to [`Self::poll`].
@@ -288,7 +333,8 @@ pub fn find_streamlet(
     let id = StreamId::from_slice(stream)
         .ok_or_else(|| WireError::new(ErrorCode::MalformedFrame, "stream id is not 16 bytes"))?;
     match shared.streamlet(id, StreamletId(streamlet)) {
-        Some(found) if !found.is_deleted() => Ok(found),
+        Some(found) if !found.is_over() => Ok(found),
+        Some(found) if found.is_moved() => Err(elsewhere(shared, &found)),
         Some(_) => Err(unknown_stream(id)),
         None => match shared.catalog.get(id) {
             Some(stream) => Err(WireError::new(
@@ -302,6 +348,33 @@ pub fn find_streamlet(
             None => Err(unknown_stream(id)),
         },
     }
+}
+
+/// What whoever waits at a streamlet is told that is another broker's now; what was appended may have
+/// taken effect.
+pub(crate) fn not_owner(streamlet: &Streamlet) -> WireError {
+    let text = format!(
+        "stream {} streamlet {}: another broker owns it; look its owner up again and send again",
+        streamlet.stream(),
+        streamlet.id()
+    );
+    WireError::new(ErrorCode::NotOwner, text)
+}
+
+/// Says who owns a streamlet that this broker does not own.
+fn elsewhere(shared: &Shared, streamlet: &Streamlet) -> WireError {
+    let owner = shared.directory.owner(streamlet.stream(), streamlet.id());
+    let at = owner.map(|owner| match shared.directory.broker(owner.broker) {
+        Some(broker) => format!("broker {} at {}", owner.broker, broker.address),
+        None => format!("broker {}, which is away", owner.broker),
+    });
+    let text = format!(
+        "stream {} streamlet {} is owned by {}; look its owner up again",
+        streamlet.stream(),
+        streamlet.id(),
+        at.as_deref().unwrap_or("another broker")
+    );
+    WireError::new(ErrorCode::NotOwner, text)
 }
 
 fn unknown_stream(id: StreamId) -> WireError {
@@ -335,6 +408,8 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
         AppendError::Recovering => ErrorCode::StorageError,
         AppendError::Deleted => ErrorCode::UnknownStream,
         AppendError::Exhausted => ErrorCode::InvalidArgument,
+        AppendError::NotRecovered => ErrorCode::NotEnoughCopies,
+        AppendError::NotOwner => ErrorCode::NotOwner,
     };
     WireError::new(
         code,

@@ -1,4 +1,4 @@
-//! The streams this broker serves: by name and by id, with their streamlets.
+//! The streams there are: by name and by id, with their streamlets and who owns each.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,26 +9,158 @@ use kera_log_segments::group::AckPolicy;
 use kera_metadata::{LaneBy, StreamConfig, StreamRecord, TimestampType};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{Env, Settings, Streamlet};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+
+use crate::directory::Owner;
 
 /// A stream and its streamlets.
 pub struct Stream {
     /// The record as last written.
     pub record: ArcSwap<StreamRecord>,
-    /// Its streamlets, by number.
-    pub streamlets: Vec<Arc<Streamlet>>,
+    /// Its streamlets.
+    pub streamlets: Streamlets,
+    /// The recorded owner of each, by number.
+    owners: ArcSwap<Vec<Owner>>,
     /// One change at a time: alter, delete.
     pub change: tokio::sync::Mutex<()>,
+    /// The attempt to grow lanes for which those here were cut.
+    growing: Mutex<Option<u64>>,
+}
+
+/// All streamlets of a stream, by number. One that another broker owns is there too, without lanes
+/// ([`Streamlet::is_moved`]); when its owner changes another streamlet takes its place.
+pub struct Streamlets(ArcSwap<Vec<Arc<Streamlet>>>);
+
+impl Streamlets {
+    fn new(streamlets: Vec<Arc<Streamlet>>) -> Self {
+        Self(ArcSwap::from_pointee(streamlets))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.load().len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The one of this number.
+    pub fn get(&self, number: usize) -> Option<Arc<Streamlet>> {
+        self.0.load().get(number).cloned()
+    }
+
+    /// Each of them as it is now.
+    pub fn iter(&self) -> std::vec::IntoIter<Arc<Streamlet>> {
+        self.0.load().to_vec().into_iter()
+    }
+
+    /// Puts `streamlet` into the place of the one of its number, and returns that.
+    fn put(&self, streamlet: Arc<Streamlet>) -> Option<Arc<Streamlet>> {
+        let number = streamlet.id().0 as usize;
+        let before = self.0.rcu(|all| {
+            let mut all = all.to_vec();
+            if let Some(slot) = all.get_mut(number) {
+                *slot = streamlet.clone();
+            }
+            all
+        });
+        before.get(number).cloned()
+    }
+}
+
+impl IntoIterator for &Streamlets {
+    type Item = Arc<Streamlet>;
+    type IntoIter = std::vec::IntoIter<Arc<Streamlet>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 impl Stream {
-    /// A stream of a record and its streamlets, which must be in order.
-    pub fn new(record: StreamRecord, streamlets: Vec<Arc<Streamlet>>) -> Arc<Self> {
+    /// A stream of a record, its streamlets and their owners, all by number.
+    pub fn new(
+        record: StreamRecord,
+        streamlets: Vec<Arc<Streamlet>>,
+        owners: Vec<Owner>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             record: ArcSwap::from_pointee(record),
-            streamlets,
+            streamlets: Streamlets::new(streamlets),
+            owners: ArcSwap::from_pointee(owners),
             change: Default::default(),
+            growing: Mutex::default(),
         })
+    }
+
+    /// Its record was written, here or by another broker: settings change, lanes open. An older one
+    /// changes nothing.
+    pub(crate) fn altered(&self, record: StreamRecord) {
+        let before = self.record.load_full();
+        if record.revision <= before.revision {
+            return;
+        }
+        let settings = settings_of(&record);
+        let has_grown = record.lane_generations.len() > before.lane_generations.len();
+        self.record.store(Arc::new(record));
+        for streamlet in &self.streamlets {
+            if has_grown {
+                streamlet.finish_growth(settings.lanes, settings.lane_generation);
+            }
+            streamlet.alter(|s| *s = settings.clone());
+        }
+        if has_grown {
+            *self.growing.lock() = None;
+        }
+    }
+
+    /// Lanes here are to be cut for an attempt to grow them; false if they are for another.
+    pub(crate) fn begin_growth(&self, attempt: u64) -> bool {
+        let mut growing = self.growing.lock();
+        let begins = growing.is_none();
+        growing.get_or_insert(attempt);
+        begins
+    }
+
+    /// True while lanes here are cut for `attempt`.
+    pub(crate) fn is_growing(&self, attempt: u64) -> bool {
+        *self.growing.lock() == Some(attempt)
+    }
+
+    /// The attempt is over; false if it was already.
+    pub(crate) fn end_growth(&self, attempt: u64) -> bool {
+        self.growing
+            .lock()
+            .take_if(|growing| *growing == attempt)
+            .is_some()
+    }
+
+    /// Who is recorded to own a streamlet.
+    pub fn owner(&self, streamlet: StreamletId) -> Option<Owner> {
+        self.owners.load().get(streamlet.0 as usize).copied()
+    }
+
+    /// Who is recorded to own each streamlet, by number.
+    pub fn owners(&self) -> Arc<Vec<Owner>> {
+        self.owners.load_full()
+    }
+
+    /// Another owner is recorded.
+    pub(crate) fn set_owner(&self, streamlet: StreamletId, owner: Owner) {
+        self.owners.rcu(|owners| {
+            let mut owners = owners.to_vec();
+            if let Some(slot) = owners.get_mut(streamlet.0 as usize) {
+                *slot = owner;
+            }
+            owners
+        });
+    }
+
+    /// Puts `streamlet` into the place of the one of its number, and returns that.
+    pub(crate) fn put(&self, streamlet: Arc<Streamlet>) -> Option<Arc<Streamlet>> {
+        self.streamlets.put(streamlet)
     }
 
     /// Its id.
@@ -42,7 +174,7 @@ impl Stream {
     }
 
     /// A streamlet of it.
-    pub fn streamlet(&self, id: StreamletId) -> Option<&Arc<Streamlet>> {
+    pub fn streamlet(&self, id: StreamletId) -> Option<Arc<Streamlet>> {
         self.streamlets.get(id.0 as usize)
     }
 
@@ -131,7 +263,15 @@ impl Catalog {
     pub fn remove(&self, id: StreamId) -> Option<Arc<Stream>> {
         let mut inner = self.inner.write();
         let stream = inner.by_id.remove(&id)?;
-        inner.by_name.remove(&stream.name());
+        let name = stream.name();
+        // Another may have the name by now.
+        if inner
+            .by_name
+            .get(&name)
+            .is_some_and(|named| named.id() == id)
+        {
+            inner.by_name.remove(&name);
+        }
         Some(stream)
     }
 
@@ -147,12 +287,7 @@ impl Catalog {
 
     /// A streamlet.
     pub fn streamlet(&self, stream: StreamId, streamlet: StreamletId) -> Option<Arc<Streamlet>> {
-        self.inner
-            .read()
-            .by_id
-            .get(&stream)?
-            .streamlet(streamlet)
-            .cloned()
+        self.inner.read().by_id.get(&stream)?.streamlet(streamlet)
     }
 
     /// Every stream, sorted by name.

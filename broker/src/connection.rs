@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::bell::Bell;
 use crate::claims::{Claims, FRAME_WITHIN, MOST_IN_A_CROWD};
+use crate::copy_reads;
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
@@ -37,8 +38,6 @@ const MAX_DISK_READS: usize = 16;
 const DISK_READ: usize = 1 << 20;
 /// Long polls of one connection.
 const MAX_PARKED_READS: usize = 16_384;
-/// An append that is not durable by then is answered with a timeout; it may still take effect.
-const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a connection looks at its deadlines,
 const TICK: Duration = Duration::from_millis(100);
 /// and how often if it has none, so that thousands of idle connections cost next to nothing.
@@ -49,6 +48,7 @@ const LOOK_TICKS: u32 = 10;
 
 /// What a thread that may wait has read.
 enum FromDisk {
+    Copy(u32, v1::ReadResponse, Vec<Bytes>),
     Read(Read, Step<v1::ReadResponse>),
     Push(Box<Subscription>, Step<v1::PushData>),
 }
@@ -65,6 +65,8 @@ pub struct Connection {
     pending: VecDeque<PendingAppend>,
     pending_bytes: usize,
     reads: Vec<Read>,
+    /// Reads of copies of groups that other brokers own, waiting for their turn at the disk.
+    copy_reads: VecDeque<(u32, v1::ReadRequest)>,
     subscriptions: BTreeMap<u32, Subscription>,
     /// The subscription that was pushed to last; the next round begins behind it.
     last_pushed: u32,
@@ -107,6 +109,7 @@ impl Connection {
             pending: VecDeque::new(),
             pending_bytes: 0,
             reads: Vec::new(),
+            copy_reads: VecDeque::new(),
             subscriptions: BTreeMap::new(),
             last_pushed: 0,
             touched: Vec::new(),
@@ -201,6 +204,7 @@ impl Connection {
     fn is_busy(&self) -> bool {
         !self.pending.is_empty()
             || !self.reads.is_empty()
+            || !self.copy_reads.is_empty()
             || !self.subscriptions.is_empty()
             || !self.out.is_empty()
             || self.disk_reads > 0
@@ -297,6 +301,7 @@ impl Connection {
         if !self.quiet && self.room_to_send() > 0 {
             self.quiet = true;
             self.serve_reads();
+            self.serve_copy_reads();
             self.serve_subscriptions();
         }
     }
@@ -431,8 +436,12 @@ impl Connection {
             ErrorCode::Overloaded,
             format!("the connection has {MAX_PARKED_READS} reads waiting; wait for their answers"),
         );
-        let read = if self.reads.len() >= MAX_PARKED_READS {
+        let read = if self.reads.len() + self.copy_reads.len() >= MAX_PARKED_READS {
             Err(full)
+        } else if request.from_copy {
+            self.copy_reads.push_back((correlation, request.clone()));
+            self.quiet = false;
+            return;
         } else {
             Read::new(&self.shared, correlation, request)
         };
@@ -567,6 +576,21 @@ impl Connection {
         }
     }
 
+    /// Has threads that may wait read copies.
+    fn serve_copy_reads(&mut self) {
+        while !self.copy_reads.is_empty() && self.may_read_disk(self.room_to_send()) {
+            let Some((correlation, request)) = self.copy_reads.pop_front() else {
+                return;
+            };
+            let (tell, shared) = (self.disk.0.clone(), self.shared.clone());
+            self.disk_reads += 1;
+            tokio::task::spawn_blocking(move || {
+                let (reply, body) = copy_reads::answer(&shared, &request);
+                let _ = tell.blocking_send(FromDisk::Copy(correlation, reply, body));
+            });
+        }
+    }
+
     fn reply_read(&mut self, read: &Read, reply: &v1::ReadResponse, body: Vec<Bytes>) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
         self.shared.metrics.read_bytes.inc_by(bytes as u64);
@@ -630,6 +654,10 @@ impl Connection {
         match read {
             FromDisk::Read(read, Step::Reply(reply, body)) => self.reply_read(&read, &reply, body),
             FromDisk::Read(read, _) => self.reads.push(read),
+            FromDisk::Copy(correlation, reply, body) => {
+                self.out
+                    .push(FrameKind::ReadReply, correlation, &reply, body);
+            }
             FromDisk::Push(mut subscription, step) => {
                 // Unsubscribed meanwhile: nobody wants it.
                 let Some(placeholder) = self.subscriptions.remove(&subscription.id) else {
@@ -656,19 +684,15 @@ impl Connection {
             self.quiet = false;
         }
         let mut released = 0;
-        let out = &mut self.out;
+        let (out, shared) = (&mut self.out, &*self.shared);
         self.pending.retain(|pending| {
-            if now.duration_since(pending.received) < APPEND_TIMEOUT {
+            let Some(reply) = pending.overdue(shared, now) else {
                 return true;
-            }
-            let seconds = APPEND_TIMEOUT.as_secs();
-            let text =
-                format!("the append was not durable within {seconds} s; it may still take effect");
-            let error = WireError::new(ErrorCode::Timeout, text);
+            };
             out.push(
                 FrameKind::AppendReply,
                 pending.correlation,
-                &append::refusal(&error),
+                &reply,
                 Vec::new(),
             );
             released += pending.bytes;
@@ -694,6 +718,7 @@ impl Connection {
         let idle = self.shared.config.server.idle_timeout;
         let nothing_open = self.pending.is_empty()
             && self.reads.is_empty()
+            && self.copy_reads.is_empty()
             && self.subscriptions.is_empty()
             && self.disk_reads == 0;
         if !idle.is_zero() && nothing_open && now.duration_since(self.last_input) > idle {
@@ -715,10 +740,13 @@ impl Connection {
     fn go_away(&mut self) {
         self.closing = true;
         let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
-        for read in std::mem::take(&mut self.reads) {
+        let reads = std::mem::take(&mut self.reads).into_iter();
+        let copies = std::mem::take(&mut self.copy_reads).into_iter();
+        let reads = reads.map(|read| read.correlation);
+        for correlation in reads.chain(copies.map(|(correlation, _)| correlation)) {
             self.out.push(
                 FrameKind::ReadReply,
-                read.correlation,
+                correlation,
                 &fetch::read_refusal(&error),
                 Vec::new(),
             );
@@ -734,6 +762,7 @@ impl Connection {
         self.closing = true;
         self.subscriptions.clear();
         self.reads.clear();
+        self.copy_reads.clear();
         self.out
             .push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kera_metadata::MetadataError;
+use kera_replication::backup::StartError;
 
 /// Why a broker could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,56 @@ pub enum BrokerError {
         stream: String,
         /// What failed.
         error: std::io::Error,
+    },
+    /// A process that keeps copies has no number.
+    #[error(
+        "other brokers know a backup by its number, and none is set; set cluster.broker_id, such as with --broker-id 3, another for each broker"
+    )]
+    NoNumber,
+    /// The store of other brokers' copies cannot be used.
+    #[error(transparent)]
+    Backup(StartError),
+    /// Shared memory is too small for the store of other brokers' copies.
+    #[error(
+        "backup.shared_dir {} lies on a file system of {size}, and backup.memory_bytes is {quota}; give this machine or container more shared memory (docker run --shm-size={quota}; in Kubernetes an emptyDir with medium Memory at /dev/shm), or lower backup.memory_bytes",
+        path.display()
+    )]
+    BackupRoom {
+        /// The store's directory.
+        path: PathBuf,
+        /// What its file system can hold.
+        size: String,
+        /// What the store may take.
+        quota: String,
+    },
+    /// A peer's address cannot be used.
+    #[error("cluster.peers: `{peer}`: {error}")]
+    Peer {
+        /// The peer, as configured.
+        peer: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// A transport was asked for by name.
+    #[error("cluster.transport is {name}, which this broker cannot use: {reason}; use auto or tcp")]
+    Transport {
+        /// The transport.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The data directory is another broker's.
+    #[error(
+        "data directory {} is that of broker {found}, and this broker has number {wanted}; set cluster.broker_id = {found}, or choose another --data-dir",
+        path.display()
+    )]
+    OtherBroker {
+        /// The directory.
+        path: PathBuf,
+        /// The number it was made with.
+        found: u32,
+        /// The number configured.
+        wanted: u32,
     },
     /// The system refused something at start.
     #[error("{what}: {error}")]

@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::read::ReadError;
+use kera_metadata::Membership;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
 use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Streamlet};
 
 use crate::append::find_streamlet;
+use crate::cluster::pictured::Pictured;
 use crate::start::Shared;
 
 /// Most bytes of one reply or push, whatever is asked for.
@@ -35,6 +37,10 @@ pub struct Target {
     end_ordinal: Ordinal,
     generation: Option<u32>,
     stream: Arc<crate::catalog::Stream>,
+    /// This broker's lease, where others may come to own the streamlet.
+    membership: Option<Arc<Membership>>,
+    /// Who holds copies, where brokers share a store.
+    pictured: Option<Arc<Pictured>>,
     /// It waits at the head, which had brought this news when it was last looked at.
     parked: Option<u64>,
 }
@@ -55,6 +61,10 @@ impl Target {
             .catalog
             .get(streamlet_found.stream())
             .ok_or_else(gone)?;
+        if !streamlet_found.is_recovered() {
+            let text = format!("stream {}: {}", entry.name(), LaneReadError::NotRecovered);
+            return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+        }
         let head = streamlet_found.head(LaneId(lane)).ok_or_else(|| {
             let lanes = streamlet_found.settings().lanes;
             WireError::new(
@@ -78,6 +88,8 @@ impl Target {
             },
             generation,
             stream: entry,
+            membership: shared.membership.clone(),
+            pictured: shared.store.is_some().then(|| shared.pictured.clone()),
             parked: None,
         })
     }
@@ -94,6 +106,20 @@ impl Target {
         let waits = self.head.wait(until, waker);
         self.parked = waits.then_some(news);
         waits
+    }
+
+    /// Why there is no use in waiting at the head: with its lease this broker may have lost the
+    /// streamlet, and news would come to another. What lies below the head is right in any case.
+    fn refuses_to_wait(&self) -> Option<WireError> {
+        let lost = self.membership.as_ref().filter(|m| !m.is_current());
+        lost.map(|_| {
+            let text = format!(
+                "stream {} streamlet {}: this broker has lost touch with the metadata store and cannot tell who owns it; look its owner up again",
+                self.stream.name(),
+                self.streamlet.id()
+            );
+            WireError::new(ErrorCode::NotOwner, text)
+        })
     }
 
     /// Has it looked at again, whether or not there is news.
@@ -129,12 +155,43 @@ impl Target {
         })
     }
 
+    fn holders(&self, group: GroupId) -> Vec<u32> {
+        let (stream, streamlet) = (self.streamlet.stream(), self.streamlet.id());
+        let Some(pictured) = &self.pictured else {
+            return Vec::new();
+        };
+        let held = pictured.read(|picture| {
+            let streamlet = picture.streamlet(stream, streamlet)?;
+            let group = streamlet.groups.get(&group)?;
+            Some(group.copies.to_vec())
+        });
+        held.flatten().unwrap_or_default()
+    }
+
+    /// A group as discovery shows it, with who is recorded to hold a copy of it.
+    fn group_info(&self, group: &GroupView) -> v1::GroupInfo {
+        let mut info = group_info(self.lane, group);
+        if group.closed {
+            info.holders = self.holders(group.group);
+        }
+        info
+    }
+
     /// The error as it goes to the client.
     fn error(&self, error: &LaneReadError) -> WireError {
+        // Another broker may have gone on above where this one has stopped.
+        if let LaneReadError::OutOfRange { head, .. } = error
+            && self.at.ordinal > *head
+            && let Some(lost) = self.refuses_to_wait()
+        {
+            return lost;
+        }
         let code = match error {
             LaneReadError::UnknownLane { .. } => ErrorCode::UnknownLane,
             LaneReadError::OutOfRange { .. } => ErrorCode::OutOfRange,
             LaneReadError::Deleted => ErrorCode::UnknownStream,
+            LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
+            LaneReadError::NotOwner => ErrorCode::NotOwner,
             LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
             LaneReadError::Group(_) => ErrorCode::StorageError,
         };
@@ -239,7 +296,14 @@ impl Read {
             let finished = after.is_finished();
             let enough = found.bytes >= self.min_bytes.max(1) || finished || now >= self.deadline;
             // Less than asked for, but a whole segment's rest: waiting would not make it more.
-            if enough || (found.bytes > 0 && found.next.ordinal < found.head) {
+            let mut answer = enough || (found.bytes > 0 && found.next.ordinal < found.head);
+            if !answer && let Some(error) = self.target.refuses_to_wait() {
+                if found.bytes == 0 {
+                    return Step::Reply(read_refusal(&error), Vec::new());
+                }
+                answer = true;
+            }
+            if answer {
                 let reply = v1::ReadResponse {
                     error: 0,
                     message: String::new(),
@@ -252,7 +316,7 @@ impl Read {
                     groups: found
                         .groups
                         .iter()
-                        .map(|g| group_info(self.target.lane, g))
+                        .map(|g| self.target.group_info(g))
                         .collect(),
                     finished,
                 };
@@ -379,6 +443,9 @@ impl Subscription {
                 };
                 return Step::Reply(push, found.bufs);
             }
+            if let Some(error) = self.target.refuses_to_wait() {
+                return Step::Reply(self.failed(&error), Vec::new());
+            }
             if self.target.park(news, found.head + 1, waker) {
                 return Step::Wait;
             }
@@ -445,5 +512,6 @@ pub fn group_info(lane: LaneId, group: &GroupView) -> v1::GroupInfo {
         end_ordinal: group.end_ordinal,
         bytes: group.bytes,
         closed: group.closed,
+        holders: Vec::new(),
     }
 }

@@ -1,76 +1,203 @@
-//! Metrics and health over HTTP, on an address of their own.
+//! Metrics and probes over HTTP, on an address of their own.
+//!
+//! It listens before recovery begins and until everything is closed, so that whoever watches the
+//! broker can tell one that is busy from one that is gone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::error::BrokerError;
 use crate::listener;
 use crate::metrics;
 use crate::start::Shared;
 
-/// Serves `/metrics`, `/healthz` (the process lives) and `/readyz` (appends are accepted).
-///
-/// # Errors
-/// [`BrokerError::Listen`].
-pub async fn serve(address: &str, shared: Arc<Shared>) -> Result<SocketAddr, BrokerError> {
-    let listener = listener::bind(address, "http.listen").await?;
-    let local = listener.local_addr().map_err(|error| BrokerError::Listen {
-        address: address.to_string(),
-        key: "http.listen",
-        error,
-    })?;
-    let mut stopping = shared.stopping.subscribe();
-    let router = Router::new()
-        .route("/metrics", get(scrape))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .with_state(shared);
-    tokio::spawn(async move {
-        let stop = async move {
-            let _ = stopping.wait_for(|stop| *stop).await;
-        };
-        if let Err(error) = axum::serve(listener, router)
-            .with_graceful_shutdown(stop)
-            .await
-        {
-            tracing::error!(%error, "serving metrics ended");
-        }
-    });
-    Ok(local)
+/// Requests under way when the broker ends may take this long to finish.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+
+/// What is told over HTTP.
+pub trait Told: Send + Sync + 'static {
+    /// The metrics, as text.
+    fn metrics(&self) -> String;
+
+    /// Whether the process can go on as it is: a new start would not mend what keeps it from being
+    /// ready.
+    ///
+    /// # Errors
+    /// One line for people: what has broken.
+    fn live(&self) -> Result<(), String>;
+
+    /// Whether the process does what it is there for.
+    ///
+    /// # Errors
+    /// One line for people: why not.
+    fn ready(&self) -> Result<(), &'static str>;
 }
 
-async fn scrape(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    let text = tokio::task::spawn_blocking(move || metrics::render(&shared))
-        .await
-        .unwrap_or_default();
+impl Told for Shared {
+    fn metrics(&self) -> String {
+        metrics::render(self)
+    }
+
+    fn live(&self) -> Result<(), String> {
+        match self.fallen.first() {
+            // The thread does not come back by itself; a new start does.
+            Some(thread) => Err(format!(
+                "the thread {thread} has panicked: restart the broker"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn ready(&self) -> Result<(), &'static str> {
+        let disk_full = &self.env.disk_full;
+        may_serve(
+            *self.stopping.borrow(),
+            disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
+            self.is_member(),
+            self.stranger().is_some(),
+        )
+    }
+}
+
+fn may_serve(
+    stopping: bool,
+    disk_full: bool,
+    member: bool,
+    stranger: bool,
+) -> Result<(), &'static str> {
+    if stopping {
+        return Err("draining: the broker stops");
+    }
+    if disk_full {
+        return Err("disk full: appends are refused, reads are served");
+    }
+    if stranger {
+        return Err(
+            "wrong metadata store: what answers at cluster.store is another cluster's, empty, or older than what was seen of it; the log says which",
+        );
+    }
+    if !member {
+        return Err("no lease: the metadata store does not answer, others may take over");
+    }
+    Ok(())
+}
+
+/// The process that is asked about; none while it recovers.
+type Watched = Arc<RwLock<Option<Arc<dyn Told>>>>;
+
+/// The HTTP address of a process. Dropping it closes the address.
+pub struct Http {
+    local: SocketAddr,
+    watched: Watched,
+    ended: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Http {
+    /// Serves `/metrics`, `/livez` (also `/healthz`) and `/readyz` on `address`. Until
+    /// [`Http::recovered`] is called the process counts as live and not as ready.
+    ///
+    /// # Errors
+    /// [`BrokerError::Listen`].
+    pub async fn start(address: &str) -> Result<Self, BrokerError> {
+        let listener = listener::bind(address, "http.listen").await?;
+        let local = listener.local_addr().map_err(|error| BrokerError::Listen {
+            address: address.to_string(),
+            key: "http.listen",
+            error,
+        })?;
+        let watched = Watched::default();
+        let router = Router::new()
+            .route("/metrics", get(scrape))
+            .route("/livez", get(live))
+            .route("/healthz", get(live))
+            .route("/readyz", get(ready))
+            .with_state(watched.clone());
+        let (ended, mut end) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let end = async move {
+                let _ = end.wait_for(|end| *end).await;
+            };
+            if let Err(error) = axum::serve(listener, router)
+                .with_graceful_shutdown(end)
+                .await
+            {
+                tracing::error!(%error, "serving metrics ended");
+            }
+        });
+        Ok(Self {
+            local,
+            watched,
+            ended,
+            task,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// From now on requests are about this process.
+    pub fn recovered(&self, told: Arc<dyn Told>) {
+        *self.watched.write() = Some(told);
+    }
+
+    /// Stops listening and lets go of the process.
+    pub async fn end(self) {
+        self.watched.write().take();
+        self.ended.send_replace(true);
+        // A scrape that is under way is welcome to its answer, not to hold up the end.
+        let _ = timeout(LAST_REQUESTS, self.task).await;
+    }
+}
+
+async fn scrape(State(watched): State<Watched>) -> impl IntoResponse {
+    let text = tokio::task::spawn_blocking(move || {
+        let told = watched.read().clone();
+        match told {
+            Some(told) => told.metrics(),
+            None => metrics::render_recovering(),
+        }
+    });
     (
         [(
             header::CONTENT_TYPE,
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
         )],
-        text,
+        text.await.unwrap_or_default(),
     )
 }
 
-async fn ready(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    if *shared.stopping.borrow() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n");
+async fn live(State(watched): State<Watched>) -> (StatusCode, String) {
+    match watched.read().as_ref().map_or(Ok(()), |told| told.live()) {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(broken) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{broken}\n")),
     }
-    if shared
-        .env
-        .disk_full
-        .load(kera_log_segments::sync::Ordering::Relaxed)
-    {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "disk full: appends are refused, reads are served\n",
-        );
-    }
-    (StatusCode::OK, "ready\n")
 }
+
+async fn ready(State(watched): State<Watched>) -> (StatusCode, String) {
+    let watched = watched.read();
+    match watched
+        .as_ref()
+        .map_or(Err("recovering"), |told| told.ready())
+    {
+        Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -14,7 +14,7 @@ use kera_streamlet::{Job, Streamlet};
 use parking_lot::{Condvar, Mutex};
 
 use crate::catalog::Stream;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, retention_ms};
 use crate::error::BrokerError;
 use crate::start::Shared;
 
@@ -88,10 +88,14 @@ impl Maintenance {
     pub fn start(shared: Arc<Shared>, jobs: Arc<Jobs>) -> Result<Self, BrokerError> {
         let clock = Arc::new(Jobs::default());
         let mut threads = Vec::new();
-        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let spawn = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
+            let fallen = shared.fallen.clone();
             std::thread::Builder::new()
                 .name(name.into())
-                .spawn(body)
+                .spawn(move || {
+                    let _watch = fallen.watch(name);
+                    body();
+                })
                 .map_err(|error| BrokerError::System {
                     what: "starting a maintenance thread failed",
                     error,
@@ -210,7 +214,10 @@ impl Interval {
 
 fn each_streamlet(shared: &Shared, mut work: impl FnMut(&Arc<Streamlet>)) {
     for stream in shared.catalog.all() {
-        stream.streamlets.iter().for_each(&mut work);
+        stream
+            .streamlets
+            .iter()
+            .for_each(|streamlet| work(&streamlet));
     }
 }
 
@@ -282,13 +289,16 @@ fn watch_space(shared: &Arc<Shared>) {
 
 /// Rolls old groups, then trims what retention no longer keeps.
 fn retain(shared: &Arc<Shared>) {
-    let now = now_ms();
+    let (now, old) = (now_ms(), retention_ms());
     for stream in shared.catalog.all() {
         for streamlet in &stream.streamlets {
             streamlet.age_out(now);
         }
-        for (streamlet, lane, ordinal) in doomed(&stream, now) {
-            if let Err(error) = stream.streamlets[streamlet].trim(lane, ordinal) {
+        for (streamlet, lane, ordinal) in doomed(&stream, old) {
+            let Some(target) = stream.streamlets.get(streamlet) else {
+                continue;
+            };
+            if let Err(error) = target.trim(lane, ordinal) {
                 tracing::warn!(stream = stream.name(), streamlet, lane = lane.0, %error, "retention could not trim");
             }
         }

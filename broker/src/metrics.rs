@@ -1,15 +1,18 @@
 //! Metrics, in the text format that Prometheus scrapes.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kera_protocol::v1::GroupKind;
 use prometheus_client::encoding::text::encode;
 pub use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+pub(crate) use prometheus_client::metrics::family::Family;
+pub(crate) use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::cluster::{self, Backup, shortage};
+use crate::http::Told;
+use crate::process;
 use crate::start::Shared;
 
 /// Counters of the data path; gauges are read when scraped.
@@ -26,6 +29,8 @@ pub struct Metrics {
     pub append_seconds: Histogram,
     /// Bytes sent to readers.
     pub read_bytes: Counter,
+    /// Bytes of them that came from copies of groups whose streamlets other brokers own.
+    pub copy_read_bytes: Counter,
     /// Times an append waited for memory.
     pub memory_waits: Counter,
     /// Connections accepted.
@@ -45,6 +50,7 @@ impl Default for Metrics {
             append_errors: Counter::default(),
             append_seconds: Histogram::new(exponential_buckets(50e-6, 2.0, 18)),
             read_bytes: Counter::default(),
+            copy_read_bytes: Counter::default(),
             memory_waits: Counter::default(),
             connections_accepted: Counter::default(),
             protocol_errors: Counter::default(),
@@ -56,7 +62,7 @@ impl Default for Metrics {
 /// Names and values of a metric's labels.
 pub type Labels = Vec<(&'static str, String)>;
 
-fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+pub(crate) fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let gauge = Gauge::<i64>::default();
     gauge.set(value as i64);
     registry.register(name, help, gauge);
@@ -97,6 +103,11 @@ pub fn render(shared: &Shared) -> String {
         metrics.read_bytes.clone(),
     );
     registry.register(
+        "copy_read_bytes",
+        "Bytes of batches sent to readers from copies of groups whose streamlets other brokers own",
+        metrics.copy_read_bytes.clone(),
+    );
+    registry.register(
         "memory_waits",
         "Times an append waited for pool memory",
         metrics.memory_waits.clone(),
@@ -116,11 +127,24 @@ pub fn render(shared: &Shared) -> String {
         "Requests of Kafka clients, by API",
         metrics.kafka_requests.clone(),
     );
+    ready(&mut registry, shared.ready().is_ok());
     gauge(
         &mut registry,
         "connections",
         "Connections open",
         shared.connections.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "connections_limit",
+        "Connections that may be open",
+        u64::from(shared.config.server.max_connections),
+    );
+    gauge(
+        &mut registry,
+        "in_flight_limit_bytes",
+        "Bytes in flight at which sockets are not read any more",
+        shared.config.server.max_in_flight_bytes,
     );
     gauge(
         &mut registry,
@@ -166,13 +190,81 @@ pub fn render(shared: &Shared) -> String {
             total,
         );
     }
+    of_process(Some(shared.engine()), &mut registry);
     streams(shared, &mut registry);
     groups(shared, &mut registry);
+    if let Some(cluster) = &shared.cluster {
+        cluster::metrics::register(&mut registry, cluster);
+    }
+    if shared.directory.is_shared() {
+        cluster::metrics::register_members(&mut registry, shared);
+    }
+    if let Some(replicated) = &shared.replicated {
+        cluster::metrics::register_jobs(&mut registry, replicated);
+    }
+    cluster::changes::register(&mut registry, shared);
+    text(&registry)
+}
+
+/// What a scrape sees while the broker recovers.
+pub fn render_recovering() -> String {
+    let mut registry = Registry::with_prefix("kera");
+    ready(&mut registry, false);
+    text(&registry)
+}
+
+/// What a process that only keeps copies has to say.
+pub fn render_backup(backup: &Backup, is_ready: bool) -> String {
+    let mut registry = Registry::with_prefix("kera");
+    ready(&mut registry, is_ready);
+    of_process(None, &mut registry);
+    cluster::metrics::register_backup(&mut registry, backup);
+    text(&registry)
+}
+
+fn ready(registry: &mut Registry, ready: bool) {
+    let help = "1 while the process does what it is there for";
+    gauge(registry, "ready", help, u64::from(ready));
+}
+
+fn text(registry: &Registry) -> String {
     let mut out = String::new();
-    if encode(&mut out, &registry).is_err() {
+    if encode(&mut out, registry).is_err() {
         tracing::error!("metrics could not be encoded");
     }
     out
+}
+
+/// The program, and what the system says about its process.
+fn of_process(engine: Option<&str>, registry: &mut Registry) {
+    let info = Family::<Labels, Gauge>::default();
+    info.get_or_create(&vec![
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("engine", engine.unwrap_or_default().to_owned()),
+    ])
+    .set(1);
+    registry.register(
+        "info",
+        "1; the labels say the version and the I/O engine",
+        info,
+    );
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(process::cpu_time().as_secs_f64());
+    registry.register("cpu_seconds", "CPU time used", cpu);
+    if let Some(bytes) = process::resident_bytes() {
+        gauge(registry, "resident_bytes", "Memory held", bytes);
+    }
+    if let Some(files) = process::open_files() {
+        gauge(registry, "open_files", "Files and sockets open", files);
+    }
+    if let Some(limit) = process::open_files_limit() {
+        gauge(
+            registry,
+            "open_files_limit",
+            "Files and sockets that may be open",
+            limit,
+        );
+    }
 }
 
 fn disk_full(shared: &Shared) -> bool {
@@ -187,6 +279,8 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     let bytes = Family::<Labels, Gauge>::default();
     let groups = Family::<Labels, Gauge>::default();
     let lag = Family::<Labels, Gauge>::default();
+    let short = Family::<Labels, Gauge>::default();
+    let waiting = Family::<Labels, Gauge>::default();
     for stream in shared.catalog.all() {
         let labels: Labels = vec![("stream", stream.name())];
         let (mut held, mut size, mut count, mut behind) = (0, 0, 0, 0);
@@ -200,6 +294,20 @@ fn streams(shared: &Shared, registry: &mut Registry) {
         bytes.get_or_create(&labels).set(size as i64);
         groups.get_or_create(&labels).set(count as i64);
         lag.get_or_create(&labels).set(behind as i64);
+        if !stream.record.load().config.is_replicated() {
+            continue;
+        }
+        match shortage::as_counted(shared, &stream) {
+            Ok(Some(groups)) => {
+                short.get_or_create(&labels).set(groups as i64);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(stream = stream.name(), %error, "its copies could not be counted");
+            }
+        }
+        let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        waiting.get_or_create(&labels).set(unserved.count() as i64);
     }
     registry.register("stream_records", "Records readable", records);
     registry.register("stream_bytes", "Bytes stored", bytes);
@@ -209,6 +317,18 @@ fn streams(shared: &Shared, registry: &mut Registry) {
         "Records appended and not yet durable",
         lag,
     );
+    if shared.replicated.is_some() {
+        registry.register(
+            "stream_under_replicated_groups",
+            "Groups recorded to have fewer copies than their stream's replicas",
+            short,
+        );
+        registry.register(
+            "stream_unrecovered_streamlets",
+            "Streamlets that wait for their copies and serve nothing",
+            waiting,
+        );
+    }
 }
 
 fn groups(shared: &Shared, registry: &mut Registry) {

@@ -1,7 +1,7 @@
 //! Records groups in the metadata store: every change a transaction on the streamlet's epoch and
 //! the record's revision.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kera_log_segments::pump::Incarnation;
@@ -16,6 +16,8 @@ use uuid::Uuid;
 
 /// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
 const RESERVED_GROUPS: u64 = 1024;
+/// Most changes of one transaction.
+const CHANGES_PER_TRANSACTION: usize = 4096;
 
 /// A [`GroupRecorder`] over the metadata store. Changes of one group are submitted one after the
 /// other: a later one waits until the revision that the earlier one brings is known.
@@ -29,10 +31,46 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    groups: HashMap<GroupKey, Known>,
+    groups: BTreeMap<GroupKey, Known>,
     /// Groups with a change on its way, and what waits behind it.
     busy: HashMap<GroupKey, VecDeque<Waiting>>,
     streamlets: HashMap<(StreamId, StreamletId), StreamletRecord>,
+}
+
+impl State {
+    /// Learns of the groups in `image` that are of a known streamlet.
+    fn know(&mut self, image: &Image) {
+        for group in &image.groups {
+            if !self
+                .streamlets
+                .contains_key(&(group.stream, group.streamlet))
+            {
+                continue;
+            }
+            // Only groups still to be closed are needed whole.
+            let record = (group.state != GroupState::Closed).then(|| Box::new(group.clone()));
+            let known = Known {
+                revision: group.revision,
+                record,
+                uncertain: false,
+            };
+            self.groups.insert(group.key(), known);
+        }
+    }
+
+    fn forget(&mut self, (stream, streamlet): (StreamId, StreamletId)) {
+        let at = |group| GroupKey {
+            stream,
+            streamlet,
+            group: GroupId(group),
+        };
+        let of = self.groups.range(at(0)..=at(u64::MAX));
+        let of: Vec<_> = of.map(|(key, _)| *key).collect();
+        for key in of {
+            self.groups.remove(&key);
+        }
+        self.streamlets.remove(&(stream, streamlet));
+    }
 }
 
 struct Waiting {
@@ -57,26 +95,14 @@ impl StoreRecorder {
         image: &Image,
         streamlets: &[StreamletRecord],
     ) -> Self {
-        let groups = image.groups.iter().map(|g| {
-            // Only groups still to be closed are needed whole.
-            let record = (g.state != GroupState::Closed).then(|| Box::new(g.clone()));
-            (
-                g.key(),
-                Known {
-                    revision: g.revision,
-                    record,
-                    uncertain: false,
-                },
-            )
-        });
-        let state = State {
-            groups: groups.collect(),
-            busy: HashMap::new(),
+        let mut state = State {
             streamlets: streamlets
                 .iter()
                 .map(|s| ((s.stream, s.streamlet), s.clone()))
                 .collect(),
+            ..State::default()
         };
+        state.know(image);
         let copy = CopyRecord {
             broker,
             store_id: Uuid::from_bytes(incarnation.store_id),
@@ -99,6 +125,38 @@ impl StoreRecorder {
         );
     }
 
+    /// Learns what is recorded of a streamlet that this broker has taken over: all of `image`.
+    pub fn adopt(&self, image: &Image) {
+        let mut state = self.0.state.lock();
+        for streamlet in &image.streamlets {
+            let id = (streamlet.stream, streamlet.streamlet);
+            state.forget(id);
+            state.streamlets.insert(id, streamlet.clone());
+        }
+        state.know(image);
+    }
+
+    /// Forgets a streamlet that another broker owns.
+    pub fn forget_streamlet(&self, stream: StreamId, streamlet: StreamletId) {
+        self.0.state.lock().forget((stream, streamlet));
+    }
+
+    /// Learns that others have written a group's record, which has this revision now, or deleted it.
+    pub fn learned(&self, group: GroupKey, revision: Option<u64>) {
+        let mut state = self.0.state.lock();
+        match revision {
+            Some(revision) => {
+                let known = Known {
+                    revision,
+                    record: None,
+                    uncertain: false,
+                };
+                state.groups.insert(group, known);
+            }
+            None => drop(state.groups.remove(&group)),
+        }
+    }
+
     /// Forgets a deleted stream.
     pub fn forget_stream(&self, stream: StreamId) {
         let mut state = self.0.state.lock();
@@ -108,6 +166,23 @@ impl StoreRecorder {
 }
 
 impl Inner {
+    /// Submits `changes` in their order, in as few transactions as the store allows, each once the one
+    /// before is durable: what a later change relies on comes first.
+    fn submit_all(self: &Arc<Self>, epoch: Epoch, mut changes: Vec<GroupChange>, done: Done) {
+        // Each is a comparison and a write; the streamlet's are beside them.
+        let most = (self.store.max_operations() / 2).clamp(1, CHANGES_PER_TRANSACTION);
+        if changes.len() <= most {
+            return self.submit(epoch, changes, done);
+        }
+        let rest = changes.split_off(most);
+        let this = self.clone();
+        let next: Done = Box::new(move |outcome| match outcome {
+            Ok(()) => this.submit_all(epoch, rest, done),
+            Err(error) => done(Err(error)),
+        });
+        self.submit(epoch, changes, next);
+    }
+
     /// Submits `changes`, or has them wait behind an earlier change of one of their groups.
     fn submit(self: &Arc<Self>, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
         let keys = keys_of(&changes);
@@ -407,6 +482,6 @@ fn keys_of(changes: &[GroupChange]) -> Vec<GroupKey> {
 
 impl GroupRecorder for StoreRecorder {
     fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
-        self.0.submit(epoch, changes, done);
+        self.0.submit_all(epoch, changes, done);
     }
 }

@@ -4,23 +4,36 @@
 //! DATA_DIR/
 //!   LOCK          locked while a broker runs; holds its process id
 //!   STORE         format version and the random store id, made when the directory was created empty
-//!   metadata.redb the metadata store
+//!   metadata.redb the metadata store of a broker that shares none
+//!   CLUSTER       the cluster of a broker that shares a store
+//!   REVISION      how far the broker has read that store
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
+//!   unknown/<stream uuid> files of streams that an older state of that store did not know
+//!   forget/<stream uuid>  deleted streams that not every backup has heard of
 //! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use kera_log_segments::pump::Incarnation;
 use kera_protocol::ids::StreamId;
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use uuid::Uuid;
 
 use crate::error::BrokerError;
 
 const STORE_FORMAT: u32 = 1;
 const STORE_HEADER: &str = "kera store";
+/// Names the cluster whose store holds the records.
+const CLUSTER: &str = "CLUSTER";
+const CLUSTER_HEADER: &str = "kera cluster";
+/// Names a revision that the cluster's store has been at.
+const REVISION: &str = "REVISION";
+const REVISION_HEADER: &str = "kera revision";
 /// How often a lock is tried whose holder is ending, and the pause between.
 const LOCK_ATTEMPTS: usize = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -30,6 +43,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub struct StoreDir {
     path: PathBuf,
     incarnation: Incarnation,
+    /// What is kept in the file; held while it is written.
+    revision: Mutex<u64>,
     _lock: File,
 }
 
@@ -62,6 +77,7 @@ impl StoreDir {
         Ok(Self {
             path: path.to_path_buf(),
             incarnation,
+            revision: Mutex::new(read_revision(path).map_err(fail)?),
             _lock: lock,
         })
     }
@@ -76,6 +92,75 @@ impl StoreDir {
         self.incarnation
     }
 
+    /// Makes it the directory of a broker of `cluster`, whose records are in a store that brokers share.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`] if it is that of a broker that works alone or of another cluster, or
+    /// cannot be written.
+    pub fn belongs_to(&self, cluster: Uuid) -> Result<(), BrokerError> {
+        match self.cluster()? {
+            Some(found) if found == cluster => Ok(()),
+            Some(found) => Err(self.unfit(format!(
+                "it belongs to a broker of cluster {found}, and cluster.store is that of cluster {cluster}; name the store of that cluster, or choose another --data-dir"
+            ))),
+            None if self.metadata().exists() => Err(self.unfit(
+                "it belongs to a broker that works alone; start that without --cluster, or choose another --data-dir for this one"
+                    .into(),
+            )),
+            None => {
+                write_whole(&self.path, CLUSTER, &format!("{CLUSTER_HEADER} {cluster}\n"))
+                    .map_err(|e| self.unfit(format!("it cannot be written: {e}")))
+            }
+        }
+    }
+
+    /// Refuses a directory whose records are in a store that brokers share.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`].
+    pub fn works_alone(&self) -> Result<(), BrokerError> {
+        match self.cluster()? {
+            None => Ok(()),
+            Some(found) => Err(self.unfit(format!(
+                "it belongs to a broker of cluster {found}; name that cluster's store with --cluster, or choose another --data-dir"
+            ))),
+        }
+    }
+
+    /// The highest revision that the cluster's store is known to have been at; 0 if none is.
+    pub fn revision(&self) -> u64 {
+        *self.revision.lock()
+    }
+
+    /// Remembers that the cluster's store has been at `revision`, if that is higher than what is
+    /// remembered. Waits for the disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_revision(&self, revision: u64) -> std::io::Result<()> {
+        let mut kept = self.revision.lock();
+        if revision > *kept {
+            write_whole(
+                &self.path,
+                REVISION,
+                &format!("{REVISION_HEADER} {revision}\n"),
+            )?;
+            *kept = revision;
+        }
+        Ok(())
+    }
+
+    fn unfit(&self, reason: String) -> BrokerError {
+        BrokerError::DataDir {
+            path: self.path.clone(),
+            reason,
+        }
+    }
+
+    fn cluster(&self) -> Result<Option<Uuid>, BrokerError> {
+        cluster_of(&self.path).map_err(|reason| self.unfit(reason))
+    }
+
     /// The metadata store's file.
     pub fn metadata(&self) -> PathBuf {
         self.path.join("metadata.redb")
@@ -86,6 +171,11 @@ impl StoreDir {
         self.path.join("streams")
     }
 
+    /// Where the directories of streams are set aside of which it is not known whether they exist.
+    pub fn unknown(&self) -> PathBuf {
+        self.path.join("unknown")
+    }
+
     /// Free and total bytes of its file system.
     ///
     /// # Errors
@@ -93,6 +183,34 @@ impl StoreDir {
     pub fn space(&self) -> std::io::Result<(u64, u64)> {
         let stat = rustix::fs::statvfs(&self.path)?;
         Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+    }
+}
+
+/// The cluster that a data directory belongs to, if it belongs to one.
+///
+/// # Errors
+/// Why that cannot be told, for people.
+pub(crate) fn cluster_of(path: &Path) -> Result<Option<Uuid>, String> {
+    read_named(path, CLUSTER, CLUSTER_HEADER)
+}
+
+fn read_revision(path: &Path) -> Result<u64, String> {
+    Ok(read_named(path, REVISION, REVISION_HEADER)?.unwrap_or(0))
+}
+
+/// What stands behind `header` in a file of one line, if there is one.
+fn read_named<T: FromStr>(path: &Path, name: &str, header: &str) -> Result<Option<T>, String> {
+    let text = match fs::read_to_string(path.join(name)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("{name} cannot be read: {error}")),
+    };
+    let value = text.strip_prefix(header);
+    match value.and_then(|value| value.trim().parse().ok()) {
+        Some(value) => Ok(Some(value)),
+        None => Err(format!(
+            "its file {name} is damaged; restore it from a backup of the directory"
+        )),
     }
 }
 
@@ -111,35 +229,50 @@ fn lock(path: &Path) -> Result<File, BrokerError> {
         .truncate(false)
         .open(&name)
         .map_err(fail)?;
-    let mut attempts = 0;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut pid = String::new();
-                file.seek(SeekFrom::Start(0)).map_err(fail)?;
-                let _ = file.read_to_string(&mut pid);
-                let pid = pid.trim();
-                if attempts == LOCK_ATTEMPTS || !is_ending(pid) {
-                    return Err(BrokerError::InUse {
-                        path: path.to_path_buf(),
-                        pid: pid.to_string(),
-                    });
-                }
-                attempts += 1;
-                std::thread::park_timeout(LOCK_PAUSE);
-            }
-            Err(error) => return Err(fail(error.into())),
+    let take = || match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let mut pid = String::new();
+            let mut reader = &file;
+            reader.seek(SeekFrom::Start(0)).map_err(fail)?;
+            let _ = reader.read_to_string(&mut pid);
+            Err(BrokerError::InUse {
+                path: path.to_path_buf(),
+                pid: pid.trim().to_string(),
+            })
         }
-    }
+        Err(error) => Err(fail(error.into())),
+    };
+    let may_end = |error: &BrokerError| match error {
+        BrokerError::InUse { pid, .. } => is_ending(pid),
+        _ => false,
+    };
+    outlasting(take, may_end)?;
     file.set_len(0).map_err(fail)?;
     writeln!(file, "{}", std::process::id()).map_err(fail)?;
     Ok(file)
 }
 
+/// Takes a lock, again and again for a while where `may_end` says that whoever has it is ending. Blocks.
+pub(crate) fn outlasting<T, E>(
+    mut take: impl FnMut() -> Result<T, E>,
+    may_end: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    for _ in 0..LOCK_ATTEMPTS {
+        match take() {
+            Err(error) if may_end(&error) => std::thread::park_timeout(LOCK_PAUSE),
+            taken => return taken,
+        }
+    }
+    take()
+}
+
 /// True if the process has been killed but the system has not yet taken back all it held, as right
-/// after a SIGKILL.
+/// after a SIGKILL, or is this one, whose earlier broker's last tasks are about to be dropped.
 fn is_ending(pid: &str) -> bool {
+    if pid.parse() == Ok(std::process::id()) {
+        return true;
+    }
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
         return true;
     };
@@ -193,15 +326,20 @@ fn refuse_foreign(path: &Path) -> Result<(), String> {
 }
 
 fn create_store(path: &Path) -> std::io::Result<[u8; 16]> {
-    // Written aside, synced and renamed: a crash leaves either no store or a whole one.
     let id = StreamId::random();
-    let aside = path.join("STORE.new");
-    let mut file = File::create(&aside)?;
-    writeln!(file, "{STORE_HEADER} {STORE_FORMAT} {id}")?;
-    file.sync_all()?;
-    fs::rename(&aside, path.join("STORE"))?;
-    File::open(path)?.sync_all()?;
+    let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
+    write_whole(path, "STORE", &text)?;
     Ok(*id.as_bytes())
+}
+
+/// Written aside, synced and renamed: a crash leaves either no file or a whole one.
+fn write_whole(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let aside = dir.join(format!("{name}.new"));
+    let mut file = File::create(&aside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&aside, dir.join(name))?;
+    File::open(dir)?.sync_all()
 }
 
 /// The machine's boot; a random one where the system does not tell, so that nothing unsynced is
@@ -234,6 +372,45 @@ mod tests {
             .expect_err("is in use")
             .to_string();
         assert!(error.contains(&std::process::id().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_directory_keeps_to_its_cluster() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = StoreDir::open(dir.path()).expect("opens");
+        assert!(store.works_alone().is_ok());
+        let cluster = Uuid::new_v4();
+        for _ in 0..2 {
+            assert!(store.belongs_to(cluster).is_ok());
+        }
+        let other = store.belongs_to(Uuid::new_v4()).expect_err("another's");
+        assert!(other.to_string().contains(&cluster.to_string()), "{other}");
+        let alone = store.works_alone().expect_err("it is a cluster's");
+        assert!(alone.to_string().contains("--cluster"), "{alone}");
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = StoreDir::open(dir.path()).expect("opens");
+        fs::write(store.metadata(), b"").expect("writes");
+        let alone = store.belongs_to(cluster).expect_err("it has a store");
+        assert!(alone.to_string().contains("works alone"), "{alone}");
+    }
+
+    #[test]
+    fn a_directory_remembers_how_far_the_store_was_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = StoreDir::open(dir.path()).expect("opens");
+        assert_eq!(store.revision(), 0);
+        for revision in [7, 9, 8] {
+            store.keep_revision(revision).expect("it is written");
+        }
+        assert_eq!(store.revision(), 9);
+        drop(store);
+        let again = StoreDir::open(dir.path()).expect("opens again");
+        assert_eq!(again.revision(), 9);
+        drop(again);
+        fs::write(dir.path().join(REVISION), "kera revision x").expect("writes");
+        let error = StoreDir::open(dir.path()).expect_err("damaged").to_string();
+        assert!(error.contains("REVISION is damaged"), "{error}");
     }
 
     #[test]

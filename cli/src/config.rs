@@ -77,7 +77,11 @@ impl Args for ConfigArgs {
             let mut arg = Arg::new(key.name)
                 .long(flag.as_str())
                 .value_name(placeholder(key))
-                .action(ArgAction::Set)
+                .action(if is_list(key) {
+                    ArgAction::Append
+                } else {
+                    ArgAction::Set
+                })
                 .help(help)
                 .long_help(format!(
                     "{doc}\n\n{}{} [default: {}] [env: {}]",
@@ -94,8 +98,11 @@ impl Args for ConfigArgs {
                     key.env(),
                 ))
                 .help_heading(HEADING);
-            if key.name == "server.listen" {
-                arg = arg.visible_alias("listen");
+            if let Some(short) = key.short_flag() {
+                arg = arg.visible_alias(short);
+            }
+            if key.form.starts_with("`true`") {
+                arg = arg.num_args(0..=1).default_missing_value("true");
             }
             command = command.arg(arg);
         }
@@ -107,6 +114,11 @@ impl Args for ConfigArgs {
     }
 }
 
+/// A list may also be given one by one: `--peers A --peers B` is `--peers A,B`.
+fn is_list(key: &Key) -> bool {
+    key.form.contains("several with commas")
+}
+
 fn placeholder(key: &Key) -> &'static str {
     match key.form.split([',', ';', ' ']).next() {
         Some("size") => "SIZE",
@@ -115,6 +127,8 @@ fn placeholder(key: &Key) -> &'static str {
         Some("directory") => "DIR",
         Some("`host:port`") => "HOST:PORT",
         Some("`true`") => "BOOL",
+        Some("name") => "NAME",
+        Some("`id@host:port`") => "ID@HOST:PORT",
         _ => "VALUE",
     }
 }
@@ -131,8 +145,11 @@ impl FromArgMatches for ConfigArgs {
         self.flags = KEYS
             .iter()
             .filter_map(|key| {
-                let text = matches.get_one::<String>(key.name)?;
-                Some((key.name.to_owned(), text.clone()))
+                let given: Vec<&str> = matches
+                    .get_many::<String>(key.name)?
+                    .map(String::as_str)
+                    .collect();
+                Some((key.name.to_owned(), given.join(",")))
             })
             .collect();
         Ok(())
@@ -215,4 +232,25 @@ fn print(args: &PrintArgs) -> Outcome {
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(arguments: &[&str]) -> Result<Vec<(String, String)>, clap::Error> {
+        let command = ConfigArgs::augment_args(Command::new("serve"));
+        let matches = command.try_get_matches_from(arguments)?;
+        Ok(ConfigArgs::from_arg_matches(&matches)?.flags)
+    }
+
+    #[test]
+    fn lists_may_be_given_one_by_one_and_other_keys_only_once() {
+        let (first, second) = ("2@127.0.0.1:1", "3@127.0.0.1:2,4@127.0.0.1:3");
+        let given = flags(&["serve", "--peers", first, "--peers", second]).unwrap();
+        let expected = ("cluster.peers".to_owned(), format!("{first},{second}"));
+        assert_eq!(given, [expected]);
+        let twice = flags(&["serve", "--listen", "a:1", "--listen", "a:2"]);
+        assert!(twice.is_err());
+    }
 }

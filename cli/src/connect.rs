@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use kera_protocol::error::ErrorCode;
+use kera_rpc::v1::backups_client::BackupsClient;
+use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::streams_client::StreamsClient;
+use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -14,20 +17,22 @@ use crate::parse;
 
 /// How long a broker may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long a command tries calls again that may succeed later.
+const RETRY_WITHIN: Duration = Duration::from_secs(10);
 /// The largest answer accepted from a broker: descriptions of streams with many lanes are long.
 const LARGEST_ANSWER: usize = 256 << 20;
 
 /// Which broker a client command talks to.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectArgs {
-    /// A broker's address.
+    /// A broker's address, or those of several separated by commas: any of them will do.
     #[arg(
         long,
         short = 'b',
-        value_name = "HOST:PORT",
+        value_name = "HOST:PORT[,...]",
         env = "KERA_BOOTSTRAP",
         default_value = "127.0.0.1:7600",
-        value_parser = parse::address
+        value_parser = parse::addresses
     )]
     pub bootstrap: String,
 }
@@ -39,28 +44,67 @@ pub struct Control {
     pub streams: StreamsClient<Channel>,
     /// Consumer groups.
     pub consumers: ConsumersClient<Channel>,
+    /// The cluster that the broker belongs to.
+    pub clusters: ClustersClient<Channel>,
+    /// Copies, at the address where a broker listens for others.
+    pub backups: BackupsClient<Channel>,
+    /// The address that answered.
+    pub address: String,
 }
 
 impl ConnectArgs {
-    /// Connects for control calls.
+    /// Connects for control calls, to the first broker that answers.
     pub async fn control(&self) -> Result<Control, Failure> {
         control(&self.bootstrap).await
     }
+
+    /// A client that goes on with another broker when one is lost, and finds coordinators of groups.
+    pub fn client(&self) -> Result<Client, Failure> {
+        let options = ClientOptions {
+            retry: RetryPolicy::within(RETRY_WITHIN),
+            ..ClientOptions::default()
+        };
+        Client::new(&self.bootstrap, options).map_err(failed)
+    }
 }
 
-/// Connects to a broker for control calls.
+/// What a failed call of a [`Client`] says to people.
+pub fn failed(error: RpcError) -> Failure {
+    match error {
+        RpcError::Connection(error) => {
+            Failure::message(format!("{error}; try again when it is back"))
+        }
+        other => Failure::message(other.to_string()),
+    }
+}
+
+/// Connects for control calls to the first broker of a list that answers.
 pub async fn control(bootstrap: &str) -> Result<Control, Failure> {
-    let endpoint = Endpoint::from_shared(format!("http://{bootstrap}"))
-        .map_err(|error| Failure::Usage(format!("`{bootstrap}` is not an address: {error}")))?
+    let mut first = None;
+    for address in bootstrap.split(',') {
+        match connect(address).await {
+            Ok(control) => return Ok(control),
+            Err(failure) => first = first.or(Some(failure)),
+        }
+    }
+    Err(first.unwrap_or_else(|| Failure::Usage("no broker's address is given".to_owned())))
+}
+
+async fn connect(address: &str) -> Result<Control, Failure> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
     let channel = endpoint
         .connect()
         .await
-        .map_err(|error| unreachable_broker(bootstrap, &error))?;
+        .map_err(|error| unreachable_broker(address, &error))?;
     Ok(Control {
+        address: address.to_owned(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
-        consumers: ConsumersClient::new(channel).max_decoding_message_size(LARGEST_ANSWER),
+        consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        backups: BackupsClient::new(channel),
     })
 }
 

@@ -23,6 +23,14 @@ impl Failure {
         Failure::Failed(anyhow::anyhow!("{text}"))
     }
 
+    /// What went wrong, in one line.
+    pub fn text(&self) -> String {
+        match self {
+            Failure::Usage(text) => text.lines().collect::<Vec<_>>().join("; "),
+            Failure::Failed(error) => chain(error),
+        }
+    }
+
     /// Says what went wrong on standard error.
     pub fn report(self) -> ExitCode {
         match self {

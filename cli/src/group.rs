@@ -3,17 +3,22 @@
 mod view;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use kera_protocol::v1;
+use kera_rpc::Client;
 
 use view::{DescriptionView, LaneView, PartitionView, SummaryView};
 
-use crate::connect::{ConnectArgs, refused};
-use crate::failure::Outcome;
+use crate::connect::{ConnectArgs, failed, refused};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Table, count, print_json};
 use crate::parse::Start;
 use crate::stream::confirm;
+
+/// How long a group's coordinator is given before it is looked up anew.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `kera group ...`
 #[derive(Debug, Subcommand)]
@@ -113,11 +118,17 @@ pub async fn run(command: GroupCommand) -> Outcome {
     }
 }
 
+/// A client for calls about one group. The first contact says clearly when nobody is there.
+async fn reach(connect: &ConnectArgs) -> Result<Client, Failure> {
+    connect.control().await?;
+    connect.client()
+}
+
 async fn list(args: ListArgs) -> Outcome {
     let mut control = args.connect.control().await?;
     let answer = control
         .consumers
-        .list_groups(v1::ListGroupsRequest {})
+        .list_groups(v1::ListGroupsRequest::default())
         .await
         .map_err(|s| refused(&s))?;
     let views: Vec<SummaryView> = answer
@@ -150,16 +161,17 @@ async fn list(args: ListArgs) -> Outcome {
 }
 
 async fn describe(args: DescribeArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
-    let request = v1::DescribeGroupRequest {
-        group: args.group.clone(),
-    };
-    let answer = control
-        .consumers
-        .describe_group(request)
+    let client = reach(&args.connect).await?;
+    let answer = client
+        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
+            let group = args.group.clone();
+            async move {
+                stub.describe_group(v1::DescribeGroupRequest { group })
+                    .await
+            }
+        })
         .await
-        .map_err(|s| refused(&s))?;
-    let answer = answer.into_inner();
+        .map_err(failed)?;
     let view = DescriptionView::new(&answer);
     if args.output.json {
         print_json(&view)?;
@@ -184,21 +196,22 @@ async fn describe(args: DescribeArgs) -> Outcome {
 }
 
 async fn reset(args: ResetArgs) -> Outcome {
-    let mut control = args.connect.control().await?;
+    let client = reach(&args.connect).await?;
     let request = v1::ResetGroupRequest {
-        group: args.group,
+        group: args.group.clone(),
         to: Some(args.to.into()),
         streamlet: args.streamlet,
         lane: args.lane,
         stream: args.stream,
         partition: args.partition,
     };
-    let answer = control
-        .consumers
-        .reset_group(request)
+    let answer = client
+        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
+            let request = request.clone();
+            async move { stub.reset_group(request).await }
+        })
         .await
-        .map_err(|s| refused(&s))?;
-    let answer = answer.into_inner();
+        .map_err(failed)?;
     let lanes: Vec<LaneView> = answer.lanes.iter().map(LaneView::new).collect();
     let partitions = answer.partitions.iter();
     let partitions: Vec<PartitionView> = partitions.map(PartitionView::new).collect();
@@ -213,15 +226,14 @@ async fn reset(args: ResetArgs) -> Outcome {
 
 async fn delete(args: DeleteArgs) -> Outcome {
     confirm(&args.group, "consumer group and its progress", args.yes)?;
-    let mut control = args.connect.control().await?;
-    let request = v1::DeleteGroupRequest {
-        group: args.group.clone(),
-    };
-    control
-        .consumers
-        .delete_group(request)
+    let client = reach(&args.connect).await?;
+    client
+        .group_call(&args.group, ANSWER_WITHIN, |mut stub| {
+            let group = args.group.clone();
+            async move { stub.delete_group(v1::DeleteGroupRequest { group }).await }
+        })
         .await
-        .map_err(|s| refused(&s))?;
+        .map_err(failed)?;
     let mut out = Out::stdout();
     out.line(format_args!("deleted: group {}", args.group))?;
     out.flush()?;

@@ -1,8 +1,10 @@
 //! `kera`: the broker, its clients and its tools in one binary.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod bench;
 mod broker;
+mod cluster;
 mod completions;
 mod config;
 mod connect;
@@ -10,6 +12,7 @@ mod consume;
 mod demo;
 mod failure;
 mod group;
+mod notify;
 mod output;
 mod parse;
 mod produce;
@@ -50,6 +53,8 @@ struct Cli {
 enum Command {
     /// Run a broker.
     Serve(serve::ServeArgs),
+    /// Keep copies for brokers, and nothing else.
+    Backup(backup::BackupArgs),
     /// Create, list, describe, change and delete streams.
     #[command(subcommand)]
     Stream(stream::StreamCommand),
@@ -66,9 +71,12 @@ enum Command {
     /// Measure throughput and latency.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
-    /// Ask a broker about itself.
+    /// Ask a broker about itself, or have it leave.
     #[command(subcommand)]
     Broker(broker::BrokerCommand),
+    /// Prepare, show and balance brokers that share a metadata store.
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Check and print configurations.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -82,6 +90,7 @@ impl Command {
     fn run(self) -> Outcome {
         match self {
             Command::Serve(args) => serve::run(&args),
+            Command::Backup(args) => backup::run(&args),
             Command::Stream(command) => runtime(stream::run(command)),
             Command::Produce(args) => runtime(produce::run(args)),
             Command::Consume(args) => runtime(consume::run(args)),
@@ -89,6 +98,7 @@ impl Command {
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
             Command::Broker(command) => runtime(broker::run(command)),
+            Command::Cluster(command) => runtime(cluster::run(command)),
             Command::Config(command) => config::run(&command),
             Command::Demo(args) => runtime(demo::run(args)),
             Command::Completions(args) => completions::run::<Cli>(&args),

@@ -6,13 +6,14 @@ use std::str::FromStr;
 
 use clap::Args;
 use kera_broker::Broker;
-use kera_broker::config::{LogConfig, LogFormat, volatile_filesystem};
+use kera_broker::config::{BrokerConfig, LogConfig, LogFormat, volatile_filesystem};
 use kera_kafka_shim::Listeners;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::ConfigArgs;
 use crate::failure::{Failure, Outcome};
+use crate::notify::Notify;
 use crate::output::Out;
 
 /// Arguments of `kera serve`.
@@ -23,12 +24,17 @@ use crate::output::Out;
   kera serve --config kera.toml --memory-pool 4GiB
   kera serve --kafka-listen 127.0.0.1:9092
   kera serve --kafka-listen 0.0.0.0:9092 --kafka-advertise broker1:9092
+  kera serve --cluster etcd://127.0.0.1:2379 --broker-id 1 --rack a
+  kera serve --broker-id 1 --replication-listen 10.0.0.1:7601 --peers 2@10.0.0.2:7601,3@10.0.0.3:7601
   KERA_LOG_LEVEL=debug kera serve
 
 The addresses and the data directory are printed once the broker serves. Kafka's clients have addresses of their own, \
-none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. SIGTERM or SIGINT stops it: requests in flight \
+none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. Brokers \
+that name one store with --cluster form one system: clients may ask any of them, and what one owned goes to others when it is \
+gone; `kera cluster init` prepares the store. A broker with a number and no store keeps copies for its peers, and may have \
+copies of its streams there. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
-survive that too.")]
+survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
 pub struct ServeArgs {
     #[command(flatten)]
     config: ConfigArgs,
@@ -44,12 +50,9 @@ pub fn run(args: &ServeArgs) -> Outcome {
     }
     warn_if_volatile(&config.data_dir);
     raise_open_files();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.enable_all().thread_name("kera");
-    if config.runtime.threads > 0 {
-        runtime.worker_threads(config.runtime.threads as usize);
-    }
-    let runtime = runtime.build()?;
+    let notify = Notify::from_environment();
+    notify.status("recovering");
+    let runtime = runtime_of(&config)?;
     let data_dir = config.data_dir.clone();
     runtime.block_on(async {
         // Before anything can be interrupted half-way.
@@ -64,10 +67,12 @@ pub fn run(args: &ServeArgs) -> Outcome {
             }
         };
         announce(&broker, &kafka, &data_dir)?;
+        notify.ready(&format!("serving on {}", broker.local_addr()));
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: draining"),
             _ = interrupt.recv() => tracing::info!("SIGINT: draining"),
         }
+        notify.stopping();
         tokio::select! {
             () = broker.shutdown() => {
                 tracing::info!("stopped");
@@ -79,7 +84,18 @@ pub fn run(args: &ServeArgs) -> Outcome {
     })
 }
 
-fn stopped_hard() -> Failure {
+/// The runtime that `config` asks for.
+pub fn runtime_of(config: &BrokerConfig) -> std::io::Result<tokio::runtime::Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.enable_all().thread_name("kera");
+    if config.runtime.threads > 0 {
+        runtime.worker_threads(config.runtime.threads as usize);
+    }
+    runtime.build()
+}
+
+/// A second signal came.
+pub fn stopped_hard() -> Failure {
     Failure::message(
         "stopped by a second signal before everything was synced; the next start recovers what was written",
     )
@@ -92,13 +108,20 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
         out.line(format_args!("Kafka clients on {address}"))?;
     }
     out.line(format_args!("data in {}", data_dir.display()))?;
+    if let Some(cluster) = &broker.shared().cluster {
+        let address = cluster.backup.local_addr();
+        out.line(format_args!(
+            "keeping copies for other brokers on {address}"
+        ))?;
+    }
     if let Some(address) = broker.http_addr() {
         out.line(format_args!("metrics on http://{address}/metrics"))?;
     }
     out.flush()
 }
 
-fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
+/// Lines of the log, as configured, on standard error.
+pub fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
     let filter = EnvFilter::from_str(&log.level)
         .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
     let builder = tracing_subscriber::fmt()
@@ -122,7 +145,7 @@ fn warn_if_volatile(data_dir: &Path) {
 }
 
 /// Each group and each connection holds a file open: takes as many as the system grants.
-fn raise_open_files() {
+pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

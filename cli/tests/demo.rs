@@ -6,13 +6,14 @@ use std::fs;
 
 use kera_broker::config::volatile_filesystem;
 
+use common::command::finish_within;
 use common::machine::skip;
-use common::{Finished, finish, home, kera};
+use common::{Finished, PATIENCE, home, kera};
 
 fn demo(words: &[&str]) -> Finished {
     let mut command = kera();
     command.arg("demo").args(words);
-    finish(command, b"")
+    finish_within(command, b"", PATIENCE * 3)
 }
 
 #[test]

@@ -95,6 +95,17 @@ macro_rules! common_settings {
             self
         }
 
+        /// The rack that this process runs in, as brokers name theirs (`cluster.rack`): what lies in
+        /// closed groups is read from a copy in the same rack where there is one, and from its owner
+        /// otherwise. Without a rack copies are read only while the owner is away. Default none.
+        ///
+        /// Lanes that a group's members follow in order are read from their owners whatever the rack.
+        pub fn rack(mut self, rack: impl Into<String>) -> Self {
+            self.common.fetch.rack =
+                Some(Arc::from(rack.into())).filter(|r: &Arc<str>| !r.is_empty());
+            self
+        }
+
         /// How batches come. Default [`Fetch::Push`].
         pub fn fetch(mut self, fetch: Fetch) -> Self {
             self.common.fetch.fetch = fetch;

@@ -1,5 +1,6 @@
 //! Settings that consumers and readers share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::ids::Ordinal;
@@ -93,8 +94,10 @@ pub enum Fetch {
 }
 
 /// How much is fetched ahead.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FetchSettings {
+    /// Closed groups are read from copies in this rack.
+    pub(crate) rack: Option<Arc<str>>,
     pub(crate) fetch: Fetch,
     /// Bytes received and not yet delivered, about.
     pub(crate) memory_limit: usize,
@@ -107,6 +110,7 @@ pub(crate) struct FetchSettings {
 impl Default for FetchSettings {
     fn default() -> Self {
         Self {
+            rack: None,
             fetch: Fetch::default(),
             memory_limit: 32 << 20,
             fetch_bytes: 256 << 10,

@@ -56,7 +56,7 @@ impl Consumer {
         fetch: FetchSettings,
     ) -> Result<Self, ConsumeError> {
         let auto_commit = settings.commit_interval.is_some();
-        let fetcher = Fetcher::start(client.clone(), settings.stream.clone(), fetch);
+        let fetcher = Fetcher::start(client.clone(), settings.stream.clone(), &fetch);
         let group = match Group::join(client, settings, fetcher.clone()).await {
             Ok(group) => group,
             Err(error) => {
@@ -188,6 +188,7 @@ impl Consumer {
             commits: self.group.commit_count.load(Ordering::Relaxed),
             skipped_records: self.fetcher.counts.skipped.load(Ordering::Relaxed),
             connects: self.fetcher.counts.connects.load(Ordering::Relaxed),
+            copy_bytes: self.fetcher.counts.from_copies.load(Ordering::Relaxed),
             ..self.counts
         }
     }

@@ -22,6 +22,9 @@ pub struct Metrics {
     /// Records that were trimmed before they were read. Alert on any growth: retention is shorter
     /// than the consumer is late.
     pub skipped_records: u64,
+    /// Bytes received that were read from copies of closed groups, in the reader's rack or because the
+    /// owner was away.
+    pub copy_bytes: u64,
     /// Data connections made, the first ones included.
     pub connects: u64,
     /// Batches that arrived damaged. Alert on any growth.

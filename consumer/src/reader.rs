@@ -8,6 +8,7 @@ use std::time::Duration;
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1::{self, Cursor};
 use kera_rpc::{Client, RpcError};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::batch::{Batch, ChunkReader, Position};
@@ -41,6 +42,9 @@ pub struct Reader {
     /// New lanes are read too.
     all_lanes: bool,
     look_for_lanes: Instant,
+    /// A look under way. A task of its own: what arrives meanwhile is not held up by a broker that does not
+    /// answer.
+    looking: Option<JoinHandle<Result<Option<NewLanes>, RpcError>>>,
     fetcher: Arc<Fetcher>,
     lanes: Vec<Lane>,
     index: BTreeMap<(u32, u32), usize>,
@@ -73,7 +77,7 @@ impl Reader {
     ) -> Result<Self, ConsumeError> {
         let id = client.refresh(&stream).await?.id;
         let found = find(&client, &stream, start).await?;
-        let fetcher = Fetcher::start(client.clone(), stream.clone(), settings);
+        let fetcher = Fetcher::start(client.clone(), stream.clone(), &settings);
         let mut reader = Self {
             client,
             stream,
@@ -81,6 +85,7 @@ impl Reader {
             follow,
             all_lanes: chosen.is_none(),
             look_for_lanes: Instant::now() + LANES_INTERVAL,
+            looking: None,
             fetcher,
             lanes: Vec::new(),
             index: BTreeMap::new(),
@@ -165,29 +170,39 @@ impl Reader {
         if !(self.follow && self.all_lanes) {
             return self.fetcher.readable().await;
         }
-        let waited = tokio::time::timeout_at(self.look_for_lanes, self.fetcher.readable()).await;
-        if waited.is_err() {
-            self.look_for_lanes = Instant::now() + LANES_INTERVAL;
-            if let Err(error) = self.add_new_lanes().await {
+        let Some(looking) = &mut self.looking else {
+            let readable = self.fetcher.readable();
+            let waited = tokio::time::timeout_at(self.look_for_lanes, readable).await;
+            if waited.is_err() {
+                let known = self.lanes.first().map(|lane| lane.key.stream);
+                let (client, stream) = (self.client.clone(), self.stream.clone());
+                let look = new_lanes(client, stream, known, self.lanes.len());
+                self.looking = Some(tokio::spawn(look));
+            }
+            return;
+        };
+        let looked = tokio::select! {
+            () = self.fetcher.readable() => return,
+            looked = looking => looked,
+        };
+        self.looking = None;
+        self.look_for_lanes = Instant::now() + LANES_INTERVAL;
+        match looked {
+            Ok(Ok(Some((stream, lanes)))) => {
+                for lane in lanes {
+                    if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
+                        self.add(stream, lane);
+                    }
+                }
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => {
                 tracing::debug!(stream = self.stream, %error, "cannot look for new lanes");
             }
-        }
-    }
-
-    /// Reads lanes that were added, from their first record.
-    async fn add_new_lanes(&mut self) -> Result<(), RpcError> {
-        let meta = self.client.refresh(&self.stream).await?;
-        let lanes = meta.streamlets as usize * meta.lanes as usize;
-        let known = self.lanes.first().map(|lane| lane.key.stream);
-        if lanes == self.lanes.len() || known.is_some_and(|id| id != meta.id) {
-            return Ok(());
-        }
-        for lane in find(&self.client, &self.stream, Start::Earliest).await? {
-            if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
-                self.add(meta.id, lane);
+            Err(error) => {
+                tracing::debug!(stream = self.stream, %error, "looking for new lanes failed");
             }
         }
-        Ok(())
     }
 
     fn take_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
@@ -309,6 +324,7 @@ impl Reader {
             buffered_bytes: self.fetcher.buffered_bytes(),
             skipped_records: self.fetcher.counts.skipped.load(Ordering::Relaxed),
             connects: self.fetcher.counts.connects.load(Ordering::Relaxed),
+            copy_bytes: self.fetcher.counts.from_copies.load(Ordering::Relaxed),
             ..self.counts
         }
     }
@@ -316,14 +332,38 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
+        if let Some(looking) = &self.looking {
+            looking.abort();
+        }
         self.fetcher.close();
     }
+}
+
+/// A stream's id, and all of its lanes from their first record on.
+type NewLanes = (StreamId, Vec<v1::LaneCursor>);
+
+/// The lanes of a stream if it has another number of them than `count`; `None` too if the name stands for
+/// another stream than `known` by now.
+async fn new_lanes(
+    client: Client,
+    stream: String,
+    known: Option<StreamId>,
+    count: usize,
+) -> Result<Option<NewLanes>, RpcError> {
+    let meta = client.refresh(&stream).await?;
+    let lanes = meta.streamlets as usize * meta.lanes as usize;
+    if lanes == count || known.is_some_and(|id| id != meta.id) {
+        return Ok(None);
+    }
+    let found = find(&client, &stream, Start::Earliest).await?;
+    Ok(Some((meta.id, found)))
 }
 
 async fn find(client: &Client, stream: &str, at: Start) -> Result<Vec<v1::LaneCursor>, RpcError> {
     let request = v1::FindOrdinalsRequest {
         name: stream.to_owned(),
         at: Some(at.find()),
+        local: false,
     };
     let reply = client
         .streams_call(|mut stub| {

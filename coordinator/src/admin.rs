@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneKey, Ordinal};
+use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamletId};
 use kera_protocol::v1::{
     DeleteGroupResponse, DescribeGroupResponse, GroupSummary, HeldLease, LaneProgress,
     MemberDescription, ResetGroupRequest, ResetGroupResponse, StartAt, start_at,
@@ -108,6 +108,7 @@ impl Coordinator {
                 ),
             ));
         }
+        check_known(&shape, &at, request.streamlet, request.lane, view)?;
         self.place(
             name,
             &shape,
@@ -202,6 +203,58 @@ impl Coordinator {
             self.emit(step, name, lanes_set(records));
         }
     }
+}
+
+/// A place that cannot be told yet: a group that took ordinal 0 for the head would read everything.
+fn not_recovered(shape: &StreamShape) -> WireError {
+    WireError::new(
+        ErrorCode::NotEnoughCopies,
+        format!(
+            "stream {:?} is not recovered yet, so where it ends is not known: try again, or begin at the earliest record",
+            shape.name
+        ),
+    )
+}
+
+/// As [`check_lanes`], for the chosen lanes.
+///
+/// # Errors
+/// [`ErrorCode::NotEnoughCopies`].
+pub(crate) fn check_known(
+    shape: &StreamShape,
+    at: &start_at::At,
+    streamlet: Option<u32>,
+    lane: Option<u32>,
+    view: &dyn LaneView,
+) -> Result<(), WireError> {
+    let streamlets = streamlet.map_or(0..shape.streamlets, |one| one..one + 1);
+    let lanes = lane.map_or(0..shape.lanes(), |one| one..one + 1);
+    let chosen = streamlets.flat_map(|streamlet| {
+        lanes.clone().map(move |lane| LaneKey {
+            stream: shape.id,
+            streamlet: StreamletId(streamlet),
+            lane: LaneId(lane),
+        })
+    });
+    check_lanes(shape, at, chosen, view)
+}
+
+/// Whether a place can be told in every one of `lanes`. The earliest record always can: a group
+/// moves up to it by itself.
+///
+/// # Errors
+/// [`ErrorCode::NotEnoughCopies`].
+pub(crate) fn check_lanes(
+    shape: &StreamShape,
+    at: &start_at::At,
+    mut lanes: impl Iterator<Item = LaneKey>,
+    view: &dyn LaneView,
+) -> Result<(), WireError> {
+    let earliest = matches!(at, start_at::At::Earliest(_));
+    if earliest || lanes.all(|lane| view.lane(lane).is_some()) {
+        return Ok(());
+    }
+    Err(not_recovered(shape))
 }
 
 /// The ordinal of a place in a lane, within what is stored of it.

@@ -45,12 +45,12 @@ impl Coordinator {
                 continue;
             };
             if let Some(next) = commit.next
-                && let Some(status) = view.lane(group.lane_key(lease.lane))
-                && next.ordinal > status.head
+                && let Some(head) = view.highest_readable(group.lane_key(lease.lane))
+                && next.ordinal > head
             {
                 return Err(invalid(format!(
                     "commit of lease {} of group {name:?} at ordinal {} is above the durable head {} of its lane",
-                    commit.lease, next.ordinal, status.head
+                    commit.lease, next.ordinal, head
                 )));
             }
             // Progress never goes back; only what moves something is worth an event.

@@ -254,6 +254,15 @@ impl Coordinator {
         step
     }
 
+    /// The streams that a group reads, or has offsets of; none if there is no such group.
+    pub fn streams_of(&self, group: &str) -> Vec<StreamId> {
+        if let Some(group) = self.state.groups.get(group) {
+            return vec![group.stream];
+        }
+        let classic = self.state.classic.get(group);
+        classic.map_or_else(Vec::new, |group| group.offsets.keys().copied().collect())
+    }
+
     /// True if requests wait for new records of this stream.
     pub fn awaits_heads(&self, stream: StreamId) -> bool {
         self.awaiting.contains_key(&stream)

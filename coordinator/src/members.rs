@@ -6,6 +6,7 @@ use kera_protocol::v1::{
     Order, StartAt,
 };
 
+use crate::admin::check_known;
 use crate::coordinator::{Coordinator, Reply, Session, Step, other_kind};
 use crate::event::{Body, GroupCreated, KIND_NATIVE, LeasesEnded, MemberJoined, MemberLeft};
 use crate::shares;
@@ -105,6 +106,9 @@ impl Coordinator {
                     self.limits.groups
                 ),
             ));
+        }
+        if let Some(at) = start.as_ref().and_then(|start| start.at.as_ref()) {
+            check_known(shape, at, None, None, view)?;
         }
         self.emit(
             step,

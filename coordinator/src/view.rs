@@ -65,6 +65,12 @@ pub trait LaneView {
     /// Log start and durable head; `None` while the lane cannot be read (nothing of it is leased).
     fn lane(&self, lane: LaneKey) -> Option<LaneStatus>;
 
+    /// Above this nothing of the lane can have been read; `None` if that cannot be told, as of a lane
+    /// that is served elsewhere and may have grown since [`lane`](Self::lane) was heard.
+    fn highest_readable(&self, lane: LaneKey) -> Option<Ordinal> {
+        self.lane(lane).map(|status| status.head)
+    }
+
     /// The ordinal at which lane generation `generation` ended in this lane; `None` while no later
     /// generation has begun in the streamlet.
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal>;
@@ -73,7 +79,9 @@ pub trait LaneView {
     /// head if there is none.
     fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal;
 
-    /// Cuts a range that begins at `from`; `None` if nothing durable is stored at or above it.
+    /// Cuts a range that begins at `from`; `None` if nothing durable is stored at or above it, or if
+    /// it is not known here yet: once it is, call
+    /// [`heads_moved`](crate::Coordinator::heads_moved).
     fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut>;
 
     /// The first stored ordinal at or above `ordinal`, or the durable head: skips ordinals that a

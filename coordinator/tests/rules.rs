@@ -122,6 +122,20 @@ fn commits_never_go_back_nor_above_the_head() {
 }
 
 #[test]
+fn of_a_lane_served_elsewhere_more_may_have_been_read_than_was_heard() {
+    let mut b = bench(1, 1);
+    b.stream.append((0, 0), 10);
+    b.stream.elsewhere = true;
+    let m = b.join("g", "a", Order::Lane);
+    b.acquire("g", &m, 1);
+    assert!(b.commit("g", &m, &[commit(1, Some(25), false)]).is_empty());
+    let lane = &b.describe("g").lanes[0];
+    assert_eq!((lane.committed, lane.head_ordinal, lane.lag), (25, 10, 0));
+    assert_eq!(b.coordinator.streams_of("g"), [b.stream.shape.id]);
+    assert!(b.coordinator.streams_of("h").is_empty());
+}
+
+#[test]
 fn a_repeated_release_is_not_stale_even_after_a_restart() {
     let mut b = bench(1, 1);
     b.stream.append((0, 0), 10);
@@ -463,6 +477,43 @@ fn lanes_by_producer_know_no_barrier() {
     b.stream.grow(3);
     let m = b.join("g", "c", Order::Lane);
     assert_eq!(b.acquire("g", &m, 9).len(), 3);
+}
+
+#[test]
+fn a_group_does_not_start_at_an_end_that_is_not_known() {
+    let mut b = bench(2, 1);
+    b.stream.append((0, 0), 10);
+    // The second streamlet is not recovered from its copies.
+    let mut away = b.stream.lanes.remove(&(1, 0)).unwrap();
+    away.head = 7;
+    let starting = |start| v1::JoinRequest {
+        start: at(start),
+        ..join("late", "c", Order::Lane)
+    };
+    for start in [
+        start_at::At::Latest(true),
+        start_at::At::TimestampMs(5),
+        start_at::At::Ordinal(5),
+    ] {
+        assert_eq!(b.join_error(starting(start)), ErrorCode::NotEnoughCopies);
+    }
+    // The earliest record is found whenever the streamlet is back.
+    let early = v1::JoinRequest {
+        group: "early".into(),
+        ..starting(start_at::At::Earliest(true))
+    };
+    assert!(matches!(b.call(Request::Join(early)), Ok(Reply::Join(_))));
+    b.stream.lanes.insert((1, 0), away);
+    let joined = b.call(Request::Join(starting(start_at::At::Latest(true))));
+    let Ok(Reply::Join(reply)) = joined else {
+        panic!("join failed");
+    };
+    let leases = b.acquire("late", &reply.member, 9);
+    let starts: Vec<_> = leases
+        .iter()
+        .map(|lease| lease.start.as_ref().map(|start| start.ordinal))
+        .collect();
+    assert_eq!(starts, [Some(10), Some(7)]);
 }
 
 #[test]

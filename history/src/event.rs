@@ -179,6 +179,12 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<u64>,
     },
+    /// A producer is about to hand over in one call the records that it sends from here to the next
+    /// of these. Without it nothing is known of calls: each record counts as one of its own.
+    Batched {
+        /// The producer.
+        producer: u32,
+    },
     /// A record was acknowledged.
     Ack {
         /// The record.
@@ -194,6 +200,12 @@ pub enum Event {
         record: Record,
         /// Whether it may have been stored all the same.
         outcome: FailureOutcome,
+    },
+    /// A call for records has returned to a consumer: what it reads from here to the next of these
+    /// came with that call. Without it nothing is known of calls: each record counts as one of its own.
+    Polled {
+        /// The consumer.
+        consumer: u32,
     },
     /// A record was delivered to a consumer.
     Read {

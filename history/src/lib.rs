@@ -4,7 +4,8 @@
 //! A test or a bench makes a [`Recorder`], and its producers and consumers record an [`Event`] for
 //! everything they do or see. Afterwards [`check()`] reads the history once and reports every
 //! [`Anomaly`]: records lost, duplicated, reordered, unseen, never sent, above the durable head,
-//! leased twice, never leased, and more.
+//! leased twice, never leased, and more. Each [`Anomaly`] has a [`Class`] if it is one of those that
+//! Jepsen's workload for Kafka looks for, so that results can be compared.
 //!
 //! # What a recorder must observe
 //!
@@ -18,6 +19,8 @@
 //! - [`Event::LeaseGranted`] before the first [`Event::Read`] under the lease, every `Read` before
 //!   the commit that covers it is asked for, and [`Event::LeaseEnded`] *before* the lease is given
 //!   back.
+//! - [`Event::Batched`] before the sends, and [`Event::Polled`] before the reads, of one call. They are
+//!   not needed; with them the report says whether an anomaly shows within one call.
 //! - Calls whose duration matters carry `asked`, taken from [`Recorder::now`] before the call.
 //!
 //! # Memory
@@ -56,7 +59,7 @@ mod records;
 mod report;
 mod slots;
 
-pub use anomaly::{Anomaly, AnomalyKind, HeadBreach, OrderBreach, PhantomReason};
+pub use anomaly::{Anomaly, AnomalyKind, Class, HeadBreach, OrderBreach, PhantomReason, Scope};
 pub use check::{Checker, check};
 pub use event::{Entry, Event, FailureOutcome, Lane, LeaseRef, NamedThing, Place, Reader, Record};
 pub use expectations::{AckPolicy, Expectations, Fault, Order, Redelivery};

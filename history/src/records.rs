@@ -125,6 +125,12 @@ impl Records {
         (0..).zip(counts).collect()
     }
 
+    /// The number of the next record of a producer that numbers them densely.
+    pub(crate) fn next(&self, producer: u32) -> u64 {
+        let known = self.producers.get(producer as usize);
+        known.map_or(0, |producer| producer.meta.len() as u64)
+    }
+
     /// Every record sent, with its flags.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Record, u32)> + '_ {
         self.producers

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::anomaly::{Anomaly, AnomalyKind};
+use crate::anomaly::{Anomaly, AnomalyKind, Class};
 use crate::event::Entry;
 
 /// Anomalies of a kind that are kept with their evidence; others are counted only.
@@ -47,6 +47,9 @@ pub struct Counts {
     pub kills: u64,
     /// Anomalies of each kind, also those not kept.
     pub anomalies: BTreeMap<AnomalyKind, u64>,
+    /// Anomalies of each class of Jepsen's, which are among those above.
+    #[serde(default)]
+    pub classes: BTreeMap<Class, u64>,
 }
 
 impl Counts {
@@ -93,6 +96,25 @@ impl Report {
         self.counts.anomalies.keys().copied().collect()
     }
 
+    /// The classes of anomalies there are, in Jepsen's words, each once.
+    pub fn classes(&self) -> Vec<Class> {
+        self.counts.classes.keys().copied().collect()
+    }
+
+    /// The verdict in one line: how many anomalies of which kinds, and the first in words.
+    pub fn headline(&self) -> String {
+        let Some(first) = self.anomalies.first() else {
+            return format!("no anomaly in {} records", self.counts.sent);
+        };
+        let counts: Vec<_> = self
+            .counts
+            .anomalies
+            .iter()
+            .map(|(kind, count)| format!("{count} {}", kind.words()))
+            .collect();
+        format!("{}; the first: {first}", counts.join(", "))
+    }
+
     /// The report as one JSON document.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
@@ -101,6 +123,9 @@ impl Report {
     pub(crate) fn add(&mut self, anomaly: Anomaly) {
         let count = self.counts.anomalies.entry(anomaly.kind()).or_default();
         *count += 1;
+        if let Some(class) = anomaly.class() {
+            *self.counts.classes.entry(class).or_default() += 1;
+        }
         if *count <= KEPT_PER_KIND {
             self.anomalies.push(anomaly);
         }
@@ -130,6 +155,9 @@ impl fmt::Display for Report {
         )?;
         for (kind, count) in &c.anomalies {
             writeln!(f, "ANOMALY {count} {}", kind.words())?;
+        }
+        for (class, count) in &c.classes {
+            writeln!(f, "of which, in Jepsen's words, {count} {}", class.words())?;
         }
         for (index, anomaly) in self.anomalies.iter().enumerate() {
             writeln!(f, "- {anomaly}")?;

@@ -1,9 +1,9 @@
 //! What is an anomaly depends on what was promised.
 
 use kera_history::{
-    AckPolicy, Anomaly, AnomalyKind, Event, Expectations, FailureOutcome, Fault, HeadBreach,
+    AckPolicy, Anomaly, AnomalyKind, Class, Event, Expectations, FailureOutcome, Fault, HeadBreach,
     History, HistoryError, Lane, LeaseRef, Order, OrderBreach, Reader, Record, Redelivery, Report,
-    check,
+    Scope, check,
 };
 
 const L0: Lane = lane(0);
@@ -314,7 +314,8 @@ fn a_hole_is_unseen_unless_reported() {
             reader: Reader::Consumer(1),
             lane: L0,
             from: 1,
-            to: 9
+            to: 9,
+            scope: Some(Scope::External),
         }]
     );
     let mut reported = events;
@@ -564,4 +565,79 @@ fn counting_goes_on_where_keeping_ends() {
         text.starts_with("500 sent, 500 lost, 0 duplicated, 0 out of order\n"),
         "{text}"
     );
+}
+
+#[test]
+fn whether_it_shows_within_one_call_is_told() {
+    let polled = Event::Polled { consumer: 1 };
+    let classes = |reads: Vec<Event>| {
+        let mut events = stored(4);
+        // All is read by somebody else.
+        events.extend((0..4).map(|n| read(2, n, n)));
+        events.extend(reads);
+        judge_by_default(events).classes()
+    };
+    let (first, last) = (read(1, 0, 0), read(1, 3, 3));
+    assert_eq!(
+        classes(vec![polled.clone(), first.clone(), last.clone()]),
+        [Class::IntPollSkip]
+    );
+    assert_eq!(
+        classes(vec![
+            polled.clone(),
+            first.clone(),
+            polled.clone(),
+            last.clone()
+        ]),
+        [Class::PollSkip]
+    );
+    // Nothing is known of calls.
+    assert_eq!(classes(vec![first.clone(), last]), [Class::PollSkip]);
+    assert_eq!(
+        classes(vec![polled.clone(), first.clone(), first.clone()]),
+        [Class::IntNonmonotonicPoll]
+    );
+    assert_eq!(
+        classes(vec![polled.clone(), first.clone(), polled, first]),
+        [Class::NonmonotonicPoll]
+    );
+}
+
+#[test]
+fn a_group_that_got_a_record_before_has_to_get_it_again_where_it_reads_again() {
+    let history = |again: &[u64]| {
+        let mut events = stored(4);
+        events.push(granted(10, 1, L0, 0, None));
+        events.extend((0..3).map(|n| leased_read(10, L0, n, n, None)));
+        events.push(granted(20, 2, L0, 0, None));
+        events.extend(again.iter().map(|n| leased_read(20, L0, *n, *n, None)));
+        judge_by_default(events)
+    };
+    assert!(history(&[0, 1, 2, 3]).is_clean());
+    assert_eq!(
+        history(&[0, 2, 3]).anomalies,
+        [Anomaly::Skipped {
+            lease: lease(20),
+            lane: L0,
+            from: 1,
+            to: 2,
+            scope: Scope::External,
+        }]
+    );
+    // Late under the same lease is one anomaly, not two.
+    assert_eq!(history(&[0, 2, 1, 3]).kinds(), [AnomalyKind::Duplicated]);
+}
+
+#[test]
+fn a_report_says_its_verdict_in_one_line() {
+    let mut events = stored(3);
+    events.extend([read(1, 0, 0), read(1, 2, 2)]);
+    let report = judge_by_default(events);
+    assert_eq!(
+        report.headline(),
+        "1 lost; the first: lost: record 0:1 was acknowledged at ordinal 1 of lane 0/0/0 and never \
+         read although consumer 1 came past it"
+    );
+    let clean = judge_by_default(stored(3));
+    assert_eq!(clean.headline(), "no anomaly in 3 records");
 }

@@ -169,6 +169,8 @@ class Agent:
         }
         if request.get("instance"):
             settings["group.instance.id"] = request["instance"]
+        if request.get("rack"):
+            settings["client.rack"] = request["rack"]
         self.consumers[request["consumer"]] = Consumer(settings)
         self.counts[request["consumer"]] = {"assigned": 0, "revoked": 0, "lost": 0}
         return {}

@@ -86,6 +86,7 @@ func (c *consumer) open(more ...kgo.Opt) error {
 		kgo.FetchMaxWait(200 * time.Millisecond),
 		kgo.MetadataMaxAge(time.Second),
 		kgo.MetadataMinAge(100 * time.Millisecond),
+		kgo.Rack(s.Rack),
 	}, more...)
 	switch s.Reset {
 	case "latest":

@@ -35,6 +35,7 @@ type request struct {
 	To        json.RawMessage   `json:"to"`
 	Group     *string           `json:"group"`
 	Instance  *string           `json:"instance"`
+	Rack      string            `json:"rack"`
 	Strategy  string            `json:"strategy"`
 	Reset     string            `json:"reset"`
 	SessionMs int64             `json:"session_ms"`

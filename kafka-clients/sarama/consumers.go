@@ -80,6 +80,11 @@ func openConsumer(r *request) (*consumer, error) {
 	c := config()
 	c.ClientID = r.Consumer
 	c.Metadata.AllowAutoTopicCreation = r.AutoMake
+	if r.Rack != "" {
+		c.RackID = r.Rack
+		// For so long it stays with the broker that a leader names.
+		c.Metadata.RefreshFrequency = time.Minute
+	}
 	c.Consumer.Return.Errors = true
 	c.Consumer.MaxWaitTime = 200 * time.Millisecond
 	c.Consumer.Offsets.AutoCommit.Enable = false

@@ -31,6 +31,7 @@ type request struct {
 	To        json.RawMessage   `json:"to"`
 	Group     string            `json:"group"`
 	Instance  string            `json:"instance"`
+	Rack      string            `json:"rack"`
 	Reset     string            `json:"reset"`
 	SessionMs int64             `json:"session_ms"`
 	Producer  string            `json:"producer"`

@@ -1,4 +1,4 @@
-//! DescribeCluster and DescribeLogDirs: the broker itself, and what lies on its disk.
+//! DescribeCluster and DescribeLogDirs: the brokers, and what lies on this one's disk.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use kafka_protocol::messages::{
 };
 use kera_broker::catalog::Stream;
 
+use crate::brokers;
 use crate::context::Ctx;
-use crate::metadata::{broker_id, visible};
+use crate::metadata::visible;
 use crate::refusal::text;
 use crate::topic;
 
@@ -24,7 +25,7 @@ const BROKERS: i8 = 1;
 /// First version that tells how much room there is.
 const SPACE_FROM: i16 = 4;
 
-/// The cluster: one broker, at the address of the listener the client came in by.
+/// The cluster: the brokers that live, at the addresses of the listener the client came in by.
 pub(crate) async fn describe_cluster(
     ctx: &Ctx,
     version: i16,
@@ -36,14 +37,17 @@ pub(crate) async fn describe_cluster(
         response.error_message = Some(text("this listener is a broker's; ask it for brokers"));
         return response;
     }
-    let broker = DescribeClusterBroker::default()
-        .with_broker_id(broker_id())
-        .with_host(text(ctx.listener.advertised_host.clone()))
-        .with_port(ctx.listener.advertised_port);
+    let brokers = brokers::endpoints(ctx).into_iter().map(|broker| {
+        DescribeClusterBroker::default()
+            .with_broker_id(broker.id)
+            .with_host(broker.host)
+            .with_port(broker.port)
+            .with_rack(broker.rack)
+    });
     response
         .with_cluster_id(text(ctx.shared.cluster_id()))
-        .with_controller_id(broker_id())
-        .with_brokers(vec![broker])
+        .with_controller_id(brokers::controller(ctx))
+        .with_brokers(brokers.collect())
 }
 
 /// The data directory with the bytes of each partition in it.
@@ -100,7 +104,7 @@ pub(crate) async fn describe_log_dirs(
 fn sizes(stream: &Arc<Stream>) -> Vec<(i32, u64)> {
     let lanes = stream.streamlets.iter().flat_map(|streamlet| {
         let lanes = streamlet.describe().into_iter();
-        lanes.map(|lane| {
+        lanes.map(move |lane| {
             let bytes = lane.groups.iter().map(|g| g.bytes).sum();
             (
                 topic::partition_of(stream, streamlet.id(), lane.lane),

@@ -39,6 +39,8 @@ pub enum Setting {
     FlushInterval,
     /// `ack`.
     Ack,
+    /// `min_copies`, fixed at creation.
+    MinCopies,
     /// Q, fixed once the topic exists but for CreatePartitions.
     Lanes,
     /// M, fixed at creation.
@@ -216,7 +218,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         List,
         "",
         Hint,
-        "There are no followers.",
+        "Copies for other brokers are not throttled.",
     ),
     config(
         "index.interval.bytes",
@@ -264,7 +266,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         List,
         "",
         Hint,
-        "There are no followers.",
+        "Copies for other brokers are not throttled.",
     ),
     config(
         "local.retention.bytes",
@@ -367,8 +369,8 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "min.insync.replicas",
         Int,
         "1",
-        Only("1"),
-        "There is one replica.",
+        AtCreation(Setting::MinCopies),
+        "Copies without which nothing is acknowledged, whatever acks says; at most the replication factor, by default more than half of it.",
     ),
     config(
         "preallocate",
@@ -456,7 +458,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Boolean,
         "false",
         Hint,
-        "There is one replica, so nobody else can lead.",
+        "Records that no copy has are never given up by themselves; `kera stream recover --accept-loss` does it when told to.",
     ),
 ];
 

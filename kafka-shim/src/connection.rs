@@ -442,7 +442,7 @@ impl Connection {
                 front.forget(&self.waker);
                 let version = front.version();
                 let mut out = dispatch::begin(ApiKey::Produce, version, front.correlation);
-                front.encode(&mut out);
+                front.encode(self.ctx.shared.is_member(), &mut out);
                 dispatch::finish(&mut out, 0);
                 self.out
                     .push_raw(|gathering| gathering.extend_from_slice(&out));
@@ -476,8 +476,9 @@ impl Connection {
                 else {
                     return;
                 };
+                let shared = self.ctx.shared.clone();
                 let read = tokio::task::spawn_blocking(move || {
-                    let read = reads.into_iter().map(fetch::serve::DiskRead::run);
+                    let read = reads.into_iter().map(|read| read.run(&shared));
                     fetch.take_from_disk(read.collect());
                     *fetch
                 });
@@ -498,7 +499,7 @@ impl Connection {
         let metrics = &self.ctx.shared.metrics;
         metrics.read_bytes.inc_by(body.slices as u64);
         self.current = Current::Answered(body.into_parts());
-        self.sessions.put_back(fetch.session);
+        fetch.end(&mut self.sessions);
     }
 
     /// Sends the answer that waited for those before it.

@@ -15,6 +15,8 @@ pub(crate) struct ListenerInfo {
     pub(crate) advertised_host: String,
     /// Port that clients are to connect to.
     pub(crate) advertised_port: i32,
+    /// Its place in the configuration: clients are told other brokers' listeners of the same place.
+    pub(crate) number: usize,
 }
 
 /// Settings of the Kafka side.

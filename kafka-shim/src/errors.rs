@@ -30,11 +30,13 @@ pub(crate) fn code_of(error: &WireError) -> i16 {
         }
         ErrorCode::StorageFull | ErrorCode::StorageError => Kafka::KafkaStorageError,
         ErrorCode::Overloaded | ErrorCode::Timeout => Kafka::RequestTimedOut,
+        ErrorCode::NotEnoughCopies => Kafka::NotEnoughReplicas,
         ErrorCode::OutOfRange => Kafka::OffsetOutOfRange,
         ErrorCode::UnknownConsumerGroup => Kafka::GroupIdNotFound,
         ErrorCode::UnknownMember => Kafka::UnknownMemberId,
         ErrorCode::StaleLease => Kafka::IllegalGeneration,
         ErrorCode::CoordinatorLoading => Kafka::CoordinatorLoadInProgress,
+        ErrorCode::NotCoordinator => Kafka::NotCoordinator,
         ErrorCode::GroupConflict => Kafka::InconsistentGroupProtocol,
         ErrorCode::GroupNotEmpty => Kafka::NonEmptyGroup,
         ErrorCode::UnsupportedCompression => Kafka::UnsupportedCompressionType,
@@ -49,13 +51,14 @@ pub(crate) fn append_code(error: &AppendError) -> i16 {
     use ResponseError as Kafka;
     let kafka = match error {
         AppendError::UnknownLane { .. } | AppendError::Deleted => Kafka::UnknownTopicOrPartition,
-        AppendError::StaleLanes { .. } => Kafka::NotLeaderOrFollower,
+        AppendError::StaleLanes { .. } | AppendError::NotOwner => Kafka::NotLeaderOrFollower,
         AppendError::Sequence(SequenceError::Gap { .. }) => Kafka::OutOfOrderSequenceNumber,
         AppendError::Sequence(SequenceError::Fenced { .. }) => Kafka::InvalidProducerEpoch,
         AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
         AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
         AppendError::NoMemory => Kafka::RequestTimedOut,
         AppendError::DiskFull | AppendError::Recovering => Kafka::KafkaStorageError,
+        AppendError::NotRecovered => Kafka::NotEnoughReplicas,
         AppendError::Exhausted => Kafka::InvalidRecord,
     };
     kafka.code()

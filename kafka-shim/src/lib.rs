@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apis;
+mod brokers;
 mod cluster;
 pub mod config_table;
 mod configs;

@@ -46,11 +46,18 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
         bound.push((listener, local, kafka.advertise.get(at).cloned()));
     }
     let mut addresses = Vec::with_capacity(bound.len());
-    for (listener, local, advertise) in bound {
-        let info = Arc::new(advertised(local, advertise.as_deref()));
+    let mut told = Vec::with_capacity(bound.len());
+    let mut serving = Vec::with_capacity(bound.len());
+    for (number, (listener, local, advertise)) in bound.into_iter().enumerate() {
+        let info = Arc::new(advertised(local, advertise.as_deref(), number));
         tracing::info!(address = %local, advertised = %format_args!("{}:{}", info.advertised_host, info.advertised_port), "serving Kafka clients");
         addresses.push(local);
-        tokio::spawn(accept(listener, info, settings.clone(), shared.clone()));
+        told.push(format!("{}:{}", info.advertised_host, info.advertised_port));
+        serving.push(accept(listener, info, settings.clone(), shared.clone()));
+    }
+    shared.directory.announce_kafka(told);
+    for accepting in serving {
+        tokio::spawn(accepting);
     }
     Ok(Listeners { addresses })
 }
@@ -62,7 +69,7 @@ fn counter(shared: &Shared, api: &str) -> Counter {
 
 /// What clients are told: what is configured, or the bound address, or loopback where it is bound
 /// to every interface. Port 0 stands for the port that was bound.
-fn advertised(local: SocketAddr, configured: Option<&str>) -> ListenerInfo {
+fn advertised(local: SocketAddr, configured: Option<&str>, number: usize) -> ListenerInfo {
     let (host, port) = match configured.and_then(|text| text.rsplit_once(':')) {
         Some((host, port)) => (
             host.trim_start_matches('[')
@@ -79,6 +86,7 @@ fn advertised(local: SocketAddr, configured: Option<&str>) -> ListenerInfo {
     ListenerInfo {
         advertised_host: host,
         advertised_port: i32::from(port),
+        number,
     }
 }
 
@@ -118,7 +126,7 @@ mod tests {
     use super::*;
 
     fn at(local: &str, configured: Option<&str>) -> (String, i32) {
-        let info = advertised(local.parse().unwrap(), configured);
+        let info = advertised(local.parse().unwrap(), configured, 0);
         (info.advertised_host, info.advertised_port)
     }
 

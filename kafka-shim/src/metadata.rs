@@ -12,14 +12,14 @@ use kafka_protocol::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use kafka_protocol::messages::{
-    BrokerId, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, MetadataRequest,
+    DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, MetadataRequest,
     MetadataResponse, TopicName,
 };
-use kera_broker::BROKER_ID;
 use kera_broker::catalog::Stream;
 use kera_metadata::validate_stream_name;
 use uuid::Uuid;
 
+use crate::brokers::{self, Endpoint, Leader, NOBODY, leaders};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
 use crate::topic_config::Wanted;
@@ -36,17 +36,13 @@ const MAX_DESCRIBED_PARTITIONS: i32 = 2000;
 /// again, or created as topics are.
 const MAX_CREATED: usize = 100;
 
-/// This broker's number as Kafka writes it.
-pub(crate) fn broker_id() -> BrokerId {
-    BrokerId(BROKER_ID as i32)
-}
-
 /// Brokers, and the topics that are asked for. Creates topics where client and broker allow it.
 pub(crate) async fn metadata(
     ctx: &Ctx,
     version: i16,
     request: MetadataRequest,
 ) -> MetadataResponse {
+    let brokers = brokers::endpoints(ctx);
     let mut topics = Vec::new();
     match request.topics {
         Some(asked) if version > 0 || !asked.is_empty() => {
@@ -56,25 +52,28 @@ pub(crate) async fn metadata(
             for one in asked {
                 if seen.insert((one.topic_id, one.name.clone())) {
                     let create = create && seen.len() <= MAX_CREATED;
-                    topics.push(asked_topic(ctx, version, one, create).await);
+                    topics.push(asked_topic(ctx, version, &brokers, one, create).await);
                 }
             }
         }
         _ => {
             for stream in visible(ctx) {
-                topics.push(topic_of(version, &stream));
+                topics.push(topic_of(ctx, version, &brokers, &stream));
             }
         }
     }
-    let broker = MetadataResponseBroker::default()
-        .with_node_id(broker_id())
-        .with_host(text(ctx.listener.advertised_host.clone()))
-        .with_port(ctx.listener.advertised_port);
+    let brokers = brokers.into_iter().map(|broker| {
+        MetadataResponseBroker::default()
+            .with_node_id(broker.id)
+            .with_host(broker.host)
+            .with_port(broker.port)
+            .with_rack(broker.rack.filter(|_| version >= 1))
+    });
     let mut response = MetadataResponse::default()
-        .with_brokers(vec![broker])
+        .with_brokers(brokers.collect())
         .with_topics(topics);
     if version >= 1 {
-        response.controller_id = broker_id();
+        response.controller_id = brokers::controller(ctx);
     }
     if version >= 2 {
         response.cluster_id = Some(text(ctx.shared.cluster_id()));
@@ -92,6 +91,7 @@ pub(crate) fn visible(ctx: &Ctx) -> Vec<Arc<Stream>> {
 async fn asked_topic(
     ctx: &Ctx,
     version: i16,
+    brokers: &[Endpoint],
     asked: MetadataRequestTopic,
     create: bool,
 ) -> MetadataResponseTopic {
@@ -112,12 +112,12 @@ async fn asked_topic(
             return failed(ResponseError::InvalidRequest.code());
         }
         return match topic::with_id(&ctx.shared, asked.topic_id) {
-            Some(stream) => topic_of(version, &stream),
+            Some(stream) => topic_of(ctx, version, brokers, &stream),
             None => failed(ResponseError::UnknownTopicId.code()),
         };
     };
     if let Some(stream) = topic::named(&ctx.shared, name) {
-        return topic_of(version, &stream);
+        return topic_of(ctx, version, brokers, &stream);
     }
     if validate_stream_name(name).is_err() {
         return failed(ResponseError::InvalidTopicException.code());
@@ -129,12 +129,12 @@ async fn asked_topic(
     match topics::create(ctx, name, partitions, &Wanted::default()).await {
         Ok(stream) => {
             tracing::info!(topic = %name.as_str(), partitions, peer = %ctx.peer, "topic created for a client that asked for it");
-            topic_of(version, &stream)
+            topic_of(ctx, version, brokers, &stream)
         }
         Err(refusal) => {
             // Another client was faster.
             if let Some(stream) = topic::named(&ctx.shared, name) {
-                return topic_of(version, &stream);
+                return topic_of(ctx, version, brokers, &stream);
             }
             tracing::warn!(topic = %name.as_str(), reason = %refusal.message, "a topic could not be created for a client that asked for it");
             failed(refusal.code)
@@ -142,37 +142,43 @@ async fn asked_topic(
     }
 }
 
-fn topic_of(version: i16, stream: &Stream) -> MetadataResponseTopic {
-    let partition = |(partition, epoch)| {
+fn topic_of(
+    ctx: &Ctx,
+    version: i16,
+    brokers: &[Endpoint],
+    stream: &Stream,
+) -> MetadataResponseTopic {
+    let partition = |leader: Leader| {
         let mut found = MetadataResponsePartition::default()
-            .with_partition_index(partition)
-            .with_leader_id(broker_id())
-            .with_replica_nodes(vec![broker_id()])
-            .with_isr_nodes(vec![broker_id()]);
+            .with_error_code(code_of(&leader))
+            .with_partition_index(leader.partition)
+            .with_leader_id(leader.id)
+            .with_replica_nodes(leader.replicas.clone())
+            .with_isr_nodes(leader.in_sync.clone());
+        if version >= 5 {
+            found.offline_replicas = leader.offline();
+        }
         if version >= 7 {
-            found.leader_epoch = epoch;
+            found.leader_epoch = leader.epoch;
         }
         found
     };
     let mut topic = MetadataResponseTopic::default()
         .with_error_code(errors::NONE)
         .with_name(Some(TopicName(text(stream.name()))))
-        .with_partitions(epochs(stream).map(partition).collect());
+        .with_partitions(leaders(ctx, brokers, stream).map(partition).collect());
     if version >= IDS_FROM {
         topic.topic_id = topic::id_of(stream);
     }
     topic
 }
 
-/// Each partition with its leader's epoch.
-fn epochs(stream: &Stream) -> impl Iterator<Item = (i32, i32)> {
-    let epochs: Vec<i32> = stream
-        .streamlets
-        .iter()
-        .map(|s| s.epoch().0 as i32)
-        .collect();
-    let count = epochs.len().max(1);
-    (0..topic::partitions(stream)).map(move |p| (p, epochs[p as usize % count]))
+/// Kafka's number for a partition whose owner is away: clients look again.
+fn code_of(leader: &Leader) -> i16 {
+    match leader.id {
+        NOBODY => ResponseError::LeaderNotAvailable.code(),
+        _ => errors::NONE,
+    }
 }
 
 /// Topics with their partitions, page by page.
@@ -181,6 +187,7 @@ pub(crate) async fn describe_topic_partitions(
     _version: i16,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
+    let brokers = brokers::endpoints(ctx);
     let mut names: Vec<String> = if request.topics.is_empty() {
         visible(ctx).iter().map(|s| s.name()).collect()
     } else {
@@ -225,25 +232,27 @@ pub(crate) async fn describe_topic_partitions(
             continue;
         };
         topic.topic_id = topic::id_of(&stream);
-        let mut partitions = epochs(&stream).skip(from as usize);
+        let mut partitions = leaders(ctx, &brokers, &stream).skip(from as usize);
         topic.partitions = partitions.by_ref().take(room).map(described).collect();
         room -= topic.partitions.len();
         response.topics.push(topic);
-        if let Some((next, _)) = partitions.next() {
-            response.next_cursor = Some(cursor(next));
+        if let Some(next) = partitions.next() {
+            response.next_cursor = Some(cursor(next.partition));
             break;
         }
     }
     response
 }
 
-fn described((partition, epoch): (i32, i32)) -> DescribeTopicPartitionsResponsePartition {
+fn described(leader: Leader) -> DescribeTopicPartitionsResponsePartition {
     DescribeTopicPartitionsResponsePartition::default()
-        .with_partition_index(partition)
-        .with_leader_id(broker_id())
-        .with_leader_epoch(epoch)
-        .with_replica_nodes(vec![broker_id()])
-        .with_isr_nodes(vec![broker_id()])
+        .with_error_code(code_of(&leader))
+        .with_partition_index(leader.partition)
+        .with_leader_id(leader.id)
+        .with_leader_epoch(leader.epoch)
+        .with_replica_nodes(leader.replicas.clone())
+        .with_isr_nodes(leader.in_sync.clone())
+        .with_offline_replicas(leader.offline())
         .with_eligible_leader_replicas(Some(Vec::new()))
         .with_last_known_elr(Some(Vec::new()))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::list_offsets_request::ListOffsetsPartition;
@@ -34,6 +35,10 @@ const EPOCHS_FROM: i16 = 4;
 /// Nothing: no offset, no time, no epoch.
 const UNDEFINED: i32 = -1;
 
+/// How long a new owner is given to recover a partition, and how often that is looked at.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Searches by time at once: each may decompress a batch.
 static SEARCHES: Semaphore = Semaphore::const_new(2);
 
@@ -64,7 +69,7 @@ pub(crate) async fn list_offsets(
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in &asked.partitions {
             let found = if seen.insert(partition.partition_index) {
-                place(stream.as_deref(), version, partition).await
+                place(ctx, stream.as_deref(), version, partition).await
             } else {
                 Err(ResponseError::InvalidRequest)
             };
@@ -92,11 +97,18 @@ pub(crate) async fn list_offsets(
 }
 
 async fn place(
+    ctx: &Ctx,
     stream: Option<&Stream>,
     version: i16,
     asked: &ListOffsetsPartition,
 ) -> Result<Found, ResponseError> {
-    let (streamlet, lane) = leader(stream, asked.partition_index, asked.current_leader_epoch)?;
+    let (streamlet, lane) = recovered(
+        ctx,
+        stream,
+        asked.partition_index,
+        asked.current_leader_epoch,
+    )
+    .await?;
     let (start, head) = streamlet
         .lane_bounds(lane)
         .ok_or(ResponseError::UnknownTopicOrPartition)?;
@@ -157,8 +169,28 @@ async fn search(
     }
 }
 
+/// As [`leader`], and a broker that has only just become the owner is given time to find out where the
+/// partition ends: it may be the client's first question after a failover.
+async fn recovered(
+    ctx: &Ctx,
+    stream: Option<&Stream>,
+    partition: i32,
+    epoch: i32,
+) -> Result<(Arc<Streamlet>, LaneId), ResponseError> {
+    let deadline = tokio::time::Instant::now() + RECOVERED_WITHIN;
+    loop {
+        match leader(ctx, stream, partition, epoch) {
+            Err(ResponseError::LeaderNotAvailable) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(LOOK).await;
+            }
+            found => return found,
+        }
+    }
+}
+
 /// The partition's streamlet and lane, if the client knows its epoch or does not care.
 fn leader(
+    ctx: &Ctx,
     stream: Option<&Stream>,
     partition: i32,
     epoch: i32,
@@ -166,6 +198,13 @@ fn leader(
     let (streamlet, lane) = stream
         .and_then(|stream| topic::lane_of(stream, partition))
         .ok_or(ResponseError::UnknownTopicOrPartition)?;
+    if !topic::is_led_here(&ctx.shared, &streamlet) {
+        return Err(ResponseError::NotLeaderOrFollower);
+    }
+    if !streamlet.is_recovered() {
+        // Where it ends is not known yet.
+        return Err(ResponseError::LeaderNotAvailable);
+    }
     let present = streamlet.epoch().0 as i32;
     match epoch {
         ..0 => Ok((streamlet, lane)),
@@ -188,7 +227,7 @@ pub(crate) async fn offset_for_leader_epoch(
     let topics = request.topics.into_iter().map(|asked| {
         let stream = topic::named(&ctx.shared, &asked.topic);
         let ends = asked.partitions.iter();
-        let ends = ends.map(|partition| epoch_end(stream.as_deref(), partition));
+        let ends = ends.map(|partition| epoch_end(ctx, stream.as_deref(), partition));
         let ends = ends.collect();
         OffsetForLeaderTopicResult::default()
             .with_topic(asked.topic)
@@ -197,12 +236,16 @@ pub(crate) async fn offset_for_leader_epoch(
     OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
 }
 
-fn epoch_end(stream: Option<&Stream>, asked: &OffsetForLeaderPartition) -> EpochEndOffset {
+fn epoch_end(
+    ctx: &Ctx,
+    stream: Option<&Stream>,
+    asked: &OffsetForLeaderPartition,
+) -> EpochEndOffset {
     let answer = EpochEndOffset::default()
         .with_partition(asked.partition)
         .with_leader_epoch(UNDEFINED)
         .with_end_offset(UNDEFINED.into());
-    let (streamlet, lane) = match leader(stream, asked.partition, asked.current_leader_epoch) {
+    let (streamlet, lane) = match leader(ctx, stream, asked.partition, asked.current_leader_epoch) {
         Ok(found) => found,
         Err(error) => return answer.with_error_code(error.code()),
     };

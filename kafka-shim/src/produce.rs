@@ -15,7 +15,7 @@ use kafka_protocol::messages::ApiKey;
 use kera_broker::Shared;
 use kera_broker::append::{self, Refused};
 use kera_broker::catalog::Stream;
-use kera_broker::clock::now_ms;
+use kera_broker::clock::{now_ms, wall_ms};
 use kera_log_segments::group::Group;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
@@ -81,7 +81,26 @@ enum Outcomes {
     /// Refused: Kafka's number, and why.
     Refused(i16, Option<String>),
     /// It has its place; `None` once it is settled.
-    Placed(Option<Box<Appended>>, Acknowledged),
+    Placed(Option<Box<Waiting>>, Acknowledged),
+}
+
+/// A batch that has its place and is not settled.
+struct Waiting {
+    appended: Appended,
+    streamlet: Arc<Streamlet>,
+}
+
+impl Waiting {
+    /// Kafka's number for a batch that will never be durable here.
+    fn lost(&self) -> i16 {
+        let kafka = if self.streamlet.is_moved() {
+            // The client asks for the leader and sends it again, with the same sequence number.
+            ResponseError::NotLeaderOrFollower
+        } else {
+            ResponseError::KafkaStorageError
+        };
+        kafka.code()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -161,9 +180,9 @@ impl Produce {
                         Some("the broker's memory.pool was full for too long".to_string()),
                     ),
                     Ok(None) => return false,
-                    Ok(Some((appended, known))) => {
+                    Ok(Some((waiting, known))) => {
                         self.bytes += range.len();
-                        Outcomes::Placed(Some(Box::new(appended)), known)
+                        Outcomes::Placed(Some(Box::new(waiting)), known)
                     }
                     Err((code, text)) => {
                         shared.metrics.append_errors.inc();
@@ -194,12 +213,12 @@ impl Produce {
         while let Some((_, partitions)) = self.topics.get_mut(self.settled.0) {
             while let Some((_, outcome)) = partitions.get_mut(self.settled.1) {
                 if let Outcomes::Placed(waiting, known) = outcome
-                    && let Some(appended) = waiting
+                    && let Some(placed) = waiting
                 {
-                    match appended.poll(waker) {
+                    match placed.appended.poll(waker) {
                         Outcome::Pending => return false,
                         Outcome::Durable => {}
-                        Outcome::Lost => known.code = ResponseError::KafkaStorageError.code(),
+                        Outcome::Lost => known.code = placed.lost(),
                     }
                     *waiting = None;
                 }
@@ -213,15 +232,17 @@ impl Produce {
     /// Forgets a waker given to [`Self::poll`].
     pub(crate) fn forget(&self, waker: &Waker) {
         let at = self.topics.get(self.settled.0);
-        if let Some((_, Outcomes::Placed(Some(appended), _))) =
+        if let Some((_, Outcomes::Placed(Some(waiting), _))) =
             at.and_then(|(_, partitions)| partitions.get(self.settled.1))
         {
-            appended.head.forget(waker);
+            waiting.appended.head.forget(waker);
         }
     }
 
-    /// The reply's body. What is not settled by now has timed out; it may still take effect.
-    pub(crate) fn encode(&self, out: &mut BytesMut) {
+    /// The reply's body. What is not settled by now has timed out; it may still take effect. A broker
+    /// that is no `member` of its cluster any more may have lost its streamlets without knowing: clients
+    /// are told to look for the leader then.
+    pub(crate) fn encode(&self, member: bool, out: &mut BytesMut) {
         let mut writer = Writer::new(out, is_flexible(ApiKey::Produce, self.version));
         let w = &mut writer;
         w.length(self.topics.len());
@@ -232,6 +253,18 @@ impl Produce {
                 w.i32(*index);
                 let (answer, text) = match outcome {
                     Outcomes::Refused(code, text) => (Answer::refused(*code), text.as_deref()),
+                    Outcomes::Placed(Some(waiting), _)
+                        if waiting.appended.group.is_shipped() && !member =>
+                    {
+                        (
+                            Answer::refused(ResponseError::NotLeaderOrFollower.code()),
+                            Some("this broker has lost its lease; it may still take effect"),
+                        )
+                    }
+                    Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() => (
+                        Answer::refused(ResponseError::NotEnoughReplicas.code()),
+                        Some("too few copies could be reached in time; it may still take effect"),
+                    ),
                     Outcomes::Placed(Some(_), _) => (
                         Answer::refused(ResponseError::RequestTimedOut.code()),
                         Some("the batch was not durable in time; it may still take effect"),
@@ -305,7 +338,7 @@ impl Placing<'_> {
         stream: &Stream,
         partition: i32,
         batch: &mut [u8],
-    ) -> Result<Option<(Appended, Acknowledged)>, Refusal> {
+    ) -> Result<Option<(Waiting, Acknowledged)>, Refusal> {
         let Some((streamlet, lane)) = topic::lane_of(stream, partition) else {
             return Err((ResponseError::UnknownTopicOrPartition.code(), None));
         };
@@ -318,29 +351,26 @@ impl Placing<'_> {
             return Err((ResponseError::InvalidRequest.code(), Some(text)));
         }
         self.check(batch)?;
-        let now = now_ms();
+        let stamp = settings.append_time.then(wall_ms);
         let spec = AppendSpec {
             lane: lane.0,
             lane_generation: None,
-            now_ms: now,
+            now_ms: now_ms(),
         };
-        let placed = append::place_batch(
-            self.shared,
-            &streamlet,
-            &settings,
-            batch,
-            spec,
-            self.touched,
-        );
+        let placed = append::place_batch(self.shared, &streamlet, stamp, batch, spec, self.touched);
         match placed {
             Ok(appended) => {
                 let known = Acknowledged {
                     code: errors::NONE,
                     base: appended.base_ordinal,
-                    append_time: if settings.append_time { now as i64 } else { -1 },
+                    append_time: stamp.map_or(-1, |stamp| stamp as i64),
                     log_start: log_start(&streamlet, lane),
                 };
-                Ok(Some((appended, known)))
+                let waiting = Waiting {
+                    appended,
+                    streamlet,
+                };
+                Ok(Some((waiting, known)))
             }
             Err(Refused::Append(AppendError::NoMemory)) => Ok(None),
             Err(Refused::Append(error)) => {

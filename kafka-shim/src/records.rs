@@ -27,7 +27,9 @@ pub(crate) async fn delete_records(
         let stream = topic::named(&ctx.shared, &asked.name);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in &asked.partitions {
-            let (code, low) = match delete_below(stream.as_deref(), &asked.name, partition).await {
+            let (code, low) = match delete_below(ctx, stream.as_deref(), &asked.name, partition)
+                .await
+            {
                 Ok(low) => (errors::NONE, low),
                 Err(refusal) => {
                     tracing::debug!(topic = %asked.name.as_str(), partition = partition.partition_index, reason = %refusal.message, "records are not deleted");
@@ -51,13 +53,21 @@ pub(crate) async fn delete_records(
 }
 
 async fn delete_below(
+    ctx: &Ctx,
     stream: Option<&Stream>,
     name: &str,
     asked: &DeleteRecordsPartition,
 ) -> Result<i64, Refusal> {
     let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
-    let found = topic::lane_of(stream, asked.partition_index)
-        .and_then(|(streamlet, lane)| Some((streamlet.lane_bounds(lane)?, streamlet, lane)));
+    let led = topic::lane_of(stream, asked.partition_index);
+    if let Some((streamlet, _)) = &led
+        && !topic::is_led_here(&ctx.shared, streamlet)
+    {
+        let text = "another broker leads the partition";
+        return Err(Refusal::new(ResponseError::NotLeaderOrFollower, text));
+    }
+    let found =
+        led.and_then(|(streamlet, lane)| Some((streamlet.lane_bounds(lane)?, streamlet, lane)));
     let ((_, head), streamlet, lane) = found.ok_or_else(|| Refusal::no_topic(name))?;
     let below = match asked.offset {
         HIGH_WATERMARK => head,

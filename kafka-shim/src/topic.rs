@@ -70,6 +70,16 @@ pub(crate) fn lane_of(stream: &Stream, partition: i32) -> Option<(Arc<Streamlet>
     Some((streamlet.clone(), LaneId(lane)))
 }
 
+/// True if this broker is the one to ask about a streamlet's partitions, recovered or not.
+pub(crate) fn is_led_here(shared: &Shared, streamlet: &Streamlet) -> bool {
+    let directory = &shared.directory;
+    if !directory.is_shared() {
+        return true;
+    }
+    shared.owner_of(streamlet).broker == directory.me()
+        && (!streamlet.is_recovered() || directory.serves(streamlet.stream(), streamlet.id()))
+}
+
 /// The partition of a lane.
 pub(crate) fn partition_of(stream: &Stream, streamlet: StreamletId, lane: LaneId) -> i32 {
     let streamlets = stream.streamlets.len() as u64;

@@ -27,6 +27,9 @@ pub(crate) struct Wanted {
     lanes: Option<u32>,
     streamlets: Option<u32>,
     lane_by: Option<LaneBy>,
+    /// Copies of each group.
+    replicas: Option<u32>,
+    min_copies: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +61,14 @@ pub(crate) fn known(name: &str) -> Result<&'static TopicConfig, String> {
 }
 
 impl Wanted {
+    /// So many copies, or the default, and nothing else.
+    pub(crate) fn of_replicas(replicas: Option<u32>) -> Self {
+        Self {
+            replicas,
+            ..Self::default()
+        }
+    }
+
     /// Takes one value. `flush_interval` is the broker's.
     ///
     /// # Errors
@@ -150,6 +161,10 @@ impl Wanted {
                     _ => return Err(words(config, value, "memory, written or synced")),
                 });
             }
+            Setting::MinCopies => {
+                let copies = number(config, value, 1)?;
+                self.min_copies = Some(u32::try_from(copies).unwrap_or(u32::MAX));
+            }
             Setting::Lanes => {
                 let lanes = number(config, value, 1)?;
                 self.lanes = Some(u32::try_from(lanes).unwrap_or(u32::MAX));
@@ -206,6 +221,8 @@ impl Wanted {
         let mut wire = v1::StreamConfig {
             streamlets: Some(default.streamlets),
             lanes: Some(lanes),
+            replicas: self.replicas,
+            min_copies: self.min_copies,
             ..self.changes(&default, partitions)?
         };
         let largest = match self.max_batch_bytes {
@@ -231,6 +248,12 @@ impl Wanted {
             return Err(format!(
                 "kera.lanes is {} and cannot be set to {lanes}; create partitions to raise it",
                 present.lanes
+            ));
+        }
+        if let Some(copies) = self.min_copies.filter(|c| *c != present.min_copies) {
+            return Err(format!(
+                "min.insync.replicas is fixed at creation: it is {} and cannot become {copies}",
+                present.min_copies
             ));
         }
         if let Some(bytes) = self.group_bytes {
@@ -346,6 +369,7 @@ pub(crate) fn value_of(
         },
         Setting::FlushInterval => flush_interval.as_millis().to_string(),
         Setting::Ack => ack_word(stream.ack).to_owned(),
+        Setting::MinCopies => stream.min_copies.to_string(),
         Setting::Lanes => stream.lanes.to_string(),
         Setting::Streamlets => stream.streamlets.to_string(),
         Setting::LaneBy => lane_by_word(stream.lane_by).to_owned(),
@@ -547,12 +571,24 @@ mod tests {
     }
 
     #[test]
+    fn copies_that_are_needed_are_at_most_those_there_are() {
+        let mut wanted = Wanted::of_replicas(Some(3));
+        let config = known("min.insync.replicas").expect("a name");
+        wanted
+            .set(config, "2", Duration::from_secs(1))
+            .expect("legal");
+        let wire = wanted.for_creation(4).expect("legal");
+        assert_eq!((wire.replicas, wire.min_copies), (Some(3), Some(2)));
+    }
+
+    #[test]
     fn what_kera_does_not_do_is_refused_with_a_reason() {
         for (name, value, part) in [
             ("cleanup.policy", "compact", "compaction is not supported"),
             ("cleanup.policy", "compact,delete", "compaction"),
             ("compression.type", "zstd", "as producers made them"),
-            ("min.insync.replicas", "2", "one replica"),
+            ("min.insync.replicas", "2", "min_copies is 2 of 1"),
+            ("min.insync.replicas", "0", "at least 1"),
             ("remote.storage.enable", "true", "no remote storage"),
             ("message.timestamp.after.max.ms", "3600000", "not refused"),
             ("flush.messages", "100", "kera.ack"),
@@ -581,7 +617,11 @@ mod tests {
             created(&[("segment.bytes", "50000000"), ("kera.lanes", "2")], 4).expect("legal");
         let same = wanted(&[("segment.bytes", "50000000"), ("kera.lanes", "2")]).expect("legal");
         assert!(same.for_change(&present).is_ok());
-        for other in [("segment.bytes", "1000000"), ("kera.lanes", "3")] {
+        for other in [
+            ("segment.bytes", "1000000"),
+            ("kera.lanes", "3"),
+            ("min.insync.replicas", "2"),
+        ] {
             let error = wanted(&[other]).expect("legal").for_change(&present);
             assert!(error.is_err(), "{other:?}");
         }

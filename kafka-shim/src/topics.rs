@@ -21,8 +21,9 @@ use kera_metadata::config::MAX_LANES;
 use kera_protocol::v1;
 use uuid::Uuid;
 
+use crate::brokers;
 use crate::context::Ctx;
-use crate::metadata::{broker_id, visible};
+use crate::metadata::visible;
 use crate::refusal::{Refusal, doubled, short, text};
 use crate::topic_config::{Wanted, known};
 use crate::{configs, topic};
@@ -97,7 +98,7 @@ fn created(
             if version >= SETTINGS_FROM {
                 let partitions = config.streamlets * config.lanes;
                 result.num_partitions = i32::try_from(partitions).unwrap_or(i32::MAX);
-                result.replication_factor = 1;
+                result.replication_factor = i16::try_from(config.replicas).unwrap_or(i16::MAX);
                 result.configs = Some(configs::of_created(ctx, &config));
             }
         }
@@ -113,7 +114,7 @@ async fn create_one(
 ) -> Result<(Uuid, StreamConfig), Refusal> {
     let name = asked.name.as_str();
     let partitions = partitions_asked(ctx, asked)?;
-    let mut wanted = Wanted::default();
+    let mut wanted = Wanted::of_replicas(replicas_asked(ctx, asked)?);
     for config in &asked.configs {
         let invalid = |text| Refusal::new(ResponseError::InvalidConfig, text);
         let known = known(&config.name).map_err(invalid)?;
@@ -195,14 +196,7 @@ fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
                 "replicas are assigned, so number of partitions and replication factor must be -1",
             ));
         }
-        return assigned(&asked.assignments);
-    }
-    if !matches!(asked.replication_factor, -1 | 1) {
-        let text = format!(
-            "replication factor {} is not possible: there is one broker, use 1 or -1",
-            asked.replication_factor
-        );
-        return Err(Refusal::new(ResponseError::InvalidReplicationFactor, text));
+        return assigned(ctx, &asked.assignments);
     }
     Ok(match asked.num_partitions {
         -1 => ctx.settings.default_partitions,
@@ -210,7 +204,25 @@ fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
     })
 }
 
-fn assigned(assignments: &[CreatableReplicaAssignment]) -> Result<i32, Refusal> {
+/// How many copies a topic is to have; `None` leaves it to the default.
+fn replicas_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<Option<u32>, Refusal> {
+    let factor = asked.replication_factor;
+    if matches!(factor, -1 | 1) {
+        return Ok(None);
+    }
+    let possible = match (&ctx.shared.cluster, u32::try_from(factor)) {
+        (Some(cluster), Ok(replicas)) if replicas > 0 => {
+            cluster.check_copies(replicas).map(|()| replicas)
+        }
+        _ => Err("this broker works alone, use 1 or -1".to_owned()),
+    };
+    possible.map(Some).map_err(|why| {
+        let text = format!("replication factor {factor} is not possible: {why}");
+        Refusal::new(ResponseError::InvalidReplicationFactor, text)
+    })
+}
+
+fn assigned(ctx: &Ctx, assignments: &[CreatableReplicaAssignment]) -> Result<i32, Refusal> {
     let invalid = |text: String| Refusal::new(ResponseError::InvalidReplicaAssignment, text);
     let mut indexes: Vec<i32> = assignments.iter().map(|a| a.partition_index).collect();
     indexes.sort_unstable();
@@ -218,11 +230,12 @@ fn assigned(assignments: &[CreatableReplicaAssignment]) -> Result<i32, Refusal> 
         let text = "the partitions with assigned replicas must be 0, 1, 2 and so on, each once";
         return Err(invalid(text.to_owned()));
     }
-    if let Some(wrong) = assignments.iter().find(|a| a.broker_ids != [broker_id()]) {
+    chosen_here(ctx)?;
+    let me = brokers::me(ctx);
+    if let Some(wrong) = assignments.iter().find(|a| a.broker_ids != [me]) {
         return Err(invalid(format!(
             "partition {} is assigned to other brokers than {}, which is the only one",
-            wrong.partition_index,
-            broker_id().0
+            wrong.partition_index, me.0
         )));
     }
     Ok(indexes.len() as i32)
@@ -340,7 +353,7 @@ async fn grow(
     let lanes = lanes_for(name, &config, asked.count)?;
     if let Some(assignments) = &asked.assignments {
         let added = i64::from(asked.count) - i64::from(config.streamlets * config.lanes);
-        assigned_alike(assignments, added)?;
+        assigned_alike(ctx, assignments, added)?;
     }
     let wire = v1::StreamConfig {
         lanes: Some(lanes),
@@ -392,15 +405,30 @@ fn lanes_for(name: &str, config: &StreamConfig, count: i32) -> Result<u32, Refus
     ))
 }
 
-fn assigned_alike(assignments: &[CreatePartitionsAssignment], added: i64) -> Result<(), Refusal> {
-    let fits = assignments.len() as i64 == added
-        && assignments.iter().all(|a| a.broker_ids == [broker_id()]);
+/// Refuses assignments in a cluster: its brokers choose who owns a partition, and change that.
+fn chosen_here(ctx: &Ctx) -> Result<(), Refusal> {
+    if !ctx.shared.directory.is_shared() {
+        return Ok(());
+    }
+    let text = "the cluster chooses its partitions' brokers: give a number of partitions and a replication factor instead of assignments";
+    Err(Refusal::new(ResponseError::InvalidReplicaAssignment, text))
+}
+
+fn assigned_alike(
+    ctx: &Ctx,
+    assignments: &[CreatePartitionsAssignment],
+    added: i64,
+) -> Result<(), Refusal> {
+    chosen_here(ctx)?;
+    let me = brokers::me(ctx);
+    let fits =
+        assignments.len() as i64 == added && assignments.iter().all(|a| a.broker_ids == [me]);
     if fits {
         return Ok(());
     }
     let text = format!(
         "the assignments must name broker {} for each of the {added} partitions that are added",
-        broker_id().0
+        me.0
     );
     Err(Refusal::new(ResponseError::InvalidReplicaAssignment, text))
 }

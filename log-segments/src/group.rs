@@ -5,6 +5,7 @@
 //! making bytes durable is the pumps' work ([`crate::pump`]).
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
 
@@ -14,7 +15,8 @@ use crate::io::{FileRef, Io, OpenHow};
 use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::pool::{CHUNK_BYTES, ChunkPool};
 use crate::scan::Scanned;
-use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, mutex};
+use crate::ship::Shipping;
+use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, Weak, mutex};
 use crate::window::{Place, Window};
 
 pub use crate::writer::{GroupFull, GroupWriter, MAX_GROUP_ORDINALS};
@@ -116,6 +118,10 @@ pub struct Group {
     /// The file is written around the page cache, by the pump alone.
     direct: bool,
     head: Option<Arc<LaneHead>>,
+    /// Who brings the group's bytes to other copies, if it has any; weak, as they hold the group.
+    pub(crate) shipping: OnceLock<Weak<dyn Shipping>>,
+    /// The close of a group with other copies is recorded.
+    pub(crate) ended: AtomicBool,
     /// The lane's state before the first batch; empty for a closed group.
     pub(crate) snapshot: Vec<u8>,
     /// Where batches of segment 0 begin; 0 for a closed group that is not loaded.
@@ -172,6 +178,8 @@ impl Group {
             policy: AtomicU8::new(policy as u8),
             direct: false,
             head: None,
+            shipping: OnceLock::new(),
+            ended: AtomicBool::new(false),
             snapshot: Vec::new(),
             data_start: AtomicU64::new(0),
             last_used_ms: AtomicU64::new(spec.created_ms),
@@ -371,6 +379,9 @@ impl Group {
 
     /// How far the group has come by its policy.
     pub fn acknowledged(&self) -> Acknowledged {
+        if self.is_shipped() {
+            return self.copied_everywhere();
+        }
         let policy = self.policy();
         let window = self.window.lock();
         let place = match policy {
@@ -385,6 +396,21 @@ impl Group {
             finished: window.frozen
                 && window.failed.is_none()
                 && place.address == window.end.address,
+        }
+    }
+
+    /// [`Self::acknowledged`] of a group with other copies: they decide.
+    fn copied_everywhere(&self) -> Acknowledged {
+        let window = self.window.lock();
+        let place = window.copied.unwrap_or(Place {
+            address: 0,
+            ordinal: self.spec.first_ordinal,
+        });
+        Acknowledged {
+            counts: window.copied.is_some(),
+            address: place.address.max(self.data_start()),
+            ordinal: place.ordinal,
+            finished: window.frozen && place.address == window.end.address,
         }
     }
 
@@ -447,8 +473,13 @@ impl Group {
         place
     }
 
+    /// The group's own file has more: moves the head, or tells who counts all copies.
     pub(crate) fn advance_head(&self) {
-        if let Some(head) = &self.head {
+        if let Some(shipping) = self.shipping.get() {
+            if let Some(shipping) = shipping.upgrade() {
+                shipping.wrote();
+            }
+        } else if let Some(head) = &self.head {
             head.advance();
         }
     }

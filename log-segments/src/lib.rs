@@ -10,6 +10,8 @@
 //! | [`read`] | whole batches from memory or file |
 //! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
+//! | [`check`] | a closed group's bytes looked at again |
+//! | [`ship`] | a group whose bytes have copies elsewhere |
 //! | [`footer`] | the sparse index of a closed group |
 //! | [`pool`] | chunks of warm memory |
 //! | [`io`] | one I/O trait, three engines |
@@ -18,6 +20,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod buffers;
+pub mod check;
 pub mod footer;
 pub mod group;
 pub mod head;
@@ -27,6 +30,7 @@ pub mod pool;
 pub mod pump;
 pub mod read;
 pub mod scan;
+pub mod ship;
 pub mod sync;
 mod waiters;
 pub mod window;

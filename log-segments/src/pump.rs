@@ -11,8 +11,8 @@ use std::io::{self, IoSlice};
 use kera_protocol::ids::Ordinal;
 
 use crate::group::{AckPolicy, Group};
-use crate::io::Io;
 use crate::io::direct::{DirectRange, DirectWriter};
+use crate::io::{File, Io};
 use crate::layout::{DurableMark, Uuid16};
 use crate::sync::{Arc, Ordering, pause};
 use crate::window::{Place, Run};
@@ -63,7 +63,13 @@ impl Group {
             let mut outcome = if failed { Turn::Failed } else { Turn::Written };
             if !failed && !runs.is_empty() {
                 match self.write_runs(&runs) {
-                    Ok(()) => self.window.lock().written = to,
+                    Ok(()) => {
+                        let mut window = self.window.lock();
+                        window.written = to;
+                        if window.let_go && window.end.address == to.address {
+                            window.evict(0);
+                        }
+                    }
                     Err(error) => {
                         self.fail(&error);
                         outcome = Turn::Failed;
@@ -114,7 +120,10 @@ impl Group {
         );
         self.window.lock().failed = Some((error.kind(), error.raw_os_error()));
         self.broken.store(true, Ordering::Release);
-        if let Some(head) = self.lane_head() {
+        if self.is_shipped() {
+            // The other copies may be enough.
+            self.advance_head();
+        } else if let Some(head) = self.lane_head() {
             head.wake_all();
         }
     }
@@ -191,7 +200,12 @@ impl Group {
                 (window.written, window.synced)
             };
             if synced.address < to.address {
-                if let Err(error) = self.file().and_then(|file| file.sync_data()) {
+                let file = self.file();
+                let flushed = file.and_then(|file| {
+                    write_back(file.as_ref(), synced.address, to.address)?;
+                    file.sync_data()
+                });
+                if let Err(error) = flushed {
                     self.fail(&error);
                     return Err(error);
                 }
@@ -201,6 +215,23 @@ impl Group {
         self.advance_head();
         Ok(())
     }
+}
+
+/// Bytes on their way to the device at once. A flush of all that waits would fill the device's queue while
+/// it holds the pages it sends, and whoever appends to the last of them would wait for the queue.
+const WRITTEN_BACK_AT_ONCE: u64 = 4 << 20;
+/// What lies this near to the end is left to the sync, as somebody may be appending there.
+const LEFT_TO_SYNC: u64 = 1 << 20;
+
+/// Sends what lies between the two addresses to the device, but for the end, a little at a time.
+fn write_back(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    while at + LEFT_TO_SYNC < to {
+        let len = WRITTEN_BACK_AT_ONCE.min(to - LEFT_TO_SYNC - at);
+        file.write_back(at, len)?;
+        at += len;
+    }
+    Ok(())
 }
 
 /// Syncs what is written of many groups of one file system with one flush of it, which costs less
@@ -473,6 +504,12 @@ impl Group {
     /// Says that the group grew to whoever makes it durable by its policy: the caller's own turn
     /// for `written` and `memory`, the pump for `synced`. Call without holding any lock.
     pub fn pump(self: &Arc<Self>, pump: &Pump) {
+        if self.is_shipped()
+            && let Some(shipping) = self.shipping()
+        {
+            // First, so that others write while this file is written.
+            shipping.grew();
+        }
         match self.policy() {
             AckPolicy::Written if !self.is_direct() => {
                 if self.write_rounds(TURN_ROUNDS).is_none() {

@@ -180,7 +180,7 @@ pub fn read_head(file: &dyn File, spec: &ScanSpec) -> Result<(SegmentHeader, Vec
     head(&mut BlockReader::new(file), spec)
 }
 
-fn head(
+pub(crate) fn head(
     reader: &mut BlockReader<'_>,
     spec: &ScanSpec,
 ) -> Result<(SegmentHeader, Vec<u8>), ScanError> {
@@ -315,12 +315,12 @@ fn check_identity(header: &SegmentHeader, spec: &ScanSpec) -> Result<(), ScanErr
     })
 }
 
-enum Next {
+pub(crate) enum Next {
     Continue,
     Stop(Stop),
 }
 
-fn next_segment(
+pub(crate) fn next_segment(
     reader: &mut BlockReader<'_>,
     out: &Scanned,
     segment: u32,
@@ -351,7 +351,7 @@ fn next_segment(
     Ok(Next::Stop(Stop::Segment { segment, reason }))
 }
 
-fn check_batch(
+pub(crate) fn check_batch(
     reader: &mut BlockReader<'_>,
     out: &Scanned,
     at: u64,
@@ -403,7 +403,7 @@ pub fn read_mark(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<Du
 }
 
 /// Sequential reads through one buffer; a short file reads as if it ended there.
-struct BlockReader<'a> {
+pub(crate) struct BlockReader<'a> {
     file: &'a dyn File,
     /// Bytes read at once.
     block: usize,
@@ -412,7 +412,7 @@ struct BlockReader<'a> {
 }
 
 impl<'a> BlockReader<'a> {
-    fn new(file: &'a dyn File) -> Self {
+    pub(crate) fn new(file: &'a dyn File) -> Self {
         Self {
             file,
             block: BLOCK,
@@ -422,7 +422,7 @@ impl<'a> BlockReader<'a> {
     }
 
     /// The `len` bytes at `at`, fewer only at the end of the file.
-    fn at(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
+    pub(crate) fn at(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
         let end = at + len as u64;
         if at < self.start || end > self.start + self.buf.len() as u64 {
             self.buf.resize(len.max(self.block), 0);

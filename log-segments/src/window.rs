@@ -55,8 +55,12 @@ pub(crate) struct Window {
     pub(crate) written: Place,
     /// Synced to the device.
     pub(crate) synced: Place,
+    /// Held by all copies, of a group that has others.
+    pub(crate) copied: Option<Place>,
     /// `segment_ends` and `index` are those of the group; false for a closed group until first use.
     pub(crate) loaded: bool,
+    /// The appender holds no chunk: what is written need not stay.
+    pub(crate) let_go: bool,
     /// No more appends.
     pub(crate) frozen: bool,
     /// The record of this group is durable in the metadata store.
@@ -77,7 +81,9 @@ impl Window {
             end,
             written: end,
             synced: end,
+            copied: None,
             loaded: true,
+            let_go: false,
             frozen: false,
             recorded: false,
             failed: None,

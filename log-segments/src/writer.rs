@@ -3,7 +3,7 @@
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::Ordinal;
 
-use crate::group::Group;
+use crate::group::{AckPolicy, Group};
 use crate::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::pool::{CHUNK_BYTES, ChunkPool, ChunkWriter};
 use crate::sync::Arc;
@@ -11,6 +11,11 @@ use crate::window::{Place, Slot};
 
 /// A group spans no more ordinals, so that a jump by as many is never too short.
 pub const MAX_GROUP_ORDINALS: u64 = 1 << 32;
+
+/// Once this part of the pool is in use there are so many lanes that each finds its memory cold when its
+/// next batch comes. Then a batch's memory is given back as soon as it is in the file: the next lane's
+/// batch finds it warm, and readers find the page cache.
+const CROWDED: usize = 64;
 
 /// Why an append to a group did not happen. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +169,18 @@ impl GroupWriter {
         window.slots.extend(added);
         window.index.note(placed.ordinal, placed.address, before);
         window.max_timestamp = self.max_timestamp;
+        // Nothing waited, so this batch is written next, and its memory is warm for another lane then.
+        let let_go = self.pool.used() >= self.pool.limit() / CROWDED
+            && window.written.address == self.address
+            && self.group.policy() == AckPolicy::Written
+            // Its copies are still to take it from memory.
+            && !self.group.is_shipped();
+        window.let_go = let_go;
         window.end = end;
         drop(window);
+        if let_go {
+            self.chunk = None;
+        }
         self.address = end.address;
         self.next_ordinal = end.ordinal;
         self.group.touch(now_ms);

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kera_log_segments::check::{CheckSpec, Checked, Progress, check};
 use kera_log_segments::group::{AckPolicy, Group, GroupFull, GroupSpec};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::fault::{FaultIo, Flip};
@@ -259,4 +260,85 @@ fn another_groups_file_is_refused() {
         error,
         Err(ScanError::NoHeader(LayoutError::BadChecksum(_)))
     ));
+}
+
+impl Written {
+    /// Checked in stretches of `bytes` bytes; where it came to and what is wrong there.
+    fn checked(&self, bytes: u64) -> Checked {
+        let spec = self.group.spec();
+        let check_spec = CheckSpec {
+            stream: spec.lane.stream,
+            streamlet: spec.lane.streamlet,
+            group: spec.group,
+            epoch: spec.epoch,
+            end: self.group.end(),
+        };
+        let file = self.io.open(&spec.path, OpenHow::ReadOnly, false);
+        let file = file.expect("a file");
+        let mut from = Progress::default();
+        loop {
+            let checked = check(&*file, &check_spec, from, bytes).expect("it is read");
+            if checked.wrong.is_some() || checked.to.place == self.group.end() {
+                return checked;
+            }
+            assert!(checked.to.place.address > from.place.address);
+            from = checked.to;
+        }
+    }
+}
+
+#[test]
+fn the_digest_does_not_depend_on_where_stretches_end() {
+    let w = written();
+    let whole = w.checked(u64::MAX);
+    assert_eq!(whole.wrong, None);
+    for bytes in [1, 1000, 70_000, 256 << 10] {
+        assert_eq!(w.checked(bytes), whole, "{bytes}");
+    }
+}
+
+#[test]
+fn a_check_finds_any_flipped_bit_that_counts_and_says_where() {
+    let w = written();
+    let whole = w.checked(u64::MAX);
+    let at_batch = |n: usize, within: u64| w.batches[n].0 + within;
+    let places = [
+        (40, 0),
+        (SEGMENT_HEADER_BYTES as u64 + 17, 0),
+        (at_batch(0, 3), at_batch(0, 0)),
+        (at_batch(5, 14), at_batch(5, 0)),
+        (at_batch(7, 100), at_batch(7, 0)),
+        (
+            at_batch(w.batches.len() - 1, 70),
+            at_batch(w.batches.len() - 1, 0),
+        ),
+    ];
+    for (at, said) in places {
+        let mut byte = [0];
+        let file = w.group.file().expect("a file");
+        file.read_at(&mut byte, at).expect("it is read");
+        w.plant(at, &[byte[0] ^ 0x10]);
+        let found = w.checked(50_000);
+        assert!(found.wrong.is_some(), "{at}");
+        assert_eq!(found.to.place.address, said, "{at}");
+        w.plant(at, &byte);
+        assert_eq!(w.checked(50_000), whole);
+    }
+    // Far behind the last batch of a segment nothing counts.
+    let last = w.batches.iter().rfind(|(at, _)| *at < u64::from(SEGMENT));
+    let (at, len) = last.expect("a first segment");
+    let gap = at + len + HEADER_BYTES as u64;
+    assert!(gap < u64::from(SEGMENT), "there is a gap");
+    w.plant(gap, &[7]);
+    assert_eq!(w.checked(50_000), whole);
+}
+
+#[test]
+fn a_check_misses_a_batch_that_the_close_counted() {
+    let w = written();
+    let (at, len) = w.batches[w.batches.len() - 1];
+    w.plant(at, &vec![0; len as usize]);
+    let found = w.checked(u64::MAX);
+    assert_eq!(found.to.place.address, at);
+    assert!(found.wrong.is_some());
 }

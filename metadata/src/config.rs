@@ -3,6 +3,12 @@
 use kera_protocol::batch::MAX_BATCH_BYTES;
 use kera_protocol::error::{ErrorCode, WireError};
 
+use crate::record::MAX_COPIES;
+
+/// Segments of a group that has copies, unless the stream says otherwise: a backup keeps a group in memory
+/// until it is closed, so that groups of busy lanes must end soon.
+pub const REPLICATED_SEGMENTS_PER_GROUP: u32 = 2;
+
 /// Most streamlets of a stream, most lanes of a streamlet, and most lanes of a stream in all.
 pub const MAX_LANES: u32 = 65_536;
 /// Least bytes of a segment.
@@ -67,7 +73,8 @@ pub struct StreamConfig {
     /// Bytes of a segment: [`MIN_SEGMENT_SIZE`] to [`MAX_SEGMENT_SIZE`], a multiple of
     /// [`SEGMENT_SIZE_STEP`]. Fixed at creation.
     pub segment_size: u32,
-    /// P, 1 to [`MAX_SEGMENTS_PER_GROUP`]. Fixed at creation.
+    /// P, 1 to [`MAX_SEGMENTS_PER_GROUP`]. Fixed at creation. Unless it is given, a stream with copies
+    /// has [`REPLICATED_SEGMENTS_PER_GROUP`].
     pub segments_per_group: u32,
     /// What an acknowledgement promises.
     pub ack: AckPolicy,
@@ -84,6 +91,11 @@ pub struct StreamConfig {
     pub max_batch_bytes: u32,
     /// Which clock records carry.
     pub timestamp_type: TimestampType,
+    /// R, copies of each group, the owner's own included: 1 to [`MAX_COPIES`]. Fixed at creation.
+    pub replicas: u32,
+    /// Copies without which nothing is acknowledged and no group is closed: 1 to `replicas`. Fixed
+    /// at creation.
+    pub min_copies: u32,
 }
 
 impl Default for StreamConfig {
@@ -100,6 +112,8 @@ impl Default for StreamConfig {
             group_max_age_ms: 3600 * 1000,
             max_batch_bytes: 1 << 20,
             timestamp_type: TimestampType::Create,
+            replicas: 1,
+            min_copies: 1,
         }
     }
 }
@@ -109,6 +123,22 @@ impl StreamConfig {
     /// smaller segment can hold.
     pub fn default_max_batch_bytes(segment_size: u32) -> u32 {
         (1 << 20).min(segment_size.saturating_sub(SEGMENT_HEADER_ALLOWANCE))
+    }
+
+    /// The default of `min_copies` for `replicas` copies: more than half of them.
+    ///
+    /// ```
+    /// use kera_metadata::StreamConfig;
+    /// let of = StreamConfig::default_min_copies;
+    /// assert_eq!((of(1), of(2), of(3)), (1, 2, 2));
+    /// ```
+    pub fn default_min_copies(replicas: u32) -> u32 {
+        replicas / 2 + 1
+    }
+
+    /// True if groups have copies at other brokers.
+    pub fn is_replicated(&self) -> bool {
+        self.replicas > 1
     }
 
     /// Bytes that a group's segments span: `segment_size * segments_per_group`.
@@ -171,6 +201,19 @@ impl StreamConfig {
                 self.max_batch_bytes, self.segment_size
             )));
         }
+        range("replicas", self.replicas, 1, MAX_COPIES as u32)?;
+        if !(1..=self.replicas).contains(&self.min_copies) {
+            return Err(invalid(format!(
+                "min_copies is {} of {} replicas; the legal range is 1 to {}, as no more copies can hold a record than there are",
+                self.min_copies, self.replicas, self.replicas
+            )));
+        }
+        if self.is_replicated() && self.ack != AckPolicy::Written {
+            return Err(invalid(format!(
+                "ack is {:?} with {} replicas; a stream with copies at other brokers has ack = written, leave it out or set replicas to 1",
+                self.ack, self.replicas
+            )));
+        }
         Ok(())
     }
 
@@ -198,6 +241,8 @@ impl StreamConfig {
             &self.segments_per_group,
             &new.segments_per_group,
         )?;
+        fixed("replicas", &self.replicas, &new.replicas)?;
+        fixed("min_copies", &self.min_copies, &new.min_copies)?;
         if new.lanes < self.lanes {
             return Err(invalid(format!(
                 "lanes is {} and may only grow; {} is less, the legal range is {} to {}",
@@ -309,6 +354,33 @@ mod tests {
     }
 
     #[test]
+    fn copies_are_bounded_and_written() {
+        let cases = [
+            (refused(|c| c.replicas = 0), "replicas is 0"),
+            (refused(|c| c.replicas = 17), "legal range is 1 to 16"),
+            (refused(|c| c.min_copies = 2), "min_copies is 2 of 1"),
+            (refused(|c| c.min_copies = 0), "min_copies is 0"),
+            (
+                refused(|c| {
+                    (c.replicas, c.min_copies) = (3, 2);
+                    c.ack = AckPolicy::Memory;
+                }),
+                "ack is Memory with 3 replicas",
+            ),
+        ];
+        for (message, expected) in cases {
+            assert!(message.contains(expected), "{message}");
+        }
+        let config = StreamConfig {
+            replicas: 3,
+            min_copies: 3,
+            ..StreamConfig::default()
+        };
+        config.validate().unwrap();
+        assert!(config.is_replicated());
+    }
+
+    #[test]
     fn the_smallest_segment_has_a_legal_default_batch() {
         let mut config = StreamConfig {
             segment_size: MIN_SEGMENT_SIZE,
@@ -333,12 +405,16 @@ mod tests {
         new.retention_ms = 0;
         old.validate_change(&new).unwrap();
         type Change = fn(&mut StreamConfig);
-        let changes: [(&str, Change); 5] = [
+        let changes: [(&str, Change); 7] = [
             ("streamlets", |c| c.streamlets = 5),
             ("lane_by", |c| c.lane_by = LaneBy::Producer),
             ("segment_size", |c| c.segment_size *= 2),
             ("segments_per_group", |c| c.segments_per_group += 1),
             ("lanes is 4", |c| c.lanes = 3),
+            ("replicas is fixed", |c| {
+                (c.replicas, c.ack) = (3, AckPolicy::Written);
+            }),
+            ("min_copies", |c| c.min_copies = 2),
         ];
         for (name, change) in changes {
             let mut new = old.clone();

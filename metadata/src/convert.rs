@@ -3,7 +3,9 @@
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
-use crate::config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+use crate::config::{
+    AckPolicy, LaneBy, REPLICATED_SEGMENTS_PER_GROUP, StreamConfig, TimestampType,
+};
 
 impl From<LaneBy> for v1::LaneBy {
     fn from(value: LaneBy) -> Self {
@@ -45,6 +47,12 @@ impl StreamConfig {
         if wire.max_batch_bytes.is_none() {
             config.max_batch_bytes = Self::default_max_batch_bytes(config.segment_size);
         }
+        if wire.min_copies.is_none() {
+            config.min_copies = Self::default_min_copies(config.replicas);
+        }
+        if wire.segments_per_group.is_none() && config.replicas > 1 {
+            config.segments_per_group = REPLICATED_SEGMENTS_PER_GROUP;
+        }
         config.validate()?;
         Ok(config)
     }
@@ -75,6 +83,8 @@ impl StreamConfig {
             group_max_age_ms: Some(self.group_max_age_ms),
             max_batch_bytes: Some(self.max_batch_bytes),
             timestamp_type: Some(v1::TimestampType::from(self.timestamp_type).into()),
+            replicas: Some(self.replicas),
+            min_copies: Some(self.min_copies),
         }
     }
 
@@ -92,6 +102,8 @@ impl StreamConfig {
         set(&mut self.retention_bytes, wire.retention_bytes);
         set(&mut self.group_max_age_ms, wire.group_max_age_ms);
         set(&mut self.max_batch_bytes, wire.max_batch_bytes);
+        set(&mut self.replicas, wire.replicas);
+        set(&mut self.min_copies, wire.min_copies);
         if let Some(number) = wire.lane_by {
             self.lane_by = match v1::LaneBy::try_from(number) {
                 Ok(v1::LaneBy::Key) => LaneBy::Key,
@@ -173,12 +185,14 @@ mod tests {
             lane_by: LaneBy::Producer,
             segment_size: 1 << 20,
             segments_per_group: 7,
-            ack: AckPolicy::Memory,
+            ack: AckPolicy::Written,
             retention_ms: 1,
             retention_bytes: 2,
             group_max_age_ms: 3,
             max_batch_bytes: 4096,
             timestamp_type: TimestampType::Append,
+            replicas: 4,
+            min_copies: 1,
         };
         assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
     }

@@ -74,6 +74,17 @@ pub(crate) fn decode_revision(key: &[u8], value: &[u8]) -> Result<u64, String> {
     split(key, value).map(|(revision, _)| revision)
 }
 
+/// A value with another revision in it, after its checksum was found right.
+#[cfg(feature = "etcd")]
+pub(crate) fn restamp(key: &[u8], value: &[u8], revision: u64) -> Result<Vec<u8>, String> {
+    split(key, value)?;
+    let mut out = value.to_vec();
+    out[CHECKSUM_BYTES..PREFIX_BYTES].copy_from_slice(&revision.to_le_bytes());
+    let checksum = value_checksum(key, &out[CHECKSUM_BYTES..]);
+    out[..CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    Ok(out)
+}
+
 /// The record of a value under a key, with its revision in it; the error says what is wrong.
 pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<Record, String> {
     let (revision, message) = split(key_bytes, value)?;
@@ -226,6 +237,9 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
                 TimestampType::Create => 0,
                 TimestampType::Append => 1,
             },
+            // A stream without copies elsewhere is stored as it always was.
+            replicas: stored_count(c.replicas),
+            min_copies: stored_count(c.min_copies),
         }),
         lane_generations: r
             .lane_generations
@@ -278,6 +292,8 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
                 1 => TimestampType::Append,
                 n => return Err(unknown("timestamp_type", n)),
             },
+            replicas: c.replicas.max(1),
+            min_copies: c.min_copies.max(1),
         },
         lane_generations: m
             .lane_generations
@@ -295,6 +311,11 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
         internal: m.internal,
         revision,
     })
+}
+
+/// A number of copies as it is stored: 1 is left out.
+fn stored_count(copies: u32) -> u32 {
+    if copies == 1 { 0 } else { copies }
 }
 
 fn append(out: &mut Vec<u8>, message: impl Message) {
@@ -374,6 +395,26 @@ mod tests {
             revision: 77,
         };
         (Key::Group(key), Record::Group(record))
+    }
+
+    #[test]
+    fn a_stream_of_an_older_build_has_one_copy() {
+        let mut record = StreamRecord::new("clicks", StreamConfig::default(), 5);
+        let key = Key::Stream(record.id);
+        let bytes = key.encode();
+        let decoded = |record: &StreamRecord| {
+            let value = encode_value(&bytes, &Record::Stream(record.clone()), 0);
+            match decode_value(&key, &bytes, &value) {
+                Ok(Record::Stream(found)) => (found.config, value.len()),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (one, short) = decoded(&record);
+        assert_eq!((one.replicas, one.min_copies), (1, 1));
+        (record.config.replicas, record.config.min_copies) = (3, 2);
+        let (three, long) = decoded(&record);
+        assert_eq!((three.replicas, three.min_copies), (3, 2));
+        assert_eq!(long, short + 4, "one copy takes no bytes");
     }
 
     #[test]

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use thiserror::Error;
+use uuid::Uuid;
 
 use crate::key::Key;
+use crate::stranger::Stranger;
 
 /// A condition of a transaction that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -53,6 +55,16 @@ pub enum Conflict {
     Counter {
         /// The counter.
         key: Key,
+        /// What the transaction compared with.
+        expected: u64,
+        /// What it is.
+        found: u64,
+    },
+    /// Another controller was elected, or none is.
+    #[error(
+        "the controller of term {expected} is one no longer (now {found}; 0: none); it must stop"
+    )]
+    NotController {
         /// What the transaction compared with.
         expected: u64,
         /// What it is.
@@ -117,6 +129,33 @@ pub enum MetadataError {
         /// What failed.
         detail: String,
     },
+    /// The store cannot be reached; nothing was written. It is tried again with every call.
+    #[error("the metadata store at {store} cannot be reached: {detail}; it is tried again")]
+    Unavailable {
+        /// Where the store is.
+        store: String,
+        /// What failed.
+        detail: String,
+    },
+    /// Something else answers at the store's address, as [`crate::ClusterStore::require`] finds out.
+    #[error(transparent)]
+    Stranger(#[from] Stranger),
+    /// No cluster was made at the address.
+    #[error("there is no cluster at {store}; make one with `kera cluster init`")]
+    NotInitialized {
+        /// Where the store is.
+        store: String,
+    },
+    /// A cluster was made at the address already.
+    #[error(
+        "there is a cluster at {store} already, {cluster}; give its brokers that address, or another prefix"
+    )]
+    Initialized {
+        /// Where the store is.
+        store: String,
+        /// The id of that cluster.
+        cluster: Uuid,
+    },
     /// Another process has the store open.
     #[error("metadata store {} is in use by another process; stop that broker first", path.display())]
     Locked {
@@ -178,10 +217,13 @@ impl MetadataError {
             Self::Closed => ErrorCode::ShuttingDown,
             Self::Full { .. } => ErrorCode::StorageFull,
             Self::Storage { .. }
+            | Self::NotInitialized { .. }
+            | Self::Stranger(_)
+            | Self::Initialized { .. }
             | Self::Locked { .. }
             | Self::NewerFormat { .. }
             | Self::Corrupt { .. } => ErrorCode::StorageError,
-            Self::UnknownOutcome { .. } => ErrorCode::Timeout,
+            Self::Unavailable { .. } | Self::UnknownOutcome { .. } => ErrorCode::Timeout,
         }
     }
 }

@@ -23,6 +23,10 @@ pub(crate) trait Keyspace {
     fn delete(&mut self, key: &[u8]) -> Result<(), MetadataError>;
     /// Removes every key that begins with `prefix`.
     fn delete_prefix(&mut self, prefix: &[u8]) -> Result<(), MetadataError>;
+    /// The term of the controller; 0 where none is elected.
+    fn term(&self) -> Result<u64, MetadataError> {
+        Ok(0)
+    }
 }
 
 /// The streams' limits that transactions keep asking for. Holds only what the keyspace holds; must
@@ -49,6 +53,22 @@ impl Changes {
         self.values.is_empty()
     }
 
+    /// Each key that is written with its value, or deleted with none.
+    pub(crate) fn values(&self) -> &BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        &self.values
+    }
+
+    /// As [`values`](Self::values), for whoever applies them elsewhere.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn into_values(self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+        self.values
+    }
+
+    /// Streams of which everything is deleted.
+    pub(crate) fn deleted(&self) -> &[StreamId] {
+        &self.deleted
+    }
+
     /// Applies the changes. After an error the keyspace holds some of them: its write must be taken
     /// back as a whole.
     pub(crate) fn apply(
@@ -57,7 +77,7 @@ impl Changes {
         cache: &mut LimitsCache,
     ) -> Result<(), MetadataError> {
         for id in self.deleted {
-            for kind in [key::STREAMLET, key::GROUP, key::LANE_START] {
+            for kind in key::OF_STREAMS {
                 keyspace.delete_prefix(&key::stream_prefix(kind, id))?;
             }
             cache.0.remove(&id);
@@ -220,6 +240,17 @@ impl View<'_> {
                         .into());
                     }
                     guards.epochs.insert((*stream, *streamlet), *epoch);
+                }
+                Compare::Controller { term } => {
+                    let found = self.keyspace.term()?;
+                    // 0 is nobody's term, whoever compares with it.
+                    if found != *term || found == 0 {
+                        return Err(Conflict::NotController {
+                            expected: *term,
+                            found,
+                        }
+                        .into());
+                    }
                 }
                 Compare::CounterValue { counter, value } => {
                     let key = Key::Counter(*counter);

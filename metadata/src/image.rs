@@ -1,6 +1,8 @@
 //! Builds an [`Image`] from stored values and finds what contradicts.
 
 use std::collections::HashMap;
+#[cfg(feature = "etcd")]
+use std::collections::HashSet;
 use std::path::Path;
 
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
@@ -66,6 +68,15 @@ impl<'a> ImageBuilder<'a> {
     /// What was collected, unchecked.
     pub(crate) fn finish(self) -> Image {
         self.image
+    }
+
+    /// Leaves out streamlets without a stream, as a creation in parts leaves them until its end.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn forget_unfinished(&mut self) {
+        let streams: HashSet<StreamId> = self.image.streams.iter().map(|s| s.id).collect();
+        self.image
+            .streamlets
+            .retain(|s| streams.contains(&s.stream));
     }
 
     /// What was collected, once it is known to fit together.

@@ -43,6 +43,8 @@ pub(crate) const LANE_START: u8 = b'l';
 pub(crate) const STREAM_NAME: u8 = b'n';
 pub(crate) const STREAM: u8 = b's';
 pub(crate) const STREAMLET: u8 = b't';
+/// Kinds of which a stream has any number, beside the stream itself and its name.
+pub(crate) const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
 
 impl Key {
     /// The key's bytes in the keyspace.

@@ -6,7 +6,11 @@
 //!
 //! * [`EmbeddedStore`]: a file of one broker (redb). Transactions that arrive while one fsync runs
 //!   share the next.
+//! * [`EtcdStore`]: etcd, which several brokers share (feature `etcd`, on unless left out).
 //! * [`MemoryStore`]: for tests; fails on demand, can be stepped, can be copied as if killed.
+//!
+//! Stores that brokers share also have [`ClusterStore`]: who is alive, what others change, who is
+//! controller. For tests there is [`MemoryCluster`].
 //!
 //! ```
 //! use kera_metadata::*;
@@ -78,33 +82,44 @@
 //! is still as it was may be written again with the same comparisons, which refuse it if the first
 //! attempt arrives late.
 //!
-//! # What another store needs
+//! # On etcd
 //!
-//! Keys are flat and ordered and values carry nothing that depends on the embedded store, so that a
-//! store over etcd maps each record to one key. What it has to bring:
+//! Keys are flat and ordered and values carry nothing that depends on a store, so that each record is
+//! one of etcd's keys.
 //!
-//! * **Comparisons.** A record's revision is etcd's `mod_revision`, absence is 0 in both. An epoch
-//!   is compared while the streamlet's other fields change, so it needs a key of its own, written
-//!   with the streamlet.
-//! * **Limits.** etcd takes 128 operations a transaction. [`MetadataStore::max_operations`] says so,
-//!   [`MetadataStore::bump_epochs`] obeys it, and callers with bulk work cut it by
-//!   [`Transaction::operations`]. Creating a stream of more streamlets writes these first and the
-//!   stream last; until then nobody sees them.
-//! * **Checks against what is there** (a group only moves forward, and the like) rest on records that
-//!   the transaction compares; the store reads them first and adds their revisions as comparisons.
-//! * **Deleting a stream** is six operations, three of them ranges, and compares the floor of epochs.
-//! * **Unknown outcomes**: a timeout or a lost connection is one. They are rare here and common there.
+//! * **Comparisons.** A record's revision is etcd's `mod_revision`; absence is 0 in both. Revisions
+//!   begin anywhere and have gaps: leases and elections take some. An epoch is compared by the revision of
+//!   the streamlet that has it, which is read or remembered; where the streamlet changed and the epoch
+//!   did not, the transaction is evaluated and sent again.
+//! * **Checks against what is there** (a group only moves forward, and the like) are made here, by the same
+//!   code as in every store. All they rest on is compared by etcd with the transaction.
+//! * **Order.** Transactions of one store that have a record, a streamlet or a stream in common take
+//!   effect in the order they were submitted; others are under way at the same time.
+//! * **Limits.** etcd takes 128 operations a transaction. [`MetadataStore::max_operations`] says how many
+//!   of them are the caller's, [`MetadataStore::bump_epochs`] obeys it, and callers with bulk work cut it
+//!   by [`Transaction::operations`]. Creating a stream of more streamlets writes these first and the
+//!   stream last; until then nobody takes notice of them.
+//! * **Unknown outcomes.** A transaction whose answer is lost is sent again within the time of one
+//!   operation: it compares every record it writes, so that it takes effect once at most, and a number in
+//!   what it wrote tells whether it had. What is unknown after that is told as
+//!   [`MetadataError::UnknownOutcome`]; what certainly was not written, as
+//!   [`MetadataError::Unavailable`].
 #![forbid(unsafe_code)]
 
 mod answer;
 mod check;
+mod cluster;
 pub mod config;
+pub mod controller;
 mod convert;
 mod embedded;
 mod encode;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod evaluate;
 mod guard;
+mod history;
 mod image;
 mod key;
 mod memory;
@@ -113,14 +128,21 @@ mod name;
 mod queue;
 mod record;
 mod store;
+mod stranger;
 mod transaction;
 
 pub use answer::CommitFuture;
 pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL};
+pub use cluster::{
+    Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
+    Membership, MemoryCluster, WatchLost, Watched,
+};
 pub use config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;
 pub use error::{Conflict, MetadataError};
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore};
 pub use key::Key;
 pub use memory::{Fault, MemoryStore};
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
@@ -128,5 +150,8 @@ pub use record::{
     BrokerRecord, CopyRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image,
     LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord, StreamletRecord,
 };
-pub use store::{Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation};
+pub use store::{
+    Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation, creation_over,
+};
+pub use stranger::Stranger;
 pub use transaction::{Committed, Compare, Transaction, Write};

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use kera_protocol::ids::{StreamId, StreamletId};
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::answer::CommitFuture;
+use crate::cluster::{Change, Watched};
 use crate::encode::{Record, decode_value};
 use crate::error::MetadataError;
-use crate::evaluate::{Keyspace, LimitsCache, evaluate};
+use crate::evaluate::{Changes, Keyspace, LimitsCache, evaluate};
+use crate::history::History;
 use crate::image::{ImageBuilder, corrupt};
 use crate::key::{self, Key, prefix_end};
 use crate::queue::{Job, Queue, Worker, run};
@@ -39,36 +42,44 @@ pub enum Fault {
 }
 
 #[derive(Clone, Default)]
-struct Values(BTreeMap<Vec<u8>, Vec<u8>>);
+struct Values {
+    map: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Term of the controller.
+    term: u64,
+}
 
 impl Values {
     fn range<'a>(&'a self, prefix: &[u8]) -> impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)> {
         let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-        self.0.range((Bound::Included(prefix.to_vec()), end))
+        self.map.range((Bound::Included(prefix.to_vec()), end))
     }
 }
 
 impl Keyspace for Values {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
-        Ok(self.0.get(key).cloned())
+        Ok(self.map.get(key).cloned())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetadataError> {
-        self.0.insert(key.to_vec(), value.to_vec());
+        self.map.insert(key.to_vec(), value.to_vec());
         Ok(())
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetadataError> {
-        self.0.remove(key);
+        self.map.remove(key);
         Ok(())
     }
 
     fn delete_prefix(&mut self, prefix: &[u8]) -> Result<(), MetadataError> {
         let keys: Vec<_> = self.range(prefix).map(|(key, _)| key.clone()).collect();
         for key in keys {
-            self.0.remove(&key);
+            self.map.remove(&key);
         }
         Ok(())
+    }
+
+    fn term(&self) -> Result<u64, MetadataError> {
+        Ok(self.term)
     }
 }
 
@@ -78,6 +89,7 @@ struct State {
     values: Values,
     cache: LimitsCache,
     revision: u64,
+    history: History,
     max_operations: usize,
     /// Transactions evaluated so far.
     evaluated: u64,
@@ -120,12 +132,39 @@ impl State {
             self.max_operations,
         )?;
         if !changes.is_empty() {
+            let told = self.changes(&changes)?;
             changes.apply(&mut self.values, &mut self.cache)?;
             self.revision += 1;
+            self.history.push(self.revision, told);
         }
         Ok(Committed {
             revision: self.revision,
         })
+    }
+
+    /// What the transaction that is about to be applied does to each record.
+    fn changes(&self, changes: &Changes) -> Result<Vec<Change>, MetadataError> {
+        let mut told = Vec::with_capacity(changes.values().len());
+        for id in changes.deleted() {
+            for kind in key::OF_STREAMS {
+                let prefix = key::stream_prefix(kind, *id);
+                let gone = self.values.range(&prefix);
+                told.extend(gone.map(|(key, _)| (key.clone(), None)));
+            }
+        }
+        let written = changes.values().iter();
+        told.extend(written.map(|(key, value)| (key.clone(), value.clone())));
+        let told = told.into_iter().map(|(bytes, value)| {
+            let key = Key::decode(&bytes).ok_or("it holds a key that is none")?;
+            let record = value.map(|value| decode_value(&key, &bytes, &value));
+            Ok(Change {
+                record: record.transpose()?,
+                key,
+                revision: self.revision + 1,
+            })
+        });
+        told.collect::<Result<_, String>>()
+            .map_err(|detail| corrupt(&self.path, detail))
     }
 }
 
@@ -173,6 +212,11 @@ impl MemoryStore {
         Self::with_state(state, queue_operations, false)
     }
 
+    /// The id that the store was made with.
+    pub(crate) fn cluster(&self) -> Uuid {
+        self.state.lock().cluster
+    }
+
     fn empty() -> State {
         State {
             path: PathBuf::from("(memory)"),
@@ -180,6 +224,7 @@ impl MemoryStore {
             values: Values::default(),
             cache: LimitsCache::default(),
             revision: 0,
+            history: History::default(),
             max_operations: DEFAULT_MAX_OPERATIONS,
             evaluated: 0,
             faults: BTreeMap::new(),
@@ -212,6 +257,7 @@ impl MemoryStore {
                 values: state.values.clone(),
                 cache: LimitsCache::default(),
                 revision: state.revision,
+                history: History::since(state.revision),
                 max_operations: state.max_operations,
                 evaluated: 0,
                 faults: BTreeMap::new(),
@@ -256,6 +302,25 @@ impl MemoryStore {
         if let Runner::Manual(queue) = &self.runner {
             while self.run_batch(queue, usize::MAX) {}
         }
+    }
+
+    /// The changes after a revision, as they come.
+    pub(crate) fn watch(&self, after: u64) -> mpsc::Receiver<Watched> {
+        self.state.lock().history.watch(after)
+    }
+
+    /// The revision of the last change, which watches tell.
+    pub(crate) fn last_change(&self) -> u64 {
+        self.state.lock().history.last()
+    }
+
+    pub(crate) fn forget_history(&self) {
+        self.state.lock().history.forget();
+    }
+
+    /// A controller was elected for `term`, or 0: there is none.
+    pub(crate) fn set_term(&self, term: u64) {
+        self.state.lock().values.term = term;
     }
 
     fn run_batch(&self, queue: &Queue, operations: usize) -> bool {

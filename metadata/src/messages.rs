@@ -73,6 +73,12 @@ pub(crate) struct ConfigMessage {
     /// 0 create, 1 append.
     #[prost(uint32, tag = "11")]
     pub(crate) timestamp_type: u32,
+    /// 0, as older builds have it: 1.
+    #[prost(uint32, tag = "12")]
+    pub(crate) replicas: u32,
+    /// 0, as older builds have it: 1.
+    #[prost(uint32, tag = "13")]
+    pub(crate) min_copies: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

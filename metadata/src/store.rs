@@ -32,8 +32,8 @@ const EPOCHS_PER_TRANSACTION: usize = 1024;
 
 /// Where streams, streamlets, groups, log starts and counters are recorded.
 ///
-/// Transactions are evaluated one after the other, in the order in which one caller submitted them,
-/// and count only once durable. See the crate's documentation for the records and the rules.
+/// Transactions take effect as if one after the other; those that have anything in common, in the order
+/// in which one caller submitted them. They count only once durable. See the crate's documentation for the records and the rules.
 pub trait MetadataStore: Send + Sync + 'static {
     /// Everything, for a broker's start. Sees every transaction whose outcome was told before the
     /// call. Blocks; about 4 us per group.
@@ -136,34 +136,31 @@ pub trait MetadataStore: Send + Sync + 'static {
         })
     }
 
-    /// Creates a stream with all its streamlets, owned by `owner`, in one transaction. Answers them
-    /// with their revisions. Blocks; [`creation`] is the transaction for callers that must not.
-    ///
-    /// Their epoch is above that of every streamlet of a stream that was deleted.
-    ///
-    /// # Errors
-    /// [`Conflict::StreamExists`] if the name is taken; what [`StreamRecord`] forbids as invalid.
+    /// Creates a stream with all its streamlets, owned by `owner`; see
+    /// [`create_stream_over`](Self::create_stream_over).
     fn create_stream(
         &self,
         stream: StreamRecord,
         owner: u32,
     ) -> Result<(StreamRecord, Vec<StreamletRecord>), MetadataError> {
-        let mut floor = self.counter(Counter::EpochFloor)?;
-        for _ in 0..ATTEMPTS {
-            let (transaction, mut streamlets) = creation(&stream, owner, floor)?;
-            match self.commit(transaction) {
-                Ok(Committed { revision }) => {
-                    for streamlet in &mut streamlets {
-                        streamlet.revision = revision;
-                    }
-                    return Ok((StreamRecord { revision, ..stream }, streamlets));
-                }
-                // Another stream was deleted meanwhile.
-                Err(MetadataError::Conflict(Conflict::Counter { found, .. })) => floor = found,
-                Err(error) => return Err(error),
-            }
-        }
-        Err(MetadataError::Overloaded { waiting: 0 })
+        self.create_stream_over(stream, &[owner])
+    }
+
+    /// Creates a stream with all its streamlets; streamlet `n` is owned by `owners[n % owners.len()]`.
+    /// Nobody sees the stream before it is whole. Answers it with its revisions. Blocks; [`creation`] is
+    /// the transaction for callers that must not.
+    ///
+    /// Their epoch is above that of every streamlet of a stream that was deleted.
+    ///
+    /// # Errors
+    /// [`Conflict::StreamExists`] if the name is taken; no owners, and what [`StreamRecord`] forbids,
+    /// as invalid.
+    fn create_stream_over(
+        &self,
+        stream: StreamRecord,
+        owners: &[u32],
+    ) -> Result<(StreamRecord, Vec<StreamletRecord>), MetadataError> {
+        create_over(self, stream, owners)
     }
 
     /// Gives every streamlet of `owner` its next epoch, in as few transactions as the store allows,
@@ -221,6 +218,24 @@ pub fn creation(
     owner: u32,
     floor: u64,
 ) -> Result<(Transaction, Vec<StreamletRecord>), MetadataError> {
+    creation_over(stream, &[owner], floor)
+}
+
+/// [`creation`] with streamlet `n` owned by `owners[n % owners.len()]`.
+///
+/// # Errors
+/// As [`creation`]; no owners, as invalid.
+pub fn creation_over(
+    stream: &StreamRecord,
+    owners: &[u32],
+    floor: u64,
+) -> Result<(Transaction, Vec<StreamletRecord>), MetadataError> {
+    if owners.is_empty() {
+        return Err(MetadataError::invalid(format!(
+            "stream `{}` is to be created and there is no broker to own it; start one",
+            stream.name
+        )));
+    }
     stream.config.validate()?;
     let epoch = match u32::try_from(floor) {
         Ok(floor) if floor < i32::MAX as u32 => Epoch(floor + FIRST_EPOCH.0),
@@ -231,7 +246,8 @@ pub fn creation(
         }
     };
     let streamlets: Vec<_> = (0..stream.config.streamlets)
-        .map(|number| StreamletRecord {
+        .zip(owners.iter().cycle())
+        .map(|(number, &owner)| StreamletRecord {
             stream: stream.id,
             streamlet: StreamletId(number),
             owner,
@@ -257,6 +273,30 @@ pub fn creation(
         },
     ];
     Ok((Transaction::new(compare, write), streamlets))
+}
+
+/// [`MetadataStore::create_stream_over`] where one transaction creates the stream, or is taken for it.
+pub(crate) fn create_over<S: MetadataStore + ?Sized>(
+    store: &S,
+    stream: StreamRecord,
+    owners: &[u32],
+) -> Result<(StreamRecord, Vec<StreamletRecord>), MetadataError> {
+    let mut floor = store.counter(Counter::EpochFloor)?;
+    for _ in 0..ATTEMPTS {
+        let (transaction, mut streamlets) = creation_over(&stream, owners, floor)?;
+        match store.commit(transaction) {
+            Ok(Committed { revision }) => {
+                for streamlet in &mut streamlets {
+                    streamlet.revision = revision;
+                }
+                return Ok((StreamRecord { revision, ..stream }, streamlets));
+            }
+            // Another stream was deleted meanwhile.
+            Err(MetadataError::Conflict(Conflict::Counter { found, .. })) => floor = found,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(MetadataError::Overloaded { waiting: 0 })
 }
 
 /// [`MetadataStore::bump_epochs`] with `wait` to wait for each transaction.

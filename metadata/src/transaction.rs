@@ -72,6 +72,12 @@ pub enum Compare {
         /// The value.
         value: u64,
     },
+    /// The controller is the one elected for this term; see
+    /// [`Membership::fence`](crate::Membership::fence).
+    Controller {
+        /// The term, which no other election has.
+        term: u64,
+    },
 }
 
 impl Compare {
@@ -149,6 +155,17 @@ impl Write {
         }
     }
 
+    /// How many comparisons the store adds for the write: with what it reads to check the write, and
+    /// the caller need not compare.
+    fn comparisons(&self) -> usize {
+        match self {
+            Write::PutLaneStart { .. } | Write::PutStream(_) => 1,
+            // The floor of epochs, and the range of streamlets.
+            Write::DeleteStream(_) => 2,
+            _ => 0,
+        }
+    }
+
     /// How many operations on keys and key ranges the write stands for.
     fn operations(&self) -> usize {
         match self {
@@ -168,11 +185,13 @@ impl Transaction {
         Self { compare, write }
     }
 
-    /// Comparisons, or operations that its writes stand for, whichever is more: what counts against
+    /// Comparisons, those that its writes imply among them, or operations that its writes stand for,
+    /// whichever is more: what counts against
     /// [`MetadataStore::max_operations`](crate::MetadataStore::max_operations).
     pub fn operations(&self) -> usize {
         let writes: usize = self.write.iter().map(Write::operations).sum();
-        writes.max(self.compare.len())
+        let implied: usize = self.write.iter().map(Write::comparisons).sum();
+        writes.max(self.compare.len() + implied)
     }
 }
 

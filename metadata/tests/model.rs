@@ -1,8 +1,9 @@
-//! Random transactions against both stores and a plain model of what they should hold.
+//! Random transactions against every store and a plain model of what they should hold.
 
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kera_metadata::*;
 use kera_protocol::ids::*;
@@ -446,8 +447,12 @@ fn agree<S: MetadataStore>(
     reopen: impl Fn(S) -> S,
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
-    let cluster = store.load().unwrap().cluster;
-    let mut model = Model::default();
+    let empty = store.load().unwrap();
+    let cluster = empty.cluster;
+    let mut model = Model {
+        revision: empty.revision,
+        ..Model::default()
+    };
     for step in steps {
         match step {
             Step::Batch(transactions) => {
@@ -492,6 +497,13 @@ fn agree<S: MetadataStore>(
     Ok(())
 }
 
+/// Held while a process is started, or none may be: for a moment it has all files that this one has open, and
+/// with them their locks.
+fn starting() -> MutexGuard<'static, ()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -502,10 +514,45 @@ proptest! {
         agree(
             embedded(&directory),
             |store| {
+                let _none = starting();
                 drop(store);
                 embedded(&directory)
             },
             &steps,
         )?;
     }
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd_agrees_with_the_model() {
+    use proptest::test_runner::TestRunner;
+
+    let begun = starting();
+    let Some(etcd) = etcd::Etcd::start() else {
+        return;
+    };
+    drop(begun);
+    let cases = std::cell::Cell::new(0);
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 32,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(&steps(), |steps| {
+        cases.set(cases.get() + 1);
+        let address = format!("{}/case-{}", etcd.address(), cases.get());
+        EtcdStore::init(&address, patient()).unwrap();
+        // The model has one after the other.
+        let options = EtcdOptions {
+            under_way: 1,
+            ..patient()
+        };
+        let open = || EtcdStore::open(&address, options).unwrap();
+        let reopen = |store| {
+            drop(store);
+            open()
+        };
+        agree(open(), reopen, &steps)
+    });
+    outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }

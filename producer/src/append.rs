@@ -26,7 +26,7 @@ impl Shared {
     pub(crate) fn append<R>(
         &self,
         record: &Record<'_>,
-        handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R,
+        handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R + Copy,
     ) -> Result<R, AppendError> {
         let hash = record.key.map(key_hash);
         loop {
@@ -65,29 +65,49 @@ impl Shared {
                 }
                 return Ok(result);
             }
-            let stamp_now = record.timestamp.is_none();
-            let (cell, index, timestamp) =
-                self.append_slowly(slot, state, new, stamp_now, bound)?;
-            return Ok(handle(&cell, index, timestamp));
+            return self.append_slowly(slot, state, new, record, handle);
         }
     }
 
-    /// Opens, enlarges or replaces the open batch, then appends.
+    /// Out of the fast path's way: what else an append may need.
     #[cold]
-    fn append_slowly(
+    #[inline(never)]
+    fn append_slowly<R>(
+        &self,
+        slot: &Slot,
+        state: MutexGuard<'_, SlotState>,
+        new: NewRecord<'_>,
+        record: &Record<'_>,
+        handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R + Copy,
+    ) -> Result<R, AppendError> {
+        let stamp_now = record.timestamp.is_none();
+        let bound = BatchBuilder::record_bound(&new);
+        match self.append_to(slot, state, new, stamp_now, bound)? {
+            Some((cell, index, timestamp)) => Ok(handle(&cell, index, timestamp)),
+            None => self.append(record, handle),
+        }
+    }
+
+    /// Opens, enlarges or replaces the open batch, then appends. `None` if the record has no key and
+    /// its batch was full: it goes to the lane that is next now. A batch of its own behind the full
+    /// one would be all alone once the linger is over.
+    fn append_to(
         &self,
         slot: &Slot,
         mut state: MutexGuard<'_, SlotState>,
         mut new: NewRecord<'_>,
         stamp_now: bool,
         bound: usize,
-    ) -> Result<(Arc<BatchCell>, u32, i64), AppendError> {
+    ) -> Result<Option<(Arc<BatchCell>, u32, i64)>, AppendError> {
         let mut to_flush = None;
         let result = loop {
             if let Some(open) = &mut state.open {
                 let needed = open.builder.len() + bound;
                 if needed > self.batch_bytes {
                     to_flush = self.seal(slot, &mut state).or(to_flush);
+                    if new.key.is_none() && self.slots.shape().count > 1 {
+                        break Ok(None);
+                    }
                     continue;
                 }
                 let counted = self.memory.next_size(open.counted, needed);
@@ -113,7 +133,10 @@ impl Shared {
                         limit: self.record_bytes,
                     });
                 }
-                let Some((buffer, counted)) = self.memory.take(bytes) else {
+                // Without keys one batch is open at a time and about to be filled: were it to grow while
+                // memory is short, it would wait for each step and go out half full.
+                let whole = new.key.is_none();
+                let Some((buffer, counted)) = self.memory.take(bytes, whole) else {
                     break Err(AppendError::Full);
                 };
                 self.tick_clock();
@@ -139,7 +162,7 @@ impl Shared {
                     if full {
                         to_flush = self.seal(slot, &mut state).or(to_flush);
                     }
-                    break Ok(place);
+                    break Ok(Some(place));
                 }
                 Err(_) => {
                     break Err(AppendError::TooLarge {
@@ -149,7 +172,7 @@ impl Shared {
                 }
             }
         };
-        if self.settings.linger.is_zero() && result.is_ok() {
+        if self.settings.linger.is_zero() && matches!(result, Ok(Some(_))) {
             self.send_if_idle(slot, state);
         } else {
             drop(state);
@@ -202,6 +225,13 @@ impl Shared {
     /// True if a batch is open somewhere.
     pub(crate) fn any_watched(&self) -> bool {
         !self.watched.lock().is_empty()
+    }
+
+    /// How long until the first batch is due that was opened and may still be open.
+    pub(crate) fn until_due(&self) -> Option<Duration> {
+        let watched = self.watched.lock();
+        let Reverse((due, _)) = watched.peek()?;
+        Some(due.saturating_duration_since(Instant::now()))
     }
 
     /// Sends open batches that were due at `now`; all of them with `None`.

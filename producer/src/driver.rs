@@ -14,11 +14,17 @@ use crate::metrics::Counters;
 use crate::settle::Next;
 use crate::shared::{Flushes, Shared, check_slots};
 use crate::slot::Mode;
+use crate::timer::Timer;
 
-/// While something is open or recovering.
+/// While something is open or recovering, at most.
 const TICK: Duration = Duration::from_millis(1);
 /// While something waits for its acknowledgement; also how exact deadlines are.
 const SLOW_TICK: Duration = Duration::from_millis(50);
+
+/// While an owner is not reached, the stream is asked for anew at this interval.
+const OWNERS_EVERY: Duration = Duration::from_millis(150);
+/// An owner that says nothing for so long, although batches wait for its answer, may have been replaced.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// What a helper task of the driver brought about.
 pub(crate) enum Event {
@@ -34,6 +40,7 @@ struct Driver {
     meta_not_before: Option<Instant>,
     meta_attempt: u32,
     next_expiry: Option<Instant>,
+    next_look_for_owners: Option<Instant>,
 }
 
 impl Shared {
@@ -92,42 +99,48 @@ impl Shared {
     /// Runs until the producer has ended.
     pub(crate) async fn drive(self: Arc<Self>) {
         let mut driver = Driver::default();
+        let timer = Timer::new();
         while !self.ended.load(Ordering::SeqCst) {
             self.tick_clock();
             let events = std::mem::take(&mut *self.events.lock());
             for event in events {
                 self.handle(&mut driver, event);
             }
-            if self.pressed.swap(false, Ordering::Relaxed) {
+            if self.pressed.swap(false, Ordering::Relaxed) && !self.much_in_flight() {
                 self.send_open_batches();
             } else {
                 self.send_due_batches(Some(Instant::now()));
             }
             let down = self.tend_links();
+            if down {
+                self.look_for_owners(&mut driver);
+            }
             self.tend_slots();
             self.expire(&mut driver);
             self.tend_meta(&mut driver);
-            self.sleep(down).await;
+            self.sleep(&timer, down).await;
         }
     }
 
-    async fn sleep(&self, down: bool) {
-        let busy = || self.any_watched() || !self.attention.lock().is_empty();
-        let pause = if busy() || down || self.stale.load(Ordering::Relaxed) {
-            Some(TICK)
-        } else if self.anything_outstanding() {
+    async fn sleep(&self, timer: &Timer, down: bool) {
+        let attended = || !self.attention.lock().is_empty();
+        let busy = || self.any_watched() || attended();
+        let due = self.until_due();
+        if due.is_some() || attended() || down || self.stale.load(Ordering::Relaxed) {
+            // An append need not wake a task that looks by itself before its batch is due: all wait equally
+            // long, so none is due before the first. Records' timestamps are as old as the last look.
+            let pause = due.map_or(TICK, |due| due.min(TICK));
+            tokio::select! {
+                () = self.driver.notified() => {}
+                () = timer.sleep(pause) => {}
+            }
+            return;
+        }
+        let pause = if self.anything_outstanding() {
             Some(SLOW_TICK)
         } else {
             None
         };
-        if pause == Some(TICK) {
-            // Appends need not wake a task that is about to look anyway.
-            tokio::select! {
-                () = self.driver.notified() => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
-            return;
-        }
         self.driver_asleep.store(true, Ordering::SeqCst);
         if busy() {
             self.driver_asleep.store(false, Ordering::SeqCst);
@@ -140,6 +153,22 @@ impl Shared {
             None => self.driver.notified().await,
         }
         self.driver_asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Batches that are submitted and not answered, to all brokers together.
+    pub(crate) fn batches_in_flight(&self) -> usize {
+        let links = self.links.lock();
+        links
+            .values()
+            .map(|link| link.in_flight.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// True if what is under way will give back enough memory soon: then batches that are not full need
+    /// not go out to make room. Appends that still find none ask again whenever one has come back.
+    fn much_in_flight(&self) -> bool {
+        let batches = self.batches_in_flight();
+        batches.saturating_mul(self.batch_bytes) >= self.settings.memory_limit / 4
     }
 
     fn anything_outstanding(&self) -> bool {
@@ -235,6 +264,15 @@ impl Shared {
         down
     }
 
+    /// Asks for the stream anew now and then, while an owner is not reached.
+    fn look_for_owners(&self, driver: &mut Driver) {
+        let now = Instant::now();
+        if driver.next_look_for_owners.is_none_or(|at| at <= now) {
+            driver.next_look_for_owners = Some(now + OWNERS_EVERY);
+            self.want_meta.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn is_needed(&self, link: &Arc<Link>) -> bool {
         self.slots.iter().any(|slot| {
             let state = slot.state.lock();
@@ -277,6 +315,13 @@ impl Shared {
             return;
         }
         driver.next_expiry = Some(now + SLOW_TICK);
+        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        for link in links {
+            if link.was_silent(now, SILENCE) {
+                tracing::debug!(broker = %link.address, "broker says nothing, looking for another owner");
+                self.want_meta.store(true, Ordering::Relaxed);
+            }
+        }
         let mut flushes = Flushes::default();
         let mut finished = Vec::new();
         for slot in self.slots.iter() {
@@ -322,7 +367,7 @@ impl Shared {
 
     /// Takes over what a refresh told: owners, then lanes.
     fn learn(&self, meta: &Arc<StreamMeta>) {
-        if let Err(error) = check_slots(meta) {
+        if let Err(error) = check_slots(meta).and_then(|()| self.check_same_stream(meta)) {
             return self.fail_everything(&error);
         }
         for slot in self.slots.iter() {
@@ -332,6 +377,15 @@ impl Shared {
             let mut state = slot.state.lock();
             if state.link.address != *owner {
                 state.link = self.link(owner);
+                state.attempt = 0;
+                state.not_before = None;
+                // Without an id nothing would be recognised: the former owner's answers are waited for.
+                if state.waiting > 0 && state.identity.is_some() {
+                    state.abandon_attempts();
+                    if state.mode == Mode::Running {
+                        state.mode = Mode::Recovering;
+                    }
+                }
                 self.attend(slot, &mut state);
             }
         }

@@ -34,6 +34,7 @@ mod settle;
 mod shared;
 mod slot;
 mod slots;
+mod timer;
 
 pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kera_protocol::frame::Frame;
 use kera_rpc::{ConnectionError, DataConnection, FrameSink};
@@ -24,6 +24,9 @@ pub(crate) struct LinkState {
     /// Failed attempts since the last success.
     pub(crate) attempt: u32,
     pub(crate) not_before: Option<Instant>,
+    /// Frames received when last looked at, and since when there are no more although batches wait.
+    pub(crate) heard: u64,
+    pub(crate) silent_since: Option<Instant>,
 }
 
 impl Link {
@@ -43,6 +46,29 @@ impl Link {
             .as_ref()
             .filter(|connection| !connection.is_closed())
             .cloned()
+    }
+
+    /// True if batches wait for the broker's answer, and nothing has come from it for `limit`; then the
+    /// time begins anew.
+    pub(crate) fn was_silent(&self, now: Instant, limit: Duration) -> bool {
+        let mut state = self.state.lock();
+        let Some(connection) = &state.connection else {
+            return false;
+        };
+        let heard = connection.received_frames();
+        let since = match state.silent_since {
+            Some(since) if heard == state.heard && !self.is_idle() => since,
+            _ => {
+                state.heard = heard;
+                state.silent_since = Some(now);
+                return false;
+            }
+        };
+        let silent = now.duration_since(since) >= limit;
+        if silent {
+            state.silent_since = Some(now);
+        }
+        silent
     }
 
     /// True if nothing is under way to the broker.
@@ -93,6 +119,8 @@ impl FrameSink for LinkSink {
                 .take_if(|connection| connection.is_closed())
         };
         drop(dead);
+        // Its streamlets may have another owner soon.
+        shared.want_meta.store(true, Ordering::Relaxed);
         shared.wake_driver();
     }
 }

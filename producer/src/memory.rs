@@ -63,14 +63,16 @@ impl Memory {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A buffer for a new batch of at least `bytes` bytes, and what it counts; `None` at the limit.
-    pub(crate) fn take(&self, bytes: usize) -> Option<(BytesMut, usize)> {
+    /// A buffer for a new batch of at least `bytes` bytes, of a full batch at once if `whole`, and what
+    /// it counts; `None` at the limit.
+    pub(crate) fn take(&self, bytes: usize, whole: bool) -> Option<(BytesMut, usize)> {
         if bytes <= self.full
             && let Some(buffer) = self.pool.lock().pop()
         {
             return Some((buffer, self.full));
         }
-        let bytes = bytes.max(FIRST_BYTES.min(self.full));
+        let first = if whole { self.full } else { FIRST_BYTES };
+        let bytes = bytes.max(first.min(self.full));
         self.reserve(bytes)
             .then(|| (BytesMut::with_capacity(bytes), bytes))
     }
@@ -149,34 +151,41 @@ mod tests {
     #[test]
     fn full_buffers_are_kept_warm_within_half_the_limit_and_small_ones_freed() {
         let memory = Memory::new(400_000, 100_000);
-        let taken: Vec<_> = (0..4).map(|_| memory.take(100_000).unwrap()).collect();
-        assert!(memory.take(1).is_none());
+        let taken: Vec<_> = (0..4)
+            .map(|_| memory.take(100_000, false).unwrap())
+            .collect();
+        assert!(memory.take(1, false).is_none());
         for (buffer, counted) in taken {
             memory.give(buffer.freeze(), counted);
         }
         assert_eq!(memory.used(), 200_000);
         assert_eq!(memory.pool.lock().len(), 2);
-        let (small, counted) = memory.take(1).unwrap();
+        let (small, counted) = memory.take(1, false).unwrap();
         assert_eq!((small.capacity() >= 100_000, counted), (true, 100_000));
-        let _ = memory.take(1).unwrap();
-        let (small, counted) = memory.take(1).unwrap();
+        let _ = memory.take(1, false).unwrap();
+        let (small, counted) = memory.take(1, false).unwrap();
         assert_eq!(counted, FIRST_BYTES);
         memory.give(small.freeze(), counted);
         assert_eq!(memory.used(), 200_000);
-        assert!(memory.take(200_001).is_none());
+        let (whole, counted) = memory.take(1, true).unwrap();
+        assert_eq!((whole.capacity() >= 100_000, counted), (true, 100_000));
+        memory.release(counted);
+        assert!(memory.take(200_001, false).is_none());
     }
 
     #[test]
     fn warm_buffers_are_given_up_for_other_sizes() {
         let memory = Memory::new(400_000, 100_000);
         for _ in 0..2 {
-            let taken: Vec<_> = (0..2).map(|_| memory.take(100_000).unwrap()).collect();
+            let taken: Vec<_> = (0..2)
+                .map(|_| memory.take(100_000, false).unwrap())
+                .collect();
             for (buffer, counted) in taken {
                 memory.give(buffer.freeze(), counted);
             }
         }
         assert_eq!(memory.used(), 200_000);
-        assert!(memory.take(350_000).is_some());
+        assert!(memory.take(350_000, false).is_some());
         assert_eq!(memory.used(), 350_000);
     }
 

@@ -1,10 +1,9 @@
 //! The producer as applications see it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use kera_protocol::v1;
-use kera_rpc::Client;
+use kera_rpc::{Client, RetryPolicy, RpcError, StreamMeta};
 
 use crate::config::{ProducerBuilder, Settings};
 use crate::delivery::Delivery;
@@ -54,7 +53,7 @@ impl Producer {
                 name: settings.stream.clone(),
             };
             let answer = client
-                .streams_call(|mut stub| {
+                .quick_streams_call(|mut stub| {
                     let request = request.clone();
                     async move { stub.init_producer(request).await }
                 })
@@ -63,12 +62,7 @@ impl Producer {
         } else {
             None
         };
-        let retry = settings.retry;
-        // Any owner tells the frame limit; all of one cluster have the same.
-        let first = meta.owners()[0].clone();
-        let probe = retry.run(|| client.connect_data(&first, None)).await?;
-        let max_frame_bytes = probe.max_frame_bytes();
-        drop(probe);
+        let (meta, max_frame_bytes) = reach_an_owner(&client, meta, settings.retry).await?;
         let shared = Arc::new(Shared::new(
             settings,
             client,
@@ -78,8 +72,13 @@ impl Producer {
         ));
         let links: Vec<_> = shared.links.lock().values().cloned().collect();
         for link in links {
-            let connection = retry.run(|| shared.connect_link(&link)).await?;
-            shared.connected(&link, connection);
+            match shared.connect_link(&link).await {
+                Ok(connection) => shared.connected(&link, connection),
+                // One owner is reached; this one's streamlets may soon have another.
+                Err(error) => {
+                    tracing::debug!(broker = %link.address, %error, "cannot connect yet");
+                }
+            }
         }
         tokio::spawn(shared.clone().drive());
         Ok(Self {
@@ -162,15 +161,37 @@ impl Producer {
     /// Counts since the producer was built.
     pub fn metrics(&self) -> Metrics {
         let shared = &self.guard.shared;
-        let links = shared.links.lock();
-        let in_flight: usize = links
-            .values()
-            .map(|link| link.in_flight.load(Ordering::Relaxed))
-            .sum();
         Metrics {
             memory_used_bytes: shared.memory.used() as u64,
-            batches_in_flight: in_flight as u64,
+            batches_in_flight: shared.batches_in_flight() as u64,
             ..shared.counters.snapshot()
         }
     }
+}
+
+/// Connects to any owner, which tells the frame limit; all of one cluster have the same. After each
+/// owner that is not reached the stream is asked for anew.
+async fn reach_an_owner(
+    client: &Client,
+    meta: Arc<StreamMeta>,
+    retry: RetryPolicy,
+) -> Result<(Arc<StreamMeta>, usize), RpcError> {
+    let known = parking_lot::Mutex::new((meta, 0_usize));
+    retry
+        .run(|| async {
+            let (meta, attempt) = known.lock().clone();
+            let mut owners: Vec<&String> = meta.owners().iter().collect();
+            owners.sort_unstable();
+            owners.dedup();
+            let owner = owners[attempt % owners.len()];
+            match client.connect_data(owner, None).await {
+                Ok(probe) => Ok((meta.clone(), probe.max_frame_bytes())),
+                Err(error) => {
+                    let fresh = client.refresh(&meta.name).await?;
+                    *known.lock() = (fresh, attempt + 1);
+                    Err(error)
+                }
+            }
+        })
+        .await
 }

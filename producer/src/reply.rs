@@ -56,6 +56,9 @@ fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
         ErrorCode::StaleLanes => (Again::Stale, false),
         ErrorCode::UnknownProducer => (Again::UnknownProducer, false),
         ErrorCode::Timeout => (Again::Retry, true),
+        // An owner may hear of a stream later than whoever named the owner; whether the stream is gone
+        // is decided by asking for it.
+        ErrorCode::UnknownStream => (Again::Retry, false),
         code if code.is_retryable() => (Again::Retry, false),
         _ => return Verdict::Refused(error),
     };
@@ -64,6 +67,17 @@ fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
         uncertain,
         error,
     }
+}
+
+/// True if the streamlet may have another owner by now, or soon.
+pub(crate) fn asks_for_owner(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NotOwner
+            | ErrorCode::NotEnoughCopies
+            | ErrorCode::ShuttingDown
+            | ErrorCode::UnknownStream
+    )
 }
 
 impl Shared {
@@ -123,7 +137,7 @@ impl Shared {
                     Again::Retry | Again::UnknownProducer => sent.uncertain || uncertain,
                     Again::Gap | Again::Stale => false,
                 };
-                if error.code == ErrorCode::NotOwner {
+                if asks_for_owner(error.code) {
                     self.want_meta.store(true, Ordering::Relaxed);
                 }
                 state.last_error = Some(error);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kera_protocol::v1;
 use kera_rpc::{DataConnection, RpcError};
@@ -13,8 +13,12 @@ use kera_rpc::{DataConnection, RpcError};
 use crate::driver::Event;
 use crate::error::ProduceError;
 use crate::metrics::Counters;
+use crate::reply::asks_for_owner;
 use crate::shared::{Shared, wire_error};
 use crate::slot::{Again, Finished, Mode, Slot, SlotState, Status};
+
+/// Longest pause between attempts at a streamlet that changes its owner.
+const OWNER_PAUSE: Duration = Duration::from_millis(250);
 
 /// What is to be done next about a slot.
 pub(crate) enum Next {
@@ -89,9 +93,16 @@ impl Shared {
         let Some(connection) = state.link.connection() else {
             return (Next::Later, None);
         };
-        // A lost connection has its own pause before the next one.
-        if !front.uncertain && state.attempt > 0 {
-            let pause = self.settings.retry.pause(state.attempt - 1);
+        if state.attempt > 0 {
+            let mut pause = self.settings.retry.pause(state.attempt - 1);
+            // A new owner serves as soon as it can, and records wait meanwhile.
+            if state
+                .last_error
+                .as_ref()
+                .is_some_and(|error| asks_for_owner(error.code))
+            {
+                pause = pause.min(OWNER_PAUSE);
+            }
             let at = *state.not_before.get_or_insert(now + pause);
             if now < at {
                 return (Next::Later, None);
@@ -146,7 +157,7 @@ impl Shared {
             };
             let answer = shared
                 .client
-                .streams_call(|mut stub| {
+                .quick_streams_call(|mut stub| {
                     let request = request.clone();
                     async move { stub.init_producer(request).await }
                 })

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::FrameKind;
 use kera_protocol::ids::ANY_LANE;
 use kera_protocol::v1;
@@ -141,6 +142,18 @@ impl Shared {
             generation: meta.lane_generation,
             count,
         }
+    }
+
+    /// Refuses a stream of the same name that was created after this one was deleted.
+    pub(crate) fn check_same_stream(&self, meta: &StreamMeta) -> Result<(), RpcError> {
+        if self.stream_id[..] == meta.id.as_bytes()[..] {
+            return Ok(());
+        }
+        let text = format!(
+            "stream {} was deleted and created anew: open another producer",
+            meta.name
+        );
+        Err(WireError::new(ErrorCode::UnknownStream, text).into())
     }
 
     pub(crate) fn link(&self, address: &str) -> Arc<Link> {
@@ -351,13 +364,10 @@ impl Flushes {
     }
 }
 
-pub(crate) fn wire_error(error: &ConnectionError) -> kera_protocol::error::WireError {
+pub(crate) fn wire_error(error: &ConnectionError) -> WireError {
     match error {
         ConnectionError::GoAway { error, .. } => error.clone(),
-        other => kera_protocol::error::WireError::new(
-            kera_protocol::error::ErrorCode::Timeout,
-            other.to_string(),
-        ),
+        other => WireError::new(ErrorCode::Timeout, other.to_string()),
     }
 }
 

@@ -311,6 +311,18 @@ impl SlotState {
         self.renumber = false;
     }
 
+    /// The streamlet has another owner: answers of the former one are not waited for any more. What it
+    /// stored the new one has, and recognises.
+    pub(crate) fn abandon_attempts(&mut self) {
+        for sent in &mut self.in_flight {
+            if let Status::Waiting = sent.status {
+                sent.status = Status::Again(Again::Retry);
+                sent.uncertain = true;
+            }
+        }
+        self.waiting = 0;
+    }
+
     /// Fails everything the slot holds.
     pub(crate) fn fail_all(&mut self, error: &ProduceError, finished: &mut Vec<Finished>) {
         for sent in self.in_flight.drain(..) {

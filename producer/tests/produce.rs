@@ -77,6 +77,28 @@ async fn records_without_key_spread_over_all_lanes_batch_by_batch() {
 }
 
 #[tokio::test]
+async fn records_without_key_leave_no_batch_behind_that_is_nearly_empty() {
+    let broker = Broker::start(4, 8).await;
+    let producer = broker
+        .producer()
+        .batch_size(2 << 10)
+        .linger(LONG)
+        .build()
+        .await
+        .unwrap();
+    for index in 0..1_000 {
+        producer
+            .append(&Record::of_value(value(index).as_bytes()))
+            .unwrap();
+    }
+    let full = producer.metrics().batches;
+    assert!(full > 3, "{full} batches were full");
+    producer.flush().await.unwrap();
+    let all = producer.metrics().batches;
+    assert!(all <= full + 1, "{all} batches, {full} of them full");
+}
+
+#[tokio::test]
 async fn everything_about_a_record_arrives_under_every_compression() {
     for compression in [
         Compression::None,
@@ -362,9 +384,10 @@ async fn many_threads_append_at_once() {
 #[tokio::test]
 async fn a_bootstrap_broker_that_is_down_is_passed_over() {
     let broker = Broker::start(1, 1).await;
-    let down = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Bound and never listening: nobody else is given the port, and who connects is refused.
+    let down = tokio::net::TcpSocket::new_v4().unwrap();
+    down.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = down.local_addr().unwrap();
-    drop(down);
     let producer = Producer::builder()
         .bootstrap(format!("{address},{}", broker.bootstrap))
         .stream("s")

@@ -112,6 +112,10 @@ error_codes! {
     TooManyConnections = 32, "TOO_MANY_CONNECTIONS", true;
     /// A defect in the broker; its log has the details.
     Internal = 33, "INTERNAL", false;
+    /// Too few copies of the streamlet can be reached: an append waited in vain, or the streamlet is not recovered yet. Send again; an append may still take effect.
+    NotEnoughCopies = 34, "NOT_ENOUGH_COPIES", true;
+    /// This broker does not coordinate the consumer group; look its coordinator up and ask there.
+    NotCoordinator = 35, "NOT_COORDINATOR", true;
 }
 
 impl fmt::Display for ErrorCode {

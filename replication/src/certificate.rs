@@ -94,7 +94,7 @@ impl File for FetchedFile {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    fn start_writeback(&self, _: u64, _: u64) -> io::Result<()> {
+    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }
 

@@ -21,6 +21,12 @@ pub struct Faults {
     pub epoch_not_compared: bool,
     /// The store of records does not compare the record's revision.
     pub revision_not_compared: bool,
+    /// The primary looks at which copies it is building after it has read the records, not before.
+    pub marks_read_late: bool,
     /// Recovery keeps a group that does not begin where the one before ends.
     pub ordinal_gap_accepted: bool,
+    /// A copy that is built aside is recorded before it is whole.
+    pub recorded_before_built: bool,
+    /// A copy that another stands for is freed before the other one is recorded.
+    pub freed_before_recorded: bool,
 }

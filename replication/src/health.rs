@@ -1,6 +1,8 @@
 //! Which backups to choose, learnt from the traffic there is anyway (Ambry's failure detection,
-//! SIGMOD'16, section 4.2.1): failures within a window take a backup out of the choice, after a wait
-//! one group probes it. It never fences and never elects: a wrong guess costs a choice, no record.
+//! SIGMOD'16, section 4.2.1): failures within a window take a backup out of the choice, and after a
+//! wait one question probes it, beside those that are asked to hold a group. A backup without room
+//! is left out for the same wait. It never fences and never elects: a wrong guess costs a choice,
+//! no record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +18,7 @@ pub struct HealthLimits {
     pub failures: u32,
     /// all within this time.
     pub window: Duration,
-    /// After this time one choice may try it again.
+    /// After this time it is probed once; so long a full one is left out.
     pub wait: Duration,
 }
 
@@ -44,6 +46,22 @@ struct Seen {
     since: Duration,
     /// Out of the choice, and when it may be probed.
     down_until: Option<Duration>,
+    /// When it went out of the choice.
+    down_since: Duration,
+    /// It had no room, and when it may have some again.
+    full_until: Option<Duration>,
+}
+
+/// Whom to ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Those that are up, as they came.
+    pub up: Vec<BackupId>,
+    /// One that is down and has waited long enough: to be asked beside the others, and nobody else
+    /// gets it until the wait has passed again.
+    pub probe: Option<BackupId>,
+    /// All that are down; to be asked only if the others are not enough.
+    pub down: Vec<BackupId>,
 }
 
 impl Health {
@@ -58,7 +76,10 @@ impl Health {
     /// A call, link or write to `backup` succeeded.
     pub fn success(&self, backup: BackupId) {
         if let Some(seen) = self.backups.lock().get_mut(&backup) {
-            *seen = Seen::default();
+            *seen = Seen {
+                full_until: seen.full_until,
+                ..Seen::default()
+            };
         }
     }
 
@@ -73,35 +94,66 @@ impl Health {
         seen.failures += 1;
         let was_up = seen.down_until.is_none();
         if seen.failures >= self.limits.failures || !was_up {
+            if was_up {
+                seen.down_since = now;
+            }
             seen.down_until = Some(now + self.limits.wait);
         }
         was_up && seen.down_until.is_some()
     }
 
-    /// True unless the backup is out of the choice.
+    /// `backup` has no room: it is left out for the wait.
+    pub fn full(&self, backup: BackupId, now: Duration) {
+        let mut backups = self.backups.lock();
+        let seen = backups.entry(backup).or_default();
+        if seen.full_until.is_none_or(|until| until <= now) {
+            tracing::warn!(%backup, "it has no room for copies; raise its quota or add a backup");
+        }
+        seen.full_until = Some(now + self.limits.wait);
+    }
+
+    /// True unless the backup is out of the choice because it does not answer.
     pub fn is_up(&self, backup: BackupId) -> bool {
         let backups = self.backups.lock();
         backups.get(&backup).is_none_or(|s| s.down_until.is_none())
     }
 
-    /// `candidates` in the order in which to try them: those that are up as they came, then one that
-    /// is down and has waited long enough. Choosing that one is its probe: nobody else gets it until
-    /// the wait has passed again.
-    pub fn order(&self, candidates: &[BackupId], now: Duration) -> Vec<BackupId> {
+    /// How long the backup has been out of the choice, if it is.
+    pub fn down_for(&self, backup: BackupId, now: Duration) -> Option<Duration> {
+        let backups = self.backups.lock();
+        let seen = backups.get(&backup)?;
+        seen.down_until?;
+        Some(now.saturating_sub(seen.down_since))
+    }
+
+    /// True if the backup had no room when it was last asked, within the wait.
+    pub fn is_full(&self, backup: BackupId, now: Duration) -> bool {
+        let backups = self.backups.lock();
+        let until = backups.get(&backup).and_then(|seen| seen.full_until);
+        until.is_some_and(|until| now < until)
+    }
+
+    /// Which of `candidates` to ask, and in which order.
+    pub fn order(&self, candidates: &[BackupId], now: Duration) -> Order {
         let mut backups = self.backups.lock();
-        let (mut order, mut probe) = (Vec::new(), None);
+        let mut order = Order::default();
         for &candidate in candidates {
-            match backups.get(&candidate).and_then(|seen| seen.down_until) {
-                None => order.push(candidate),
-                Some(until) if until <= now && probe.is_none() => probe = Some(candidate),
-                Some(_) => {}
+            let seen = backups.get(&candidate).copied().unwrap_or_default();
+            if seen.full_until.is_some_and(|until| now < until) {
+                continue;
+            }
+            match seen.down_until {
+                None => order.up.push(candidate),
+                Some(until) => {
+                    order.down.push(candidate);
+                    if until <= now && order.probe.is_none() {
+                        order.probe = Some(candidate);
+                    }
+                }
             }
         }
-        if let Some(candidate) = probe {
-            if let Some(seen) = backups.get_mut(&candidate) {
-                seen.down_until = Some(now + self.limits.wait);
-            }
-            order.push(candidate);
+        if let Some(seen) = order.probe.and_then(|probe| backups.get_mut(&probe)) {
+            seen.down_until = Some(now + self.limits.wait);
         }
         order
     }
@@ -130,7 +182,15 @@ mod tests {
         assert!(!health.failure(A, at(31)));
         assert!(health.failure(A, at(32)));
         assert!(!health.is_up(A));
-        assert_eq!(health.order(&[A, B], at(33)), [B]);
+        let order = health.order(&[A, B], at(33));
+        assert_eq!(
+            (order.up, order.probe, order.down),
+            (vec![B], None, vec![A])
+        );
+        assert!(!health.failure(A, at(34)), "it is out already");
+        assert_eq!(health.down_for(A, at(40)), Some(at(8)));
+        health.success(A);
+        assert_eq!(health.down_for(A, at(41)), None);
     }
 
     #[test]
@@ -139,12 +199,23 @@ mod tests {
         for second in 0..3 {
             health.failure(A, at(second));
         }
-        assert_eq!(health.order(&[A, B], at(7)), [B, A], "the probe comes last");
-        assert_eq!(health.order(&[A, B], at(8)), [B], "one is enough");
+        assert_eq!(health.order(&[A, B], at(7)).probe, Some(A));
+        assert_eq!(health.order(&[A, B], at(8)).probe, None, "one is enough");
         health.failure(A, at(8));
-        assert_eq!(health.order(&[A, B], at(12)), [B]);
-        assert_eq!(health.order(&[A, B], at(13)), [B, A]);
+        assert_eq!(health.order(&[A, B], at(12)).probe, None);
+        assert_eq!(health.order(&[A, B], at(13)).probe, Some(A));
         health.success(A);
-        assert_eq!(health.order(&[A, B], at(14)), [A, B]);
+        assert_eq!(health.order(&[A, B], at(14)).up, [A, B]);
+    }
+
+    #[test]
+    fn who_has_no_room_is_left_out_for_a_while() {
+        let health = Health::new(HealthLimits::default());
+        health.full(A, at(0));
+        // An answer says that it lives, not that it has room.
+        health.success(A);
+        assert!(health.is_full(A, at(4)) && health.is_up(A));
+        assert_eq!(health.order(&[A, B], at(4)).up, [B]);
+        assert_eq!(health.order(&[A, B], at(5)).up, [A, B]);
     }
 }

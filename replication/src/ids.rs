@@ -1,7 +1,10 @@
 //! Names: of copies, of those who hold them, and of the lives that copies' bytes survive.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
+use kera_log_segments::check::CheckSpec;
+use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
 pub use kera_log_segments::pump::Incarnation;
@@ -40,6 +43,29 @@ pub struct CopyId {
     pub group: GroupId,
     /// The group's one epoch.
     pub epoch: Epoch,
+}
+
+impl CopyId {
+    /// All copies of a streamlet, in the order of their ids.
+    pub fn all_of(streamlet: StreamletKey) -> RangeInclusive<Self> {
+        let at = |group, epoch| Self {
+            streamlet,
+            group: GroupId(group),
+            epoch: Epoch(epoch),
+        };
+        at(0, 0)..=at(u64::MAX, u32::MAX)
+    }
+
+    /// What to look for when the copy's bytes are checked; its group is closed at `end`.
+    pub(crate) fn check_spec(&self, end: Place) -> CheckSpec {
+        CheckSpec {
+            stream: self.streamlet.stream,
+            streamlet: self.streamlet.streamlet,
+            group: self.group,
+            epoch: self.epoch,
+            end,
+        }
+    }
 }
 
 impl fmt::Display for CopyId {

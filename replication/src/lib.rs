@@ -6,17 +6,20 @@
 //! the others, and closes the group. The seed is Tailwind (Taleb et al., USENIX ATC'18); what is
 //! whole is told by the batches' own checksums, so no byte is added to the log.
 //!
-//! This crate knows segments and bytes, not what streams mean by them. No broker uses it yet.
+//! This crate knows segments and bytes, not what streams mean by them.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`ids`] | copies, holders, incarnations |
 //! | [`records`] | groups' records, and the trait of a store that compares epoch and revision |
-//! | [`transport`] | links for data, calls for control: over TCP, and simulated |
+//! | [`transport`] | links for data, calls for control: over TCP, over RDMA (feature `rdma`), and simulated |
 //! | [`backup`] | the passive side: buffers that outlive the process, seals, flushes |
 //! | [`primary`] | copy sets, pumps, the durable head of a lane, what ends a group |
 //! | [`recovery`] | after an owner: seal, scan, choose, complete, close |
+//! | [`placement`] | which may hold copies of one group together |
+//! | [`jobs`] | work in the background: closed groups get back the copies they lost |
 //! | [`certificate`] | how far a copy's bytes are whole |
+//! | [`own`] | the owner's own files as copies |
 //! | [`health`] | which backups to choose |
 //! | [`runtime`] | tasks and time, tokio's or simulated |
 //! | [`faults`] | rules broken on purpose, for tests of the tests |
@@ -45,10 +48,15 @@
 //!    was lost: the append that finds it frozen goes to the next group.
 //! 5. A full group is frozen by the broker and announced with [`primary::Lane::froze`].
 //!
-//! What a broker has yet to bring: a [`primary::Source`] over `log_segments::group::Group` (ranges above
-//! what was shipped may not leave memory, or are read back from the file), its own file as a copy by
-//! [`primary::CopySet::completed`], [`records::Records`] over its metadata store, and a durable head that
-//! is the lane's here and wakes connections there.
+//! 6. [`primary::Source::durable`] tells the group how far it may be shown, so that a broker need not
+//!    wait for each append by itself.
+//! 7. [`jobs::Jobs::run`] once per broker, and [`primary::Primary::forget`] when a stream is deleted.
+//!
+//! A broker among its own peers keeps a copy itself. Either that copy is in its own backup store, to
+//! which it ships like to any other; or it is the group's file that the broker writes anyway
+//! ([`primary::Primary::with_own`] with [`own::OwnFiles`]): then whoever writes it calls
+//! [`primary::CopySet::own_completed`], and [`primary::CopySet::own_lost`] when writing fails, and
+//! recovery makes the file anew from the others where it is gone or damaged.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod backup;
@@ -56,6 +64,9 @@ pub mod certificate;
 pub mod faults;
 pub mod health;
 pub mod ids;
+pub mod jobs;
+pub mod own;
+pub mod placement;
 pub mod primary;
 pub mod records;
 pub mod recovery;

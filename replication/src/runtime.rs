@@ -1,5 +1,7 @@
 //! The little that this crate needs of a runtime, so that a simulation can stand in for tokio.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,8 +35,11 @@ pub async fn within<T>(runtime: &dyn Runtime, time: Duration, mut future: Pendin
     .await
 }
 
+/// A future on the heap that may borrow.
+pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// Runs all of `futures` side by side; their results in their order.
-pub async fn all<T: Send + 'static>(futures: Vec<Pending<T>>) -> Vec<T> {
+pub async fn all<T: Send>(futures: Vec<Local<'_, T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
     std::future::poll_fn(move |cx| {
         use std::task::Poll;
@@ -54,6 +59,48 @@ pub async fn all<T: Send + 'static>(futures: Vec<Pending<T>>) -> Vec<T> {
             return Poll::Pending;
         }
         Poll::Ready(running.drain(..).filter_map(|(_, result)| result).collect())
+    })
+    .await
+}
+
+/// Runs all of `futures` side by side until each has ended, or what has come is `enough`: then the others have
+/// as long again as these took, and `brief` more. `None` stands for whom nobody waited.
+pub async fn until_enough<T: Send>(
+    runtime: &dyn Runtime,
+    brief: Duration,
+    futures: Vec<Local<'_, T>>,
+    mut enough: impl FnMut(&T) -> bool + Send,
+) -> Vec<Option<T>> {
+    let begun = runtime.now();
+    let mut running: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
+    let mut end: Option<Pending<()>> = None;
+    std::future::poll_fn(move |cx| {
+        use std::task::Poll;
+        let mut waiting = false;
+        let mut is_enough = false;
+        for (future, result) in &mut running {
+            if let Some(polled) = future {
+                match polled.as_mut().poll(cx) {
+                    Poll::Ready(value) => {
+                        is_enough |= enough(&value);
+                        *result = Some(value);
+                        *future = None;
+                    }
+                    Poll::Pending => waiting = true,
+                }
+            }
+        }
+        if is_enough && end.is_none() {
+            let took = runtime.now().saturating_sub(begun);
+            end = Some(runtime.sleep(took + brief));
+        }
+        let over = end
+            .as_mut()
+            .is_some_and(|end| end.as_mut().poll(cx).is_ready());
+        if waiting && !over {
+            return Poll::Pending;
+        }
+        Poll::Ready(running.drain(..).map(|(_, result)| result).collect())
     })
     .await
 }

@@ -3,6 +3,8 @@
 mod common;
 mod suite;
 
+use std::time::Duration;
+
 use kera_replication::faults::Faults;
 
 use common::once;
@@ -30,6 +32,14 @@ fn holds(min_copies: usize) {
             // Small sets, much trouble, and records that change long after they were asked to.
             plan.replicas = min_copies.max(2);
             (plan.trouble, plan.late) = (40, 100);
+        }
+        // The owner's own files are one of the copies.
+        plan.own = seed % 5 == 4;
+        plan.jobs = seed % 2 == 1;
+        if seed % 7 == 2 {
+            // Backups that are full now and then; a group takes 3 KiB.
+            plan.limits.memory_bytes = 12 << 10;
+            plan.config.append_deadline = Duration::from_secs(20);
         }
         let (result, lines) = once(plan, log);
         lines.iter().for_each(|line| println!("{line}"));

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use parking_lot::Mutex;
-use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
+use crate::brokers::Brokers;
+use crate::channels::{Channels, check_address};
 use crate::data::{ConnectOptions, DataConnection, FrameSink};
-use crate::error::{RpcError, error_of_status};
+use crate::error::{ConnectionError, RpcError, error_of_status, wire_error_of_status};
 use crate::meta::StreamMeta;
 use crate::retry::RetryPolicy;
 use crate::v1::consumers_client::ConsumersClient;
@@ -20,6 +22,13 @@ use crate::v1::streams_client::StreamsClient;
 
 /// Where clients look for a broker unless told otherwise.
 pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
+
+/// Brokers that are asked who owns a stream's streamlets, while they do not know it of some.
+const MOST_ASKED: usize = 3;
+
+/// How long one broker is given for an answer that costs it next to nothing; then another is asked. A
+/// broker that was stopped keeps its connections and says nothing.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug, Default)]
@@ -38,11 +47,11 @@ pub struct Client {
 }
 
 struct Inner {
-    bootstrap: Vec<String>,
-    /// The bootstrap broker in use; moves on when it cannot be reached.
-    current: AtomicUsize,
+    brokers: Brokers,
+    /// Brokers that coordinate consumer groups, by group.
+    coordinators: Mutex<HashMap<String, Arc<str>>>,
     options: ClientOptions,
-    channels: Mutex<HashMap<String, Channel>>,
+    channels: Channels,
     streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
     data: Mutex<HashMap<String, Arc<DataConnection>>>,
 }
@@ -50,7 +59,7 @@ struct Inner {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("bootstrap", &self.inner.bootstrap)
+            .field("brokers", &self.inner.brokers)
             .finish_non_exhaustive()
     }
 }
@@ -71,10 +80,10 @@ impl Client {
         }
         Ok(Self {
             inner: Arc::new(Inner {
-                bootstrap,
-                current: AtomicUsize::new(0),
+                brokers: Brokers::new(bootstrap),
+                coordinators: Mutex::default(),
+                channels: Channels::new(options.connect.connect_timeout),
                 options,
-                channels: Mutex::default(),
                 streams: Mutex::default(),
                 data: Mutex::default(),
             }),
@@ -94,10 +103,10 @@ impl Client {
         &self.inner.options
     }
 
-    /// HOST:PORT of the bootstrap broker in use.
-    pub fn bootstrap(&self) -> &str {
-        let index = self.inner.current.load(Ordering::Relaxed);
-        &self.inner.bootstrap[index % self.inner.bootstrap.len()]
+    /// HOST:PORT of the broker in use for what any broker can answer: the first of the bootstrap list
+    /// until it does not answer, then the next, then brokers that owned streamlets when last heard of.
+    pub fn bootstrap(&self) -> Arc<str> {
+        self.inner.brokers.current()
     }
 
     /// The gRPC channel to the broker at `address`, connected with its first call.
@@ -105,22 +114,7 @@ impl Client {
     /// # Errors
     /// [`RpcError::BadAddress`].
     pub fn channel(&self, address: &str) -> Result<Channel, RpcError> {
-        if let Some(channel) = self.inner.channels.lock().get(address) {
-            return Ok(channel.clone());
-        }
-        check_address(address)?;
-        let channel = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|_| RpcError::BadAddress(address.to_owned()))?
-            .connect_timeout(self.inner.options.connect.connect_timeout)
-            .http2_keep_alive_interval(Duration::from_secs(20))
-            .keep_alive_timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
-            .connect_lazy();
-        self.inner
-            .channels
-            .lock()
-            .insert(address.to_owned(), channel.clone());
-        Ok(channel)
+        self.inner.channels.to(address)
     }
 
     /// The stub of the service `Streams` at the bootstrap broker; for many calls in a row, or for
@@ -129,7 +123,7 @@ impl Client {
     /// # Errors
     /// [`RpcError::BadAddress`].
     pub fn streams(&self) -> Result<StreamsClient<Channel>, RpcError> {
-        Ok(StreamsClient::new(self.channel(self.bootstrap())?)
+        Ok(StreamsClient::new(self.channel(&self.bootstrap())?)
             .max_decoding_message_size(MAX_ANSWER_BYTES))
     }
 
@@ -138,17 +132,42 @@ impl Client {
     /// # Errors
     /// [`RpcError::BadAddress`].
     pub fn consumers(&self) -> Result<ConsumersClient<Channel>, RpcError> {
-        Ok(ConsumersClient::new(self.channel(self.bootstrap())?)
+        Ok(ConsumersClient::new(self.channel(&self.bootstrap())?)
             .max_decoding_message_size(MAX_ANSWER_BYTES))
     }
 
     /// Calls the service `Streams`, with retries by the client's policy, moving on through the
-    /// bootstrap brokers when one is not reached:
+    /// brokers known when one does not answer:
     /// `client.streams_call(|mut stub| async move { stub.list_streams(request).await })`.
     ///
     /// # Errors
     /// What the last attempt returned.
-    pub async fn streams_call<T, F, Fut>(&self, mut call: F) -> Result<T, RpcError>
+    pub async fn streams_call<T, F, Fut>(&self, call: F) -> Result<T, RpcError>
+    where
+        F: FnMut(StreamsClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        self.streams_call_within(None, call).await
+    }
+
+    /// As [`streams_call`](Self::streams_call), for calls that a broker answers at once: one that does
+    /// not is left for the next after 3 s.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn quick_streams_call<T, F, Fut>(&self, call: F) -> Result<T, RpcError>
+    where
+        F: FnMut(StreamsClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        self.streams_call_within(Some(ANSWER_WITHIN), call).await
+    }
+
+    async fn streams_call_within<T, F, Fut>(
+        &self,
+        within: Option<Duration>,
+        mut call: F,
+    ) -> Result<T, RpcError>
     where
         F: FnMut(StreamsClient<Channel>) -> Fut,
         Fut: Future<Output = Result<tonic::Response<T>, Status>>,
@@ -156,13 +175,17 @@ impl Client {
         let retry = self.inner.options.retry;
         retry
             .run(|| {
-                let attempt = self.streams().map(&mut call);
-                async move { self.finish(attempt?.await) }
+                let address = self.bootstrap();
+                let attempt = self.channel(&address).map(|channel| {
+                    let stub = StreamsClient::new(channel);
+                    call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+                });
+                async move { self.finish(&address, answered(&address, within, attempt?).await) }
             })
             .await
     }
 
-    /// Calls the service `Consumers`, as [`streams_call`](Self::streams_call) does.
+    /// Calls the service `Consumers` at any broker, as [`streams_call`](Self::streams_call) does.
     ///
     /// # Errors
     /// What the last attempt returned.
@@ -174,24 +197,104 @@ impl Client {
         let retry = self.inner.options.retry;
         retry
             .run(|| {
-                let attempt = self.consumers().map(&mut call);
-                async move { self.finish(attempt?.await) }
+                let address = self.bootstrap();
+                let attempt = self.channel(&address).map(|channel| {
+                    let stub = ConsumersClient::new(channel);
+                    call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+                });
+                async move { self.finish(&address, answered(&address, None, attempt?).await) }
             })
             .await
     }
 
-    /// Takes a call's answer apart; after a lost connection the next bootstrap broker is used.
-    fn finish<T>(&self, answer: Result<tonic::Response<T>, Status>) -> Result<T, RpcError> {
-        match answer {
-            Ok(response) => Ok(response.into_inner()),
-            Err(status) => {
-                let error = error_of_status(self.bootstrap(), &status);
-                if matches!(error, RpcError::Connection(_)) {
-                    self.inner.current.fetch_add(1, Ordering::Relaxed);
+    /// Calls the service `Consumers` at the broker that coordinates `group`, with retries by the client's
+    /// policy. A coordinator that does not answer `within` is looked up anew, as is one that says that it
+    /// is none.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn group_call<T, F, Fut>(
+        &self,
+        group: &str,
+        within: Duration,
+        call: F,
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut(ConsumersClient<Channel>) -> Fut,
+        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let retry = self.inner.options.retry;
+        let call = Mutex::new(call);
+        retry
+            .run(|| async {
+                let address = self.coordinator(group).await?;
+                let stub = ConsumersClient::new(self.channel(&address)?)
+                    .max_decoding_message_size(MAX_ANSWER_BYTES);
+                let under_way = (*call.lock())(stub);
+                let answer = answered(&address, Some(within), under_way).await;
+                if let Err(error) = &answer
+                    && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
+                {
+                    self.inner.coordinators.lock().remove(group);
+                    // Who named it may hear of no changes any more.
+                    self.inner.brokers.move_on(&self.bootstrap());
                 }
-                Err(error)
-            }
+                self.finish(&address, answer)
+            })
+            .await
+    }
+
+    /// The address of the broker that coordinates `group`, as last heard; asked for if it is not known.
+    async fn coordinator(&self, group: &str) -> Result<Arc<str>, RpcError> {
+        if let Some(address) = self.inner.coordinators.lock().get(group) {
+            return Ok(address.clone());
         }
+        let asked = self.bootstrap();
+        let mut stub = ConsumersClient::new(self.channel(&asked)?);
+        let request = v1::FindCoordinatorRequest {
+            group: group.to_owned(),
+        };
+        let found = async {
+            match stub.find_coordinator(request).await {
+                // A broker from before there were several coordinates every group itself.
+                Err(status) if is_unknown_call(&status) => {
+                    Ok(tonic::Response::new(v1::FindCoordinatorResponse::default()))
+                }
+                found => found,
+            }
+        };
+        let found = answered(&asked, Some(ANSWER_WITHIN), found).await;
+        if let Err(error) = &found
+            && error.code() == Some(ErrorCode::NotCoordinator)
+        {
+            // It cannot know; another may.
+            self.inner.brokers.move_on(&asked);
+        }
+        let found = self.finish(&asked, found)?;
+        let address = match found.address.as_str() {
+            "" => asked,
+            address => {
+                check_address(address)?;
+                self.inner.brokers.heard_of(std::iter::once(address));
+                Arc::from(address)
+            }
+        };
+        let mut coordinators = self.inner.coordinators.lock();
+        if coordinators.len() >= MAX_COORDINATORS {
+            coordinators.clear();
+        }
+        coordinators.insert(group.to_owned(), address.clone());
+        Ok(address)
+    }
+
+    /// After a broker was not reached another is used.
+    fn finish<T>(&self, address: &str, answer: Result<T, RpcError>) -> Result<T, RpcError> {
+        if let Err(error) = &answer
+            && is_unreached(error)
+        {
+            self.inner.brokers.move_on(address);
+        }
+        answer
     }
 
     /// The stream called `name`, from the cache if it was asked for before.
@@ -205,27 +308,66 @@ impl Client {
         self.refresh(name).await
     }
 
-    /// The stream called `name`, asked for anew, as after `STALE_LANES` or `NOT_OWNER`.
+    async fn get_stream(&self, name: &str) -> Result<v1::StreamInfo, RpcError> {
+        let request = v1::GetStreamRequest {
+            name: name.to_owned(),
+        };
+        self.quick_streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.get_stream(request).await }
+        })
+        .await
+    }
+
+    /// The stream called `name`, asked for anew, as after `STALE_LANES` or `NOT_OWNER`. What is older than
+    /// what is known does not count. A broker whose answer brings nothing new is left for the next, since
+    /// it may be one that hears of no changes any more.
     ///
     /// # Errors
     /// [`RpcError`], with code `UNKNOWN_STREAM` if there is none.
     pub async fn refresh(&self, name: &str) -> Result<Arc<StreamMeta>, RpcError> {
-        let request = v1::GetStreamRequest {
-            name: name.to_owned(),
-        };
-        let answer = self
-            .streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.get_stream(request).await }
-            })
-            .await;
+        let mut answer = self.get_stream(name).await;
+        // A broker that has not heard of a stream yet is not all there is, where another has.
+        let mut others = self.inner.brokers.count();
+        while others > 1
+            && matches!(&answer, Err(error) if error.code() == Some(ErrorCode::UnknownStream))
+            && self.inner.streams.lock().contains_key(name)
+        {
+            self.inner.brokers.move_on(&self.bootstrap());
+            others -= 1;
+            answer = self.get_stream(name).await;
+        }
+        // One that does not know an owner may be cut off from the others, which do.
+        let mut more = others.min(MOST_ASKED) - 1;
+        while more > 0
+            && let Ok(info) = &answer
+            && info.streamlets.iter().any(|s| s.owner.is_empty())
+        {
+            more -= 1;
+            self.inner.brokers.move_on(&self.bootstrap());
+            match self.get_stream(name).await {
+                Ok(found) if knows_as_much(&found, info) => answer = Ok(found),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
         match answer {
             Ok(info) => {
-                let meta = Arc::new(StreamMeta::from_info(info, self.bootstrap())?);
-                self.inner
-                    .streams
-                    .lock()
-                    .insert(name.to_owned(), meta.clone());
+                let asked = self.bootstrap();
+                let meta = Arc::new(StreamMeta::from_info(info, &asked)?);
+                let owners = meta.owners().iter().map(String::as_str);
+                self.inner.brokers.heard_of(owners);
+                let mut streams = self.inner.streams.lock();
+                if let Some(known) = streams.get(name) {
+                    if meta.is_older_than(known) {
+                        self.inner.brokers.move_on(&asked);
+                        return Ok(known.clone());
+                    }
+                    if meta.brings_nothing_new_to(known) {
+                        self.inner.brokers.move_on(&asked);
+                    }
+                }
+                streams.insert(name.to_owned(), meta.clone());
                 Ok(meta)
             }
             Err(error) => {
@@ -277,18 +419,53 @@ impl Client {
     }
 }
 
+/// Most groups whose coordinators are remembered.
+const MAX_COORDINATORS: usize = 1024;
 /// Descriptions of streams with thousands of lanes and groups are large.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-fn check_address(address: &str) -> Result<(), RpcError> {
-    let valid = address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0));
-    if valid {
-        Ok(())
-    } else {
-        Err(RpcError::BadAddress(address.to_owned()))
+/// A call's answer, taken apart; with a limit, one that takes longer counts as none.
+async fn answered<T>(
+    address: &str,
+    within: Option<Duration>,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, RpcError> {
+    let answer = match within {
+        None => call.await,
+        Some(within) => match tokio::time::timeout(within, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                return Err(ConnectionError::Lost {
+                    address: address.into(),
+                    reason: format!("no answer within {within:?}").into(),
+                }
+                .into());
+            }
+        },
+    };
+    answer
+        .map(tonic::Response::into_inner)
+        .map_err(|status| error_of_status(address, &status))
+}
+
+/// True if another broker should be asked: this one was not reached, or is about to stop.
+fn is_unreached(error: &RpcError) -> bool {
+    match error {
+        RpcError::Connection(_) => true,
+        RpcError::Broker(error) => error.code == ErrorCode::ShuttingDown,
+        RpcError::BadAddress(_) | RpcError::BadAnswer(_) => false,
     }
+}
+
+/// True if `found` was told by a broker that has heard of every change of owners that `info` tells.
+fn knows_as_much(found: &v1::StreamInfo, info: &v1::StreamInfo) -> bool {
+    let mut pairs = found.streamlets.iter().zip(&info.streamlets);
+    pairs.all(|(found, known)| found.epoch >= known.epoch)
+}
+
+/// True if the broker does not have the call.
+fn is_unknown_call(status: &Status) -> bool {
+    status.code() == Code::Unimplemented && wire_error_of_status(status).is_none()
 }
 
 #[cfg(test)]
@@ -312,6 +489,6 @@ mod tests {
             );
         }
         let client = Client::connect_to("a:1, [::1]:2").unwrap();
-        assert_eq!(client.bootstrap(), "a:1");
+        assert_eq!(&*client.bootstrap(), "a:1");
     }
 }

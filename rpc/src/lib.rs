@@ -4,12 +4,15 @@
 //! [`RetryPolicy`] says when to try again.
 #![forbid(unsafe_code)]
 
+mod brokers;
+mod channels;
 mod client;
 mod data;
 mod error;
 mod meta;
 mod retry;
 
+pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
 pub use data::{ConnectOptions, DataConnection, FrameSink};
 pub use error::{

@@ -25,6 +25,7 @@ pub struct StreamMeta {
     /// Grows by one with each growth of lanes.
     pub lane_generation: u32,
     owners: Vec<String>,
+    epochs: Vec<u32>,
 }
 
 /// Most bytes of a batch if the broker names no limit.
@@ -45,11 +46,13 @@ impl StreamMeta {
             return Err(bad("it has no streamlets or no lanes, or too many"));
         }
         let mut owners = vec![String::new(); streamlets as usize];
+        let mut epochs = vec![0; streamlets as usize];
         for streamlet in &info.streamlets {
             let owner = owners
                 .get_mut(streamlet.streamlet as usize)
                 .ok_or_else(|| bad("it lists a streamlet that it does not have"))?;
             owner.clone_from(&streamlet.owner);
+            epochs[streamlet.streamlet as usize] = streamlet.epoch;
         }
         for owner in &mut owners {
             if owner.is_empty() {
@@ -64,9 +67,25 @@ impl StreamMeta {
             max_batch_bytes: config.max_batch_bytes.unwrap_or(DEFAULT_MAX_BATCH_BYTES) as usize,
             lane_generation: info.lane_generation,
             owners,
+            epochs,
             config,
             name: info.name,
         })
+    }
+
+    /// Whether `self` was told by a broker that hears of changes later than whoever told `other`, or not at
+    /// all: epochs only rise.
+    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
+        let mut pairs = self.epochs.iter().zip(&other.epochs);
+        self.id == other.id && pairs.any(|(mine, others)| mine < others)
+    }
+
+    /// Whether who looks for a change of `other` has not found it here.
+    pub(crate) fn brings_nothing_new_to(&self, other: &Self) -> bool {
+        self.id == other.id
+            && self.epochs == other.epochs
+            && self.owners == other.owners
+            && self.lane_generation == other.lane_generation
     }
 
     /// HOST:PORT of the streamlet's owner; `None` if the stream has no such streamlet.

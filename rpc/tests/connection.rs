@@ -11,7 +11,7 @@ use kera_protocol::frame::{
 use kera_protocol::v1;
 use kera_rpc::{ConnectOptions, ConnectionError, DataConnection, FrameSink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 const MAX_FRAME: u32 = 8 << 20;
@@ -360,7 +360,10 @@ async fn no_broker_and_no_kera_are_clear_errors() {
         tokio::join!(stranger, DataConnection::connect(&address, &options, None));
     let error = failed.unwrap_err();
     assert!(error.to_string().contains("another protocol"), "{error}");
-    drop(listener);
+    // Bound and never listening: nobody else is given the port, and who connects is refused.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = closed.local_addr().unwrap().to_string();
     let error = DataConnection::connect(&address, &options, None)
         .await
         .unwrap_err();

@@ -5,11 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 4] = [
+const PROTO_FILES: [&str; 6] = [
+    "kera/v1/cluster.proto",
     "kera/v1/common.proto",
     "kera/v1/data.proto",
     "kera/v1/control.proto",
     "kera/v1/replication.proto",
+    "kera/v1/lanes.proto",
 ];
 const MESSAGES: &str = "protocol/src/generated/kera.v1.rs";
 const STUBS: &str = "rpc/src/generated/kera.v1.rs";

@@ -128,6 +128,15 @@ pub enum AppendError {
     /// The stream was deleted.
     #[error("the stream was deleted")]
     Deleted,
+    /// Another broker owns the streamlet, or is about to.
+    #[error("another broker owns the streamlet; look its owner up again")]
+    NotOwner,
+    /// The streamlet has copies at other brokers, and too few of them were reached to recover it; try
+    /// again.
+    #[error(
+        "the streamlet is not recovered yet: bring back the brokers that hold its copies; `kera stream recover` tells which"
+    )]
+    NotRecovered,
     /// The lane has used up its ordinals.
     #[error("the lane has reached the highest ordinal")]
     Exhausted,
@@ -176,6 +185,12 @@ impl Streamlet {
         let mut inner = self.inner.lock();
         if self.is_deleted() {
             return Err(AppendError::Deleted);
+        }
+        if self.is_moved() || self.leaving.load(Ordering::Acquire) {
+            return Err(AppendError::NotOwner);
+        }
+        if !self.is_recovered() {
+            return Err(AppendError::NotRecovered);
         }
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {
@@ -248,6 +263,11 @@ impl Streamlet {
             return Err(AppendError::DiskFull);
         }
         if active.group.is_broken() {
+            if active.group.is_shipped() {
+                // The other copies close it; the lane goes on in its next group.
+                self.note_full(&active.group);
+                return Ok(None);
+            }
             drop(tail);
             (self.env.jobs)(Job::Repair {
                 stream: self.stream,

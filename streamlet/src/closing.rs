@@ -83,7 +83,7 @@ impl Streamlet {
     /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
     /// later.
     pub fn do_job(self: &Arc<Self>, job: &Job, now_ms: u64) -> bool {
-        if self.is_deleted() {
+        if self.is_over() {
             return true;
         }
         if let Job::Prepare { lane, .. } = job {
@@ -128,6 +128,9 @@ impl Streamlet {
     }
 
     fn close_one(self: &Arc<Self>, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
+        if group.is_shipped() {
+            return self.close_shipped(lane, group);
+        }
         if group.policy() == AckPolicy::Synced
             && group.synced().address < group.end_address()
             && !group.is_broken()
@@ -171,7 +174,7 @@ impl Streamlet {
         true
     }
 
-    fn is_alone(&self, lane: LaneId, group: &Group) -> bool {
+    pub(crate) fn is_alone(&self, lane: LaneId, group: &Group) -> bool {
         let inner = self.inner.lock();
         inner
             .lanes
@@ -181,7 +184,7 @@ impl Streamlet {
 
     /// Removes a group that ended without a batch. The lane's state is in an older group, in its
     /// successor or in memory: an empty one never became the only place for it.
-    fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
+    pub(crate) fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
         let change = GroupChange::Delete(self.group_name(group.id()));
         if let Err(error) = self.env.recorder.record_now(self.epoch(), vec![change]) {
             tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
@@ -191,6 +194,9 @@ impl Streamlet {
             slot.groups.remove(&group.id());
         }
         self.remove_file(group);
+        if let Some(copies) = self.copies.get() {
+            copies.deleted(&[(group.id(), group.spec().epoch)]);
+        }
         true
     }
 
@@ -205,7 +211,7 @@ impl Streamlet {
     }
 
     /// The lane's state at the end of `group`: the snapshot its successor began with.
-    fn state_at_end(&self, lane: LaneId, group: GroupId) -> Option<Vec<u8>> {
+    pub(crate) fn state_at_end(&self, lane: LaneId, group: GroupId) -> Option<Vec<u8>> {
         let mut inner = self.inner.lock();
         let slot = &mut inner.lanes[lane.0 as usize];
         let next = slot
@@ -307,16 +313,18 @@ impl Streamlet {
                 let Some(active) = lane.active() else {
                     continue;
                 };
+                let sound = !active.group.is_broken() || active.group.is_shipped();
                 if which(&active)
-                    && !active.group.is_broken()
+                    && sound
                     && let Some(carry) = self.freeze(&active, now_ms)
                 {
                     lane.slot = LaneSlot::Idle(carry);
-                    ended.push(LaneId(index as u32));
+                    ended.push((LaneId(index as u32), active));
                 }
             }
         }
-        for lane in &ended {
+        for (lane, active) in &ended {
+            active.group.announce_frozen();
             (self.env.jobs)(Job::Close {
                 stream: self.stream,
                 streamlet: self.id,
@@ -381,10 +389,12 @@ impl Streamlet {
         let due = inner.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let lane_id = LaneId(index as u32);
             let mut open = lane.groups.values().filter(|g| g.lane_head().is_some());
-            if matches!(lane.slot, LaneSlot::Failed(_)) || open.clone().any(|g| g.is_broken()) {
+            let failed = |group: &Arc<Group>| group.is_broken() && !group.is_shipped();
+            if matches!(lane.slot, LaneSlot::Failed(_)) || open.clone().any(failed) {
                 return Some((lane_id, Due::Repair));
             }
-            open.any(|g| g.is_frozen()).then_some((lane_id, Due::Close))
+            open.any(|g| g.is_frozen() && (!g.is_shipped() || g.has_ended()))
+                .then_some((lane_id, Due::Close))
         });
         due.collect()
     }

@@ -19,6 +19,10 @@ impl Streamlet {
     /// Closes what counts, discards what does not, and leaves the lane idle. Returns false if the
     /// outcome could not be recorded yet. The maintenance lock is held.
     pub(crate) fn repair(self: &Arc<Self>, lane: LaneId, now_ms: u64) -> bool {
+        if self.copies.get().is_some() {
+            // Whoever makes the copies closes what failed here, and loses nothing.
+            return true;
+        }
         let (groups, shown) = match self.stop_lane(lane) {
             Stopped::Sound => return true,
             Stopped::NotYet => return false,
@@ -129,14 +133,7 @@ impl Streamlet {
         if self.env.pump.settle(group).is_ok() {
             return;
         }
-        if let Some(error) = group.failure()
-            && matches!(
-                error.kind(),
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-            )
-        {
-            self.env.disk_full.store(true, Ordering::Relaxed);
-        }
+        self.note_full(group);
         // What was shown stays, whatever the device may have lost; what was only written under
         // `synced` does not count: a retry of it must not pass for durable.
         if group.policy() != AckPolicy::Synced || group.written().ordinal <= shown {
@@ -152,6 +149,18 @@ impl Streamlet {
         }
         if let Err(error) = group.sync_good() {
             tracing::error!(group = ?group, %error, "syncing what is left of a failed group failed: it may be damaged after a power loss");
+        }
+    }
+
+    /// Refuses appends from now on if `group` failed because the disk is full.
+    pub(crate) fn note_full(&self, group: &Group) {
+        if let Some(error) = group.failure()
+            && matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            )
+        {
+            self.env.disk_full.store(true, Ordering::Relaxed);
         }
     }
 

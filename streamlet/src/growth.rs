@@ -28,6 +28,7 @@ impl Streamlet {
     pub fn cut_lanes(&self) -> Option<Vec<LaneCut>> {
         let mut inner = self.inner.lock();
         if inner.cutting
+            || !self.is_recovered()
             || inner
                 .lanes
                 .iter()
@@ -87,7 +88,8 @@ impl Streamlet {
         let mut settings = (**self.settings.load()).clone();
         settings.lanes = lanes;
         settings.lane_generation = generation;
-        while inner.lanes.len() < lanes as usize {
+        // One that another broker owns has no lanes here.
+        while !self.is_moved() && inner.lanes.len() < lanes as usize {
             inner.lanes.push(Lane::empty(0));
         }
         set_generation(&inner.lanes, generation);

@@ -5,7 +5,7 @@
 //! lock to find the lane's active group, then the group lock to check the producer's sequence,
 //! reserve, copy and patch; both are released before anyone waits for durability. A full group is
 //! replaced by `roll.rs`; what happens to it afterwards is `closing.rs`; starting from what a
-//! previous process left is `recovery.rs`.
+//! previous process left is `recovery.rs`; copies at other brokers are `copies.rs`.
 //!
 //! **Lock order:** streamlet, then group (`Tail`), then the leaf locks of
 //! `kera_log_segments` (lane head, window); see [`kera_log_segments::sync::Rank`]. None of them is
@@ -15,9 +15,11 @@
 
 mod append;
 mod closing;
+mod copies;
 mod epochs;
 mod failure;
 mod growth;
+mod mending;
 pub mod producers;
 mod read;
 pub mod recorder;
@@ -30,6 +32,7 @@ mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
 pub use closing::Job;
+pub use copies::Copies;
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use read::{Found, LaneReadError, LaneReadSpec, Located};

@@ -8,6 +8,7 @@ use kera_log_segments::read::{ReadError, ReadSpec};
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
+use crate::mending::{Met, is_damage};
 use crate::streamlet::{GroupView, Inner, Lane, Streamlet};
 
 /// Groups named in an answer that reached a group's end.
@@ -80,6 +81,15 @@ pub enum LaneReadError {
     /// The stream is gone.
     #[error("the stream was deleted")]
     Deleted,
+    /// Another broker owns the streamlet.
+    #[error("another broker owns the streamlet; look its owner up again")]
+    NotOwner,
+    /// The streamlet has copies at other brokers, and too few of them were reached to recover it; try
+    /// again.
+    #[error(
+        "the streamlet is not recovered yet: bring back the brokers that hold its copies; `kera stream recover` tells which"
+    )]
+    NotRecovered,
     /// The bytes could not be read.
     #[error(transparent)]
     Group(#[from] ReadError),
@@ -111,7 +121,7 @@ impl Streamlet {
     /// [`LaneReadError`].
     pub fn read(&self, spec: LaneReadSpec) -> Result<Found, LaneReadError> {
         let mut from = spec.from;
-        let mut trimmed = false;
+        let (mut trimmed, mut mended) = (false, false);
         loop {
             let target = self.target(spec.lane, from)?;
             let nothing = |next, groups| Found {
@@ -171,6 +181,18 @@ impl Streamlet {
                     trimmed = true;
                     continue;
                 }
+                Err(error) if is_damage(&error) && !mended && self.is_mendable(&group) => {
+                    if spec.cached_only {
+                        // Fetched from another copy on a thread that may wait.
+                        return Err(ReadError::WouldBlock.into());
+                    }
+                    tracing::warn!(%error, "a closed group's own file is damaged; looking for another copy");
+                    mended = true;
+                    if !self.mend(spec.lane, &group) {
+                        return Err(error.into());
+                    }
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             let end = group.end().ordinal;
@@ -213,6 +235,12 @@ impl Streamlet {
     fn slot<'a>(&self, inner: &'a Inner, lane: LaneId) -> Result<&'a Lane, LaneReadError> {
         if self.is_deleted() {
             return Err(LaneReadError::Deleted);
+        }
+        if self.is_moved() {
+            return Err(LaneReadError::NotOwner);
+        }
+        if !self.is_recovered() {
+            return Err(LaneReadError::NotRecovered);
         }
         let lanes = inner.lanes.len() as u32;
         let slot = inner.lanes.get(lane.0 as usize);
@@ -285,6 +313,26 @@ impl Streamlet {
         })
     }
 
+    /// A lane's closed groups from the one that holds an ordinal on, at most `most` of them without one
+    /// that takes appends in between. None where the ordinal is in no closed group. Cheap.
+    pub fn closed_from(&self, lane: LaneId, from: Located, most: usize) -> Vec<GroupView> {
+        let inner = self.inner.lock();
+        let Ok(slot) = self.slot(&inner, lane) else {
+            return Vec::new();
+        };
+        let hinted = from.at.and_then(|(id, _, _)| slot.groups.get(&id));
+        let mut latest_first = slot.groups.values().rev();
+        let group = hinted
+            .filter(|group| group.holds(from.ordinal))
+            .or_else(|| latest_first.find(|g| g.spec().first_ordinal <= from.ordinal));
+        let Some(group) = group.filter(|g| g.is_frozen() && from.ordinal < g.end().ordinal) else {
+            return Vec::new();
+        };
+        let follow = slot.groups.range(group.id()..);
+        let closed = follow.map(|(_, group)| GroupView::of(group));
+        closed.take(most).take_while(|view| view.closed).collect()
+    }
+
     fn groups_after(&self, lane: LaneId, group: GroupId) -> Vec<GroupView> {
         let inner = self.inner.lock();
         let Some(slot) = inner.lanes.get(lane.0 as usize) else {
@@ -299,21 +347,14 @@ impl Streamlet {
             .collect()
     }
 
-    /// Where the first record at or after `timestamp` (milliseconds) is; the head if there is none.
-    ///
-    /// # Errors
-    /// [`LaneReadError`].
-    pub fn find_time(&self, lane: LaneId, timestamp: i64) -> Result<Located, LaneReadError> {
-        self.find_time_from(lane, timestamp, 0)
-    }
-
-    /// As [`Self::find_time`], of the batches with ordinals at or above `from`.
-    pub(crate) fn find_time_from(
+    /// As [`Self::find_time`], of the batches with ordinals at or above `from`; damage is told with the
+    /// group that it was met in.
+    pub(crate) fn look_for_time(
         &self,
         lane: LaneId,
         timestamp: i64,
         from: Ordinal,
-    ) -> Result<Located, LaneReadError> {
+    ) -> Result<Located, Met> {
         let History {
             groups,
             head,
@@ -325,7 +366,8 @@ impl Streamlet {
             if group.max_timestamp() < timestamp || end <= from {
                 continue;
             }
-            let place = group.locate_time(timestamp, from, false)?;
+            let place = group.locate_time(timestamp, from, false);
+            let place = place.map_err(|error| Met::in_group(&group, error))?;
             if place.ordinal >= end {
                 continue;
             }
@@ -356,24 +398,20 @@ impl Streamlet {
         })
     }
 
-    /// The place of the batch that holds `ordinal`, and the ordinal after some
-    /// whole durable batches from there: where a range lease may be cut. At least one batch, else
-    /// within both limits. `None` at the head.
-    ///
-    /// # Errors
-    /// [`LaneReadError`].
-    pub fn batch_boundary(
+    /// As [`Self::batch_boundary`]; damage is told with the group that it was met in.
+    pub(crate) fn look_for_boundary(
         &self,
         lane: LaneId,
         ordinal: Ordinal,
         max_bytes: usize,
         max_ordinals: u64,
-    ) -> Result<Option<(Located, Ordinal)>, LaneReadError> {
+    ) -> Result<Option<(Located, Ordinal)>, Met> {
         let target = self.target(lane, Located { ordinal, at: None })?;
         let Some(group) = target.group else {
             return Ok(None);
         };
-        let start = group.locate(target.ordinal, None, false)?;
+        let start = group.locate(target.ordinal, None, false);
+        let start = start.map_err(|error| Met::in_group(&group, error))?;
         let mut end = start;
         // The index tells in O(1) where roughly `max_bytes` further a batch begins.
         let wish = start.address.saturating_add(max_bytes as u64);
@@ -385,13 +423,14 @@ impl Streamlet {
             end = jump;
         }
         if end.address == start.address {
-            end = group.cut(
+            let cut = group.cut(
                 start,
                 target.limit,
                 target.head,
                 max_bytes as u64,
                 max_ordinals,
-            )?;
+            );
+            end = cut.map_err(|error| Met::in_group(&group, error))?;
             if end.ordinal <= target.ordinal {
                 return Ok(None);
             }

@@ -6,10 +6,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
-use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Rank, mutex};
+use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Ordering, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 
 use crate::append::MIN_PINS;
@@ -92,6 +93,7 @@ impl Streamlet {
             env,
             settings: ArcSwap::from_pointee(settings),
             maintenance: mutex(Rank::Maintenance, ()),
+            mending: mutex(Rank::Maintenance, ()),
             inner: streamlet_lock(Inner {
                 epoch,
                 next_group,
@@ -102,8 +104,39 @@ impl Streamlet {
                 cutting: false,
             }),
             deleted: AtomicBool::new(false),
+            moved: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            recovered: AtomicBool::new(true),
+            copies: OnceLock::new(),
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// A streamlet whose groups have copies at other brokers, and that serves nothing until it has
+    /// been recovered from them: [`Self::take_over`], then [`Self::serve`].
+    pub fn awaiting(
+        stream: StreamId,
+        id: StreamletId,
+        epoch: Epoch,
+        settings: Settings,
+        env: Arc<Env>,
+    ) -> Arc<Self> {
+        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
+        this.recovered.store(false, Ordering::Release);
+        Arc::new(this)
+    }
+
+    /// A streamlet that another broker owns: it has no lanes, and answers so.
+    pub fn elsewhere(
+        stream: StreamId,
+        id: StreamletId,
+        epoch: Epoch,
+        settings: Settings,
+        env: Arc<Env>,
+    ) -> Arc<Self> {
+        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
+        this.moved.store(true, Ordering::Release);
+        Arc::new(this)
     }
 
     /// Takes over what records and files hold, under the new `epoch`.
@@ -119,10 +152,27 @@ impl Streamlet {
         next_group: GroupId,
         settings: Settings,
         env: Arc<Env>,
-        mut records: HashMap<LaneId, LaneRecords>,
+        records: HashMap<LaneId, LaneRecords>,
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
+        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
+        let out = this.take_over(epoch, next_group, records, now_ms)?;
+        Ok((Arc::new(this), out))
+    }
+
+    /// As [`Self::recover`], in place, for a streamlet that serves nothing yet.
+    ///
+    /// # Errors
+    /// As [`Self::recover`]; it is as it was then.
+    pub fn take_over(
+        &self,
+        epoch: Epoch,
+        next_group: GroupId,
+        mut records: HashMap<LaneId, LaneRecords>,
+        now_ms: u64,
+    ) -> std::io::Result<Recovery> {
         let mut out = Recovery::default();
+        let settings = self.settings();
         let highest = records
             .values()
             .flat_map(|l| &l.groups)
@@ -135,21 +185,12 @@ impl Streamlet {
             .flat_map(|l| &l.groups)
             .map(|g| GroupSpec::file_name(g.group, g.generation))
             .collect();
-        let this = Self::with(
-            stream,
-            id,
-            epoch,
-            highest,
-            settings.clone(),
-            env,
-            Vec::new(),
-        );
         let mut lanes = Vec::with_capacity(settings.lanes as usize);
         let mut pins = HashMap::new();
         for index in 0..settings.lanes {
             let lane = LaneId(index);
             let records = records.remove(&lane).unwrap_or_default();
-            let built = LaneBuild::new(&this, &settings, lane, records.log_start, now_ms, &mut out)
+            let built = LaneBuild::new(self, &settings, lane, records.log_start, now_ms, &mut out)
                 .finish(records)?;
             if let LaneSlot::Idle(carry) = &built.slot {
                 pins.extend(
@@ -164,18 +205,18 @@ impl Streamlet {
         if let Some(lane) = records.keys().min() {
             out.reports.push(format!(
                 "{}: there are groups of lane {lane}, but only {} lanes are recorded; they are left alone",
-                this.dir().display(), settings.lanes
+                self.dir().display(), settings.lanes
             ));
         }
-        let found = this.find_unrecorded(&known, &mut out)?;
-        {
-            let mut inner = this.inner.lock();
-            inner.lanes = lanes;
-            inner.pins = pins;
-            // An unrecorded file is removed later: no new group may take its name.
-            inner.next_group = inner.next_group.max(found);
-        }
-        Ok((Arc::new(this), out))
+        let found = self.find_unrecorded(&known, &mut out)?;
+        let mut inner = self.inner.lock();
+        inner.epoch = epoch;
+        inner.lanes = lanes;
+        inner.pins = pins;
+        // An unrecorded file is removed later: no new group may take its name.
+        inner.next_group = highest.max(found);
+        drop(inner);
+        Ok(out)
     }
 
     /// Group files without a record are of an older epoch: nothing of them ever counted. Returns

@@ -17,7 +17,7 @@ use crate::streamlet::{
 /// A group just begun.
 pub(crate) struct Begun {
     active: Arc<ActiveGroup>,
-    /// Its record was made ahead.
+    /// Its record was made ahead, or is made by others.
     recorded: bool,
 }
 
@@ -56,13 +56,14 @@ impl Streamlet {
         let still = inner.lanes[lane.0 as usize]
             .active()
             .is_some_and(|a| Arc::ptr_eq(&a, full));
-        if !still {
-            // Another appender has rolled it; the caller looks again.
+        if !still || self.leaving.load(Ordering::Acquire) {
+            // Another appender has rolled it, or the lane takes no more; the caller looks again.
             return;
         }
         if let Some(carry) = self.freeze(full, now_ms) {
             let begun = self.begin(&mut inner, lane, carry, now_ms);
             drop(inner);
+            full.group.announce_frozen();
             self.announce(lane, begun);
             (self.env.jobs)(Job::Close {
                 stream: self.stream,
@@ -93,15 +94,20 @@ impl Streamlet {
         let epoch = inner.epoch;
         // While lanes are being cut, what was split by the old number is refused (but for retries).
         let lane_generation = settings.lane_generation + u32::from(inner.cutting);
+        let copies = self.copies.get();
         let slot = &mut inner.lanes[lane.0 as usize];
         let (group_id, recorded) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
             Prepared::Ready(id) => (id, true),
             // Its record is on the way; asking again for the same group is harmless.
             Prepared::Asked(id) => (id, false),
-            Prepared::No => {
-                inner.next_group += 1;
-                (GroupId(inner.next_group), false)
-            }
+            Prepared::No => match copies {
+                // They record it, and say when it counts.
+                Some(copies) => (copies.next_group(lane), true),
+                None => {
+                    inner.next_group += 1;
+                    (GroupId(inner.next_group), false)
+                }
+            },
         };
         let spec = self.spec(&settings, lane, group_id, epoch, carry.next_ordinal, now_ms);
         let snapshot = carry.state.encode(snapshot_limit(settings.segment_size));
@@ -114,6 +120,9 @@ impl Streamlet {
             self.env.pool.clone(),
             snapshot,
         );
+        if let Some(copies) = copies {
+            copies.begin(lane, &group);
+        }
         slot.head.push_group(group.clone());
         slot.groups.insert(group_id, group.clone());
         let active = Arc::new(ActiveGroup {
@@ -130,10 +139,10 @@ impl Streamlet {
             }),
         });
         slot.slot = LaneSlot::Active(active.clone());
-        if recorded {
-            group.mark_recorded();
-        } else {
+        if !recorded {
             inner.announcing.push(group_id);
+        } else if copies.is_none() {
+            group.mark_recorded();
         }
         Begun { active, recorded }
     }
@@ -174,7 +183,7 @@ impl Streamlet {
                 .and_then(|l| l.groups.get(&group))
                 .cloned()
         };
-        if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_deleted()) {
+        if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_over()) {
             self.record_open(&group, lane);
         }
     }
@@ -183,7 +192,8 @@ impl Streamlet {
     pub(crate) fn prepare(self: &Arc<Self>, lane: LaneId) {
         let (epoch, group) = {
             let mut inner = self.inner.lock();
-            if self.is_deleted() || self.env.disk_full.load(Ordering::Relaxed) {
+            let full = self.env.disk_full.load(Ordering::Relaxed);
+            if self.is_over() || full || self.copies.get().is_some() {
                 return;
             }
             let epoch = inner.epoch;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter};
@@ -13,6 +14,7 @@ use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank,
 use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 
 use crate::closing::Job;
+use crate::copies::Copies;
 use crate::producers::LaneState;
 use crate::recorder::{GroupName, GroupRecorder};
 
@@ -98,6 +100,16 @@ pub struct Streamlet {
     /// The streamlet lock: first of the two levels.
     pub(crate) inner: Mutex<Inner>,
     pub(crate) deleted: AtomicBool,
+    /// Another broker owns it.
+    pub(crate) moved: AtomicBool,
+    /// It is about to be handed over: reads go on, nothing is appended any more.
+    pub(crate) leaving: AtomicBool,
+    /// Held while a damaged file is fetched from another copy.
+    pub(crate) mending: Mutex<()>,
+    /// False until it has been recovered from copies at other brokers; true where there are none.
+    pub(crate) recovered: AtomicBool,
+    /// Makes copies at other brokers, if there are to be any.
+    pub(crate) copies: OnceLock<Arc<dyn Copies>>,
     pub(crate) refused: AtomicU64,
 }
 
@@ -279,6 +291,27 @@ impl Streamlet {
     /// Ends all service: appends and reads answer that the stream is gone.
     pub fn mark_deleted(&self) {
         self.deleted.store(true, Ordering::Release);
+        self.end();
+    }
+
+    /// Ends all service, for good: another broker owns the streamlet. Appends and reads answer so,
+    /// also those that wait; what was appended and is not durable yet is given up here.
+    pub fn mark_moved(&self) {
+        if !self.moved.swap(true, Ordering::AcqRel) {
+            self.end();
+        }
+    }
+
+    /// Takes no more appends, which answer that another broker owns the streamlet; reads go on, and
+    /// what was appended may still become durable. The first step of a hand-over; false if one is
+    /// under way already.
+    pub fn stop_appends(&self) -> bool {
+        // Whoever looked before has its place once the lock is free.
+        let _inner = self.inner.lock();
+        !self.leaving.swap(true, Ordering::AcqRel)
+    }
+
+    fn end(&self) {
         let heads: Vec<_> = {
             let inner = self.inner.lock();
             inner.lanes.iter().map(|l| l.head.clone()).collect()
@@ -288,11 +321,25 @@ impl Streamlet {
             // never go back to the pool.
             head.abandon();
         }
+        if let Some(copies) = self.copies.get() {
+            copies.abandon();
+        }
     }
 
     /// True once the stream is deleted.
     pub fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire)
+    }
+
+    /// True if another broker owns it, and for good: should this broker own it again, another
+    /// streamlet takes this one's place.
+    pub fn is_moved(&self) -> bool {
+        self.moved.load(Ordering::Acquire)
+    }
+
+    /// True once it serves nothing any more: its stream is deleted, or another broker owns it.
+    pub fn is_over(&self) -> bool {
+        self.is_deleted() || self.is_moved()
     }
 
     /// Every lane, for people and for discovery.

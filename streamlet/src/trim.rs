@@ -72,7 +72,12 @@ impl Streamlet {
         if let Some(successor) = successor.filter(|g| g.lane_head().is_some()) {
             // An active successor: its header and snapshot must be on disk before the state in the
             // groups below may go.
-            if successor.written().address == 0 || self.env.pump.settle(&successor).is_err() {
+            if successor.is_shipped() {
+                // Its record may not tell where it begins, and its copies may lack its snapshot: the
+                // group before it stays until it is closed.
+                doomed.pop();
+            } else if successor.written().address == 0 || self.env.pump.settle(&successor).is_err()
+            {
                 doomed.clear();
             }
         }
@@ -95,6 +100,10 @@ impl Streamlet {
         for group in &doomed {
             freed_bytes += group.end_address();
             self.remove_file(group);
+        }
+        if let Some(copies) = self.copies.get().filter(|_| !doomed.is_empty()) {
+            let gone: Vec<_> = doomed.iter().map(|g| (g.id(), g.spec().epoch)).collect();
+            copies.deleted(&gone);
         }
         Ok(Trimmed {
             log_start,

@@ -79,7 +79,7 @@ impl File for Discard {
     fn set_len(&self, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    fn start_writeback(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
     fn file_system(&self) -> io::Result<FileSystem> {

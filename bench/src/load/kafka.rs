@@ -52,7 +52,13 @@ pub fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
 pub fn crowd_producer(plan: &Plan, acks: Option<Arc<Acks>>) -> Result<BaseProducer<Outcome>> {
     let mut config = producer_config(plan);
     let sticky = plan.linger_us.div_ceil(1_000).clamp(1, 1_000);
+    // Few partitions have an open batch at a time: a queue for all of them would only add a backlog that
+    // takes a slow broker longer to work off than the run lasts. One record of each must fit.
+    let queued = (100_000 / u64::from(plan.crowd.producers.max(1)))
+        .max(10_000)
+        .max(2 * u64::from(plan.partitions));
     config
+        .set("queue.buffering.max.messages", queued.to_string())
         .set("sticky.partitioning.linger.ms", sticky.to_string())
         .set("delivery.report.only.error", acks.is_none().to_string());
     let outcome = Outcome {

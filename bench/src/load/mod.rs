@@ -6,6 +6,7 @@
 mod acks;
 mod arrivals;
 mod crowd;
+mod iggy;
 mod kafka;
 mod native;
 mod pace;
@@ -13,8 +14,10 @@ mod records;
 mod schedule;
 mod share;
 
-pub use arrivals::Latency;
+pub use arrivals::{Latency, histogram};
 pub use crowd::Sides;
+pub use pace::Pace;
+pub use records::Records;
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -115,6 +118,8 @@ pub fn run() -> Result<()> {
     let done = match (plan.path, plan.work) {
         (ClientPath::Kafka, Work::Produce) => kafka::produce(&plan, &mut gate)?,
         (ClientPath::Kafka, Work::Consume) => kafka::consume(&plan, &mut gate)?,
+        (ClientPath::Iggy, Work::Produce) => iggy::produce(&plan, &mut gate)?,
+        (ClientPath::Iggy, Work::Consume) => iggy::consume(&plan, &mut gate)?,
         (_, Work::Start) => bail!("a start has no load"),
         (_, Work::Share) => share::run(&plan, &mut gate)?,
         (_, Work::Both | Work::Latency | Work::CatchUp | Work::Trickle) => {

@@ -6,6 +6,15 @@ use crate::scenario::Keys;
 
 /// Bytes of a random key.
 const KEY_BYTES: usize = 8;
+
+/// Bytes of a key of this kind.
+pub fn key_bytes(keys: Keys) -> usize {
+    match keys {
+        Keys::None => 0,
+        Keys::Random => KEY_BYTES,
+    }
+}
+
 /// Different values, so that caches and disks find nothing to profit from.
 const VALUES: usize = 1024;
 
@@ -21,10 +30,7 @@ pub struct Records {
 
 impl Records {
     pub fn new(record_bytes: u32, keys: Keys) -> Self {
-        let mut value_bytes = record_bytes as usize;
-        if keys == Keys::Random {
-            value_bytes -= KEY_BYTES;
-        }
+        let value_bytes = record_bytes as usize - key_bytes(keys);
         let number = VALUES.min((64 << 20) / value_bytes).max(1);
         let mut values = vec![0; value_bytes * number];
         rand::rng().fill_bytes(&mut values);

@@ -45,6 +45,21 @@ pub fn first_line_of(program: &str, arguments: &[&str]) -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
+/// Names the commit where git is not: in a virtual machine.
+const COMMIT: &str = "KERA_BENCH_COMMIT";
+
+/// The commit that was built, as far as git knows it.
+pub fn commit() -> Option<String> {
+    if let Ok(told) = std::env::var(COMMIT) {
+        return Some(told);
+    }
+    let root = env!("CARGO_MANIFEST_DIR");
+    let commit = first_line_of("git", &["-C", root, "rev-parse", "--short", "HEAD"])?;
+    let changed = first_line_of("git", &["-C", root, "status", "--porcelain"]).is_some();
+    let changed = if changed { " with changes" } else { "" };
+    Some(format!("{commit}{changed}"))
+}
+
 /// Now, such as `2026-01-31 12:00`.
 pub fn utc_now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

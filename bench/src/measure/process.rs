@@ -28,6 +28,14 @@ impl Usage {
         })
     }
 
+    /// Together with another's.
+    pub fn with(&self, other: &Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            written: self.written + other.written,
+        }
+    }
+
     /// What was used since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -56,6 +64,20 @@ impl Memory {
             resident: kib("VmRSS:"),
             peak: kib("VmHWM:"),
         })
+    }
+
+    /// Of several processes together; the sum of their peaks, which may have been at different times.
+    pub fn of_all(pids: &[u32]) -> Result<Self> {
+        pids.iter()
+            .try_fold(Self::default(), |sum, &pid| Ok(sum.with(Self::of(pid)?)))
+    }
+
+    /// With another's.
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            peak: self.peak + other.peak,
+        }
     }
 }
 

@@ -58,6 +58,19 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        // Not waited for yet, so the id is still its own.
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        // Gone already, or going now; either will do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// The end of what it wrote.
     pub fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
@@ -69,6 +82,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if self.ended() {
+            return;
+        }
         // Not waited for yet, so the id is still its own.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let begin = Instant::now();

@@ -13,11 +13,11 @@ use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
 const POM: &str = include_str!("../../peers/kafka/pom.xml");
-const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
-const JVM: &str = include_str!("../../peers/kafka/jvm.options");
+pub const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
+pub const JVM: &str = include_str!("../../peers/kafka/jvm.options");
 
 /// The version that the pom names.
-fn version() -> &'static str {
+pub fn version() -> &'static str {
     let after = POM.split_once("<artifactId>kafka_2.13</artifactId>");
     let version = after.and_then(|(_, rest)| rest.split_once("<version>"));
     let version = version.and_then(|(_, rest)| rest.split_once("</version>"));
@@ -66,40 +66,51 @@ pub fn start(build: &Path, data: &Path) -> Result<Started> {
     fs::write(&properties, format!("{PROPERTIES}{ours}"))?;
     let options = data.join("jvm.options");
     fs::write(&options, JVM)?;
-    let java = |class: &str| {
-        let mut command = Command::new("java");
-        command
-            .arg(format!("@{}", options.display()))
-            .arg("-cp")
-            .arg(home(build).join("lib").join("*"))
-            .arg(class);
-        command
-    };
     if !data.join("logs").join("meta.properties").exists() {
-        format(&java, &properties)?;
+        let id = random_id(build, &options)?;
+        format(build, &options, &id, &properties)?;
     }
-    let mut command = java("kafka.Kafka");
+    let mut command = java(build, &options, "kafka.Kafka");
     command.arg(&properties);
     let process = Process::start(command, data.join("broker.log"), false)?;
-    let runtime = first_line_of("java", &["-version"]).unwrap_or_default();
     Ok(Started {
         process,
         addresses: [(ClientPath::Kafka, address)].into(),
-        version: format!("{} ({runtime})", version()),
+        version: format!("{} ({})", version(), java_version()),
         configuration: format!("{JVM}\n{PROPERTIES}"),
     })
 }
 
-/// Gives a directory the identity that a broker's must have.
-fn format(java: &impl Fn(&str) -> Command, properties: &Path) -> Result<()> {
-    let id = java("kafka.tools.StorageTool")
+/// What runs it.
+pub fn java_version() -> String {
+    first_line_of("java", &["-version"]).unwrap_or_default()
+}
+
+/// A class of its jars, with these options of the virtual machine.
+pub fn java(build: &Path, options: &Path, class: &str) -> Command {
+    let mut command = Command::new("java");
+    command
+        .arg(format!("@{}", options.display()))
+        .arg("-cp")
+        .arg(home(build).join("lib").join("*"))
+        .arg(class);
+    command
+}
+
+/// A name for a cluster.
+pub fn random_id(build: &Path, options: &Path) -> Result<String> {
+    let id = java(build, options, "kafka.tools.StorageTool")
         .arg("random-uuid")
         .output()
         .context("cannot run java; install a JDK or JRE, 17 or later")?;
     let id = String::from_utf8_lossy(&id.stdout);
-    let id = id.lines().last().unwrap_or_default().trim().to_owned();
-    let formatted = java("kafka.tools.StorageTool")
-        .args(["format", "-t", &id, "-c"])
+    Ok(id.lines().last().unwrap_or_default().trim().to_owned())
+}
+
+/// Gives a directory the identity that a broker's must have, in the cluster of that name.
+pub fn format(build: &Path, options: &Path, id: &str, properties: &Path) -> Result<()> {
+    let formatted = java(build, options, "kafka.tools.StorageTool")
+        .args(["format", "-t", id, "-c"])
         .arg(properties)
         .output()?;
     ensure!(

@@ -14,7 +14,7 @@ use super::child::Process;
 use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
-const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
+pub const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
 /// How long it may take until it says where it listens.
 const START: Duration = Duration::from_secs(30);
 
@@ -62,6 +62,28 @@ fn executable(messages: &str) -> Option<PathBuf> {
 pub fn start(binary: &Path, data: &Path) -> Result<Started> {
     let configuration = data.join("kera.toml");
     std::fs::write(&configuration, CONFIGURATION)?;
+    let mut command = undisturbed(binary);
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["--kafka-listen", "127.0.0.1:0", "--config"])
+        .arg(&configuration)
+        .arg("--data-dir")
+        .arg(data.join("data"));
+    let launched = launch(command, data.join("broker.log"))?;
+    Ok(Started {
+        process: launched.process,
+        addresses: [
+            (ClientPath::Kafka, launched.kafka),
+            (ClientPath::Native, launched.native),
+        ]
+        .into(),
+        version: version(binary),
+        configuration: CONFIGURATION.to_owned(),
+    })
+}
+
+/// The program, without what the environment would tell it.
+pub fn undisturbed(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"KERA_") {
@@ -69,12 +91,26 @@ pub fn start(binary: &Path, data: &Path) -> Result<Started> {
         }
     }
     command
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .args(["--kafka-listen", "127.0.0.1:0", "--config"])
-        .arg(&configuration)
-        .arg("--data-dir")
-        .arg(data.join("data"));
-    let mut process = Process::start(command, data.join("broker.log"), true)?;
+}
+
+/// The program's version.
+pub fn version(binary: &Path) -> String {
+    let version = first_line_of(&binary.to_string_lossy(), &["--version"]).unwrap_or_default();
+    version.trim_start_matches("kera ").to_owned()
+}
+
+/// A broker that says where it listens.
+pub struct Launched {
+    pub process: Process,
+    /// HOST:PORT for Kera's own clients.
+    pub native: String,
+    /// And for Kafka's.
+    pub kafka: String,
+}
+
+/// Starts a broker that has a Kafka listener and waits until it says where it listens.
+pub fn launch(command: Command, log: PathBuf) -> Result<Launched> {
+    let mut process = Process::start(command, log, true)?;
     let stdout = process.stdout().context("the output is piped")?;
     let (lines, said) = sync_channel(16);
     std::thread::spawn(move || {
@@ -95,13 +131,10 @@ pub fn start(binary: &Path, data: &Path) -> Result<Started> {
     };
     let native = wait("listening on ").with_context(|| process.log_tail())?;
     let kafka = wait("Kafka clients on ").with_context(|| process.log_tail())?;
-    let binary_text = binary.to_string_lossy();
-    let version = first_line_of(&binary_text, &["--version"]).unwrap_or_default();
-    Ok(Started {
+    Ok(Launched {
         process,
-        addresses: [(ClientPath::Kafka, kafka), (ClientPath::Native, native)].into(),
-        version: version.trim_start_matches("kera ").to_owned(),
-        configuration: CONFIGURATION.to_owned(),
+        native,
+        kafka,
     })
 }
 

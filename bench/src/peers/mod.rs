@@ -2,6 +2,8 @@
 
 mod answer;
 mod child;
+mod cluster;
+mod iggy;
 mod kafka;
 mod kera;
 mod nats;
@@ -16,23 +18,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use self::child::Process;
-pub use self::child::pause;
+pub use self::child::{Process, pause};
+use self::cluster::Shared;
+pub use self::cluster::{Counts, Etcd};
 pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
 pub use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
-use crate::scenario::{Broker, ClientPath, Durability};
+use crate::scenario::{Broker, ClientPath, Cluster, Durability};
 
 /// A broker that runs.
 pub struct Running {
     pub facts: BrokerFacts,
-    process: Process,
-    /// HOST:PORT for each kind of clients that it has.
+    /// The first is the one that clients ask first.
+    members: Vec<Process>,
+    /// What the brokers of a cluster share, if they do.
+    etcd: Option<Etcd>,
+    /// HOST:PORT for each kind of clients that it has; of a cluster those of all brokers, with commas.
     addresses: BTreeMap<ClientPath, String>,
-    data: PathBuf,
+    /// Folders that a deleted topic leaves.
+    data: Vec<PathBuf>,
+    /// Goes when the processes have ended.
+    _kept: Option<Shared>,
     /// The program that makes load for NATS.
     nats_load: PathBuf,
 }
@@ -70,21 +79,26 @@ impl Running {
         data: &Path,
     ) -> Result<Self> {
         std::fs::create_dir_all(data)?;
+        if broker.is_cluster() {
+            return Self::start_cluster(broker, modes, places, data);
+        }
         let build = &places.build;
         match broker {
             Broker::Kafka => kafka::fetch(build)?,
             Broker::Nats | Broker::NatsSynced => nats::fetch(build)?,
             Broker::Tansu | Broker::TansuMemory => tansu::fetch(build)?,
-            Broker::Kera => {}
+            _ => {}
         }
         let started = match broker {
             Broker::Kafka => kafka::start(build, data)?,
             Broker::Nats | Broker::NatsSynced => nats::start(broker, build, data)?,
             Broker::Tansu | Broker::TansuMemory => tansu::start(broker, build, data)?,
+            Broker::Iggy | Broker::IggyMemory | Broker::IggySynced => iggy::start(broker, data)?,
             Broker::Kera => {
                 let kera = places.kera.as_deref();
                 kera::start(kera.context("there is no kera binary")?, data)?
             }
+            Broker::KeraCluster(_) | Broker::KafkaCluster(_) => bail!("a cluster is started whole"),
         };
         if let Some(kafka) = started.addresses.get(&ClientPath::Kafka) {
             let answered = answer::first(kafka);
@@ -92,7 +106,7 @@ impl Running {
         }
         let start_seconds = started.process.begun().elapsed().as_secs_f64();
         if let Some(kafka) = started.addresses.get(&ClientPath::Kafka) {
-            let waited = topics::wait_until_up(kafka);
+            let waited = topics::wait_until_up(kafka, 1);
             waited.with_context(|| started.process.log_tail())?;
         }
         let idle = Memory::of(started.process.pid())?;
@@ -106,22 +120,81 @@ impl Running {
         };
         Ok(Self {
             facts,
-            process: started.process,
+            members: vec![started.process],
+            etcd: None,
             addresses: started.addresses,
-            data: data.to_owned(),
+            data: vec![data.to_owned()],
+            _kept: None,
             nats_load: nats::load(build),
         })
     }
 
-    /// An error if its process has ended.
+    fn start_cluster(
+        broker: Broker,
+        modes: &[Durability],
+        places: &Places,
+        data: &Path,
+    ) -> Result<Self> {
+        let started = cluster::start(broker, places, data)?;
+        let kafka = started.addresses.get(&ClientPath::Kafka);
+        let kafka = kafka.context("a cluster has Kafka clients")?;
+        for address in kafka.split(',') {
+            answer::first(address).with_context(|| log_tails(&started.members))?;
+        }
+        let first = started.members.first().context("a cluster has brokers")?;
+        let start_seconds = first.begun().elapsed().as_secs_f64();
+        for address in kafka.split(',') {
+            let waited = topics::wait_until_up(address, started.members.len());
+            waited.with_context(|| log_tails(&started.members))?;
+        }
+        let mut facts = BrokerFacts {
+            broker,
+            version: started.version,
+            durability: durability(broker, modes),
+            configuration: started.configuration,
+            start_seconds,
+            idle: Memory::default(),
+        };
+        for one in started
+            .members
+            .iter()
+            .chain(started.etcd.as_ref().map(|etcd| &etcd.process))
+        {
+            facts.idle = facts.idle.with(Memory::of(one.pid())?);
+        }
+        Ok(Self {
+            facts,
+            members: started.members,
+            etcd: started.etcd,
+            addresses: started.addresses,
+            data: started.data,
+            _kept: started.kept,
+            nats_load: nats::load(&places.build),
+        })
+    }
+
+    /// An error if one of its processes has ended.
     pub fn check(&self) -> Result<()> {
-        let ended = process::ended(self.pid());
+        let ended = self.pids().into_iter().any(process::ended);
         ensure!(!ended, "{} has ended", self.facts.broker.title());
         Ok(())
     }
 
+    /// Its process; of a cluster the first broker's.
     pub fn pid(&self) -> u32 {
-        self.process.pid()
+        self.members[0].pid()
+    }
+
+    /// All processes: brokers in order of their numbers, then what they share.
+    pub fn pids(&self) -> Vec<u32> {
+        let etcd = self.etcd.iter().map(|etcd| etcd.process.pid());
+        let brokers = self.members.iter().map(Process::pid);
+        brokers.chain(etcd).collect()
+    }
+
+    /// What the cluster's etcd has done so far; `None` without one.
+    pub fn store_counts(&self) -> Result<Option<Counts>> {
+        self.etcd.as_ref().map(Etcd::counts).transpose()
     }
 
     /// HOST:PORT for clients of that path.
@@ -131,10 +204,17 @@ impl Running {
         address.context("the broker has no such clients")
     }
 
+    /// The clients that make its topics and delete them, and where: Kafka's, if it has any.
+    fn administration(&self) -> Result<(ClientPath, &str)> {
+        let first = self.addresses.first_key_value();
+        let (&path, address) = first.context("the broker has no clients")?;
+        Ok((path, address.as_str()))
+    }
+
     /// The program that makes load for clients of that path.
     pub fn load(&self, path: ClientPath) -> Result<Command> {
         let program = match path {
-            ClientPath::Kafka | ClientPath::Native => std::env::current_exe()?,
+            ClientPath::Kafka | ClientPath::Native | ClientPath::Iggy => std::env::current_exe()?,
             ClientPath::Nats => self.nats_load.clone(),
         };
         let mut command = Command::new(program);
@@ -143,13 +223,20 @@ impl Running {
     }
 
     /// Makes a topic that is ready for clients and gives that durability.
-    pub fn create(&self, topic: &str, partitions: u32, durability: Durability) -> Result<()> {
-        let created = match self.addresses.get(&ClientPath::Nats) {
-            Some(address) => nats::create(&self.nats_load, address, topic, durability),
-            None => {
+    pub fn create(
+        &self,
+        topic: &str,
+        partitions: u32,
+        durability: Durability,
+        cluster: Option<Cluster>,
+    ) -> Result<()> {
+        let (path, address) = self.administration()?;
+        let created = match path {
+            ClientPath::Nats => nats::create(&self.nats_load, address, topic, durability),
+            ClientPath::Iggy => iggy::create(address, topic, partitions),
+            ClientPath::Kafka | ClientPath::Native => {
                 let setting = durability.setting(self.facts.broker);
-                let address = self.address(ClientPath::Kafka)?;
-                topics::create(address, topic, partitions, setting)
+                topics::create(address, topic, partitions, setting, cluster)
             }
         };
         created.with_context(|| format!("cannot create topic {topic}"))
@@ -159,12 +246,24 @@ impl Running {
     /// something in them; the time since the process began. `None` for a broker that cannot be asked
     /// so: what it has is there once it answers.
     pub fn wait_until_served(&self, topic: &str, partitions: u32) -> Result<Option<Duration>> {
-        let Some(address) = self.addresses.get(&ClientPath::Kafka) else {
-            return Ok(None);
+        let (path, address) = self.administration()?;
+        let served = match path {
+            ClientPath::Nats => return Ok(None),
+            ClientPath::Iggy => iggy::wait_until_served(address, topic, partitions),
+            ClientPath::Kafka | ClientPath::Native => {
+                topics::wait_until_served(address, topic, partitions)
+            }
         };
-        topics::wait_until_served(address, topic, partitions)
-            .with_context(|| format!("topic {topic} is not served"))?;
-        Ok(Some(self.process.begun().elapsed()))
+        served.with_context(|| format!("topic {topic} is not served"))?;
+        Ok(Some(self.members[0].begun().elapsed()))
+    }
+
+    /// Sends a record with Kera's own client and waits until it is acknowledged; the time since the
+    /// process began.
+    pub fn append_one(&self, stream: &str) -> Result<Duration> {
+        let address = self.address(ClientPath::Native)?;
+        streams::append_one(address, stream).context("no record was acknowledged")?;
+        Ok(self.members[0].begun().elapsed())
     }
 
     /// Makes a stream for Kera's own clients.
@@ -174,30 +273,40 @@ impl Running {
         streamlets: u32,
         lanes: u32,
         durability: Durability,
+        cluster: Option<Cluster>,
     ) -> Result<()> {
         let address = self.address(ClientPath::Native)?;
-        streams::create(address, stream, (streamlets, lanes), durability)
+        streams::create(address, stream, (streamlets, lanes), durability, cluster)
             .with_context(|| format!("cannot create stream {stream}"))
     }
 
     /// Deletes a topic and waits until its space on the disk is given back.
     pub fn delete(&self, topic: &str) -> Result<()> {
-        let deleted = match self.addresses.get(&ClientPath::Nats) {
-            Some(address) => nats::delete(&self.nats_load, address, topic),
-            None => topics::delete(self.address(ClientPath::Kafka)?, topic),
+        let (path, address) = self.administration()?;
+        let deleted = match path {
+            ClientPath::Nats => nats::delete(&self.nats_load, address, topic),
+            ClientPath::Iggy => iggy::delete(address, topic),
+            ClientPath::Kafka | ClientPath::Native => topics::delete(address, topic),
         };
         deleted.with_context(|| format!("cannot delete topic {topic}"))?;
         // SQLite keeps its file as large as it was.
         if self.facts.broker != Broker::Tansu {
-            topics::wait_until_freed(&self.data);
+            self.data
+                .iter()
+                .for_each(|data| topics::wait_until_freed(data));
         }
         Ok(())
     }
 
     /// The end of what the broker wrote to its log.
     pub fn log_tail(&self) -> String {
-        self.process.log_tail()
+        log_tails(&self.members)
     }
+}
+
+/// The ends of what processes wrote to their logs.
+fn log_tails(members: &[Process]) -> String {
+    members.iter().map(Process::log_tail).collect()
 }
 
 /// What acknowledgements mean, in one line.
@@ -210,7 +319,7 @@ fn durability(broker: Broker, modes: &[Durability]) -> String {
 }
 
 /// A port of the loopback interface that is free just now.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.port())
 }

@@ -1,17 +1,36 @@
 //! Streams with several lanes in each streamlet, made as Kera's own clients do it.
 
 use anyhow::{Context, Result};
+use kera_producer::{Producer, Record};
 use kera_protocol::v1::{AckPolicy, CreateStreamRequest, StreamConfig};
 use kera_rpc::Client;
 
-use crate::scenario::Durability;
+use crate::scenario::{Cluster, Durability};
 
-/// Makes a stream with so many streamlets, and lanes in each, at the broker `address`.
+/// Appends one record.
+pub fn append_one(address: &str, stream: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let builder = Producer::builder().bootstrap(address).stream(stream);
+        let producer = builder.build().await?;
+        producer.send(&Record {
+            value: Some(b"first"),
+            ..Record::default()
+        })?;
+        Ok(producer.flush().await?)
+    })
+}
+
+/// Makes a stream with so many streamlets, and lanes in each, at the broker `address`; in a cluster
+/// with so many copies.
 pub fn create(
     address: &str,
     name: &str,
     (streamlets, lanes): (u32, u32),
     durability: Durability,
+    cluster: Option<Cluster>,
 ) -> Result<()> {
     let ack = match durability {
         Durability::Memory => AckPolicy::Memory,
@@ -24,6 +43,8 @@ pub fn create(
             streamlets: Some(streamlets),
             lanes: Some(lanes),
             ack: Some(ack as i32),
+            replicas: cluster.map(|cluster| cluster.replicas),
+            min_copies: cluster.map(|cluster| cluster.least_copies()),
             ..StreamConfig::default()
         }),
     };

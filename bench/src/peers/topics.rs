@@ -11,6 +11,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::child::pause;
 use crate::measure::disk;
+use crate::scenario::Cluster;
 
 /// How long a broker may take to start.
 const START: Duration = Duration::from_secs(60);
@@ -40,29 +41,34 @@ fn config(address: &str) -> ClientConfig {
     config
 }
 
-/// Waits until a broker answers at `address`.
-pub fn wait_until_up(address: &str) -> Result<()> {
+/// Waits until a broker answers at `address` that knows of so many, itself included.
+pub fn wait_until_up(address: &str, brokers: usize) -> Result<()> {
     let consumer: BaseConsumer = config(address).create()?;
     let begin = Instant::now();
     loop {
         match consumer.fetch_metadata(None, Duration::from_secs(1)) {
-            Ok(metadata) if !metadata.brokers().is_empty() => return Ok(()),
+            Ok(metadata) if metadata.brokers().len() >= brokers => return Ok(()),
             result => ensure!(
                 begin.elapsed() < START,
-                "no broker answers at {address} after {START:?} ({})",
-                result.map_or_else(|error| error.to_string(), |_| "none is listed".into())
+                "{brokers} brokers do not answer at {address} after {START:?} ({})",
+                result.map_or_else(
+                    |error| error.to_string(),
+                    |metadata| format!("{} are listed", metadata.brokers().len())
+                )
             ),
         }
         pause(LOOK_EVERY);
     }
 }
 
-/// Makes a topic, with a setting if one is given, and waits until every partition has a leader.
+/// Makes a topic, with a setting if one is given, and waits until every partition has a leader. In a
+/// cluster its partitions have so many copies.
 pub fn create(
     address: &str,
     topic: &str,
     partitions: u32,
     setting: Option<(&str, &str)>,
+    cluster: Option<Cluster>,
 ) -> Result<()> {
     // Thousands of logs take their time.
     let within = CHANGE + EACH * partitions;
@@ -72,9 +78,21 @@ pub fn create(
         AT_ONCE.. => partitions / 2,
         few => few,
     };
-    let mut new = NewTopic::new(topic, i32::try_from(first)?, TopicReplication::Fixed(1));
+    let replicas = cluster.map_or(1, |cluster| cluster.replicas);
+    let replicas = i32::try_from(replicas)?;
+    let least = cluster
+        .map_or(1, |cluster| cluster.least_copies())
+        .to_string();
+    let mut new = NewTopic::new(
+        topic,
+        i32::try_from(first)?,
+        TopicReplication::Fixed(replicas),
+    );
     if let Some((name, value)) = setting {
         new = new.set(name, value);
+    }
+    if cluster.is_some() {
+        new = new.set("min.insync.replicas", &least);
     }
     let options = AdminOptions::new()
         .request_timeout(Some(within))

@@ -87,7 +87,7 @@ impl Session<'_> {
         const TOPIC: &str = "profile";
         let durability = self.args.ack.into();
         self.broker
-            .create(TOPIC, self.args.partitions, durability)?;
+            .create(TOPIC, self.args.partitions, durability, None)?;
         let mut text = self.heading();
         let produce = self.args.work != Works::Consume;
         if produce {

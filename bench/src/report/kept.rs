@@ -39,6 +39,9 @@ pub fn explanation(case: &Case) -> &'static str {
     }
 }
 
+/// What the quantities mean where several brokers share the work.
+pub const OF_CLUSTERS: &str = " CPU, memory and bytes written are those of all brokers together, with etcd, which only Kera's clusters have; Apache Kafka's controllers are in its brokers. The clients' are apart.";
+
 /// Rates that a load did not keep, and partitions that a broker could not have.
 pub fn remarks(group: &[&CaseRuns]) -> String {
     let mut out = String::new();

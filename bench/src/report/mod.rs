@@ -1,6 +1,6 @@
 //! Tables and plots of what sessions measured.
 
-mod document;
+pub mod document;
 mod folder;
 mod kept;
 mod plot;

@@ -11,7 +11,7 @@ use crate::statistics::Summary;
 pub type Dimension = (&'static str, fn(&Case) -> String);
 
 /// All of them, in the order of a table's columns.
-pub const DIMENSIONS: [Dimension; 12] = [
+pub const DIMENSIONS: [Dimension; 15] = [
     ("batch", |case| unless_started(case, case.batch.to_string())),
     ("partitions", |case| case.partitions.to_string()),
     ("data", |case| {
@@ -20,6 +20,14 @@ pub const DIMENSIONS: [Dimension; 12] = [
         } else {
             "-".to_owned()
         }
+    }),
+    ("records in", |case| {
+        let store = if case.cluster.is_some() {
+            "etcd"
+        } else {
+            "its own store"
+        };
+        if case.work == Work::Start { store } else { "-" }.to_owned()
     }),
     ("acks", |case| {
         // It means nothing to a consumer.
@@ -54,6 +62,14 @@ pub const DIMENSIONS: [Dimension; 12] = [
         let streamlets = case.crowd.streamlets;
         streamlets.map_or_else(|| "-".to_owned(), |n| format!("{n} (Kera, native)"))
     }),
+    ("brokers", |case| {
+        let cluster = case.cluster.filter(|_| case.work != Work::Start);
+        cluster.map_or_else(|| "-".to_owned(), |cluster| cluster.brokers.to_string())
+    }),
+    ("replicas", |case| {
+        let cluster = case.cluster.filter(|_| case.work != Work::Start);
+        cluster.map_or_else(|| "-".to_owned(), |cluster| cluster.replicas.to_string())
+    }),
     ("order", |case| {
         let order = case.crowd.order;
         order.map_or_else(|| "-".to_owned(), |order| order.name().to_owned())
@@ -84,7 +100,7 @@ pub fn all(results: &Results, plots: &dyn Fn(&str) -> String) -> String {
             setting(&group, &varies)
         ));
         out.push_str(&plots(&case.scenario));
-        for &measure in measures(case.work) {
+        for measure in measures(case) {
             out.push_str(&table(&results.cases, &group, &varies, measure));
         }
         out.push_str(&kept::remarks(&group));
@@ -160,6 +176,9 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
         );
     }
     out.push_str(kept::explanation(case));
+    if case.cluster.is_some() && case.work != Work::Start {
+        out.push_str(kept::OF_CLUSTERS);
+    }
     out
 }
 

@@ -52,6 +52,7 @@ fn run(contender: Contender, repetition: u32, cpu_ns: f64, peak: u64) -> Run {
             mean_batch_bytes: Some(16_000.0),
             latency: None,
             start: None,
+            cluster: None,
             sides: Sides::default(),
         }),
         failure: None,

@@ -3,7 +3,7 @@
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::results::{CaseRuns, Results};
-use crate::scenario::{Contender, Measure, Work};
+use crate::scenario::{Case, Contender, Measure, Work};
 use crate::statistics::Summary;
 
 /// A quantity's name in a table's title, with its unit.
@@ -20,6 +20,7 @@ pub fn title(measure: Measure) -> &'static str {
         Measure::Max => "longest, ms",
         Measure::Start => "from start to first answer, ms",
         Measure::Ready => "from start until partitions are served, ms",
+        Measure::FirstAppend => "from start to first acknowledged append, ms",
         Measure::IdleMemory => "resident memory when idle, MiB",
         Measure::IdleCpu => "CPU when idle, % of a core",
         Measure::Produced => "producers, thousand records a second",
@@ -29,6 +30,10 @@ pub fn title(measure: Measure) -> &'static str {
         Measure::AckP99 => "acknowledgement, p99, ms",
         Measure::BusyAckP99 => "acknowledgement while a consumer catches up, p99, ms",
         Measure::CpuShare => "broker CPU, % of a core",
+        Measure::StoreCpu => "of that etcd's CPU, ns per record",
+        Measure::StoreWrites => "etcd transactions per GB of records",
+        Measure::StoreKeys => "keys written in etcd per GB of records",
+        Measure::Written => "bytes written by the brokers per byte of records",
     }
 }
 
@@ -36,7 +41,12 @@ pub fn title(measure: Measure) -> &'static str {
 pub fn scaled(measure: Measure, value: f64) -> f64 {
     match measure {
         Measure::Throughput | Measure::Produced | Measure::Consumed | Measure::Rate => value / 1e3,
-        Measure::BrokerCpu | Measure::ClientCpu => value,
+        Measure::BrokerCpu
+        | Measure::ClientCpu
+        | Measure::StoreCpu
+        | Measure::StoreWrites
+        | Measure::StoreKeys
+        | Measure::Written => value,
         Measure::Memory => value / 1e6,
         Measure::Batch => value / 1024.0,
         Measure::P50
@@ -46,7 +56,7 @@ pub fn scaled(measure: Measure, value: f64) -> f64 {
         | Measure::AckP50
         | Measure::AckP99
         | Measure::BusyAckP99 => value / 1e3,
-        Measure::Start | Measure::Ready => value * 1e3,
+        Measure::Start | Measure::Ready | Measure::FirstAppend => value * 1e3,
         Measure::IdleMemory => value / f64::from(1 << 20),
         Measure::CpuShare | Measure::IdleCpu => value * 100.0,
     }
@@ -64,7 +74,9 @@ pub fn value(measure: Measure, value: f64) -> String {
         | Measure::AckP50
         | Measure::AckP99
         | Measure::BusyAckP99
-        | Measure::IdleCpu => short(scaled),
+        | Measure::IdleCpu
+        | Measure::StoreCpu
+        | Measure::Written => short(scaled),
         // A consumer that takes a millisecond for each record does one thousand a second.
         Measure::Throughput if scaled < 10.0 => short(scaled),
         _ => thousands(scaled),
@@ -116,8 +128,24 @@ pub fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -> Optio
     Summary::of(taken.filter_map(|taken| taken.value(measure)))
 }
 
-/// The quantities shown of a kind of work.
-pub fn measures(work: Work) -> &'static [Measure] {
+/// The quantities shown of a case.
+pub fn measures(case: &Case) -> Vec<Measure> {
+    let mut measures = of_work(case.work).to_vec();
+    if case.cluster.is_some() && case.work != Work::Start {
+        let after_cpu = measures.iter().position(|&one| one == Measure::BrokerCpu);
+        let at = after_cpu.map_or(measures.len(), |at| at + 1);
+        measures.insert(at, Measure::StoreCpu);
+        measures.extend([
+            Measure::Memory,
+            Measure::Written,
+            Measure::StoreWrites,
+            Measure::StoreKeys,
+        ]);
+    }
+    measures
+}
+
+fn of_work(work: Work) -> &'static [Measure] {
     match work {
         Work::Produce => &[Measure::Throughput, Measure::BrokerCpu, Measure::Batch],
         Work::Consume => &[Measure::Throughput, Measure::BrokerCpu, Measure::ClientCpu],
@@ -134,6 +162,7 @@ pub fn measures(work: Work) -> &'static [Measure] {
         Work::Start => &[
             Measure::Start,
             Measure::Ready,
+            Measure::FirstAppend,
             Measure::IdleMemory,
             Measure::IdleCpu,
         ],
@@ -156,7 +185,7 @@ pub fn one_line(runs: &CaseRuns) -> String {
     let mut out = runs.case.name();
     for &contender in &runs.case.contenders {
         out.push_str(&format!("\n  {:<12}", contender.name()));
-        let mut measures = measures(runs.case.work).to_vec();
+        let mut measures = measures(&runs.case);
         if !measures.contains(&Measure::Memory) {
             measures.push(Measure::Memory);
         }

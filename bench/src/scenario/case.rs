@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Acks, Broker, Contender, Crowd, Durability, File, Keys, Scenario, Size, Target, Work, crowd,
+    Acks, Broker, Cluster, Contender, Crowd, Durability, File, Keys, Scenario, Size, Target, Work,
+    cluster, crowd,
 };
 
 /// Bytes a second: more than clients of one machine reach.
@@ -34,9 +35,15 @@ pub struct Case {
     /// How long a started broker is left alone, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_ms: Option<u64>,
+    /// Closed groups that a broker is started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_groups: Option<u32>,
     /// The clients.
     #[serde(default)]
     pub crowd: Crowd,
+    /// The brokers, where they are several that form one system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     pub targets: Vec<Target>,
 }
 
@@ -45,8 +52,12 @@ impl Case {
     pub fn name(&self) -> String {
         if self.work == Work::Start {
             let data = self.data();
+            let records = match self.cluster {
+                Some(_) => ", records in etcd",
+                None => "",
+            };
             return format!(
-                "{} partitions={}, data={data}",
+                "{} partitions={}, data={data}{records}",
                 self.scenario, self.partitions
             );
         }
@@ -76,14 +87,30 @@ impl Case {
         if let Some(share) = crowd.rate_of_peak {
             name.push_str(&format!(", rate={share} of peak"));
         }
+        if let Some(cluster) = self.cluster {
+            name.push_str(&format!(
+                ", brokers={}, replicas={}",
+                cluster.brokers, cluster.replicas
+            ));
+        }
         name
     }
 
     /// The broker that serves a contender in this case.
     pub fn broker(&self, contender: Contender) -> Broker {
+        if let Some(cluster) = self.cluster {
+            let brokers = u8::try_from(cluster.brokers).unwrap_or(u8::MAX);
+            match contender.broker() {
+                Broker::Kera => return Broker::KeraCluster(brokers),
+                Broker::Kafka => return Broker::KafkaCluster(brokers),
+                _ => {}
+            }
+        }
         match (contender.broker(), self.durability) {
             (Broker::Nats, Durability::Synced) => Broker::NatsSynced,
             (Broker::Tansu, Durability::Memory) => Broker::TansuMemory,
+            (Broker::Iggy, Durability::Memory) => Broker::IggyMemory,
+            (Broker::Iggy, Durability::Synced) => Broker::IggySynced,
             (broker, _) => broker,
         }
     }
@@ -99,8 +126,11 @@ impl Case {
         all.filter(|&one| self.offers(one))
     }
 
-    /// What a broker is started with, such as `2 GiB`, or `none`.
+    /// What a broker is started with, such as `2 GiB`, `1000 closed groups`, or `none`.
     pub fn data(&self) -> String {
+        if let Some(groups) = self.closed_groups {
+            return format!("{groups} closed groups");
+        }
         let bytes = self.bytes();
         if bytes == 0 {
             "none".to_owned()
@@ -111,7 +141,7 @@ impl Case {
         }
     }
 
-    /// Bytes of all records; where time decides, what no client of this machine has reached.
+    /// Bytes of all copies of all records; where time decides, what nobody on this machine has reached.
     pub fn bytes(&self) -> u64 {
         let by_time = match (self.work, self.crowd.millis) {
             (Work::Both | Work::Latency, Some(millis)) if self.records == 0 => {
@@ -119,7 +149,8 @@ impl Case {
             }
             _ => 0,
         };
-        self.records * u64::from(self.record_bytes) + by_time
+        let copies = self.cluster.map_or(1, |cluster| cluster.replicas);
+        self.records * u64::from(self.record_bytes) * u64::from(copies) + by_time
     }
 }
 
@@ -172,6 +203,7 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
         scenario.rate.iter().copied().map(Some).collect()
     };
     let crowds = crowd::expand(scenario, divide);
+    let clusters = cluster::expand(scenario);
     let mut cases = Vec::new();
     for &batch in &scenario.batch {
         for &linger_ms in &scenario.linger_ms {
@@ -179,8 +211,8 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
                 for &acks in &scenario.acks {
                     for &durability in &scenario.durability {
                         for &rate in &rates {
-                            for &crowd in &crowds {
-                                cases.push(Case {
+                            for &cluster in &clusters {
+                                cases.extend(crowds.iter().map(|&crowd| Case {
                                     scenario: scenario.name.clone(),
                                     work: scenario.work,
                                     contenders: scenario.contenders.clone(),
@@ -195,9 +227,11 @@ fn expand(scenario: &Scenario, divide: u64) -> Vec<Case> {
                                     most_seconds: scenario.most_seconds,
                                     rate,
                                     idle_ms: idle_ms(scenario, divide),
+                                    closed_groups: closed_groups(scenario, divide),
                                     crowd,
+                                    cluster,
                                     targets: scenario.target.clone(),
-                                });
+                                }));
                             }
                         }
                     }
@@ -221,4 +255,10 @@ fn records(scenario: &Scenario, rate: Option<u64>, crowd: &Crowd, divide: u64) -
 fn idle_ms(scenario: &Scenario, divide: u64) -> Option<u64> {
     let seconds = scenario.seconds.unwrap_or(1);
     (scenario.work == Work::Start).then(|| (seconds * 1000 / divide).max(200))
+}
+
+/// Closed groups that a broker is started with.
+fn closed_groups(scenario: &Scenario, divide: u64) -> Option<u32> {
+    let groups = u64::from(scenario.closed_groups?) / divide;
+    Some(u32::try_from(groups.max(1)).unwrap_or(u32::MAX))
 }

@@ -206,8 +206,17 @@ impl Scenario {
     /// Records, time or rate: what decides how much a run does.
     fn check_amounts(&self) -> Result<()> {
         let rates = !self.rate.is_empty() && !self.rate.contains(&0);
+        ensure!(
+            self.closed_groups.is_none() || self.work == Work::Start,
+            "closed_groups are for work = \"start\""
+        );
         match self.work {
             Work::Start => {
+                ensure!(
+                    self.closed_groups.is_none()
+                        || self.records.is_none() && self.contenders == [Contender::Kera],
+                    "closed_groups are in place of records, and for kera alone"
+                );
                 ensure!(self.rate.is_empty(), "rate is not for work = \"start\"");
                 ensure!(
                     self.seconds.is_some_and(|s| s > 0),

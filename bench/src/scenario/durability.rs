@@ -35,6 +35,15 @@ impl Durability {
             (Broker::Kafka, Self::Written) => Some("page cache, no flush"),
             (Broker::Kafka, Self::Synced) => Some("flush.messages=1"),
             (Broker::Kafka, Self::Memory) => None,
+            (Broker::KeraCluster(_), Self::Memory) => Some("kera.ack=memory, at every copy"),
+            (Broker::KeraCluster(_), Self::Written) => {
+                Some("kera.ack=written, page cache or shared memory, at every copy")
+            }
+            (Broker::KeraCluster(_), Self::Synced) => Some("kera.ack=synced, at every copy"),
+            (Broker::KafkaCluster(_), Self::Written) => {
+                Some("page cache of every replica in sync, no flush")
+            }
+            (Broker::KafkaCluster(_), _) => None,
             (Broker::Nats, Self::Memory) => Some("file store, persist_mode async"),
             (Broker::Nats, Self::Written) => Some("file store, page cache, sync_interval 2m"),
             (Broker::NatsSynced, Self::Synced) => Some("file store, sync_interval always"),
@@ -42,13 +51,21 @@ impl Durability {
             (Broker::TansuMemory, Self::Memory) => Some("memory engine"),
             (Broker::Tansu, Self::Written) => Some("SQLite, write-ahead log in the page cache"),
             (Broker::Tansu | Broker::TansuMemory, _) => None,
+            (Broker::IggyMemory, Self::Memory) => {
+                Some("defaults, up to 1,024 messages or 1 MiB of a partition unsaved")
+            }
+            (Broker::Iggy, Self::Written) => Some("messages_required_to_save 1, page cache"),
+            (Broker::IggySynced, Self::Synced) => {
+                Some("messages_required_to_save 1, enforce_fsync")
+            }
+            (Broker::Iggy | Broker::IggyMemory | Broker::IggySynced, _) => None,
         }
     }
 
     /// The setting of a topic that gives it, at brokers whose topics Kafka clients make.
     pub fn setting(self, broker: Broker) -> Option<(&'static str, &'static str)> {
         match (broker, self) {
-            (Broker::Kera, _) => Some(("kera.ack", self.name())),
+            (Broker::Kera | Broker::KeraCluster(_), _) => Some(("kera.ack", self.name())),
             (Broker::Kafka, Self::Synced) => Some(("flush.messages", "1")),
             _ => None,
         }

@@ -1,6 +1,7 @@
 //! Scenarios as data: what is run, by whom, and what is expected of it.
 
 mod case;
+mod cluster;
 mod crowd;
 mod durability;
 mod plot;
@@ -9,6 +10,7 @@ mod target;
 mod workload;
 
 pub use case::{Case, Cases};
+pub use cluster::Cluster;
 pub use crowd::{Crowd, Sharing};
 pub use durability::Durability;
 pub use plot::{Axis, Plot, PlotKind};
@@ -95,6 +97,14 @@ pub struct Scenario {
     /// The rate of an open loop as a share of what the contender has shown it can do.
     #[serde(default)]
     pub rate_of_peak: Vec<f64>,
+    /// `work = "start"`: closed groups that the broker is started with, in place of records.
+    pub closed_groups: Option<u32>,
+    /// Brokers that form one system; without it there is one, which is no cluster.
+    #[serde(default)]
+    pub brokers: Vec<u32>,
+    /// Copies of each record, all of which an acknowledgement waits for.
+    #[serde(default = "one")]
+    pub replicas: Vec<u32>,
     #[serde(default)]
     pub target: Vec<Target>,
 }
@@ -157,6 +167,8 @@ pub enum Contender {
     Nats,
     /// Tansu, with librdkafka; only if the command line names it.
     Tansu,
+    /// Apache Iggy, with a client of its binary protocol; only if the command line names it.
+    Iggy,
 }
 
 impl Contender {
@@ -168,6 +180,7 @@ impl Contender {
             Self::KeraNativePaced => "kera-native-paced",
             Self::Nats => "nats",
             Self::Tansu => "tansu",
+            Self::Iggy => "iggy",
         }
     }
 
@@ -180,6 +193,7 @@ impl Contender {
             Self::KeraNativePaced => "Kera, native, as slow",
             Self::Nats => "NATS JetStream",
             Self::Tansu => "Tansu",
+            Self::Iggy => "Apache Iggy",
         }
     }
 
@@ -190,12 +204,14 @@ impl Contender {
             Self::Kera | Self::KeraNative | Self::KeraNativePaced => Broker::Kera,
             Self::Nats => Broker::Nats,
             Self::Tansu => Broker::Tansu,
+            Self::Iggy => Broker::Iggy,
         }
     }
 
-    /// True if it takes so long to have that it takes part only where the command line names it.
+    /// True if it takes so long to have, or so much by hand, that it takes part only where the command
+    /// line names it.
     pub fn on_request(self) -> bool {
-        self == Self::Tansu
+        matches!(self, Self::Tansu | Self::Iggy)
     }
 
     /// True if its load can do such work.
@@ -205,7 +221,7 @@ impl Contender {
                 work,
                 Work::Produce | Work::Consume | Work::Latency | Work::Start
             ),
-            Self::Tansu => work != Work::Share,
+            Self::Tansu | Self::Iggy => work != Work::Share,
             _ => true,
         }
     }
@@ -215,6 +231,7 @@ impl Contender {
             Self::Kafka | Self::Kera | Self::Tansu => ClientPath::Kafka,
             Self::KeraNative | Self::KeraNativePaced => ClientPath::Native,
             Self::Nats => ClientPath::Nats,
+            Self::Iggy => ClientPath::Iggy,
         }
     }
 
@@ -236,6 +253,15 @@ pub enum Broker {
     Tansu,
     /// Its other storage engine, which is one for the whole server.
     TansuMemory,
+    /// Apache Iggy that writes what it acknowledges.
+    Iggy,
+    /// Its other settings of what is saved when, which are one for the whole server.
+    IggyMemory,
+    IggySynced,
+    /// So many brokers that share streams through etcd.
+    KeraCluster(u8),
+    /// So many brokers, each of which is a controller, too.
+    KafkaCluster(u8),
 }
 
 impl Broker {
@@ -247,6 +273,21 @@ impl Broker {
             Self::NatsSynced => "NATS JetStream, sync always",
             Self::Tansu => "Tansu",
             Self::TansuMemory => "Tansu, in memory",
+            Self::Iggy => "Apache Iggy",
+            Self::IggyMemory => "Apache Iggy, saving later",
+            Self::IggySynced => "Apache Iggy, syncing",
+            Self::KeraCluster(brokers) => [
+                "Kera, a cluster of 1",
+                "Kera, a cluster of 2",
+                "Kera, a cluster of 3",
+                "Kera, a cluster of 4",
+            ][turn(brokers)],
+            Self::KafkaCluster(brokers) => [
+                "Apache Kafka, a cluster of 1",
+                "Apache Kafka, a cluster of 2",
+                "Apache Kafka, a cluster of 3",
+                "Apache Kafka, a cluster of 4",
+            ][turn(brokers)],
         }
     }
 
@@ -259,8 +300,30 @@ impl Broker {
             Self::NatsSynced => "nats-synced",
             Self::Tansu => "tansu",
             Self::TansuMemory => "tansu-memory",
+            Self::Iggy => "iggy",
+            Self::IggyMemory => "iggy-memory",
+            Self::IggySynced => "iggy-synced",
+            Self::KeraCluster(brokers) => ["kera-1", "kera-2", "kera-3", "kera-4"][turn(brokers)],
+            Self::KafkaCluster(brokers) => {
+                ["kafka-1", "kafka-2", "kafka-3", "kafka-4"][turn(brokers)]
+            }
         }
     }
+
+    /// True if a `kera` binary is needed to start it.
+    pub fn is_kera(self) -> bool {
+        matches!(self, Self::Kera | Self::KeraCluster(_))
+    }
+
+    /// True if it is several processes that form one system.
+    pub fn is_cluster(self) -> bool {
+        matches!(self, Self::KeraCluster(_) | Self::KafkaCluster(_))
+    }
+}
+
+/// Which of the names of clusters is that of one with so many brokers.
+fn turn(brokers: u8) -> usize {
+    usize::from(brokers).clamp(1, cluster::MOST_BROKERS as usize) - 1
 }
 
 /// Which clients make the load.
@@ -273,6 +336,8 @@ pub enum ClientPath {
     Native,
     /// nats.go.
     Nats,
+    /// The client in `iggy`.
+    Iggy,
 }
 
 /// Whether records have keys.
@@ -286,7 +351,7 @@ pub enum Keys {
 }
 
 /// Whose acknowledgement a producer asks for. At NATS, `1` and `all` are the same. Kera's own clients
-/// always wait for what the stream promises.
+/// and Iggy's always wait for what the stream, or the server, promises.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub enum Acks {
     #[serde(rename = "0")]
@@ -329,6 +394,8 @@ pub enum Measure {
     Start,
     /// From the start of the process until the ends of its topic's first and last partition are told.
     Ready,
+    /// From the start of the process until a record that was sent to it is acknowledged.
+    FirstAppend,
     /// Resident memory of a broker that has nothing to do.
     IdleMemory,
     /// CPU time of a broker that has nothing to do, as a share of one core.
@@ -346,6 +413,14 @@ pub enum Measure {
     BusyAckP99,
     /// The broker's CPU time as a share of one core.
     CpuShare,
+    /// Nanoseconds of etcd's CPU per record, which the broker's contain.
+    StoreCpu,
+    /// Transactions that etcd took for each GB (10^9 bytes) of records.
+    StoreWrites,
+    /// Keys that they put or deleted, likewise.
+    StoreKeys,
+    /// Bytes that the brokers wrote per byte of records.
+    Written,
 }
 
 impl File {
@@ -434,6 +509,7 @@ impl Scenario {
             "record_bytes is 16 to 1048576"
         );
         self.check_crowd()?;
+        self.check_cluster()?;
         for (at, contender) in self.contenders.iter().enumerate() {
             if let Some(pace) = contender.paced_by() {
                 ensure!(

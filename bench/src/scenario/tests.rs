@@ -169,6 +169,9 @@ fn every_durability_is_told_of_every_broker() {
     assert_eq!(has(Broker::NatsSynced), [false, false, true]);
     assert_eq!(has(Broker::TansuMemory), [true, false, false]);
     assert_eq!(has(Broker::Tansu), [false, true, false]);
+    assert_eq!(has(Broker::IggyMemory), [true, false, false]);
+    assert_eq!(has(Broker::Iggy), [false, true, false]);
+    assert_eq!(has(Broker::IggySynced), [false, false, true]);
     let setting = |broker, one: Durability| one.setting(broker);
     assert_eq!(setting(Broker::Kera, Memory), Some(("kera.ack", "memory")));
     assert_eq!(
@@ -188,7 +191,7 @@ fn who_takes_long_to_have_is_there_on_request_only() {
     };
     let of = |cases: Cases| cases.0[0].contenders.clone();
     assert_eq!(of(cases(&[])), [Contender::Kafka, Contender::Kera]);
-    let asked = [Contender::Kera, Contender::Tansu];
+    let asked = [Contender::Kera, Contender::Tansu, Contender::Iggy];
     assert_eq!(of(cases(&asked)), asked);
     // Even where the file does not know of it.
     let plain = Cases::of(&File::parse(ONE).unwrap(), 1).select(&[], &asked);

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether someone wants the session to end.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     wanted: Arc<AtomicBool>,
 }

@@ -1,5 +1,6 @@
 //! A session: brokers are started, and every case is run by turns.
 
+mod closed;
 pub mod interrupt;
 pub mod loader;
 mod peak;
@@ -22,7 +23,9 @@ use self::progress::Progress;
 use crate::peers::{Places, Running};
 use crate::report;
 use crate::results::{BrokerFacts, CaseRuns, LeftOut, Run, Taken};
-use crate::scenario::{Acks, Broker, Case, Contender, Crowd, Durability, Keys, Size, Work};
+use crate::scenario::{
+    Acks, Broker, Case, Cluster, Contender, Crowd, Durability, Keys, Size, Work,
+};
 
 /// How long a warm-up appends at most, for each kind of batches.
 const WARM_UP_SECONDS: f64 = 10.0;
@@ -88,17 +91,30 @@ impl Session {
         if records == 0 {
             return Ok(());
         }
-        let mut contenders: Vec<Contender> = cases
-            .iter()
-            .filter(|case| case.work != Work::Start)
-            .flat_map(|case| case.contenders.clone())
-            .collect();
-        contenders.sort();
-        contenders.dedup();
-        contenders.retain(|one| self.brokers.contains_key(&one.broker()));
-        for contender in contenders {
+        let mut wanted: Vec<(Contender, Option<Cluster>)> = Vec::new();
+        for case in cases.iter().filter(|case| case.work != Work::Start) {
+            for &contender in &case.contenders {
+                let present = self.brokers.contains_key(&case.broker(contender));
+                // A cluster is warmed up with as many copies as it will ever have.
+                let brokers = |cluster: Option<Cluster>| cluster.map(|cluster| cluster.brokers);
+                let same = wanted.iter_mut().find(|(one, cluster)| {
+                    *one == contender && brokers(*cluster) == brokers(case.cluster)
+                });
+                match same {
+                    Some((_, Some(cluster))) => {
+                        let copies = case.cluster.map_or(1, |cluster| cluster.replicas);
+                        cluster.replicas = cluster.replicas.max(copies);
+                    }
+                    Some(_) => {}
+                    None if present => wanted.push((contender, case.cluster)),
+                    None => {}
+                }
+            }
+        }
+        wanted.sort_by_key(|(contender, cluster)| (*contender, cluster.map(|one| one.brokers)));
+        for (contender, cluster) in wanted {
             progress.doing(format!("warming up {}", contender.name()));
-            if let Err(error) = self.warm_up_one(contender, records) {
+            if let Err(error) = self.warm_up_one(contender, cluster, records) {
                 self.interrupt.check()?;
                 progress.say(format!("{} DID NOT WARM UP: {error:#}", contender.name()));
             }
@@ -106,7 +122,12 @@ impl Session {
         Ok(())
     }
 
-    fn warm_up_one(&mut self, contender: Contender, records: u64) -> Result<()> {
+    fn warm_up_one(
+        &mut self,
+        contender: Contender,
+        cluster: Option<Cluster>,
+        records: u64,
+    ) -> Result<()> {
         let kinds = [(16 << 10, 1), (16 << 10, 16), (128 << 10, 1)];
         for (batch, partitions) in kinds {
             let produce = Case {
@@ -124,12 +145,14 @@ impl Session {
                 most_seconds: Some(WARM_UP_SECONDS),
                 rate: None,
                 idle_ms: None,
+                closed_groups: None,
                 crowd: Crowd::default(),
+                cluster,
                 targets: Vec::new(),
             };
             let topic = self.new_topic();
             let broker = self.broker(&produce, contender)?;
-            broker.create(&topic, partitions, produce.durability)?;
+            broker.create(&topic, partitions, produce.durability, cluster)?;
             let (produced, _) = self.run_load(&produce, contender, &topic, None)?;
             let consume = Case {
                 work: Work::Consume,

@@ -166,8 +166,9 @@ impl Session {
                 streamlets,
                 case.partitions / streamlets,
                 case.durability,
+                case.cluster,
             ),
-            _ => broker.create(topic, case.partitions, case.durability),
+            _ => broker.create(topic, case.partitions, case.durability, case.cluster),
         }
     }
 

@@ -12,11 +12,11 @@ use super::workplace::{self, Workplace};
 use super::{Session, brokers_of};
 use crate::args::{ListArgs, RunArgs, Selection};
 use crate::measure::disk::{self, Disk};
-use crate::measure::machine::{Machine, first_line_of, utc_now};
+use crate::measure::machine::{Machine, commit, utc_now};
 use crate::peers::{self, Places};
 use crate::report;
 use crate::results::{BrokerFacts, LeftOut, Results};
-use crate::scenario::{Broker, Case, Cases, Contender, File};
+use crate::scenario::{Case, Cases, Contender, File};
 
 /// Left free on the disk whatever happens.
 const SPARE: u64 = 2 << 30;
@@ -124,7 +124,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut disk = Disk::below(&workplace.data)?;
     disk.measure(&workplace.data)?;
     let kera = match &args.kera {
-        _ if !brokers_of(&all).contains_key(&Broker::Kera) => None,
+        _ if !brokers_of(&all).keys().any(|broker| broker.is_kera()) => None,
         Some(path) => Some(std::path::absolute(path)?),
         None => Some(peers::kera_binary(&args.profile, &workplace.target)?),
     };
@@ -258,12 +258,6 @@ fn check_room(cases: &[&Case], data: &Path) -> Result<()> {
 fn versions() -> BTreeMap<String, String> {
     let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
     let mut versions = BTreeMap::from([("librdkafka".to_owned(), librdkafka)]);
-    let root = env!("CARGO_MANIFEST_DIR");
-    let commit = first_line_of("git", &["-C", root, "rev-parse", "--short", "HEAD"]);
-    if let Some(commit) = commit {
-        let changed = first_line_of("git", &["-C", root, "status", "--porcelain"]).is_some();
-        let changed = if changed { " with changes" } else { "" };
-        versions.insert("commit".to_owned(), format!("{commit}{changed}"));
-    }
+    versions.extend(commit().map(|commit| ("commit".to_owned(), commit)));
     versions
 }

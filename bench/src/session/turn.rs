@@ -9,9 +9,58 @@ use super::loader::Loader;
 use crate::load::Plan;
 use crate::measure::noise::Snapshot;
 use crate::measure::process::{Memory, Usage, forget_peak};
-use crate::peers::{Running, share_load};
-use crate::results::Taken;
+use crate::peers::{Counts, Running, share_load};
+use crate::results::{ClusterTaken, StoreTaken, Taken};
 use crate::scenario::{Case, ClientPath, Contender, Sharing};
+
+/// What the processes of a broker have used.
+struct Parts {
+    brokers: Vec<Usage>,
+    store: Option<(Usage, Counts)>,
+}
+
+impl Parts {
+    fn of(running: &Running) -> Result<Self> {
+        let counts = running.store_counts()?;
+        let mut brokers = Vec::new();
+        for pid in running.pids() {
+            brokers.push(Usage::of(pid)?);
+        }
+        // The store comes last.
+        let store = counts.and_then(|counts| Some((brokers.pop()?, counts)));
+        Ok(Self { brokers, store })
+    }
+
+    /// Of all brokers, and what they share.
+    fn whole(&self) -> Usage {
+        let store = self.store.iter().map(|(usage, _)| usage);
+        let all = self.brokers.iter().chain(store);
+        all.fold(Usage::default(), |sum, one| sum.with(one))
+    }
+
+    /// Apart from each other.
+    fn since(&self, earlier: &Self, running: &Running) -> Result<ClusterTaken> {
+        let pairs = self.brokers.iter().zip(&earlier.brokers);
+        let brokers = pairs.map(|(now, before)| now.since(before).cpu.as_secs_f64());
+        let stores = self.store.as_ref().zip(earlier.store.as_ref());
+        let store = stores.map(|((now, counts), (before, counted))| {
+            let used = now.since(before);
+            let pids = running.pids();
+            let memory = Memory::of_all(&pids[self.brokers.len()..])?;
+            anyhow::Ok(StoreTaken {
+                cpu_seconds: used.cpu.as_secs_f64(),
+                memory,
+                written: used.written,
+                transactions: counts.transactions.saturating_sub(counted.transactions),
+                keys: counts.keys.saturating_sub(counted.keys),
+            })
+        });
+        Ok(ClusterTaken {
+            broker_cpu_seconds: brokers.collect(),
+            store: store.transpose()?,
+        })
+    }
+}
 
 impl Session {
     /// Runs the load of a case on a topic that exists; what it took, and the share of the cores that
@@ -54,32 +103,35 @@ impl Session {
         };
         let program = self.program(running, &plan)?;
         let mut loader = Loader::start(program, &plan, &self.interrupt)?;
-        let mut ours: Vec<u32> = self.brokers.values().map(|one| one.pid()).collect();
-        let broker = running.pid();
-        ours.extend([std::process::id(), loader.pid(), broker]);
+        let mut ours: Vec<u32> = self.brokers.values().flat_map(Running::pids).collect();
+        ours.extend([std::process::id(), loader.pid()]);
+        ours.extend(running.pids());
 
-        forget_peak(broker);
+        running.pids().into_iter().for_each(forget_peak);
         let noise = Snapshot::take(&ours);
-        let (broker_before, client_before) = (Usage::of(broker)?, Usage::of(loader.pid())?);
+        let (before, client_before) = (Parts::of(running)?, Usage::of(loader.pid())?);
         let done = loader.work(&self.interrupt)?;
-        let (broker_after, client_after) = (Usage::of(broker)?, Usage::of(loader.pid())?);
+        let (after, client_after) = (Parts::of(running)?, Usage::of(loader.pid())?);
         let others = Snapshot::take(&ours).others_since(&noise);
-        let memory = Memory::of(broker)?;
         drop(loader);
 
-        let broker = broker_after.since(&broker_before);
+        let broker = after.whole().since(&before.whole());
         let taken = Taken {
             records: done.records,
             bytes: done.bytes,
             seconds: done.seconds,
             broker_cpu_seconds: broker.cpu.as_secs_f64(),
             client_cpu_seconds: client_after.since(&client_before).cpu.as_secs_f64(),
-            memory,
+            memory: Memory::of_all(&running.pids())?,
             broker_written: broker.written,
             mean_batch_bytes: done.mean_batch_bytes,
             latency: done.latency,
             sides: done.sides,
             start: None,
+            cluster: case
+                .cluster
+                .map(|_| after.since(&before, running))
+                .transpose()?,
         };
         Ok((taken, others))
     }

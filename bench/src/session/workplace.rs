@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::measure::process;
+
 /// Folders; the data is removed at the end.
 pub struct Workplace {
     /// Cargo's target folder.
@@ -58,6 +60,19 @@ fn remove(folder: &Path) -> Result<()> {
     }
 }
 
+/// Removes folders in `above` that sessions which were killed have left: their names are `prefix`, the
+/// session's process id, a hyphen and something more.
+pub fn remove_stale(above: &Path, prefix: &str) {
+    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse().ok());
+        if pid.is_some_and(process::ended) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Brokers hold a file open for each partition: they take as many as the system grants.
 pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -68,5 +83,28 @@ pub fn raise_open_files() {
     };
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
         eprintln!("cannot raise the limit of open files: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_dead_have_left_is_removed() {
+        let above = tempfile::tempdir().unwrap();
+        let own = format!("kept-{}-1", std::process::id());
+        let names = [
+            own.as_str(),
+            "kept-4294967295-7",
+            "kept-x-1",
+            "other-4294967295-7",
+        ];
+        for name in names {
+            fs::create_dir(above.path().join(name)).unwrap();
+        }
+        remove_stale(above.path(), "kept-");
+        let there = names.map(|name| above.path().join(name).exists());
+        assert_eq!(there, [true, false, true, true]);
     }
 }

@@ -132,7 +132,14 @@ fn literals_after<'a>(text: &'a str, mark: &str) -> BTreeSet<&'a str> {
 
 #[test]
 fn every_metric_is_documented_and_every_documented_metric_exists() {
-    let code = fs::read_to_string(root().join("broker/src/metrics.rs")).expect("the metrics");
+    let sources = [
+        "broker/src/metrics.rs",
+        "broker/src/cluster/metrics.rs",
+        "broker/src/cluster/changes.rs",
+        "broker/src/cluster/ruling.rs",
+    ];
+    let source = |path| fs::read_to_string(root().join(path)).expect("the metrics");
+    let code = sources.map(source).concat();
     // However the formatter breaks the lines of a call.
     let code = code
         .split_whitespace()
@@ -143,6 +150,7 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     let mut exist = literals_after(&code, "registry.register(");
     exist.extend(literals_after(&code, "gauge(&mut registry,"));
     exist.extend(literals_after(&code, "gauge(registry,"));
+    exist.extend(literals_after(&code, "counter(registry,"));
     assert!(exist.len() > 10, "only {exist:?} were found in the code");
     let quoted = document.split('`').skip(1).step_by(2);
     // A counter is exposed with a suffix of its own.
@@ -152,12 +160,48 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
         .collect();
     let broken: Vec<_> = exist
         .symmetric_difference(&documented)
-        .map(|name| format!("kera_{name} is only in one of broker/src/metrics.rs, docs/metrics.md"))
+        .map(|name| format!("kera_{name} is only in one of the code and docs/metrics.md"))
         .collect();
     check(
         "the document lists every metric there is, and no other",
         broken,
     );
+}
+
+/// The tests that documents name: links whose text is a name in backticks and whose target is Rust.
+fn named_tests(file: &Source) -> Vec<(usize, String, String)> {
+    let mut out = Vec::new();
+    for (number, line) in file.lines() {
+        for (at, _) in line.match_indices("`](") {
+            let (before, after) = (&line[..at], &line[at + 3..]);
+            let name = before.rsplit('`').next().unwrap_or_default();
+            let target = after.split_once(')').map_or("", |(target, _)| target);
+            let is_name =
+                name.contains('_') && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if is_name && target.ends_with(".rs") {
+                out.push((number, name.to_string(), target.to_string()));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn tests_that_documents_name_exist() {
+    let (mut broken, mut found) = (Vec::new(), 0);
+    for file in files(&[".md"]) {
+        let folder = root().join(&file.path);
+        let folder = folder.parent().expect("a file lies in a folder");
+        for (number, name, target) in named_tests(&file) {
+            found += 1;
+            let text = fs::read_to_string(folder.join(&target)).unwrap_or_default();
+            if !text.contains(&format!("fn {name}(")) {
+                broken.push(format!("{}:{number}: {target} has no {name}", file.path));
+            }
+        }
+    }
+    assert!(found > 5, "only {found} tests are named");
+    check("a test that a document names exists", broken);
 }
 
 #[test]
@@ -193,4 +237,10 @@ fn the_checks_see_what_they_look_for() {
     let found: Vec<_> = links(&file).into_iter().map(|(_, target)| target).collect();
     assert_eq!(found, ["b.md#c", "e"]);
     assert!(anchors(&file.text).contains("one-head-ok"));
+    let text = "See [`a_test`](x.rs), [`word`](y.rs) and [`kera`](z.md).".to_string();
+    let file = Source {
+        path: "x.md".into(),
+        text,
+    };
+    assert_eq!(named_tests(&file), [(1, "a_test".into(), "x.rs".into())]);
 }

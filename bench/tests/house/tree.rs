@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders whose contents are not sources: build output, git's own, data of a broker run in place.
+/// What holds no sources: build output, git's own, data of a broker run in place.
 const NOT_SOURCES: [&str; 5] = ["target", ".git", "kera-data", "corpus", "artifacts"];
 
 /// The repository's root.
@@ -70,10 +70,12 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         let entry = entry.expect("the source tree can be read");
         let kind = entry.file_type().expect("the source tree can be read");
         let name = entry.file_name();
+        // In a second work tree git's own is a file, which names the first.
+        if NOT_SOURCES.iter().any(|skip| name == *skip) {
+            continue;
+        }
         if kind.is_dir() {
-            if !NOT_SOURCES.iter().any(|skip| name == *skip) {
-                walk(&entry.path(), found);
-            }
+            walk(&entry.path(), found);
         } else if kind.is_file() {
             found.push(entry.path());
         }

@@ -1,7 +1,11 @@
 //! Administration: what control calls and Kafka's clients ask of streams, whichever way they ask.
 
 mod cluster;
+pub mod clusters;
+mod elsewhere;
+mod growth;
 mod places;
+mod recover;
 mod streams;
 
 use std::sync::Arc;
@@ -13,7 +17,11 @@ use crate::catalog::Stream;
 use crate::start::Shared;
 
 pub(crate) use cluster::base64url;
+pub(crate) use elsewhere::describe as describe_elsewhere;
+pub(crate) use growth::{cut_for_growth, give_up_growth};
 pub use places::{find_ordinals, trim_lane, trim_stream};
+pub use recover::recover_stream;
+pub(crate) use streams::drop_stream;
 pub use streams::{alter_stream, altered_config, create_stream, delete_stream, new_config};
 
 /// Producer ids taken from the metadata store at once.
@@ -84,6 +92,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-fn metadata_error(error: &MetadataError) -> WireError {
+pub(crate) fn metadata_error(error: &MetadataError) -> WireError {
     WireError::new(error.code(), error.to_string())
 }

@@ -1,29 +1,49 @@
 //! Places in a stream: where a time or an end is, and forgetting what lies below one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_protocol::v1;
-use kera_streamlet::{Located, Streamlet, Trimmed};
+use kera_streamlet::{LaneReadError, Located, Streamlet, Trimmed};
 
-use super::blocking;
+use super::{blocking, elsewhere};
 use crate::catalog::Stream;
 use crate::fetch::cursor;
+use crate::start::Shared;
 
 /// Forgets what lies below the place that a request names, in the lanes it names.
 ///
 /// # Errors
 /// [`ErrorCode::InvalidName`] for a stream of the broker's own, [`ErrorCode::UnknownStreamlet`],
-/// [`ErrorCode::UnknownLane`], [`ErrorCode::InvalidArgument`] for a request without a place, or
-/// [`ErrorCode::StorageError`].
+/// [`ErrorCode::UnknownLane`], [`ErrorCode::InvalidArgument`] for a request without a place,
+/// [`ErrorCode::NotOwner`] while nobody can answer for a streamlet (others may be trimmed by then; asking
+/// again does no harm), or [`ErrorCode::StorageError`].
 pub async fn trim_stream(
+    shared: &Arc<Shared>,
     stream: &Arc<Stream>,
     request: v1::TrimStreamRequest,
 ) -> Result<v1::TrimStreamResponse, WireError> {
     super::changeable(stream)?;
-    let stream = stream.clone();
-    blocking(move || trim(&stream, &request)).await
+    let others = match request.local {
+        true => Vec::new(),
+        false => elsewhere::trim(shared, stream, &request).await?,
+    };
+    let (local, named) = (request.local, request.streamlet);
+    let (shared, asked) = (shared.clone(), stream.clone());
+    let mut trimmed = blocking(move || trim(&shared, &asked, &request)).await?;
+    for other in others {
+        trimmed.freed_bytes += other.freed_bytes;
+        trimmed.lanes.extend(other.lanes);
+    }
+    if !local {
+        answered(stream, named, trimmed.lanes.iter().map(|l| l.streamlet))?;
+    }
+    trimmed
+        .lanes
+        .sort_unstable_by_key(|lane| (lane.streamlet, lane.lane));
+    Ok(trimmed)
 }
 
 /// Forgets what lies below `ordinal` in one lane; at most everything below the durable head. Nothing
@@ -43,13 +63,51 @@ pub async fn trim_lane(
 /// Where the place that a request names is, in every lane.
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] for a request without a place, or [`ErrorCode::StorageError`].
+/// [`ErrorCode::InvalidArgument`] for a request without a place, [`ErrorCode::NotEnoughCopies`] while a
+/// streamlet is not recovered from its copies, [`ErrorCode::NotOwner`] while an owner is not reached, has
+/// no lease or is just changing, or [`ErrorCode::StorageError`].
 pub async fn find_ordinals(
+    shared: &Arc<Shared>,
     stream: &Arc<Stream>,
     request: v1::FindOrdinalsRequest,
 ) -> Result<v1::FindOrdinalsResponse, WireError> {
-    let stream = stream.clone();
-    blocking(move || find(&stream, &request)).await
+    let others = match request.local {
+        true => Vec::new(),
+        false => elsewhere::find(shared, stream, &request).await?,
+    };
+    let local = request.local;
+    let (shared, asked) = (shared.clone(), stream.clone());
+    let mut found = blocking(move || find(&shared, &asked, &request)).await?;
+    let lanes = &mut found.lanes;
+    lanes.extend(others.into_iter().flat_map(|other| other.lanes));
+    // Two owners, one after the other, may both have answered: what the second says is no older.
+    lanes.sort_unstable_by_key(|l| (l.streamlet, l.lane, std::cmp::Reverse(l.head_ordinal)));
+    lanes.dedup_by_key(|lane| (lane.streamlet, lane.lane));
+    if !local {
+        answered(stream, None, found.lanes.iter().map(|l| l.streamlet))?;
+    }
+    Ok(found)
+}
+
+/// Refuses an answer that lacks a streamlet, all of them or the one that is `named`: while its owner changes
+/// it may be that each of two brokers takes the other for the owner.
+fn answered(
+    stream: &Stream,
+    named: Option<u32>,
+    by: impl Iterator<Item = u32>,
+) -> Result<(), WireError> {
+    let by: BTreeSet<u32> = by.collect();
+    let mut wanted = stream.streamlets.iter().map(|found| found.id().0);
+    match wanted.find(|id| named.is_none_or(|named| named == *id) && !by.contains(id)) {
+        Some(id) => Err(WireError::new(
+            ErrorCode::NotOwner,
+            format!(
+                "stream \"{}\" streamlet {id} is changing its owner; ask again",
+                stream.name()
+            ),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn trim_to(streamlet: &Streamlet, lane: LaneId, ordinal: Ordinal) -> Result<Trimmed, WireError> {
@@ -59,6 +117,7 @@ fn trim_to(streamlet: &Streamlet, lane: LaneId, ordinal: Ordinal) -> Result<Trim
 }
 
 fn trim(
+    shared: &Shared,
     stream: &Stream,
     request: &v1::TrimStreamRequest,
 ) -> Result<v1::TrimStreamResponse, WireError> {
@@ -75,6 +134,9 @@ fn trim(
     }
     let mut response = v1::TrimStreamResponse::default();
     for (streamlet, lane) in lanes_of(stream, request.streamlet, request.lane)? {
+        if !is_served(shared, &streamlet)? {
+            continue;
+        }
         let ordinal = match to {
             To::Ordinal(ordinal) => *ordinal,
             To::Everything(_) => u64::MAX,
@@ -91,7 +153,29 @@ fn trim(
     Ok(response)
 }
 
+/// False for a streamlet of another broker: that one is asked. One that is not recovered says so itself.
+///
+/// # Errors
+/// [`ErrorCode::NotOwner`] if this broker is the owner for all it knows, but has no lease, or has one again and
+/// has not read yet what became of its streamlets meanwhile: what it holds may not be all there is.
+fn is_served(shared: &Shared, streamlet: &Streamlet) -> Result<bool, WireError> {
+    match shared.named_owner(streamlet) {
+        Some(owner) => Ok(owner == shared.directory.me()),
+        None => Err(WireError::new(
+            ErrorCode::NotOwner,
+            format!(
+                "broker {} owned streamlet {} of stream {} and has no lease at the moment; ask again, or \
+                 another broker",
+                shared.directory.me(),
+                streamlet.id(),
+                streamlet.stream()
+            ),
+        )),
+    }
+}
+
 fn find(
+    shared: &Shared,
     stream: &Stream,
     request: &v1::FindOrdinalsRequest,
 ) -> Result<v1::FindOrdinalsResponse, WireError> {
@@ -103,10 +187,26 @@ fn find(
         )
     })?;
     let mut lanes = Vec::new();
+    for waiting in &stream.streamlets {
+        if !is_served(shared, &waiting)? || waiting.is_recovered() {
+            continue;
+        }
+        let text = format!(
+            "stream {} streamlet {}: {}",
+            stream.name(),
+            waiting.id(),
+            LaneReadError::NotRecovered
+        );
+        return Err(WireError::new(ErrorCode::NotEnoughCopies, text));
+    }
     for (streamlet, lane) in lanes_of(stream, None, None)? {
-        let Some((log_start, head)) = streamlet.lane_bounds(lane) else {
+        let bounds = streamlet.lane_bounds(lane);
+        let Some((log_start, head)) = bounds else {
             continue;
         };
+        if !is_served(shared, &streamlet)? {
+            continue;
+        }
         let located = match at {
             At::Earliest(_) => Located {
                 ordinal: log_start,

@@ -3,23 +3,19 @@
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, Conflict, LaneBy, LaneGeneration, StreamConfig, StreamRecord, Transaction, Write,
-    validate_stream_name,
+    Compare, Conflict, StreamConfig, StreamRecord, Transaction, Write, validate_stream_name,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, Ordinal, StreamletId};
 use kera_protocol::v1;
-use kera_streamlet::Streamlet;
 
+use super::growth::grow;
 use super::{blocking, metadata_error};
-use crate::catalog::{Stream, settings_of};
-use crate::clock::now_ms;
+use crate::catalog::Stream;
+use crate::clock::wall_ms;
 use crate::start::Shared;
 
 /// Bytes of a frame that are not its batch.
 const FRAME_ALLOWANCE: u64 = 4096;
-/// Attempts to cut lanes while one of them is recovering.
-const CUT_ATTEMPTS: usize = 200;
 
 /// Creates a stream; settings left out are the defaults.
 ///
@@ -35,7 +31,7 @@ pub async fn create_stream(
     let (shared, name) = (shared.clone(), name.to_string());
     blocking(move || {
         shared
-            .create_stream(StreamRecord::new(name, config, now_ms()))
+            .create_stream(StreamRecord::new(name, config, wall_ms()))
             .map_err(|e| metadata_error(&e))
     })
     .await
@@ -53,12 +49,45 @@ pub fn new_config(
     validate_stream_name(name)?;
     let mut wire = *config;
     wire.max_batch_bytes = Some(max_batch_bytes(shared, &wire)?);
+    wire.replicas = wire.replicas.or_else(|| usual_copies(shared, &wire));
     let config = StreamConfig::from_wire(&wire)?;
+    check_copies(shared, name, &config)?;
     if shared.catalog.named(name).is_some() {
         let name = name.to_owned();
         return Err(metadata_error(&Conflict::StreamExists { name }.into()));
     }
     Ok(config)
+}
+
+/// Most copies of a stream whose creator names no number.
+const USUAL_COPIES: usize = 3;
+
+/// The copies of a stream whose creator names no number, if that is not one: where brokers share a store a
+/// stream outlives a broker, unless it promises what copies elsewhere cannot.
+fn usual_copies(shared: &Shared, wire: &v1::StreamConfig) -> Option<u32> {
+    let cluster = shared.cluster.as_ref().filter(|_| shared.store.is_some())?;
+    let written = wire
+        .ack
+        .is_none_or(|ack| ack == v1::AckPolicy::Written as i32);
+    let most = cluster.most_copies().min(USUAL_COPIES);
+    (written && most > 1).then_some(most as u32)
+}
+
+/// Refuses a stream that would never get its copies.
+fn check_copies(shared: &Shared, name: &str, config: &StreamConfig) -> Result<(), WireError> {
+    if !config.is_replicated() {
+        return Ok(());
+    }
+    let possible = match &shared.cluster {
+        Some(cluster) => cluster.check_copies(config.replicas),
+        None => Err(format!(
+            "{} copies need other brokers, and this one works alone; set cluster.broker_id, and cluster.store or cluster.peers",
+            config.replicas
+        )),
+    };
+    possible.map_err(|text| {
+        WireError::new(ErrorCode::InvalidArgument, format!("stream {name}: {text}"))
+    })
 }
 
 /// Changes a stream's settings: those that are left out stay. Raising the number of lanes cuts the old
@@ -74,8 +103,14 @@ pub async fn alter_stream(
 ) -> Result<(), WireError> {
     super::changeable(stream)?;
     let _one_at_a_time = stream.change.lock().await;
-    let (shared, stream, config) = (shared.clone(), stream.clone(), *config);
-    blocking(move || alter(&shared, &stream, &config)).await
+    let old = stream.record.load_full();
+    let mut new = (*old).clone();
+    new.config = altered_config(shared, stream, config)?;
+    if new.config.lanes != old.config.lanes {
+        return grow(shared, stream, old, new).await;
+    }
+    let (shared, stream) = (shared.clone(), stream.clone());
+    blocking(move || write_record(&shared, &stream, &old, new)).await
 }
 
 /// The settings that [`alter_stream`] would give a stream; changes nothing.
@@ -129,82 +164,6 @@ fn max_batch_bytes(shared: &Shared, wire: &v1::StreamConfig) -> Result<u32, Wire
     Err(WireError::new(ErrorCode::InvalidArgument, text))
 }
 
-fn alter(shared: &Shared, stream: &Stream, wire: &v1::StreamConfig) -> Result<(), WireError> {
-    let old = stream.record.load_full();
-    let mut new = (*old).clone();
-    new.config = altered_config(shared, stream, wire)?;
-    if new.config.lanes == old.config.lanes {
-        write_record(shared, stream, &old, new)?;
-    } else {
-        grow(shared, stream, &old, new)?;
-    }
-    let settings = settings_of(&stream.record.load());
-    for streamlet in &stream.streamlets {
-        streamlet.alter(|s| *s = settings.clone());
-    }
-    Ok(())
-}
-
-/// Cuts the old lanes, records the boundaries, opens the new lanes.
-fn grow(
-    shared: &Shared,
-    stream: &Stream,
-    old: &StreamRecord,
-    mut new: StreamRecord,
-) -> Result<(), WireError> {
-    let mut starts: Vec<(StreamletId, LaneId, Ordinal)> = Vec::new();
-    for (index, streamlet) in stream.streamlets.iter().enumerate() {
-        let Some(cuts) = cut(streamlet) else {
-            stream.streamlets[..index]
-                .iter()
-                .for_each(|s| s.abort_growth());
-            let text = format!(
-                "a lane of stream {} could not make its records durable; try again",
-                old.name
-            );
-            return Err(WireError::new(ErrorCode::StorageError, text));
-        };
-        if new.config.lane_by == LaneBy::Key {
-            starts.extend(cuts.iter().map(|c| (streamlet.id(), c.lane, c.ordinal)));
-        }
-    }
-    let lanes = new.config.lanes;
-    new.lane_generations.push(LaneGeneration { lanes, starts });
-    let generation = new.lane_generations.len() as u32 - 1;
-    if let Err(error) = write_record(shared, stream, old, new) {
-        stream.streamlets.iter().for_each(|s| s.abort_growth());
-        return Err(error);
-    }
-    stream
-        .streamlets
-        .iter()
-        .for_each(|s| s.finish_growth(lanes, generation));
-    Ok(())
-}
-
-/// Cuts a streamlet's lanes and waits until all below the boundaries is durable: a failed write must
-/// not put a lane's end below its recorded boundary.
-fn cut(streamlet: &Streamlet) -> Option<Vec<kera_streamlet::LaneCut>> {
-    let mut cuts = None;
-    for _ in 0..CUT_ATTEMPTS {
-        if cuts.is_none() {
-            cuts = streamlet.cut_lanes();
-        }
-        if cuts
-            .as_ref()
-            .is_some_and(|cuts| streamlet.growth_settled(cuts))
-        {
-            return cuts;
-        }
-        // A repair or a sync is short; it needs no more than its turn at the disk.
-        std::thread::park_timeout(std::time::Duration::from_millis(10));
-    }
-    if cuts.is_some() {
-        streamlet.abort_growth();
-    }
-    None
-}
-
 fn write_record(
     shared: &Shared,
     stream: &Stream,
@@ -222,12 +181,17 @@ fn write_record(
         ))
         .map_err(|e| metadata_error(&e))?;
     new.revision = committed.revision;
-    stream.record.store(Arc::new(new));
+    stream.altered(new);
     Ok(())
 }
 
 fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     let record = stream.record.load_full();
+    let replicated = shared.replicated.as_ref();
+    let replicated = replicated.filter(|_| record.config.is_replicated());
+    if let Some(replicated) = replicated {
+        replicated.deleting(record.id);
+    }
     shared
         .metadata
         .commit(Transaction::new(
@@ -238,14 +202,26 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
             vec![Write::DeleteStream(record.id)],
         ))
         .map_err(|e| metadata_error(&e))?;
+    drop_stream(shared, stream);
+    if let Some(replicated) = replicated {
+        replicated.forget(record.id);
+    }
+    Ok(())
+}
+
+/// Gives up everything of a stream that is deleted, here or by another broker.
+pub(crate) fn drop_stream(shared: &Shared, stream: &Stream) {
+    let record = stream.record.load_full();
     shared.catalog.remove(record.id);
     stream.streamlets.iter().for_each(|s| s.mark_deleted());
     shared.recorder.forget_stream(record.id);
+    if let Some(replicated) = &shared.replicated {
+        replicated.end(record.id);
+    }
     let dir = shared.dir.streams().join(record.id.to_string());
     if let Err(error) = shared.env.io.remove_dir_all(&dir)
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; the next start removes them");
     }
-    Ok(())
 }

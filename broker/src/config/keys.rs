@@ -7,9 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
+use super::cluster::{
+    BrokerNumber, DirectoryOrAuto, HostName, Peer, PeerList, RackName, StoreAddress,
+};
+use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
     Address, AddressOrAuto, AddressOrOff, Count, Directory, EngineChoice, EngineKind, Kind, Limits,
-    LogFilter, LogFormat, LogFormatKind, Size, Switch, Time,
+    LogFilter, LogFormat, LogFormatKind, Size, Switch, Time, TransportChoice, TransportKind,
 };
 use super::units::{GIB, KIB, MIB, TIB};
 
@@ -49,6 +53,20 @@ impl Key {
     /// The flag of `kera serve` that sets the key, without dashes: `server-listen`.
     pub fn flag(&self) -> String {
         self.name.replace(['.', '_'], "-")
+    }
+
+    /// A second, shorter flag that sets the key, without dashes.
+    pub fn short_flag(&self) -> Option<&'static str> {
+        match self.name {
+            "server.listen" => Some("listen"),
+            "cluster.broker_id" => Some("broker-id"),
+            "cluster.listen" => Some("replication-listen"),
+            "cluster.peers" => Some("peers"),
+            "cluster.store" => Some("cluster"),
+            "cluster.rack" => Some("rack"),
+            "cluster.allow_same_host" => Some("allow-same-host"),
+            _ => None,
+        }
     }
 
     /// The name without its section.
@@ -225,7 +243,7 @@ config_keys! {
 
     /// Metrics and health over HTTP.
     http: HttpConfig {
-        /// Where `/metrics` and `/health` are served; `off` serves them nowhere.
+        /// Where `/metrics`, `/livez` and `/readyz` are served; `off` serves them nowhere.
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
     }
 
@@ -313,6 +331,95 @@ config_keys! {
         /// Streamlets of the internal stream that keeps leases and commits. Used when the data
         /// directory is created, fixed afterwards.
         internal_streamlets: u32, Count [1, 1024] = "4";
+    }
+
+    /// This broker among others: who it is, and who else holds copies of groups. A broker without a
+    /// number works alone.
+    cluster: ClusterConfig {
+        /// This broker's number, another for each broker. With a number it keeps copies of other
+        /// brokers' groups, and streams may have copies elsewhere. A data directory keeps the number
+        /// it was made with.
+        broker_id: Option<u32>, BrokerNumber [] = "off";
+        /// The metadata store that the brokers of a cluster share: `etcd://` and the addresses of
+        /// etcd's members. Brokers that share a store form one system: each knows every stream, and
+        /// streamlets move between them. `off` is a store of this broker's own, in its data directory.
+        store: Option<String>, StoreAddress [] = "off";
+        /// The certificate of the authority by which that of etcd is signed, in PEM. With it connections to
+        /// etcd are made with TLS.
+        store_ca: Option<PathBuf>, FileOrOff [] = "off";
+        /// This broker's certificate for etcd, in PEM, where etcd asks for one; needs `cluster.store_key`.
+        store_certificate: Option<PathBuf>, FileOrOff [] = "off";
+        /// The private key of that certificate, in PEM.
+        store_key: Option<PathBuf>, FileOrOff [] = "off";
+        /// The user that this broker is to etcd, where its authentication is enabled; needs
+        /// `cluster.store_password_file`. It must be allowed to read and write all keys of the prefix.
+        store_user: Option<String>, UserName [] = "off";
+        /// A file with that user's password, which is read whenever etcd is told it.
+        store_password_file: Option<PathBuf>, FileOrOff [] = "off";
+        /// How long the others wait for a broker of which they hear nothing, before its streamlets
+        /// are given to others. It decides nothing but that: no record depends on clocks.
+        lease: Duration, Time [SECOND, 10 * MINUTE] = "5s";
+        /// The machine this broker runs on, as `cluster.peers` of the others name it. `auto` is the
+        /// name that the system tells.
+        host: Option<String>, HostName [] = "auto";
+        /// The rack, or zone, that machine stands in. Streamlets and copies are spread over racks, and readers
+        /// that name theirs get closed groups from there.
+        rack: Option<String>, RackName [] = "off";
+        /// Where the other brokers connect, for copies and for control calls about them. There is no
+        /// authentication: listen where only brokers can reach it.
+        listen: String, Address [] = "127.0.0.1:7601";
+        /// The address that the other brokers of a shared store are told to use for that. `auto` is the
+        /// address listened on or, where that is every interface, the host of `server.advertise`.
+        advertise: Option<String>, AddressOrAuto [] = "auto";
+        /// The other brokers, where they share no store: each one's number, its `cluster.listen` as it is reached from here, and
+        /// the machine it runs on. Without the machine's name its address stands for it; a loopback
+        /// address is this machine.
+        peers: Vec<Peer>, PeerList [] = "none";
+        /// Let several copies of a group lie on one machine, as in tests. Otherwise brokers of one
+        /// machine never hold copies of the same group.
+        allow_same_host: bool, Switch [] = "false";
+        /// How long a native append waits for its copies. Then it is answered with
+        /// `NOT_ENOUGH_COPIES`, and its sender sends it again. Kafka's clients name their own time.
+        append_deadline: Duration, Time [100 * MILLISECOND, HOUR] = "10s";
+        /// How often groups are looked at that have fewer copies than their stream is to have, and
+        /// backups that were away are told of deleted streams.
+        repair_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
+        /// How often the copies of each closed group are compared with each other, byte for byte, so that
+        /// what a disk has lost is made good while another copy has it. What is found damaged is tried
+        /// again every `cluster.repair_interval` until it is repaired.
+        scrub_interval: Duration, Time [100 * MILLISECOND, 365 * DAY] = "7d";
+        /// The most bytes per second that are copied to make lost copies anew, and to fetch the history of
+        /// streamlets that come to this broker; and that are read, at all holders together, to compare
+        /// copies. Where reading takes long because others are at work, less is read.
+        repair_bytes_per_second: u64, Size [64 * KIB, TIB] = "32MiB";
+        /// Brokers that share a store hold about as many bytes of closed groups each: copies move from those
+        /// that hold most to those that hold least, as to one that has joined, until they differ by no more
+        /// than this and no more than a tenth of the average. What moves counts against
+        /// `cluster.repair_bytes_per_second`. Set it to the same at all brokers.
+        spread_tolerance_bytes: u64, Size [64 * KIB, 1024 * TIB] = "1GiB";
+        /// A broker that has not answered for so long counts as lost: the closed groups of which it
+        /// has copies get others elsewhere.
+        lost_after: Duration, Time [100 * MILLISECOND, 365 * DAY] = "10m";
+        /// Over what copies travel. `auto` is RDMA where the build (feature `rdma`) and the machine can
+        /// use it, for peers that can as well, and TCP for the others. With `rdma` a broker that cannot
+        /// use it does not start, and peers that cannot get no copies.
+        transport: TransportChoice, TransportKind [] = "auto";
+    }
+
+    /// Copies of other brokers' groups that this broker keeps. Used by a broker that has a number.
+    backup: BackupConfig {
+        /// The most shared memory that copies may take together. At the limit further ones are
+        /// refused, and their primaries choose another broker. The file system of
+        /// `backup.shared_dir` must be able to hold it: containers often get 64 MiB of shared memory
+        /// only (`docker run --shm-size`, in Kubernetes an emptyDir with medium Memory).
+        memory_bytes: u64, Size [MIB, TIB] = "1GiB";
+        /// Where copies lie until they are on disk: a directory on shared memory, so that they outlive
+        /// the process. `auto` is `/dev/shm/kera-` and a number made from the data directory.
+        shared_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
+        /// Where copies are written when their group closes. `auto` is `backup` in the data directory.
+        disk_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
+        /// How often what open copies have gathered is written to disk.
+        flush_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
     }
 
     /// The broker's log, on standard error.

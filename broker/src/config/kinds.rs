@@ -310,6 +310,18 @@ choice! {
 }
 
 choice! {
+    /// Over what copies travel between brokers.
+    TransportKind -> TransportChoice, "`auto`, `tcp` or `rdma`" {
+        /// RDMA where this build and machine can, for peers that can as well; TCP otherwise.
+        Auto = "auto",
+        /// TCP.
+        Tcp = "tcp",
+        /// RDMA; the broker does not start where it cannot be used.
+        Rdma = "rdma",
+    }
+}
+
+choice! {
     /// How log lines are written.
     LogFormatKind -> LogFormat, "`text` or `json`" {
         /// For people.

@@ -5,19 +5,22 @@
 //! [`Sources::resolve`] has considered them all; [`Resolved`] also knows where each came from.
 
 mod addresses;
+mod cluster;
 mod data_dir;
+mod etcd;
 mod keys;
 mod kinds;
 mod print;
 mod resolve;
 pub mod units;
 
+pub use cluster::Peer;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    BrokerConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig,
-    MemoryConfig, ProducersConfig, RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig,
-    StorageConfig,
+    BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS,
+    KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, RetentionConfig, RuntimeConfig,
+    SECTIONS, ServerConfig, StorageConfig,
 };
-pub use kinds::{EngineChoice, Limits, LogFormat};
+pub use kinds::{EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;
 pub use resolve::{ConfigError, Origin, Problem, Resolved, Sources};

@@ -59,8 +59,8 @@ pub fn reference_markdown() -> String {
          file before the default. `kera config print` shows every value and where it came from; `kera config check FILE` checks\n\
          a file without starting anything. Unknown keys are refused.\n\n\
          Sizes: `B`, `KiB`, `MiB`, `GiB`, `TiB`, or decimal `kB`, `MB`, `GB`, `TB`; a plain number is bytes. Durations: `us`,\n\
-         `ms`, `s`, `m`, `h`, `d`, also combined (`1h30m`); a number without a unit is refused, except 0. `--listen` is short\n\
-         for `--server-listen`.\n",
+         `ms`, `s`, `m`, `h`, `d`, also combined (`1h30m`); a number without a unit is refused, except 0. Some flags have a\n\
+         second, shorter name.\n",
     );
     let mut section = None;
     for key in KEYS {
@@ -87,9 +87,11 @@ pub fn reference_markdown() -> String {
         }
         let _ = writeln!(
             out,
-            "- environment: `{}`; flag: `--{}`",
+            "- environment: `{}`; flag: `--{}`{}",
             key.env(),
-            key.flag()
+            key.flag(),
+            key.short_flag()
+                .map_or_else(String::new, |flag| format!(" or `--{flag}`"))
         );
     }
     out

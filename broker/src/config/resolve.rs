@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::addresses::check_kafka;
+use super::cluster;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS};
 
 /// Where a value came from.
@@ -338,6 +339,10 @@ impl Resolution {
         if let Err((name, message)) = check_kafka(config) {
             wrong.push((name, message));
         }
+        if let Err((name, message)) = cluster::check_cluster(config) {
+            wrong.push((name, message));
+        }
+        self.warnings.extend(cluster::doubts(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
             self.problem(origin, format!("{name}: {message}"));

@@ -1,6 +1,7 @@
 //! The `Consumers` service: each call goes to the coordinator of its group.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_coordinator::{Reply, Request as Ask};
 use kera_protocol::error::{ErrorCode, WireError};
@@ -9,7 +10,11 @@ use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
 use super::status;
+use crate::others;
 use crate::start::Shared;
+
+/// How long another broker is given to tell its groups.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Serves consumer groups.
 pub struct ConsumersService {
@@ -51,6 +56,26 @@ fn mismatch(reply: &Reply) -> Status {
     ))
 }
 
+/// The groups that other brokers coordinate.
+///
+/// # Errors
+/// The first broker's that does not answer: a list that lacks groups would be taken for all of them.
+async fn groups_elsewhere(shared: &Shared) -> Result<Vec<v1::GroupSummary>, WireError> {
+    let me = shared.directory.me();
+    let brokers = shared.directory.brokers();
+    let others = brokers
+        .iter()
+        .map(|broker| broker.id)
+        .filter(|id| *id != me);
+    let asked = others.map(|broker| async move {
+        let mut stub = others::consumers(shared, broker)?;
+        let request = v1::ListGroupsRequest { local: true };
+        others::answer(broker, ANSWER_WITHIN, stub.list_groups(request)).await
+    });
+    let lists = futures::future::try_join_all(asked).await?;
+    Ok(lists.into_iter().flat_map(|list| list.groups).collect())
+}
+
 #[tonic::async_trait]
 impl Consumers for ConsumersService {
     async fn join(
@@ -90,11 +115,41 @@ impl Consumers for ConsumersService {
 
     async fn list_groups(
         &self,
-        _request: Request<v1::ListGroupsRequest>,
+        request: Request<v1::ListGroupsRequest>,
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
-        let groups =
+        let mut groups =
             tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
+        if !request.into_inner().local && self.shared.directory.is_shared() {
+            let others = groups_elsewhere(&self.shared).await;
+            groups.extend(others.map_err(status)?);
+            groups.sort_by(|a, b| a.group.cmp(&b.group));
+        }
         Ok(Response::new(v1::ListGroupsResponse { groups }))
+    }
+
+    async fn find_coordinator(
+        &self,
+        request: Request<v1::FindCoordinatorRequest>,
+    ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
+        let group = request.into_inner().group;
+        let place = self.shared.coordination.place(&self.shared, &group).await;
+        let broker_id = place.map_err(status)?.broker;
+        if broker_id == self.shared.directory.me() && !self.shared.is_member() {
+            let text = format!(
+                "this broker has lost its lease and cannot know who coordinates group \"{group}\" now; ask another"
+            );
+            return Err(status(WireError::new(ErrorCode::NotCoordinator, text)));
+        }
+        let Some(broker) = self.shared.directory.broker(broker_id) else {
+            let text = format!(
+                "group \"{group}\" is coordinated by broker {broker_id}, which is not running; try again: another takes over if it can"
+            );
+            return Err(status(WireError::new(ErrorCode::CoordinatorLoading, text)));
+        };
+        Ok(Response::new(v1::FindCoordinatorResponse {
+            broker_id,
+            address: broker.address,
+        }))
     }
 
     async fn describe_group(

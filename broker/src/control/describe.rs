@@ -1,16 +1,28 @@
 //! Streams as control calls show them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use kera_protocol::error::WireError;
 use kera_protocol::v1;
+use kera_streamlet::Streamlet;
 
+use crate::admin;
 use crate::catalog::Stream;
+use crate::cluster::shortage;
 use crate::fetch::group_info;
 use crate::start::Shared;
 
 /// What clients need of a stream.
 pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
     let record = stream.record.load();
+    let brokers = shared.directory.brokers();
+    // Empty while the owner is away, or this broker cannot know: others are to be asked.
+    let address = |streamlet: &Streamlet| {
+        let owner = shared.named_owner(streamlet);
+        let owner = brokers.iter().find(|broker| Some(broker.id) == owner);
+        owner.map_or_else(String::new, |broker| broker.address.clone())
+    };
     v1::StreamInfo {
         name: record.name.clone(),
         id: record.id.as_bytes().to_vec().into(),
@@ -20,8 +32,8 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
             .iter()
             .map(|s| v1::StreamletInfo {
                 streamlet: s.id().0,
-                owner: shared.advertised.clone(),
-                epoch: s.epoch().0,
+                owner: address(&s),
+                epoch: shared.owner_of(&s).epoch.0,
             })
             .collect(),
         lane_generation: stream.lane_generation(),
@@ -31,9 +43,19 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
 }
 
 /// What people want to see of a stream.
-pub fn stream_description(shared: &Shared, stream: &Stream) -> v1::DescribeStreamResponse {
+///
+/// # Errors
+/// The metadata store's.
+pub async fn stream_description(
+    shared: &Arc<Shared>,
+    stream: &Arc<Stream>,
+) -> Result<v1::DescribeStreamResponse, WireError> {
     let mut lanes = Vec::new();
+    let me = shared.directory.me();
     for streamlet in &stream.streamlets {
+        if shared.owner_of(&streamlet).broker != me {
+            continue;
+        }
         for lane in streamlet.describe() {
             lanes.push(v1::LaneDescription {
                 streamlet: streamlet.id().0,
@@ -51,20 +73,36 @@ pub fn stream_description(shared: &Shared, stream: &Stream) -> v1::DescribeStrea
             });
         }
     }
-    v1::DescribeStreamResponse {
-        stream: Some(stream_info(shared, stream)),
-        lanes,
-    }
+    let unrecovered = shortage::unrecovered(shared, stream);
+    let (of, stream) = (shared.clone(), stream.clone());
+    let counted = move || {
+        let short = shortage::under_replicated(&of, &stream);
+        let under_replicated_groups = short.map_err(|error| admin::metadata_error(&error))?;
+        Ok(v1::DescribeStreamResponse {
+            stream: Some(stream_info(&of, &stream)),
+            lanes,
+            under_replicated_groups,
+            unrecovered,
+        })
+    };
+    admin::blocking(counted).await
 }
 
 /// The broker itself.
-pub fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
+pub async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
     let streams = shared.catalog.all();
     let groups = streams
         .iter()
         .flat_map(|s| &s.streamlets)
         .map(|s| s.groups() as u64)
         .sum();
+    let cluster = match &shared.cluster {
+        Some(cluster) => {
+            let replicated = shared.replicated.as_deref();
+            Some(crate::cluster::describe(cluster, &shared.config, replicated).await)
+        }
+        None => None,
+    };
     v1::DescribeBrokerResponse {
         version: env!("CARGO_PKG_VERSION").to_string(),
         data_dir: shared.dir.path().display().to_string(),
@@ -79,5 +117,7 @@ pub fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
         pid: std::process::id(),
         kafka: shared.config.kafka.listen.clone(),
         kafka_advertised: shared.config.kafka.advertise.clone(),
+        broker_id: shared.broker_id,
+        cluster,
     }
 }

@@ -1,7 +1,9 @@
 //! Control calls over gRPC: streams and consumer groups.
 
+mod clusters;
 mod consumers;
 mod describe;
+mod lanes;
 mod socket;
 mod streams;
 
@@ -9,7 +11,9 @@ use std::sync::Arc;
 
 use kera_protocol::error::WireError;
 use kera_rpc::status_of;
+use kera_rpc::v1::clusters_server::ClustersServer;
 use kera_rpc::v1::consumers_server::ConsumersServer;
+use kera_rpc::v1::lanes_server::LanesServer;
 use kera_rpc::v1::streams_server::StreamsServer;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -34,11 +38,15 @@ pub async fn serve(connections: mpsc::Receiver<ControlSocket>, shared: Arc<Share
     };
     let streams = StreamsServer::new(streams::StreamsService::new(shared.clone()));
     let consumers = ConsumersServer::new(consumers::ConsumersService::new(shared.clone()));
+    let lanes = LanesServer::new(lanes::LanesService::new(shared.clone()));
+    let clusters = ClustersServer::new(clusters::ClustersService::new(shared.clone()));
     let served = Server::builder()
         .http2_keepalive_interval(Some(std::time::Duration::from_secs(30)))
         .layer(InterceptorLayer::new(socket::admit))
         .add_service(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(lanes.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES))
         .serve_with_incoming_shutdown(incoming, stop)
         .await;
     if let Err(error) = served {

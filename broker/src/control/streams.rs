@@ -10,6 +10,7 @@ use super::describe::{broker_description, stream_description, stream_info};
 use super::status;
 use crate::admin;
 use crate::catalog::Stream;
+use crate::copy_reads;
 use crate::start::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -61,12 +62,34 @@ impl Streams for StreamsService {
         Ok(Response::new(stream_info(&self.shared, &stream)))
     }
 
+    async fn find_copies(
+        &self,
+        request: Request<v1::FindCopiesRequest>,
+    ) -> Answer<v1::FindCopiesResponse> {
+        let request = request.into_inner();
+        let stream = self.named(&request.name)?.id();
+        let shared = self.shared.clone();
+        let found = admin::blocking(move || copy_reads::find(&shared, stream, &request));
+        found.await.map(Response::new).map_err(status)
+    }
+
     async fn describe_stream(
         &self,
         request: Request<v1::DescribeStreamRequest>,
     ) -> Answer<v1::DescribeStreamResponse> {
-        let stream = self.named(&request.into_inner().name)?;
-        Ok(Response::new(stream_description(&self.shared, &stream)))
+        let request = request.into_inner();
+        let stream = self.named(&request.name)?;
+        let described = stream_description(&self.shared, &stream).await;
+        let mut described = described.map_err(status)?;
+        if !request.local && self.shared.directory.is_shared() {
+            let others = admin::describe_elsewhere(&self.shared, &stream).await;
+            described.lanes.extend(others.lanes);
+            described.unrecovered.extend(others.unrecovered);
+            let place = |lane: &v1::LaneDescription| (lane.streamlet, lane.lane);
+            described.lanes.sort_unstable_by_key(place);
+            described.unrecovered.sort_unstable_by_key(|s| s.streamlet);
+        }
+        Ok(Response::new(described))
     }
 
     async fn alter_stream(
@@ -80,6 +103,16 @@ impl Streams for StreamsService {
             .await
             .map_err(status)?;
         Ok(Response::new(stream_info(&self.shared, &stream)))
+    }
+
+    async fn recover_stream(
+        &self,
+        request: Request<v1::RecoverStreamRequest>,
+    ) -> Answer<v1::RecoverStreamResponse> {
+        let request = request.into_inner();
+        let stream = self.named(&request.name)?;
+        let recovered = admin::recover_stream(&self.shared, &stream, request).await;
+        recovered.map(Response::new).map_err(status)
     }
 
     async fn delete_stream(
@@ -99,7 +132,7 @@ impl Streams for StreamsService {
     ) -> Answer<v1::TrimStreamResponse> {
         let request = request.into_inner();
         let stream = self.named(&request.name)?;
-        let trimmed = admin::trim_stream(&stream, request).await;
+        let trimmed = admin::trim_stream(&self.shared, &stream, request).await;
         trimmed.map(Response::new).map_err(status)
     }
 
@@ -109,7 +142,7 @@ impl Streams for StreamsService {
     ) -> Answer<v1::FindOrdinalsResponse> {
         let request = request.into_inner();
         let stream = self.named(&request.name)?;
-        let found = admin::find_ordinals(&stream, request).await;
+        let found = admin::find_ordinals(&self.shared, &stream, request).await;
         found.map(Response::new).map_err(status)
     }
 
@@ -132,6 +165,6 @@ impl Streams for StreamsService {
         &self,
         _request: Request<v1::DescribeBrokerRequest>,
     ) -> Answer<v1::DescribeBrokerResponse> {
-        Ok(Response::new(broker_description(&self.shared)))
+        Ok(Response::new(broker_description(&self.shared).await))
     }
 }

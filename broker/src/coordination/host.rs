@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use kera_coordinator::classic::Listing;
@@ -11,7 +12,7 @@ use kera_protocol::batch::{
     self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
 };
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{GroupId, LaneId, Ordinal};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId};
 use kera_protocol::v1;
 use kera_streamlet::{
     AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome, Streamlet,
@@ -19,6 +20,7 @@ use kera_streamlet::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::catalog::Streamlets;
 use crate::clock::now_ms;
 use crate::coordination::view::View;
 use crate::start::Shared;
@@ -34,11 +36,14 @@ type Answer = Result<Reply, WireError>;
 /// Answers on their way to those who asked.
 type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 
-/// A coordinator with its lane.
+/// A coordinator with its lane, for as long as this broker owns the lane's streamlet under one epoch.
 pub struct Host {
     streamlet: Arc<Streamlet>,
+    epoch: Epoch,
     pump: Arc<Pump>,
     limits: Limits,
+    /// Its state is being read.
+    loading: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -46,6 +51,8 @@ pub struct Host {
 struct State {
     /// `None` while its state must be read (anew).
     coordinator: Option<Coordinator>,
+    /// Another broker owns the streamlet, or this one under another epoch: nothing is served any more.
+    ended: bool,
     next_ticket: u64,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// Replies that wait for durability, in order.
@@ -64,30 +71,63 @@ impl Host {
     /// A coordinator that is not loaded yet.
     pub fn new(streamlet: Arc<Streamlet>, pump: Arc<Pump>, limits: Limits) -> Self {
         Self {
+            epoch: streamlet.epoch(),
             streamlet,
             pump,
             limits,
+            loading: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
 
+    /// True if it is the host for `streamlet` as that is now.
+    pub fn is_for(&self, streamlet: &Arc<Streamlet>) -> bool {
+        Arc::ptr_eq(&self.streamlet, streamlet) && self.epoch == streamlet.epoch()
+    }
+
     /// Reads the state from the stream. Blocks. False if it cannot be read.
     pub fn load(&self, now: u64) -> bool {
-        match self.replay(now) {
+        if self.loading.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let read = self.replay(now);
+        let loaded = match read {
             Ok(coordinator) => {
                 let mut state = self.state.lock();
-                *state = State {
-                    next_ticket: state.next_ticket,
-                    ..State::default()
-                };
-                state.coordinator = Some(coordinator);
+                if !state.ended {
+                    *state = State {
+                        next_ticket: state.next_ticket,
+                        ..State::default()
+                    };
+                    state.coordinator = Some(coordinator);
+                }
                 true
             }
             Err(error) => {
                 tracing::error!(streamlet = self.streamlet.id().0, %error, "the state of consumer groups cannot be read");
                 false
             }
-        }
+        };
+        self.loading.store(false, Ordering::Release);
+        loaded
+    }
+
+    /// Ends it: whoever waits is to ask another broker.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        let elsewhere = WireError::new(
+            ErrorCode::NotCoordinator,
+            "the group has another coordinator now; look it up again",
+        );
+        drop_coordinator(&mut state, &elsewhere);
+    }
+
+    /// The streams that a group reads, or has offsets of.
+    pub fn streams_of(&self, group: &str) -> Vec<StreamId> {
+        let state = self.state.lock();
+        let coordinator = state.coordinator.as_ref();
+        coordinator.map_or_else(Vec::new, |c| c.streams_of(group))
     }
 
     fn replay(&self, now: u64) -> Result<Coordinator, String> {
@@ -164,7 +204,7 @@ impl Host {
         state.next_ticket += 1;
         let ticket = state.next_ticket;
         let coordinator = state.coordinator.as_mut()?;
-        let step = coordinator.handle(now_ms(), ticket, request, &View(shared));
+        let step = coordinator.handle(now_ms(), ticket, request, &View::of(shared));
         state.waiting.insert(ticket, tell);
         self.take(&mut state, step);
         self.settle(&mut state, waker);
@@ -184,7 +224,7 @@ impl Host {
     /// Groups of this coordinator.
     pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
         let mut state = self.state.lock();
-        let view = View(shared);
+        let view = View::of(shared);
         state
             .coordinator
             .as_mut()
@@ -202,13 +242,14 @@ impl Host {
     pub fn drive(&self, shared: &Arc<Shared>, waker: &Waker, ticked: bool) {
         let mut state = self.state.lock();
         if state.coordinator.is_none() {
+            let ended = state.ended;
             drop(state);
-            if ticked {
+            if ticked && !ended {
                 self.load(now_ms());
             }
             return;
         }
-        let view = View(shared);
+        let view = View::of(shared);
         let now = now_ms();
         if ticked && let Some(coordinator) = state.coordinator.as_mut() {
             let step = coordinator.tick(now, &view);
@@ -405,19 +446,24 @@ impl Host {
             ErrorCode::CoordinatorLoading,
             "the coordinator is reading its state; try again",
         );
-        state.coordinator = None;
-        state.last = None;
-        state.trim = None;
-        state.snapshot_in = None;
-        state.snapshot_bytes = 0;
-        for (_, replies) in state.held.drain(..) {
-            replies
-                .into_iter()
-                .for_each(|(tell, _)| drop(tell.send(Err(loading.clone()))));
-        }
-        for (_, tell) in state.waiting.drain() {
-            let _ = tell.send(Err(loading.clone()));
-        }
+        drop_coordinator(state, &loading);
+    }
+}
+
+/// Forgets a coordinator and tells everyone who waits for it why.
+fn drop_coordinator(state: &mut State, reason: &WireError) {
+    state.coordinator = None;
+    state.last = None;
+    state.trim = None;
+    state.snapshot_in = None;
+    state.snapshot_bytes = 0;
+    for (_, replies) in state.held.drain(..) {
+        replies
+            .into_iter()
+            .for_each(|(tell, _)| drop(tell.send(Err(reason.clone()))));
+    }
+    for (_, tell) in state.waiting.drain() {
+        let _ = tell.send(Err(reason.clone()));
     }
 }
 
@@ -426,7 +472,7 @@ fn bytes_of(events: &[Event]) -> usize {
 }
 
 /// Has `waker` woken when any lane's head moves.
-fn watch_heads(streamlets: &[Arc<Streamlet>], waker: &Waker) {
+fn watch_heads(streamlets: &Streamlets, waker: &Waker) {
     for streamlet in streamlets {
         for (lane, _, seen) in streamlet.bounds() {
             let Some(head) = streamlet.head(lane) else {

@@ -1,32 +1,39 @@
-//! Hosts the coordinators of consumer groups: one per streamlet of an internal stream.
+//! Hosts the coordinators of consumer groups: one per streamlet of an internal stream, at the broker that
+//! owns the streamlet. A group's coordinator is the one of the streamlet that the hash of the group's name
+//! chooses.
 //!
 //! A request becomes events; the events are appended to the internal stream; the reply is sent
 //! when they, and all before them, are durable. If an append fails the coordinator is dropped and
 //! read anew from the stream.
 
+mod ask;
 mod host;
+mod place;
+mod remote;
 mod view;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use kera_coordinator::classic::{self, Listing};
 use kera_coordinator::{Limits, Reply, Request};
-use kera_metadata::{MetadataError, StreamConfig, StreamRecord};
-use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::partition::key_hash;
-use kera_protocol::v1;
-use kera_streamlet::Streamlet;
+use kera_protocol::error::WireError;
+use kera_protocol::ids::StreamletId;
+use kera_protocol::v1::{self, start_at::At};
 use parking_lot::RwLock;
 
 use crate::bell::Bell;
-use crate::catalog::Stream;
 use crate::clock::now_ms;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::start::Shared;
 use host::Host;
+use remote::Remote;
+
+pub use place::Place;
+pub(crate) use place::raise_copies;
 
 /// The internal stream of leases and commits.
 pub const GROUPS_STREAM: &str = "_kera_groups";
@@ -39,7 +46,11 @@ const COALESCE: Duration = Duration::from_millis(1);
 pub struct Coordination {
     streamlets: u32,
     limits: Limits,
-    hosts: RwLock<Vec<Arc<Host>>>,
+    /// By streamlet: those of this broker.
+    hosts: RwLock<BTreeMap<StreamletId, Arc<Host>>>,
+    remote: Remote,
+    /// One attempt to make the internal stream at a time.
+    making: tokio::sync::Mutex<()>,
     bell: Arc<Bell>,
     waker: Waker,
 }
@@ -67,105 +78,172 @@ impl Coordination {
                 ..Limits::default()
             },
             hosts: RwLock::default(),
+            remote: Remote::new(bell.clone()),
+            making: tokio::sync::Mutex::default(),
             waker: Waker::from(bell.clone()),
             bell,
         }
     }
 
-    /// Makes the internal stream if need be and reads every coordinator's state.
+    /// Reads every coordinator's state. A broker that works alone makes the internal stream if there is
+    /// none; in a cluster the first request about a group does, when the brokers for its copies are there.
     ///
     /// # Errors
     /// [`BrokerError`] if the stream cannot be made or read.
     pub async fn open(&self, shared: &Arc<Shared>) -> Result<(), BrokerError> {
-        let (owned, streamlets) = (shared.clone(), self.streamlets);
-        let opened = tokio::task::spawn_blocking(move || {
-            let stream = match owned.catalog.named(GROUPS_STREAM) {
-                Some(stream) => stream,
-                None => create_stream(&owned, streamlets)?,
-            };
-            Ok::<_, MetadataError>(stream)
-        });
-        let stream = opened.await.map_err(|panic| BrokerError::System {
-            what: "opening the internal stream failed",
-            error: std::io::Error::other(panic),
-        })??;
-        let limits = &self.limits;
-        let host = |s: &Arc<Streamlet>| {
-            Arc::new(Host::new(
-                s.clone(),
-                shared.env.pump.clone(),
-                limits.clone(),
-            ))
-        };
-        let hosts: Vec<_> = stream.streamlets.iter().map(host).collect();
-        for host in &hosts {
-            let host = host.clone();
+        if !shared.directory.is_shared() && shared.catalog.named(GROUPS_STREAM).is_none() {
+            let (owned, streamlets) = (shared.clone(), self.streamlets);
+            let make = move || place::create_stream(&owned, streamlets);
+            let made = tokio::task::spawn_blocking(make).await;
+            made.map_err(|panic| BrokerError::System {
+                what: "opening the internal stream failed",
+                error: std::io::Error::other(panic),
+            })??;
+        }
+        for host in self.look_at_owners(shared) {
             // A lane that cannot be read leaves its groups loading; the rest of the broker serves.
             let _ = tokio::task::spawn_blocking(move || host.load(now_ms())).await;
         }
-        *self.hosts.write() = hosts;
         Ok(())
     }
 
-    fn host_of(&self, group: &str) -> Option<Arc<Host>> {
-        let hosts = self.hosts.read();
-        let count = u32::try_from(hosts.len()).ok().filter(|n| *n > 0)?;
-        hosts
-            .get((key_hash(group.as_bytes()) % count) as usize)
-            .cloned()
+    /// Owners of the internal stream's streamlets may have changed: coordinators are looked at soon.
+    pub fn owners_changed(&self) {
+        self.bell.ring();
+    }
+
+    /// Lanes that other brokers serve.
+    fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Ends coordinators whose streamlets this broker does not serve any more, and adds those of
+    /// streamlets that it serves now. The new ones, yet to be loaded.
+    fn look_at_owners(&self, shared: &Shared) -> Vec<Arc<Host>> {
+        let Some(stream) = shared.catalog.named(GROUPS_STREAM) else {
+            return Vec::new();
+        };
+        let served = |id| shared.directory.serves(stream.id(), id);
+        let unchanged = {
+            let hosts = self.hosts.read();
+            let mut streamlets = stream.streamlets.iter();
+            streamlets.all(|streamlet| match hosts.get(&streamlet.id()) {
+                Some(host) => served(streamlet.id()) && host.is_for(&streamlet),
+                None => !(served(streamlet.id()) && streamlet.is_recovered()),
+            })
+        };
+        if unchanged {
+            return Vec::new();
+        }
+        let mut hosts = self.hosts.write();
+        let mut fresh = Vec::new();
+        for streamlet in &stream.streamlets {
+            let id = streamlet.id();
+            let serves = served(id) && streamlet.is_recovered();
+            if let Some(host) = hosts.get(&id)
+                && !(serves && host.is_for(&streamlet))
+            {
+                host.end();
+                hosts.remove(&id);
+                tracing::info!(streamlet = id.0, "consumer groups have another coordinator");
+            }
+            if serves && !hosts.contains_key(&id) {
+                let (pump, limits) = (shared.env.pump.clone(), self.limits.clone());
+                let host = Arc::new(Host::new(streamlet.clone(), pump, limits));
+                hosts.insert(id, host.clone());
+                fresh.push(host);
+            }
+        }
+        fresh
     }
 
     /// Serves one request about a consumer group.
     ///
     /// # Errors
-    /// What the client is to be told.
+    /// What the client is to be told: `NOT_COORDINATOR` if another broker coordinates the group,
+    /// `COORDINATOR_LOADING` while this one reads its state.
     pub async fn call(
         &self,
         shared: &Arc<Shared>,
         group: &str,
         request: Request,
     ) -> Result<Reply, WireError> {
-        let loading = || {
-            WireError::new(
-                ErrorCode::CoordinatorLoading,
-                format!("the coordinator of group \"{group}\" is reading its state; try again"),
-            )
+        let place = self.place(shared, group).await?;
+        let host = self.host_at(shared, &place, group)?;
+        let time = match shared.directory.is_shared() {
+            true => self.look_elsewhere(shared, &host, group, &request).await,
+            false => None,
         };
-        let host = self.host_of(group).ok_or_else(loading)?;
         let answer = tokio::task::block_in_place(|| host.handle(shared, request, &self.waker));
+        if let Some(time) = time {
+            self.remote.forget_times(time);
+        }
         let Some((ticket, answer)) = answer else {
-            return Err(loading());
+            return Err(place::loading(group));
         };
         self.bell.ring();
         let guard = CancelOnDrop {
             host: &host,
             ticket,
         };
-        let outcome = answer.await.unwrap_or_else(|_| Err(loading()));
+        let outcome = answer.await.unwrap_or_else(|_| Err(place::loading(group)));
         std::mem::forget(guard);
+        // What a broker believes that was replaced meanwhile is no answer.
+        self.host_at(shared, &place, group)?;
         outcome
     }
 
-    /// The groups of all coordinators, sorted by name.
+    /// Before a request that depends on where lanes end: asks the owners of lanes that this broker does
+    /// not serve. The time that was looked up, if there is one in the request.
+    async fn look_elsewhere(
+        &self,
+        shared: &Arc<Shared>,
+        host: &Host,
+        group: &str,
+        request: &Request,
+    ) -> Option<u64> {
+        let (start, named) = match request {
+            Request::Join(join) => (join.start, Some(join.stream.as_str())),
+            Request::ResetGroup(reset) => (reset.to, reset.stream.as_deref()),
+            Request::DescribeGroup(_) => (None, None),
+            _ => return None,
+        };
+        let time = match start.and_then(|start| start.at) {
+            Some(At::TimestampMs(time)) => Some(time),
+            _ => None,
+        };
+        let mut streams = host.streams_of(group);
+        if let Some(name) = named {
+            streams.extend(place::hear_of(shared, name).await.map(|stream| stream.id()));
+        }
+        streams.sort_unstable();
+        streams.dedup();
+        for stream in streams {
+            Remote::refresh(shared, stream, time).await;
+        }
+        time
+    }
+
+    /// The groups of this broker's coordinators, sorted by name.
     pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
         let hosts = self.hosts.read().clone();
         let mut all: Vec<_> = hosts
-            .iter()
+            .values()
             .flat_map(|host| host.summaries(shared))
             .collect();
         all.sort_by(|a, b| a.group.cmp(&b.group));
         all
     }
 
-    /// The groups of Kafka's clients of all coordinators, sorted by id; `None` while one of them is
-    /// reading its state.
-    pub fn classic_groups(&self) -> Option<Vec<Listing>> {
+    /// The groups of Kafka's clients of this broker's coordinators, sorted by id; `None` while one of
+    /// them is reading its state.
+    pub fn classic_groups(&self, shared: &Shared) -> Option<Vec<Listing>> {
         let hosts = self.hosts.read().clone();
-        if hosts.is_empty() {
+        if hosts.is_empty() && !shared.directory.is_shared() {
             return None;
         }
         let mut all = Vec::new();
-        for host in &hosts {
+        for host in hosts.values() {
             all.extend(host.classic_groups()?);
         }
         all.sort_by(|a, b| a.group.cmp(&b.group));
@@ -199,26 +277,18 @@ pub async fn drive(shared: Arc<Shared>) {
                 false
             }
         };
+        for host in coordination.look_at_owners(&shared) {
+            // Beside the others, which go on meanwhile.
+            tokio::task::spawn_blocking(move || host.load(now_ms()));
+        }
         let hosts = coordination.hosts.read().clone();
         tokio::task::block_in_place(|| {
-            for host in &hosts {
+            for host in hosts.values() {
                 host.drive(&shared, &coordination.waker, ticked);
             }
         });
+        if shared.directory.is_shared() {
+            Remote::tend(&shared);
+        }
     }
-}
-
-fn create_stream(shared: &Shared, streamlets: u32) -> Result<Arc<Stream>, MetadataError> {
-    let config = StreamConfig {
-        streamlets,
-        // One lane, so that events keep their order.
-        lanes: 1,
-        segment_size: 1 << 20,
-        segments_per_group: 4,
-        retention_ms: 0,
-        group_max_age_ms: 0,
-        max_batch_bytes: StreamConfig::default_max_batch_bytes(1 << 20),
-        ..StreamConfig::default()
-    };
-    shared.create_stream(StreamRecord::new(GROUPS_STREAM, config, now_ms()))
 }

@@ -1,15 +1,47 @@
-//! The broker's streams as a coordinator sees them.
+//! The streams as a coordinator sees them: lanes that this broker serves as they are, others as their
+//! owners told last.
+
+use std::sync::Arc;
 
 use kera_coordinator::{Cut, CutWish, LaneStatus, LaneView, StreamShape};
 use kera_metadata::StreamRecord;
 use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
+use kera_streamlet::Streamlet;
 
+use super::remote::Remote;
 use crate::catalog::Stream;
 use crate::fetch::cursor;
 use crate::start::Shared;
 
-/// A look at the catalog.
-pub struct View<'a>(pub &'a Shared);
+/// A look at the catalog, and at what other owners told.
+pub struct View<'a> {
+    shared: &'a Shared,
+    remote: &'a Remote,
+}
+
+impl<'a> View<'a> {
+    /// A look at what `shared` has now.
+    pub fn of(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            remote: shared.coordination.remote(),
+        }
+    }
+
+    /// The lane's streamlet, if this broker serves it.
+    fn served(&self, lane: LaneKey) -> Option<Arc<Streamlet>> {
+        let served = self.shared.directory.serves(lane.stream, lane.streamlet);
+        served
+            .then(|| self.shared.streamlet(lane.stream, lane.streamlet))
+            .flatten()
+    }
+
+    /// True if another broker may serve the lane.
+    fn is_elsewhere(&self, lane: LaneKey) -> bool {
+        self.shared.directory.is_shared()
+            && !self.shared.directory.serves(lane.stream, lane.streamlet)
+    }
+}
 
 fn shape(stream: &Stream) -> StreamShape {
     let record: &StreamRecord = &stream.record.load();
@@ -24,34 +56,44 @@ fn shape(stream: &Stream) -> StreamShape {
 
 impl LaneView for View<'_> {
     fn stream_by_name(&self, name: &str) -> Option<StreamShape> {
-        self.0.catalog.named(name).map(|s| shape(&s))
+        self.shared.catalog.named(name).map(|s| shape(&s))
     }
 
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {
-        self.0.catalog.get(id).map(|s| shape(&s))
+        self.shared.catalog.get(id).map(|s| shape(&s))
     }
 
     fn lane(&self, lane: LaneKey) -> Option<LaneStatus> {
-        let streamlet = self.0.streamlet(lane.stream, lane.streamlet)?;
-        let (log_start, head) = streamlet.lane_bounds(lane.lane)?;
+        if self.is_elsewhere(lane) {
+            return self.remote.lane(lane);
+        }
+        let (log_start, head) = self.served(lane)?.lane_bounds(lane.lane)?;
         Some(LaneStatus { log_start, head })
     }
 
+    fn highest_readable(&self, lane: LaneKey) -> Option<Ordinal> {
+        // A consumer may have read on since its owner told where the lane ends.
+        let (_, head) = self.served(lane)?.lane_bounds(lane.lane)?;
+        Some(head)
+    }
+
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal> {
-        self.0
+        self.shared
             .catalog
             .get(lane.stream)?
             .generation_end(lane.streamlet, lane.lane, generation)
     }
 
     fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal {
-        let Some(streamlet) = self.0.streamlet(lane.stream, lane.streamlet) else {
-            return 0;
+        let Some(streamlet) = self.served(lane) else {
+            return self.remote.at_time(lane, timestamp_ms).unwrap_or(0);
         };
         let timestamp = i64::try_from(timestamp_ms).unwrap_or(i64::MAX);
-        match streamlet.find_time(lane.lane, timestamp) {
+        match streamlet.find_time_here(lane.lane, timestamp) {
             Ok(located) => located.ordinal,
             Err(error) => {
+                let (looking, lane_id) = (streamlet.clone(), lane.lane);
+                mend(move || looking.find_time(lane_id, timestamp).is_ok());
                 tracing::warn!(%lane, %error, "a time could not be found; the lane is read from its start");
                 streamlet
                     .lane_bounds(lane.lane)
@@ -61,22 +103,39 @@ impl LaneView for View<'_> {
     }
 
     fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {
-        let streamlet = self.0.streamlet(lane.stream, lane.streamlet)?;
-        match streamlet.batch_boundary(lane.lane, from, wish.bytes as usize, wish.ordinals) {
+        if self.is_elsewhere(lane) {
+            return self.remote.cut(lane, from, wish);
+        }
+        let streamlet = self.served(lane)?;
+        let bytes = wish.bytes as usize;
+        match streamlet.batch_boundary_here(lane.lane, from, bytes, wish.ordinals) {
             Ok(found) => found.map(|(start, end)| Cut {
                 start: cursor(&start, streamlet.settings().segment_size),
                 end,
             }),
             Err(error) => {
+                // Asked for again, it may be there.
+                let (streamlet, lane_id) = (streamlet.clone(), lane.lane);
+                let look = move || streamlet.batch_boundary(lane_id, from, bytes, wish.ordinals);
+                mend(move || look().is_ok());
                 tracing::warn!(%lane, %error, "a range could not be cut");
                 None
             }
         }
     }
 
+    /// Of lanes that other brokers serve, what a recovery left out is not known here: what lies in it
+    /// is passed over when it is leased and read.
     fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
-        self.0
-            .streamlet(lane.stream, lane.streamlet)
+        self.served(lane)
             .map_or(ordinal, |s| s.skip_gap(lane.lane, ordinal))
+    }
+}
+
+/// Looks for what the disk does not tell on a thread that may wait, so that it is fetched from another
+/// copy where there is one.
+fn mend(look: impl FnOnce() -> bool + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn_blocking(look);
     }
 }

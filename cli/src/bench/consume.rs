@@ -57,6 +57,7 @@ async fn stored(setup: &mut Setup, stream: &str) -> Result<u64, Failure> {
     let request = v1::FindOrdinalsRequest {
         name: stream.to_owned(),
         at: Some(v1::find_ordinals_request::At::Earliest(true)),
+        local: false,
     };
     let answer = setup.control.streams.find_ordinals(request).await;
     let lanes = answer

@@ -31,7 +31,7 @@ impl Setup {
             .await
             .map_err(|status| refused(&status))?
             .into_inner();
-        let local = is_this_machine(&args.connect.bootstrap);
+        let local = is_this_machine(&control.address);
         let disk = local
             .then(|| disk::look(Path::new(&broker.data_dir), !args.no_disk))
             .flatten();

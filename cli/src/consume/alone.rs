@@ -14,6 +14,9 @@ pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), F
     if let (Some(streamlet), Some(lane)) = (args.streamlet, args.lane) {
         builder = builder.lanes([(streamlet, lane)]);
     }
+    if let Some(rack) = &args.rack {
+        builder = builder.rack(rack);
+    }
     let mut reader = builder.open().await?;
     while !sink.is_full() {
         let batch = match reader.next_batch().await {

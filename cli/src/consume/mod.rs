@@ -25,6 +25,7 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --group billing --follow
   kera consume clicks --group resize --order none --follow
   kera consume clicks --max 10 --metadata
+  kera consume clicks --rack eu-1a
 
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
 share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began.")]
@@ -47,6 +48,9 @@ pub struct ConsumeArgs {
     /// Stop after so many records
     #[arg(long, value_name = "N")]
     max: Option<u64>,
+    /// The rack of this machine, as brokers name theirs: closed groups are read from copies in it
+    #[arg(long, value_name = "NAME")]
+    rack: Option<String>,
     /// How records are written
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Lines)]
     format: OutputFormat,

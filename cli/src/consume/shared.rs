@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use kera_consumer::{Batch, ConsumeError, Consumer};
 use kera_protocol::v1;
+use kera_rpc::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::{ConsumeArgs, Sink, go_on};
-use crate::connect::{Control, refused};
+use crate::connect::failed;
 use crate::failure::Failure;
 
+/// How long the group's coordinator is given before it is looked up anew.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How often progress is committed.
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// Likewise when the command ends once everything is committed.
@@ -22,11 +25,11 @@ pub(super) async fn consume(
     group: &str,
     sink: &mut Sink,
 ) -> Result<(), Failure> {
-    let mut control = args.connect.control().await?;
+    let client = args.connect.client()?;
     let ends = if args.follow {
         None
     } else {
-        Some(Ends::now(&mut control, &args.stream).await?)
+        Some(Ends::now(&client, &args.stream).await?)
     };
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -36,6 +39,7 @@ pub(super) async fn consume(
         .group(group)
         .client_name(format!("kera consume, process {}", std::process::id()))
         .order(args.order.into())
+        .rack(args.rack.clone().unwrap_or_default())
         .start(args.from.into())
         .manual_commit()
         .open()
@@ -69,7 +73,7 @@ pub(super) async fn consume(
                     commit(&consumer, &batch).await?;
                 }
                 if let Some(ends) = &ends
-                    && ends.are_reached(&mut control, group).await?
+                    && ends.are_reached(&client, group).await?
                 {
                     break;
                 }
@@ -97,16 +101,17 @@ async fn commit(consumer: &Consumer, batch: &Batch) -> Result<(), Failure> {
 struct Ends(HashMap<(u32, u32), u64>);
 
 impl Ends {
-    async fn now(control: &mut Control, stream: &str) -> Result<Self, Failure> {
+    async fn now(client: &Client, stream: &str) -> Result<Self, Failure> {
         let request = v1::FindOrdinalsRequest {
             name: stream.to_owned(),
             at: Some(v1::find_ordinals_request::At::Latest(true)),
+            local: false,
         };
-        let answer = control.streams.find_ordinals(request).await;
-        let lanes = answer
-            .map_err(|status| refused(&status))?
-            .into_inner()
-            .lanes;
+        let answer = client.streams_call(|mut stub| {
+            let request = request.clone();
+            async move { stub.find_ordinals(request).await }
+        });
+        let lanes = answer.await.map_err(failed)?.lanes;
         Ok(Self(
             lanes
                 .into_iter()
@@ -116,15 +121,15 @@ impl Ends {
     }
 
     /// Whether the group has committed all of it.
-    async fn are_reached(&self, control: &mut Control, group: &str) -> Result<bool, Failure> {
-        let request = v1::DescribeGroupRequest {
-            group: group.to_owned(),
-        };
-        let answer = control.consumers.describe_group(request).await;
-        let lanes = answer
-            .map_err(|status| refused(&status))?
-            .into_inner()
-            .lanes;
+    async fn are_reached(&self, client: &Client, group: &str) -> Result<bool, Failure> {
+        let answer = client.group_call(group, ANSWER_WITHIN, |mut stub| {
+            let group = group.to_owned();
+            async move {
+                stub.describe_group(v1::DescribeGroupRequest { group })
+                    .await
+            }
+        });
+        let lanes = answer.await.map_err(failed)?.lanes;
         let committed: HashMap<(u32, u32), u64> = lanes
             .into_iter()
             .map(|lane| ((lane.streamlet, lane.lane), lane.committed))

@@ -2,11 +2,13 @@
 
 mod number;
 mod stdout;
+mod steps;
 mod table;
 mod time;
 
-pub use number::{count, per_second, rounded_bytes, short_time};
+pub use number::{ago, count, per_second, rounded_bytes, short_time};
 pub use stdout::{Out, print_json};
+pub use steps::{Steps, end};
 pub use table::Table;
 pub use time::{now_ms, parse_rfc3339, rfc3339};
 

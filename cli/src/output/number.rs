@@ -61,6 +61,14 @@ pub fn short_time(time: Duration) -> String {
     }
 }
 
+/// How many milliseconds ago something was, or `otherwise` if it never was.
+pub fn ago(ms: Option<u64>, otherwise: &str) -> String {
+    ms.map_or_else(
+        || otherwise.into(),
+        |ms| format!("{} ago", short_time(Duration::from_millis(ms))),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -78,9 +78,10 @@ pub fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A `host:port` to connect to.
-pub fn address(text: &str) -> Result<String, String> {
-    units::check_address(text)
+/// One `host:port` to connect to, or several separated by commas.
+pub fn addresses(text: &str) -> Result<String, String> {
+    let checked: Result<Vec<String>, String> = text.split(',').map(units::check_address).collect();
+    Ok(checked?.join(","))
 }
 
 /// Where reading starts.

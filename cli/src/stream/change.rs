@@ -111,6 +111,7 @@ pub(super) async fn trim(args: TrimArgs) -> Outcome {
         streamlet: args.streamlet,
         lane: args.lane,
         to: Some(to),
+        local: false,
     };
     let answer = control
         .streams

@@ -38,9 +38,16 @@ pub struct CreateArgs {
     /// Bytes of a segment, 64KiB to 1GiB [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse::small_size)]
     pub segment_size: Option<u32>,
-    /// Segments of a group [default: 16]
+    /// Segments of a group [default: 16, with copies 2]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub segments_per_group: Option<u32>,
+    /// Copies of each group, this broker's own included; more than 1 needs that many brokers in
+    /// cluster.peers [default: 1]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub replicas: Option<u32>,
+    /// Copies without which no record is acknowledged [default: more than half of the replicas]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub min_copies: Option<u32>,
     #[command(flatten)]
     pub settings: SettingArgs,
     /// Succeed if a stream of that name exists already, whatever its settings
@@ -63,6 +70,8 @@ pub(super) async fn create(args: CreateArgs) -> Outcome {
         }),
         segment_size: args.segment_size,
         segments_per_group: args.segments_per_group,
+        replicas: args.replicas,
+        min_copies: args.min_copies,
         ..args.settings.config()
     };
     let request = v1::CreateStreamRequest {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kera_protocol::v1;
 
-use super::view::{DescriptionView, GroupLagView, LaneView, StreamView};
+use super::view::{DescriptionView, GroupLagView, LaneView, StreamView, UnrecoveredView};
 use super::{DescribeArgs, ListArgs};
 use crate::connect::refused;
 use crate::failure::Outcome;
@@ -36,6 +36,7 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
         ">lanes",
         "lane by",
         "ack",
+        ">copies",
         "kept",
         "created",
     ]);
@@ -46,6 +47,7 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
             view.lanes.to_string(),
             view.lane_by.into(),
             view.ack.into(),
+            view.replicas.to_string(),
             view.retention(),
             view.created.clone(),
         ]);
@@ -58,6 +60,7 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
     let mut control = args.connect.control().await?;
     let request = v1::DescribeStreamRequest {
         name: args.stream.clone(),
+        local: false,
     };
     let answer = control
         .streams
@@ -68,7 +71,7 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
     // Lag is the coordinator's knowledge; a stream can be described while it is still loading.
     let groups = match control
         .consumers
-        .list_groups(v1::ListGroupsRequest {})
+        .list_groups(v1::ListGroupsRequest::default())
         .await
     {
         Ok(answer) => answer.into_inner().groups,
@@ -76,6 +79,12 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
     };
     let view = DescriptionView {
         stream: StreamView::new(&answer.stream.unwrap_or_default()),
+        under_replicated_groups: answer.under_replicated_groups,
+        unrecovered: answer
+            .unrecovered
+            .iter()
+            .map(UnrecoveredView::new)
+            .collect(),
         lane_descriptions: answer.lanes.iter().map(LaneView::new).collect(),
         consumer_groups: groups
             .into_iter()
@@ -109,6 +118,15 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         count(records),
         rounded_bytes(bytes)
     ))?;
+    if view.under_replicated_groups > 0 {
+        out.line(format_args!(
+            "  {:<14} {} groups with fewer than {} copies",
+            "lacks", view.under_replicated_groups, view.stream.replicas
+        ))?;
+    }
+    for one in &view.unrecovered {
+        out.line(format_args!("  {:<14} {}", "not served", one.line()))?;
+    }
     out.line("")?;
     let mut lanes = Table::new(&[
         ">streamlet",

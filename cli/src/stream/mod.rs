@@ -3,6 +3,7 @@
 mod change;
 mod create;
 mod describe;
+mod recover;
 mod view;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -31,6 +32,8 @@ pub enum StreamCommand {
     Delete(DeleteArgs),
     /// Delete a stream's oldest records.
     Trim(TrimArgs),
+    /// Say what a stream waits for whose copies are away, and go on without them.
+    Recover(RecoverArgs),
 }
 
 /// What an acknowledgement promises.
@@ -221,6 +224,29 @@ pub struct TrimArgs {
     output: OutputArgs,
 }
 
+/// Arguments of `kera stream recover`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera stream recover clicks
+  kera stream recover clicks --streamlet 2 --accept-loss
+
+A stream with copies at other brokers is recovered by itself once one of them is back that has all that was acknowledged.
+Where none will ever come back, --accept-loss keeps the longest copy that is left; ordinals jump past what is lost.")]
+pub struct RecoverArgs {
+    /// The stream
+    stream: String,
+    /// Only this streamlet
+    #[arg(long)]
+    streamlet: Option<u32>,
+    /// Go on without the records that no copy has; there is no way back
+    #[arg(long)]
+    accept_loss: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
 /// Runs `kera stream`.
 pub async fn run(command: StreamCommand) -> Outcome {
     match command {
@@ -230,5 +256,6 @@ pub async fn run(command: StreamCommand) -> Outcome {
         StreamCommand::Alter(args) => change::alter(args).await,
         StreamCommand::Delete(args) => change::delete(args).await,
         StreamCommand::Trim(args) => change::trim(args).await,
+        StreamCommand::Recover(args) => recover::recover(args).await,
     }
 }

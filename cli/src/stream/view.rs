@@ -17,6 +17,8 @@ pub(super) struct StreamView {
     pub(super) lanes: u32,
     pub(super) lane_by: &'static str,
     pub(super) ack: &'static str,
+    pub(super) replicas: u32,
+    pub(super) min_copies: u32,
     pub(super) segment_size: u32,
     pub(super) segments_per_group: u32,
     /// 0: no limit.
@@ -60,6 +62,9 @@ impl StreamView {
                 v1::AckPolicy::Written => "written",
                 v1::AckPolicy::Synced => "synced",
             },
+            // Brokers of older builds know one copy only.
+            replicas: config.replicas.unwrap_or(1),
+            min_copies: config.min_copies.unwrap_or(1),
             segment_size: config.segment_size.unwrap_or_default(),
             segments_per_group: config.segments_per_group.unwrap_or_default(),
             retention_ms: config.retention_ms.unwrap_or_default(),
@@ -101,13 +106,25 @@ impl StreamView {
     pub(super) fn summary(&self) -> String {
         let plural = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         format!(
-            "stream {}, {} with {} each, by {}, ack {}",
+            "stream {}, {} with {} each, by {}, ack {}{}",
             self.name,
             plural(self.streamlets, "streamlet"),
             plural(self.lanes, "lane"),
             self.lane_by,
-            self.ack
+            self.ack,
+            match self.replicas {
+                1 => String::new(),
+                _ => format!(", {}", self.copies()),
+            }
         )
+    }
+
+    /// How many copies there are, for people.
+    pub(super) fn copies(&self) -> String {
+        match self.replicas {
+            1 => "1 copy".into(),
+            replicas => format!("{replicas} copies, at least {}", self.min_copies),
+        }
     }
 
     /// The settings, a line each.
@@ -122,6 +139,7 @@ impl StreamView {
             ),
             ("lane by", self.lane_by.into()),
             ("ack", self.ack.into()),
+            ("copies", self.copies()),
             (
                 "groups",
                 format!(
@@ -149,8 +167,54 @@ impl StreamView {
 pub(super) struct DescriptionView {
     #[serde(flatten)]
     pub(super) stream: StreamView,
+    /// Groups recorded to have fewer copies than `replicas`.
+    pub(super) under_replicated_groups: u64,
+    /// Streamlets that wait for their copies; their lanes are not described.
+    pub(super) unrecovered: Vec<UnrecoveredView>,
     pub(super) lane_descriptions: Vec<LaneView>,
     pub(super) consumer_groups: Vec<GroupLagView>,
+}
+
+/// A streamlet that waits for its copies.
+#[derive(Debug, Serialize)]
+pub(super) struct UnrecoveredView {
+    pub(super) streamlet: u32,
+    pub(super) reason: String,
+    pub(super) unclean: Vec<UncleanView>,
+}
+
+/// A group of which no copy counts.
+#[derive(Debug, Serialize)]
+pub(super) struct UncleanView {
+    pub(super) group: u64,
+    pub(super) lane: u32,
+    /// Records from here on may be lost.
+    pub(super) first_ordinal: u64,
+    pub(super) brokers: Vec<u32>,
+}
+
+impl UnrecoveredView {
+    pub(super) fn new(waiting: &v1::UnrecoveredStreamlet) -> Self {
+        let unclean = waiting.unclean.iter().map(|group| UncleanView {
+            group: group.group,
+            lane: group.lane,
+            first_ordinal: group.first_ordinal,
+            brokers: group.brokers.clone(),
+        });
+        Self {
+            streamlet: waiting.streamlet,
+            reason: waiting.reason.clone(),
+            unclean: unclean.collect(),
+        }
+    }
+
+    /// One line, for people.
+    pub(super) fn line(&self) -> String {
+        match self.reason.as_str() {
+            "" => format!("streamlet {} is being recovered", self.streamlet),
+            reason => format!("streamlet {} waits: {reason}", self.streamlet),
+        }
+    }
 }
 
 /// How far a consumer group is behind on the stream.

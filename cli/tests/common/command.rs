@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
@@ -24,7 +25,17 @@ impl Finished {
 
 /// The `kera` binary of this build, undisturbed by the environment.
 pub fn kera() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kera"));
+    undisturbed(Command::new(env!("CARGO_BIN_EXE_kera")))
+}
+
+/// The same, started by another program that becomes it, such as `nsenter`.
+pub fn kera_within(program: &str, arguments: &[String]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(env!("CARGO_BIN_EXE_kera"));
+    undisturbed(command)
+}
+
+fn undisturbed(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"KERA_") {
             command.env_remove(name);
@@ -34,7 +45,12 @@ pub fn kera() -> Command {
 }
 
 /// Runs a command to its end. One that takes too long is killed, which fails the test.
-pub fn finish(mut command: Command, input: &[u8]) -> Finished {
+pub fn finish(command: Command, input: &[u8]) -> Finished {
+    finish_within(command, input, PATIENCE)
+}
+
+/// The same, for one that has much to do, and so more time.
+pub fn finish_within(mut command: Command, input: &[u8], patience: Duration) -> Finished {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -52,7 +68,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Finished {
     std::thread::spawn(move || {
         let _ = ended.send(child.wait_with_output());
     });
-    let Ok(output) = waiting.recv_timeout(PATIENCE) else {
+    let Ok(output) = waiting.recv_timeout(patience) else {
         // It has not been waited for, so the id is still its own.
         let _ = kill_process(pid, Signal::KILL);
         panic!("{command:?} did not end");

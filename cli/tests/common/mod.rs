@@ -3,9 +3,12 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
-mod command;
+pub mod command;
+pub mod http;
 pub mod machine;
+pub mod ports;
 pub mod raw;
+pub mod reasons;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -17,20 +20,46 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-pub use command::{Finished, finish, kera};
+use ports::Reserved;
+
+pub use command::{Finished, finish, kera, kera_within};
 
 /// Whatever takes longer has failed. Nothing is expected to take anywhere near as long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of the broker's log shown when a test fails.
 const LOG_LINES: usize = 80;
 
+/// What a process is, and the line with which it says where it listens.
+#[derive(Clone, Copy)]
+struct Role {
+    command: &'static str,
+    listen: &'static str,
+    announced: &'static str,
+}
+
+const SERVE: Role = Role {
+    command: "serve",
+    listen: "--listen",
+    announced: "listening on ",
+};
+const BACKUP: Role = Role {
+    command: "backup",
+    listen: "--replication-listen",
+    announced: "keeping copies for other brokers on ",
+};
+
 /// A broker process with a data directory of its own, on a port of its own.
 pub struct Broker {
+    role: Role,
     child: Option<Child>,
     home: Option<TempDir>,
     data_dir: PathBuf,
     flags: Vec<String>,
     address: String,
+    /// Keeps its port for it while it does not run.
+    _port: Option<Reserved>,
+    /// What goes before its command line: a program that starts it elsewhere.
+    within: Vec<String>,
 }
 
 /// An empty directory on the disk that holds the build, for data that is to be durable.
@@ -48,21 +77,66 @@ impl Broker {
     pub fn with(flags: &[&str]) -> Self {
         let home = home();
         let data_dir = home.path().join("data");
-        Self::new(home, data_dir, flags)
+        Self::new(SERVE, home, data_dir, flags)
+    }
+
+    /// A `kera backup` with more flags; its address is the one for other brokers.
+    pub fn backup(flags: &[&str]) -> Self {
+        Self::backup_at("127.0.0.1", flags)
+    }
+
+    /// As [`backup`](Self::backup), at another address of this machine.
+    pub fn backup_at(ip: &str, flags: &[&str]) -> Self {
+        let home = home();
+        let data_dir = home.path().join("data");
+        Self::listening(BACKUP, format!("{ip}:0"), home, data_dir, flags)
     }
 
     /// A broker whose data directory is elsewhere.
     pub fn on(data_dir: &Path) -> Self {
-        Self::new(home(), data_dir.to_owned(), &[])
+        Self::new(SERVE, home(), data_dir.to_owned(), &[])
     }
 
-    fn new(home: TempDir, data_dir: PathBuf, flags: &[&str]) -> Self {
+    /// A broker at an address of its own, whose process is started by the program `within`.
+    pub fn within(within: Vec<String>, address: &str, flags: Vec<String>) -> Self {
+        let home = home();
+        let data_dir = home.path().join("data");
+        let (address, port) = reserved(address);
         let mut broker = Self {
+            role: SERVE,
+            child: None,
+            home: Some(home),
+            data_dir,
+            flags,
+            address,
+            _port: port,
+            within,
+        };
+        broker.restart();
+        broker
+    }
+
+    fn new(role: Role, home: TempDir, data_dir: PathBuf, flags: &[&str]) -> Self {
+        Self::listening(role, "127.0.0.1:0".to_owned(), home, data_dir, flags)
+    }
+
+    fn listening(
+        role: Role,
+        address: String,
+        home: TempDir,
+        data_dir: PathBuf,
+        flags: &[&str],
+    ) -> Self {
+        let (address, port) = reserved(&address);
+        let mut broker = Self {
+            role,
             child: None,
             home: Some(home),
             data_dir,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
-            address: "127.0.0.1:0".to_owned(),
+            address,
+            _port: port,
+            within: Vec::new(),
         };
         broker.restart();
         broker
@@ -92,8 +166,7 @@ impl Broker {
         fs::read_to_string(self.home().join("broker.log")).unwrap_or_default()
     }
 
-    /// Starts the broker on its directory and, after the first time, on its port; returns when it
-    /// serves, with how long that took.
+    /// Starts the broker on its directory and its port; returns when it serves, with how long that took.
     pub fn restart(&mut self) -> Duration {
         assert!(self.child.is_none(), "the broker runs already");
         let begin = Instant::now();
@@ -109,7 +182,7 @@ impl Broker {
             let Ok(line) = lines.recv_timeout(PATIENCE) else {
                 panic!("the broker did not say that it listens");
             };
-            if let Some(address) = line.strip_prefix("listening on ") {
+            if let Some(address) = line.strip_prefix(self.role.announced) {
                 self.address = address.trim().to_owned();
                 return begin.elapsed();
             }
@@ -134,17 +207,22 @@ impl Broker {
         child.wait().expect("a child can be waited for");
     }
 
-    /// A `kera serve` like this broker's, not started.
+    /// A process like this one, not started.
     pub fn command(&self) -> Command {
-        let mut command = kera();
+        let mut command = match self.within.split_first() {
+            None => kera(),
+            Some((program, arguments)) => kera_within(program, arguments),
+        };
         command
-            .arg("serve")
-            .args(["--listen", &self.address])
-            .args(["--http-listen", "off"])
+            .arg(self.role.command)
+            .args([self.role.listen, &self.address])
             .arg("--data-dir")
             .arg(self.data_dir())
             .args(&self.flags)
             .stdin(Stdio::null());
+        if !self.flags.iter().any(|flag| flag == "--http-listen") {
+            command.args(["--http-listen", "off"]);
+        }
         command
     }
 
@@ -227,6 +305,27 @@ impl Broker {
         finish(command, input)
     }
 
+    /// Waits until this broker has heard of a stream that was made at another.
+    pub fn hears_of(&self, stream: &str) {
+        self.until(&["stream", "list"], |listed| {
+            let mut streams = listed.as_array().into_iter().flatten();
+            streams.any(|found| found["name"] == stream)
+        });
+    }
+
+    /// Asks until the answer is as it is to be: a broker may serve before the store has told it of all.
+    pub fn until(&self, words: &[&str], wanted: impl Fn(&serde_json::Value) -> bool) {
+        let begin = Instant::now();
+        loop {
+            let answer = self.json(words);
+            if wanted(&answer) {
+                return;
+            }
+            let words = words.join(" ");
+            assert!(begin.elapsed() < PATIENCE, "kera {words} stays at {answer}");
+        }
+    }
+
     /// Runs a client command with `--json`; its answer.
     pub fn json(&self, words: &[&str]) -> serde_json::Value {
         let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
@@ -252,6 +351,17 @@ impl Drop for Broker {
             eprintln!("the broker's last words, from {}:", home.display());
             eprintln!("{}", last.join("\n"));
         }
+    }
+}
+
+/// `address`, and what keeps its port if it names none.
+fn reserved(address: &str) -> (String, Option<Reserved>) {
+    match address.strip_suffix(":0") {
+        Some(ip) => {
+            let port = Reserved::at(ip);
+            (port.address().to_owned(), Some(port))
+        }
+        None => (address.to_owned(), None),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
 use kera_protocol::Message;
@@ -131,11 +132,17 @@ pub fn batch_of(value: &[u8]) -> Vec<u8> {
     batch_by(ProducerStamp::NONE, value)
 }
 
+/// Now: what is older than the retention time goes once its group is closed.
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.expect("it is later than 1970").as_millis() as i64
+}
+
 /// A batch of one record.
 pub fn batch_by(producer: ProducerStamp, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new();
     let record = NewRecord {
-        timestamp: 1_700_000_000_000,
+        timestamp: now_ms(),
         key: None,
         value: Some(value),
         headers: &[],

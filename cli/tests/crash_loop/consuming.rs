@@ -31,12 +31,17 @@ pub struct Members {
 
 impl Members {
     pub fn start(world: &World, seed: u64) -> Self {
+        Self::of(world, seed, &[ORDERED, ORDERED, SHARED, SHARED, SHARED])
+    }
+
+    /// As [`start`](Self::start), with a consumer for each group that is named.
+    pub fn of(world: &World, seed: u64, groups: &[u32]) -> Self {
         let mut members = Self {
             members: Vec::new(),
             next_seed: seed,
         };
-        for group in [ORDERED, ORDERED, SHARED, SHARED, SHARED] {
-            members.add(world, group);
+        for group in groups {
+            members.add(world, *group);
         }
         members
     }
@@ -171,7 +176,10 @@ impl Session {
     fn note(&self, batch: &Batch) {
         let lane = self.world.lane(batch.lane());
         let lease = batch.lease().map(|lease| self.lease(lease));
-        let mut events = Vec::with_capacity(batch.len());
+        let mut events = Vec::with_capacity(batch.len() + 1);
+        events.push(Event::Polled {
+            consumer: self.number,
+        });
         for record in batch.records() {
             match record {
                 Ok(record) => events.push(Event::Read {

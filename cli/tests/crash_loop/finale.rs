@@ -16,8 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Waits until both groups have committed everything; records what they claim then.
 pub async fn drain(world: &World) -> Result<(), String> {
-    let begin = Instant::now();
     for group in [ORDERED, SHARED] {
+        let begin = Instant::now();
         loop {
             let asked = world.recorder().now();
             let request = v1::DescribeGroupRequest {
@@ -25,7 +25,7 @@ pub async fn drain(world: &World) -> Result<(), String> {
             };
             let described = world
                 .client()
-                .consumers_call(|mut stub| {
+                .group_call(World::group_name(group), PATIENCE, |mut stub| {
                     let request = request.clone();
                     async move { stub.describe_group(request).await }
                 })
@@ -120,7 +120,10 @@ pub async fn read_everything(world: &World, plan: &Plan) {
                     head,
                 })
             });
-            world.recorder().record_all(events);
+            let polled = Event::Polled { consumer };
+            world
+                .recorder()
+                .record_all(std::iter::once(polled).chain(events));
         }
         for position in reader.positions() {
             world.recorder().record(Event::Drained {

@@ -15,6 +15,7 @@ mod consuming;
 mod finale;
 mod producing;
 mod trimming;
+#[allow(dead_code)] // tests of several brokers use the rest
 mod world;
 
 use std::time::Duration;
@@ -217,7 +218,8 @@ async fn crash_loop(plan: Plan) {
     if let Err(reason) = verdict {
         let kept = home.keep();
         panic!(
-            "{reason}\nseed {seed}, the history is in {}\n{report}",
+            "{reason}: {}\nseed {seed}, the history is in {}",
+            report.headline(),
             kept.display()
         );
     }

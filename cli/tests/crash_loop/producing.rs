@@ -69,13 +69,19 @@ pub struct Producers {
 
 impl Producers {
     pub fn start(world: &World, seed: u64) -> Self {
+        Self::some(world, seed, STYLES.len())
+    }
+
+    /// As [`start`](Self::start), with so many producers at most.
+    pub fn some(world: &World, seed: u64, producers: usize) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |(number, style): (usize, &Style)| {
             let rng = StdRng::seed_from_u64(seed ^ (number as u64 + 1) << 32);
             let task = run(world.clone(), number as u32, *style, rng, stop.clone());
             tokio::spawn(task)
         };
-        let tasks = STYLES.iter().enumerate().map(start).collect();
+        let styles = STYLES.iter().take(producers).enumerate();
+        let tasks = styles.map(start).collect();
         Self { stop, tasks }
     }
 
@@ -114,6 +120,7 @@ async fn run(
     let mut sent = 0;
     let mut value = Vec::new();
     while !stop.load(Ordering::SeqCst) {
+        world.recorder().record(Event::Batched { producer: number });
         for _ in 0..rng.random_range(1..40) {
             let record = Record {
                 producer: number,
@@ -157,7 +164,12 @@ async fn run(
                 }
             }
         }
-        sleep(Duration::from_micros(rng.random_range(0..4_000))).await;
+        let longest = if world.is_over_budget() {
+            200_000
+        } else {
+            4_000
+        };
+        sleep(Duration::from_micros(rng.random_range(0..longest))).await;
     }
     if let Err(error) = producer.flush().await
         && !world.may_fail_with(&error)
@@ -178,16 +190,17 @@ async fn acknowledge(world: World, stream: u32, mut deliveries: Receiver<(Record
     while let Some((record, delivery)) = deliveries.recv().await {
         match delivery.await {
             Ok(place) => {
+                let lane = Lane {
+                    stream,
+                    streamlet: place.streamlet.0,
+                    lane: place.lane.0,
+                };
                 world.recorder().record(Event::Ack {
                     record,
-                    lane: Lane {
-                        stream,
-                        streamlet: place.streamlet.0,
-                        lane: place.lane.0,
-                    },
+                    lane,
                     ordinal: place.ordinal,
                 });
-                world.count_acknowledged();
+                world.count_acknowledged(lane);
             }
             Err(error) => {
                 let outcome = if error.is_uncertain() {

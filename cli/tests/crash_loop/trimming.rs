@@ -68,6 +68,7 @@ async fn trim(world: &World, rng: &mut StdRng) -> Result<(), kera_rpc::RpcError>
         streamlet: Some(lane.streamlet),
         lane: Some(lane.lane),
         to: Some(v1::trim_stream_request::To::Ordinal(to)),
+        local: false,
     };
     let answer = world
         .client()

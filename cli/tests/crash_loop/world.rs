@@ -42,6 +42,10 @@ struct Inner {
     address: String,
     streams: OnceLock<HashMap<StreamId, u32>>,
     acknowledged: AtomicU64,
+    /// By streamlet.
+    reached: Mutex<HashMap<(u32, u32), u64>>,
+    /// With more records than that acknowledged, producers go slowly.
+    budget: AtomicU64,
     news: Notify,
     stopping: AtomicBool,
     next_consumer: AtomicU32,
@@ -85,6 +89,8 @@ impl World {
                 address: address.to_owned(),
                 streams: OnceLock::new(),
                 acknowledged: AtomicU64::new(0),
+                reached: Mutex::new(HashMap::new()),
+                budget: AtomicU64::new(u64::MAX),
                 news: Notify::new(),
                 stopping: AtomicBool::new(false),
                 next_consumer: AtomicU32::new(0),
@@ -141,6 +147,7 @@ impl World {
     pub async fn describe(&self, stream: u32) -> Result<Vec<v1::LaneDescription>, RpcError> {
         let request = v1::DescribeStreamRequest {
             name: Self::stream_name(stream).to_owned(),
+            local: false,
         };
         let described = self
             .client()
@@ -189,8 +196,11 @@ impl World {
         self.inner.acknowledged.load(Ordering::SeqCst)
     }
 
-    pub fn count_acknowledged(&self) {
+    pub fn count_acknowledged(&self, lane: Lane) {
         self.inner.acknowledged.fetch_add(1, Ordering::SeqCst);
+        let mut reached = self.inner.reached.lock().expect("no client panicked");
+        *reached.entry((lane.stream, lane.streamlet)).or_default() += 1;
+        drop(reached);
         self.inner.news.notify_waiters();
     }
 
@@ -208,8 +218,52 @@ impl World {
         let result = timeout(PATIENCE, waiting).await;
         assert!(
             result.is_ok(),
-            "nothing was acknowledged within {PATIENCE:?}"
+            "nothing beyond {before} records was acknowledged at {} within {PATIENCE:?}; {}",
+            self.address(),
+            self.complaints().err().unwrap_or_default()
         );
+    }
+
+    /// From so many acknowledged records on producers go slowly, so that a run on a fast machine fits
+    /// the disks that it was given.
+    pub fn set_budget(&self, records: u64) {
+        self.inner.budget.store(records, Ordering::SeqCst);
+    }
+
+    pub fn is_over_budget(&self) -> bool {
+        self.acknowledged() > self.inner.budget.load(Ordering::SeqCst)
+    }
+
+    /// How many records of each streamlet were acknowledged, by stream and streamlet.
+    pub fn reached(&self) -> HashMap<(u32, u32), u64> {
+        let reached = self.inner.reached.lock().expect("no client panicked");
+        reached.clone()
+    }
+
+    /// Waits until more records of every streamlet are acknowledged than before.
+    pub async fn acknowledged_everywhere(&self) {
+        let before = self.reached();
+        let all = [KEYED, PINNED]
+            .into_iter()
+            .flat_map(|stream| (0..STREAMLETS).map(move |streamlet| (stream, streamlet)));
+        let waiting = async {
+            loop {
+                let news = self.inner.news.notified();
+                let now = self.reached();
+                if all.clone().all(|at| now.get(&at) > before.get(&at)) {
+                    return;
+                }
+                news.await;
+            }
+        };
+        if timeout(PATIENCE, waiting).await.is_err() {
+            let now = self.reached();
+            let stuck: Vec<_> = all.filter(|at| now.get(at) <= before.get(at)).collect();
+            panic!(
+                "nothing more was acknowledged of (stream, streamlet) {stuck:?} within {PATIENCE:?}; {}",
+                self.complaints().err().unwrap_or_default()
+            );
+        }
     }
 
     /// Tells consumers to come to an end.

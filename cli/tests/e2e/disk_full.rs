@@ -69,8 +69,9 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
             broker.run(&[&["stream", "create", stream], &sizes[..]].concat());
         }
     });
-    let ballast = producer(&broker, "ballast", Duration::from_secs(3)).await;
-    let kept = producer(&broker, "s", Duration::from_secs(3)).await;
+    // One of these is to be refused, after as long as that.
+    let ballast = producer(&broker, "ballast", Duration::from_secs(8)).await;
+    let kept = producer(&broker, "s", Duration::from_secs(60)).await;
     let first = kept
         .append(&Record::of_value(b"before"))
         .expect("a record is taken");
@@ -105,7 +106,7 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
 
     // Space returns.
     tokio::task::block_in_place(|| broker.run(&["stream", "trim", "ballast", "--everything"]));
-    let again = producer(&broker, "s", Duration::from_secs(30)).await;
+    let again = producer(&broker, "s", Duration::from_secs(60)).await;
     let second = again
         .append(&Record::of_value(b", after"))
         .expect("a record is taken");

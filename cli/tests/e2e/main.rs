@@ -4,7 +4,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod backup;
 mod bad_bytes;
+mod cluster;
 mod disk_full;
 mod durability;
 mod groups;

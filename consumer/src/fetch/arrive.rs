@@ -20,6 +20,11 @@ use crate::error::ConsumeError;
 /// Pause before a lane that failed for a reason that may not pass is tried again.
 const HOPELESS_PAUSE: Duration = Duration::from_secs(1);
 
+/// Longest pause before a streamlet that changes its owner is tried again.
+const OWNER_PAUSE: Duration = Duration::from_millis(250);
+/// Attempts after which a stream that its owner does not know counts as gone.
+const UNKNOWN_STREAM_ATTEMPTS: u32 = 5;
+
 impl State {
     pub(super) fn reply(
         &mut self,
@@ -55,6 +60,9 @@ impl State {
             _ => match frame.message::<v1::ReadResponse>() {
                 Ok(response) if response.error == 0 => {
                     source.ask_once = false;
+                    if source.detour.is_some() {
+                        after.from_copies += frame.body.len() as u64;
+                    }
                     let next = response.next;
                     self.received(
                         key,
@@ -201,6 +209,11 @@ impl State {
         let Some(source) = self.sources.get_mut(&key) else {
             return;
         };
+        if source.detour.is_some() && error.code != ErrorCode::OutOfRange {
+            tracing::debug!(%error, "a copy is not to be had; another broker is asked");
+            self.refused(key, after);
+            return;
+        }
         source.phase = Phase::Idle;
         source.attempt += 1;
         let at = source.next.ordinal;
@@ -232,19 +245,25 @@ impl State {
                 _ => {}
             }
         }
-        if matches!(
-            error.code,
-            ErrorCode::NotOwner | ErrorCode::UnknownStreamlet | ErrorCode::UnknownLane
-        ) {
-            self.refresh = true;
-            source.owner = None;
-        }
-        if error.code.is_retryable() {
-            let pause = self
-                .retry
-                .pause(source.attempt)
-                .max(Duration::from_millis(1));
-            self.pause(key, pause, after);
+        let elsewhere = match error.code {
+            ErrorCode::NotOwner | ErrorCode::UnknownStreamlet | ErrorCode::UnknownLane => {
+                source.owner = None;
+                true
+            }
+            ErrorCode::NotEnoughCopies | ErrorCode::ShuttingDown | ErrorCode::UnknownStream => true,
+            _ => false,
+        };
+        self.refresh |= elsewhere;
+        // An owner may hear of a stream later than whoever named the owner.
+        let unheard =
+            error.code == ErrorCode::UnknownStream && source.attempt < UNKNOWN_STREAM_ATTEMPTS;
+        if error.code.is_retryable() || unheard {
+            let mut pause = self.retry.pause(source.attempt);
+            if elsewhere {
+                // A new owner serves as soon as it can, and readers wait meanwhile.
+                pause = pause.min(OWNER_PAUSE);
+            }
+            self.pause(key, pause.max(Duration::from_millis(1)), after);
             return;
         }
         let lane = source.spec.lane;

@@ -10,8 +10,15 @@ use kera_rpc::DataConnection;
 use tokio::time::Instant;
 
 use super::After;
+use super::driver::OWNERS_PAUSE;
 use super::source::Phase;
 use super::state::{Link, ROUND_BITS, State};
+
+/// How often connections are looked at.
+const LISTEN_EVERY: Duration = Duration::from_secs(2);
+/// A connection on which nothing comes for so long, although a broker that lives answers a ping every
+/// 5 s, belongs to one that may have been replaced.
+const SILENCE: Duration = Duration::from_secs(7);
 
 impl State {
     /// Asks for every idle source for which there is a connection and memory.
@@ -29,20 +36,32 @@ impl State {
     /// Asks for an idle source, or subscribes to it; without a connection it stays idle.
     pub(super) fn ask(&mut self, key: u64, after: &mut After) {
         let sources = self.sources.len();
-        let Some(source) = self.sources.get_mut(&key) else {
+        let Some(source) = self.sources.get(&key) else {
             return;
         };
         if source.phase != Phase::Idle || self.closed {
             return;
         }
+        let detour = self.detour(source);
+        let is_pushed = detour.is_none() && source.is_pushed() && !self.expects_copies(source);
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
+        source.detour = detour;
+        if source.copies.wanted {
+            // First it is asked who holds copies.
+            self.idle.push_back(key);
+            after.drive = true;
+            return;
+        }
         let link = source
-            .owner
-            .as_ref()
-            .and_then(|owner| self.links.get_mut(owner));
+            .broker()
+            .and_then(|broker| self.links.get_mut(broker));
         let Some(Link::Up {
             id,
             connection,
             subscriptions,
+            ..
         }) = link
         else {
             self.idle.push_back(key);
@@ -52,7 +71,7 @@ impl State {
         source.round = source.round.wrapping_add(1);
         source.link = *id;
         let token = key << ROUND_BITS | u64::from(source.round);
-        let sent = if source.is_pushed() {
+        let sent = if is_pushed {
             self.last_subscription = self.last_subscription.wrapping_add(1);
             let subscription = self.last_subscription;
             let request = source.subscribe_request(subscription, &self.settings, sources);
@@ -125,14 +144,21 @@ impl State {
             address.clone(),
             Link::Up {
                 id,
+                heard: (connection.received_frames(), Instant::now()),
                 connection,
                 subscriptions: HashMap::new(),
             },
         );
         self.ask_idle(after);
+        // From now on it is listened to.
+        after.drive = true;
     }
 
     pub(super) fn link_failed(&mut self, address: &Arc<str>, attempt: u32) {
+        // Copies there are not to be had.
+        for source in self.sources.values_mut() {
+            source.detour.take_if(|detour| detour == address);
+        }
         let pause = self.retry.pause(attempt).max(Duration::from_millis(5));
         self.links.insert(
             address.clone(),
@@ -143,15 +169,67 @@ impl State {
         );
     }
 
-    /// Notes who owns the streamlets, also for sources that nothing is under way for.
-    pub(super) fn set_owners(&mut self, owners: Vec<Arc<str>>) {
+    /// Notes who owns the streamlets. What is under way at a former owner is given up, and goes on at
+    /// the new one where the last answer or push ended.
+    pub(super) fn set_owners(&mut self, owners: Vec<Arc<str>>, after: &mut After) {
         self.owners = owners;
-        for source in self.sources.values_mut() {
-            if matches!(source.phase, Phase::Idle | Phase::Paused) {
+        let mut moved = Vec::new();
+        for (key, source) in &mut self.sources {
+            let owner = self.owners.get(source.spec.lane.streamlet.0 as usize);
+            if source.owner.as_ref() == owner {
+                continue;
+            }
+            match source.phase {
+                Phase::Idle | Phase::Paused => source.owner = owner.cloned(),
+                Phase::Asked | Phase::Subscribed => moved.push(*key),
+                Phase::Ended => {}
+            }
+        }
+        for key in moved {
+            self.unsubscribe(key, after);
+            if let Some(source) = self.sources.get_mut(&key) {
                 let streamlet = source.spec.lane.streamlet.0 as usize;
                 source.owner = self.owners.get(streamlet).cloned();
             }
+            self.back_to_idle(key, after);
         }
+    }
+
+    /// Looks at connections on which something is awaited: a broker that does not even answer pings may
+    /// have been replaced as owner. When to look again, if there are any.
+    fn listen(&mut self, now: Instant) -> Option<Instant> {
+        if let Some(at) = self.listen_at
+            && at > now
+        {
+            return Some(at);
+        }
+        let awaited: BTreeSet<u64> = self
+            .sources
+            .values()
+            .filter(|source| matches!(source.phase, Phase::Asked | Phase::Subscribed))
+            .map(|source| source.link)
+            .collect();
+        self.listen_at = None;
+        for link in self.links.values_mut() {
+            let Link::Up {
+                id,
+                connection,
+                heard,
+                ..
+            } = link
+            else {
+                continue;
+            };
+            let frames = connection.received_frames();
+            if frames != heard.0 || !awaited.contains(id) {
+                *heard = (frames, now);
+            } else if now.duration_since(heard.1) >= SILENCE {
+                *heard = (frames, now);
+                self.refresh = true;
+            }
+            self.listen_at = Some(now + LISTEN_EVERY);
+        }
+        self.listen_at
     }
 
     /// True if a source does not know its owner.
@@ -182,16 +260,22 @@ impl State {
         after.drive = false;
         let mut connect = Vec::new();
         let mut wake = self.paused.first().map(|(due, _)| *due);
+        if let Some(at) = self.listen(now) {
+            wake = Some(wake.map_or(at, |wake| wake.min(at)));
+        }
         let wanted: BTreeSet<Arc<str>> = self
             .idle
             .iter()
-            .filter_map(|key| self.sources.get(key)?.owner.clone())
+            .filter_map(|key| self.sources.get(key)?.broker().cloned())
             .collect();
         for address in wanted {
             match self.links.get(&address) {
                 Some(Link::Connecting | Link::Up { .. }) => {}
                 Some(Link::Down { until, .. }) if *until > now => {
-                    wake = Some(wake.map_or(*until, |wake| wake.min(*until)));
+                    // Meanwhile its streamlets may get another owner.
+                    self.refresh = true;
+                    let look = (now + OWNERS_PAUSE).min(*until);
+                    wake = Some(wake.map_or(look, |wake| wake.min(look)));
                 }
                 down => {
                     let attempt = match down {

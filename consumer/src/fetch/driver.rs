@@ -10,8 +10,8 @@ use super::{After, Fetcher, Sink};
 
 /// Ids of links, so that what a former connection says is not taken for the present one's.
 static LAST_LINK: AtomicU64 = AtomicU64::new(0);
-/// Pause after a failed look for owners.
-const OWNERS_PAUSE: Duration = Duration::from_millis(200);
+/// Shortest time between two looks for owners.
+pub(super) const OWNERS_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs until the fetcher is gone.
 pub(super) async fn run(fetcher: Weak<Fetcher>) {
@@ -19,16 +19,17 @@ pub(super) async fn run(fetcher: Weak<Fetcher>) {
         let Some(strong) = fetcher.upgrade() else {
             return;
         };
-        let owners_known = strong.find_owners().await;
         let mut after = After::default();
         let (connect, mut wake) = strong.state.lock().drive(&mut after);
+        if let Some(look) = strong.find_copies() {
+            wake = Some(wake.map_or(look, |wake| wake.min(look)));
+        }
+        if let Some(look) = strong.find_owners() {
+            wake = Some(wake.map_or(look, |wake| wake.min(look)));
+        }
         strong.finish(after);
         for (address, attempt) in connect {
             tokio::spawn(open(Arc::downgrade(&strong), address, attempt));
-        }
-        if !owners_known {
-            let again = Instant::now() + OWNERS_PAUSE;
-            wake = Some(wake.map_or(again, |wake| wake.min(again)));
         }
         let work = strong.work.notified();
         match wake {
@@ -41,31 +42,73 @@ pub(super) async fn run(fetcher: Weak<Fetcher>) {
 }
 
 impl Fetcher {
-    /// Looks up who owns the streamlets, if that is not known. False if that failed.
-    async fn find_owners(&self) -> bool {
-        let (refresh, lacks) = {
+    /// Has brokers asked who holds copies, for sources that would read there. When to call again, if it
+    /// is too early.
+    fn find_copies(self: &Arc<Self>) -> Option<Instant> {
+        let (looks, wake) = self.state.lock().looks(Instant::now());
+        for look in looks {
+            let (fetcher, client) = (Arc::downgrade(self), self.client.clone());
+            let stream = self.stream.clone();
+            tokio::spawn(async move {
+                let (key, answer) = look.ask(&client, stream).await;
+                if let Some(fetcher) = fetcher.upgrade() {
+                    let mut after = After::default();
+                    fetcher.state.lock().looked(key, answer, &mut after);
+                    fetcher.finish(after);
+                }
+            });
+        }
+        wake
+    }
+
+    /// Has owners of streamlets looked up, if they are not known or may have changed. When to call
+    /// again, if it is too early.
+    fn find_owners(self: &Arc<Self>) -> Option<Instant> {
+        let refresh = {
             let mut state = self.state.lock();
-            (std::mem::take(&mut state.refresh), state.lacks_owner())
-        };
-        if !refresh && !lacks {
-            return true;
-        }
-        let meta = match refresh {
-            true => self.client.refresh(&self.stream).await,
-            false => self.client.stream(&self.stream).await,
-        };
-        match meta {
-            Ok(meta) => {
-                let owners = meta.owners().iter().map(|owner| owner.as_str().into());
-                self.state.lock().set_owners(owners.collect());
-                true
+            if state.looking || !(state.refresh || state.lacks_owner()) {
+                return None;
             }
-            Err(error) => {
-                tracing::debug!(stream = self.stream, %error, "owners of the stream are not known");
-                self.state.lock().refresh = true;
-                false
+            if let Some(at) = state.look_not_before
+                && at > Instant::now()
+            {
+                return Some(at);
             }
-        }
+            state.looking = true;
+            std::mem::take(&mut state.refresh)
+        };
+        let (fetcher, client, stream) = (
+            Arc::downgrade(self),
+            self.client.clone(),
+            self.stream.clone(),
+        );
+        tokio::spawn(async move {
+            let meta = match refresh {
+                true => client.refresh(&stream).await,
+                false => client.stream(&stream).await,
+            };
+            let Some(fetcher) = fetcher.upgrade() else {
+                return;
+            };
+            let mut after = After::default();
+            let mut state = fetcher.state.lock();
+            state.looking = false;
+            match meta {
+                Ok(meta) => {
+                    let owners = meta.owners().iter().map(|owner| owner.as_str().into());
+                    state.set_owners(owners.collect(), &mut after);
+                }
+                Err(error) => {
+                    tracing::debug!(stream, %error, "owners of the stream are not known");
+                    state.refresh = true;
+                }
+            }
+            state.look_not_before = Some(Instant::now() + OWNERS_PAUSE);
+            drop(state);
+            fetcher.finish(after);
+            fetcher.work.notify_one();
+        });
+        None
     }
 }
 
@@ -99,7 +142,7 @@ async fn open(fetcher: Weak<Fetcher>, address: Arc<str>, attempt: u32) {
             tracing::debug!(broker = %address, %error, "consumer cannot connect");
             let mut state = strong.state.lock();
             state.link_failed(&address, attempt);
-            state.refresh = attempt > 0;
+            state.refresh = true;
             drop(state);
             strong.work.notify_one();
         }

@@ -6,6 +6,7 @@
 
 mod arrive;
 mod ask;
+mod copies;
 mod driver;
 mod source;
 mod state;
@@ -58,6 +59,8 @@ struct After {
     drive: bool,
     /// Records that were trimmed before they were read.
     skipped: u64,
+    /// Bytes that came from copies.
+    from_copies: u64,
 }
 
 /// Counts for metrics.
@@ -65,6 +68,8 @@ struct After {
 pub(crate) struct FetchCounts {
     pub(crate) connects: AtomicU64,
     pub(crate) skipped: AtomicU64,
+    /// Bytes that came from copies of closed groups, not from owners.
+    pub(crate) from_copies: AtomicU64,
 }
 
 pub(crate) struct Fetcher {
@@ -79,11 +84,11 @@ pub(crate) struct Fetcher {
 
 impl Fetcher {
     /// A fetcher of lanes of `stream`. Must be [closed](Self::close).
-    pub(crate) fn start(client: Client, stream: String, settings: FetchSettings) -> Arc<Self> {
+    pub(crate) fn start(client: Client, stream: String, settings: &FetchSettings) -> Arc<Self> {
         let fetcher = Arc::new(Self {
             client,
             stream,
-            state: Mutex::new(State::new(settings)),
+            state: Mutex::new(State::new(settings.clone())),
             ready: Notify::new(),
             work: Notify::new(),
             driver: Mutex::default(),
@@ -163,6 +168,10 @@ impl Fetcher {
         }
         for connection in after.flush {
             connection.flush();
+        }
+        if after.from_copies > 0 {
+            let count = &self.counts.from_copies;
+            count.fetch_add(after.from_copies, Ordering::Relaxed);
         }
         if after.skipped > 0 {
             self.counts

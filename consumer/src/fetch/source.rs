@@ -7,6 +7,7 @@ use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::{self, Cursor};
 use tokio::time::Instant;
 
+use super::copies::Copies;
 use super::{SourceSpec, stream_bytes};
 use crate::config::FetchSettings;
 
@@ -49,6 +50,9 @@ pub(super) struct Source {
     pub(super) ask_once: bool,
     pub(super) asked_at: Option<Instant>,
     pub(super) head: Ordinal,
+    /// The broker that is asked for a copy now, in place of the owner.
+    pub(super) detour: Option<Arc<str>>,
+    pub(super) copies: Copies,
 }
 
 impl Source {
@@ -65,12 +69,19 @@ impl Source {
             ask_once: false,
             asked_at: None,
             head: 0,
+            detour: None,
+            copies: Copies::new(false),
             spec,
         }
     }
 
     pub(super) fn is_pushed(&self) -> bool {
         self.spec.push && !self.ask_once
+    }
+
+    /// The broker that is asked now.
+    pub(super) fn broker(&self) -> Option<&Arc<str>> {
+        self.detour.as_ref().or(self.owner.as_ref())
     }
 
     /// Bytes of the window of one of `sources`, so that all together keep to the limit.
@@ -104,6 +115,7 @@ impl Source {
             min_bytes: 1,
             max_wait_ms: settings.poll_wait.as_millis() as u32,
             lane_generation: self.spec.lane_generation,
+            from_copy: self.detour.is_some(),
         }
     }
 

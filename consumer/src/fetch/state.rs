@@ -32,6 +32,8 @@ pub(super) enum Link {
         id: u64,
         connection: Arc<DataConnection>,
         subscriptions: HashMap<u32, u64>,
+        /// Frames received when last looked at, and since when there are no more.
+        heard: (u64, Instant),
     },
     Down {
         until: Instant,
@@ -50,16 +52,28 @@ pub(super) struct State {
     pub(super) links: HashMap<Arc<str>, Link>,
     pub(super) last_key: u64,
     pub(super) last_subscription: u32,
+    /// The reader's rack: closed groups are read from copies there.
+    pub(super) rack: Option<Arc<str>>,
+    /// Questions for copies under way.
+    pub(super) looks_under_way: usize,
     /// Owners of the streamlets, as last looked up.
     pub(super) owners: Vec<Arc<str>>,
     pub(super) closed: bool,
     /// Owners may have changed: look before asking again.
     pub(super) refresh: bool,
+    /// A look is under way.
+    pub(super) looking: bool,
+    /// When the next may begin.
+    pub(super) look_not_before: Option<Instant>,
+    /// When connections are next asked whether they still say anything.
+    pub(super) listen_at: Option<Instant>,
 }
 
 impl State {
     pub(super) fn new(settings: FetchSettings) -> Self {
         Self {
+            rack: settings.rack.clone(),
+            looks_under_way: 0,
             settings,
             retry: RetryPolicy::default(),
             sources: HashMap::new(),
@@ -73,6 +87,9 @@ impl State {
             owners: Vec::new(),
             closed: false,
             refresh: true,
+            looking: false,
+            look_not_before: None,
+            listen_at: None,
         }
     }
 
@@ -92,6 +109,7 @@ impl State {
         let key = self.last_key;
         let owner = self.owners.get(spec.lane.streamlet.0 as usize).cloned();
         let mut source = Source::new(spec, owner);
+        source.copies.wanted = self.rack.is_some() && source.spec.lane_generation.is_none();
         if source.next.ordinal >= source.spec.end {
             source.phase = Phase::Ended;
             self.sources.insert(key, source);
@@ -119,7 +137,23 @@ impl State {
             return;
         };
         source.round = source.round.wrapping_add(1);
-        if source.phase == Phase::Subscribed
+        self.unsubscribe(key, after);
+        let mut dropped = 0;
+        self.ready.retain(|ready| match ready {
+            Ready::Chunk(chunk) if chunk.source == key => {
+                dropped += chunk.body.len();
+                false
+            }
+            _ => true,
+        });
+        self.buffered -= dropped;
+        self.paused.retain(|(_, paused)| *paused != key);
+    }
+
+    /// Tells the owner that a source's subscription, if it has one, is over.
+    pub(super) fn unsubscribe(&mut self, key: u64, after: &mut After) {
+        if let Some(source) = self.sources.get(&key)
+            && source.phase == Phase::Subscribed
             && let Some(owner) = &source.owner
             && let Some(Link::Up {
                 connection,
@@ -137,25 +171,24 @@ impl State {
                 },
             ));
         }
-        let mut dropped = 0;
-        self.ready.retain(|ready| match ready {
-            Ready::Chunk(chunk) if chunk.source == key => {
-                dropped += chunk.body.len();
-                false
-            }
-            _ => true,
-        });
-        self.buffered -= dropped;
-        self.paused.retain(|(_, paused)| *paused != key);
     }
 
     pub(super) fn rewind(&mut self, key: u64, ordinal: Ordinal, after: &mut After) {
         self.stop(key, after);
+        let has_rack = self.rack.is_some();
         if let Some(source) = self.sources.get_mut(&key) {
             source.next = Cursor {
                 ordinal,
                 ..Cursor::default()
             };
+            // What arrived damaged is not read there again.
+            match source.detour.take() {
+                Some(_) => source.copies.forget(false),
+                None => {
+                    let wanted = has_rack && source.spec.lane_generation.is_none();
+                    source.copies.forget(wanted);
+                }
+            }
             source.attempt += 1;
             let pause = self.retry.bound(source.attempt);
             self.pause(key, pause, after);

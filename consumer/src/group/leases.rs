@@ -110,10 +110,10 @@ impl LeaseTable {
             .insert(info.lease, Held::new(info, start, committed));
     }
 
-    pub(crate) fn set_source(&mut self, lease: u64, source: u64) {
-        if let Some(held) = self.held.get_mut(&lease) {
-            held.source = Some(source);
-        }
+    /// Names the source that reads a lease. False if nothing is to be read of it any more.
+    pub(crate) fn set_source(&mut self, lease: u64, source: u64) -> bool {
+        let held = self.held.get_mut(&lease).filter(|held| !held.returning);
+        held.map(|held| held.source = Some(source)).is_some()
     }
 
     pub(crate) fn ids(&self) -> Vec<u64> {
@@ -358,6 +358,21 @@ mod tests {
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(20)), true));
         assert!(table.give_back(&[1]).0.is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_or_given_back_before_it_is_read_is_not_read() {
+        for lost in [true, false] {
+            let mut table = table(None);
+            let info = table.infos()[0];
+            table.insert(info, at(10), 10);
+            let (_, sources) = match lost {
+                true => table.lost(&[1]),
+                false => table.give_back(&[1]),
+            };
+            assert!(sources.is_empty(), "it has none yet");
+            assert!(!table.set_source(1, 8));
+        }
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Group {
         };
         let reply = self
             .client
-            .consumers_call(|mut stub| {
+            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, |mut stub| {
                 let request = request.clone();
                 async move { stub.join(request).await }
             })
@@ -228,7 +228,10 @@ impl Group {
         for (info, (committed, spec)) in infos.into_iter().zip(specs) {
             self.leases.lock().insert(info, spec.from, committed);
             let source = self.fetcher.add(spec);
-            self.leases.lock().set_source(info.lease, source);
+            // A heartbeat may have been told meanwhile that it is lost.
+            if !self.leases.lock().set_source(info.lease, source) {
+                self.fetcher.remove(source);
+            }
         }
     }
 
@@ -429,7 +432,7 @@ impl Group {
             member: self.session().member,
         };
         self.client
-            .consumers_call(|mut stub| {
+            .group_call(&self.settings.group, tasks::COMMIT_WITHIN, |mut stub| {
                 let request = request.clone();
                 async move { stub.leave(request).await }
             })

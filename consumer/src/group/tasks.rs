@@ -9,6 +9,12 @@ use super::session::Group;
 
 /// How long a request for leases waits at the coordinator.
 const ACQUIRE_WAIT: Duration = Duration::from_secs(10);
+/// How long a coordinator is given to answer before it is looked up anew: what it holds in memory,
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// a request that may wait,
+const ACQUIRE_WITHIN: Duration = Duration::from_secs(15);
+/// and what has to become durable first.
+pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 /// Commits in one request.
 const COMMITS_PER_REQUEST: usize = 512;
 
@@ -22,7 +28,7 @@ pub(super) async fn heartbeats(group: Arc<Group>) {
         }
         let answer = group
             .client
-            .consumers_call(|mut stub| {
+            .group_call(&group.settings.group, ANSWER_WITHIN, |mut stub| {
                 // A lease is listed until its release is answered: otherwise it would count as
                 // forgotten. Each attempt lists what is held by then.
                 let request = v1::HeartbeatRequest {
@@ -71,7 +77,7 @@ pub(super) async fn acquires(group: Arc<Group>) {
         };
         let answer = group
             .client
-            .consumers_call(|mut stub| {
+            .group_call(&group.settings.group, ACQUIRE_WITHIN, |mut stub| {
                 let request = request.clone();
                 async move { stub.acquire(request).await }
             })
@@ -127,7 +133,7 @@ pub(super) async fn commits(group: Arc<Group>) {
             };
             let answer = group
                 .client
-                .consumers_call(|mut stub| {
+                .group_call(&group.settings.group, COMMIT_WITHIN, |mut stub| {
                     let request = request.clone();
                     async move { stub.commit(request).await }
                 })

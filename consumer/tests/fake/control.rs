@@ -13,16 +13,29 @@ use tonic::{Request, Response, Status};
 
 use super::{Fake, STREAM_ID};
 
-pub struct Control(pub Arc<Fake>);
+#[derive(Clone)]
+pub struct Control(pub Arc<Fake>, pub usize);
 
 fn refuse(code: ErrorCode) -> Status {
     status_of(&WireError::new(code, "planted"))
 }
 
 impl Control {
-    /// Fails as planned, or checks that the member is known.
+    /// As a call finds the broker.
+    async fn reach(&self) -> Result<(), Status> {
+        self.0.while_it_runs(self.1).await;
+        match self.0.is_dead(self.1) {
+            true => Err(Status::unavailable("it is dead")),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails as planned, or checks that the group is coordinated here and the member is known.
     fn enter(&self, member: Option<&str>) -> Result<(), Status> {
         let mut state = self.0.state.lock();
+        if state.coordinator != self.1 {
+            return Err(refuse(ErrorCode::NotCoordinator));
+        }
         if state.failures > 0 {
             state.failures -= 1;
             self.0.changed.notify_waiters();
@@ -66,7 +79,10 @@ impl Streams for Control {
         &self,
         _: Request<v1::GetStreamRequest>,
     ) -> Result<Response<v1::StreamInfo>, Status> {
-        let state = self.0.state.lock();
+        self.reach().await?;
+        self.0.until(|state| state.owners_told != Some(0)).await;
+        let mut state = self.0.state.lock();
+        state.owners_told = state.owners_told.map(|left| left - 1);
         let streamlets = 1 + state.lanes.keys().map(|lane| lane.0).max().unwrap();
         let lanes = 1 + state.lanes.keys().map(|lane| lane.1).max().unwrap();
         Ok(Response::new(v1::StreamInfo {
@@ -80,7 +96,7 @@ impl Streams for Control {
             streamlets: (0..streamlets)
                 .map(|streamlet| v1::StreamletInfo {
                     streamlet,
-                    owner: self.0.data_address.clone(),
+                    owner: self.0.members[state.owner].data_address.clone(),
                     epoch: 1,
                 })
                 .collect(),
@@ -92,6 +108,7 @@ impl Streams for Control {
         &self,
         request: Request<v1::FindOrdinalsRequest>,
     ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
+        self.reach().await?;
         let at = request.into_inner().at.unwrap();
         let state = self.0.state.lock();
         let lanes = state
@@ -116,10 +133,21 @@ impl Streams for Control {
         Ok(Response::new(v1::FindOrdinalsResponse { lanes }))
     }
 
+    async fn find_copies(
+        &self,
+        request: Request<v1::FindCopiesRequest>,
+    ) -> Result<Response<v1::FindCopiesResponse>, Status> {
+        self.reach().await?;
+        let found = self.0.find(&request.into_inner());
+        self.0.change(|state| state.copies_told += 1);
+        Ok(Response::new(found))
+    }
+
     not_needed! {
         create_stream(CreateStreamRequest) -> StreamInfo;
         list_streams(ListStreamsRequest) -> ListStreamsResponse;
         describe_stream(DescribeStreamRequest) -> DescribeStreamResponse;
+        recover_stream(RecoverStreamRequest) -> RecoverStreamResponse;
         alter_stream(AlterStreamRequest) -> StreamInfo;
         delete_stream(DeleteStreamRequest) -> DeleteStreamResponse;
         trim_stream(TrimStreamRequest) -> TrimStreamResponse;
@@ -134,6 +162,7 @@ impl Consumers for Control {
         &self,
         request: Request<v1::JoinRequest>,
     ) -> Result<Response<v1::JoinResponse>, Status> {
+        self.reach().await?;
         self.enter(None)?;
         let request = request.into_inner();
         let mut state = self.0.state.lock();
@@ -156,6 +185,7 @@ impl Consumers for Control {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        self.reach().await?;
         let request = request.into_inner();
         self.enter(Some(&request.member))?;
         let state = self.0.state.lock();
@@ -180,6 +210,7 @@ impl Consumers for Control {
             let changed = self.0.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
+            self.reach().await?;
             self.enter(Some(&request.member))?;
             let leases: Vec<v1::Lease> = {
                 let mut state = self.0.state.lock();
@@ -201,6 +232,7 @@ impl Consumers for Control {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitResponse>, Status> {
+        self.reach().await?;
         let request = request.into_inner();
         self.enter(Some(&request.member))?;
         let mut state = self.0.state.lock();
@@ -224,10 +256,24 @@ impl Consumers for Control {
         Ok(Response::new(v1::CommitResponse { stale }))
     }
 
+    async fn find_coordinator(
+        &self,
+        _: Request<v1::FindCoordinatorRequest>,
+    ) -> Result<Response<v1::FindCoordinatorResponse>, Status> {
+        self.reach().await?;
+        let mut state = self.0.state.lock();
+        state.lookups += 1;
+        Ok(Response::new(v1::FindCoordinatorResponse {
+            broker_id: state.coordinator as u32,
+            address: self.0.members[state.coordinator].control_address.clone(),
+        }))
+    }
+
     async fn leave(
         &self,
         request: Request<v1::LeaveRequest>,
     ) -> Result<Response<v1::LeaveResponse>, Status> {
+        self.reach().await?;
         self.enter(None)?;
         let request = request.into_inner();
         self.0.change(|state| {

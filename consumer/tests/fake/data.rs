@@ -17,11 +17,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use super::{Fake, STREAM_ID};
+use super::{Asked, Condition, Fake, STREAM_ID};
 
 const MAX_FRAME: usize = 16 << 20;
 
-pub async fn accept(fake: Arc<Fake>, listener: TcpListener) {
+pub async fn accept(
+    fake: Arc<Fake>,
+    member: usize,
+    listener: TcpListener,
+    calls: mpsc::Sender<TcpStream>,
+) {
     loop {
         let (socket, _) = listener.accept().await.unwrap();
         if fake.refuse.load(Ordering::SeqCst) {
@@ -29,13 +34,34 @@ pub async fn accept(fake: Arc<Fake>, listener: TcpListener) {
         }
         let mut killed = fake.killed.subscribe();
         killed.borrow_and_update();
-        let serving = serve(fake.clone(), socket);
+        let (serving, calls) = (fake.clone(), calls.clone());
+        let serving = async move {
+            if speaks_grpc(&socket).await {
+                let _ = calls.send(socket).await;
+            } else {
+                serve(serving, member, socket).await;
+            }
+        };
+        let mut condition = fake.members[member].condition.subscribe();
         tokio::spawn(async move {
             tokio::select! {
                 () = serving => {}
                 _ = killed.changed() => {}
+                _ = condition.wait_for(|condition| *condition == Condition::Dead) => {}
             }
         });
+    }
+}
+
+/// Tells by its first bytes what a connection is.
+async fn speaks_grpc(socket: &TcpStream) -> bool {
+    let mut first = [0; 4];
+    loop {
+        match socket.peek(&mut first).await {
+            Ok(4) => return first == *b"PRI ",
+            Ok(0) | Err(_) => return false,
+            Ok(_) => tokio::task::yield_now().await,
+        }
     }
 }
 
@@ -53,7 +79,8 @@ async fn send<M: Message>(out: &Out, kind: FrameKind, correlation: u32, header: 
     let _ = out.send(bytes.freeze()).await;
 }
 
-async fn serve(fake: Arc<Fake>, mut socket: TcpStream) {
+async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
+    fake.while_it_runs(member).await;
     let mut hello = [0; HELLO_BYTES];
     if socket.read_exact(&mut hello).await.is_err() {
         return;
@@ -66,8 +93,10 @@ async fn serve(fake: Arc<Fake>, mut socket: TcpStream) {
     let (mut reading, mut writing) = socket.into_split();
     let (out, mut queue) = mpsc::channel::<Bytes>(64);
     let mut tasks = JoinSet::new();
+    let speaking = fake.clone();
     tasks.spawn(async move {
         while let Some(bytes) = queue.recv().await {
+            speaking.while_it_runs(member).await;
             if writing.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -85,12 +114,15 @@ async fn serve(fake: Arc<Fake>, mut socket: TcpStream) {
                 }
                 FrameKind::Read => {
                     fake.reads.fetch_add(1, Ordering::SeqCst);
-                    let request = frame.message().unwrap();
-                    tasks.spawn(read(fake.clone(), out.clone(), frame.correlation, request));
+                    let request: v1::ReadRequest = frame.message().unwrap();
+                    fake.note(member, request.cursor, request.from_copy);
+                    let (fake, out) = (fake.clone(), out.clone());
+                    tasks.spawn(read(fake, member, out, frame.correlation, request));
                 }
                 FrameKind::Subscribe => {
                     fake.subscribes.fetch_add(1, Ordering::SeqCst);
                     let request: v1::SubscribeRequest = frame.message().unwrap();
+                    fake.note(member, request.cursor, false);
                     let subscription = Arc::new(Subscription {
                         credit: AtomicI64::new(request.credit_bytes as i64),
                         changed: Notify::new(),
@@ -106,7 +138,13 @@ async fn serve(fake: Arc<Fake>, mut socket: TcpStream) {
                         b"",
                     )
                     .await;
-                    tasks.spawn(push(fake.clone(), out.clone(), request, subscription));
+                    tasks.spawn(push(
+                        fake.clone(),
+                        member,
+                        out.clone(),
+                        request,
+                        subscription,
+                    ));
                 }
                 FrameKind::Credit => {
                     let credit: v1::CreditRequest = frame.message().unwrap();
@@ -134,8 +172,20 @@ async fn serve(fake: Arc<Fake>, mut socket: TcpStream) {
 type Looked = Result<(Vec<u8>, Cursor, u64, bool), (ErrorCode, u64)>;
 
 impl Fake {
+    fn note(&self, member: usize, cursor: Option<Cursor>, from_copy: bool) {
+        let ordinal = cursor.unwrap().ordinal;
+        self.state.lock().asked.push(Asked {
+            member,
+            ordinal,
+            from_copy,
+        });
+    }
+
+    #[allow(clippy::too_many_arguments)]
     fn look(
         &self,
+        member: usize,
+        from_copy: bool,
         stream: &[u8],
         lane: (u32, u32),
         from: u64,
@@ -145,6 +195,13 @@ impl Fake {
     ) -> Looked {
         assert_eq!(stream, STREAM_ID);
         let mut state = self.state.lock();
+        let copy_end = match from_copy {
+            true => state
+                .copy_end(member, lane, from)
+                .map_err(|code| (code, 0))?,
+            false if state.owner != member => return Err((ErrorCode::NotOwner, 0)),
+            false => u64::MAX,
+        };
         let corrupt = state.corrupt.clone();
         let log = state
             .lanes
@@ -157,6 +214,7 @@ impl Fake {
         if let Some(boundary) = generation.and_then(|generation| log.boundaries.get(&generation)) {
             end = end.min(*boundary);
         }
+        let here = end.min(copy_end);
         let mut body = Vec::new();
         let mut next = from;
         let mut damaged = Vec::new();
@@ -164,7 +222,7 @@ impl Fake {
             if *after <= from {
                 continue;
             }
-            if *base >= end || (!body.is_empty() && body.len() + bytes.len() > max_bytes) {
+            if *base >= here || (!body.is_empty() && body.len() + bytes.len() > max_bytes) {
                 break;
             }
             let at = body.len();
@@ -180,7 +238,7 @@ impl Fake {
         for base in damaged {
             state.corrupt.remove(&base);
         }
-        let next = next.min(end);
+        let next = next.min(here);
         let cursor = Cursor {
             ordinal: next,
             group: 1,
@@ -191,7 +249,13 @@ impl Fake {
     }
 }
 
-async fn read(fake: Arc<Fake>, out: Out, correlation: u32, request: v1::ReadRequest) {
+async fn read(
+    fake: Arc<Fake>,
+    member: usize,
+    out: Out,
+    correlation: u32,
+    request: v1::ReadRequest,
+) {
     let wait = Duration::from_millis(u64::from(request.max_wait_ms));
     let deadline = tokio::time::Instant::now() + wait;
     let reply = loop {
@@ -200,6 +264,8 @@ async fn read(fake: Arc<Fake>, out: Out, correlation: u32, request: v1::ReadRequ
         changed.as_mut().enable();
         let cursor = request.cursor.unwrap();
         let looked = fake.look(
+            member,
+            request.from_copy,
             &request.stream,
             (request.streamlet, request.lane),
             cursor.ordinal,
@@ -243,6 +309,7 @@ async fn read(fake: Arc<Fake>, out: Out, correlation: u32, request: v1::ReadRequ
 
 async fn push(
     fake: Arc<Fake>,
+    member: usize,
     out: Out,
     request: v1::SubscribeRequest,
     subscription: Arc<Subscription>,
@@ -257,6 +324,8 @@ async fn push(
             continue;
         }
         let looked = fake.look(
+            member,
+            false,
             &request.stream,
             (request.streamlet, request.lane),
             next.ordinal,

@@ -1,8 +1,10 @@
-//! A broker for tests: lanes in memory, served over data frames, and a coordinator that does what
-//! the test says.
+//! Brokers for tests: lanes in memory, served over data frames, and a coordinator that does what
+//! the test says. Most tests need one; several share lanes and coordinator, as if every copy were
+//! everywhere, and one of them owns each.
 #![allow(dead_code)]
 
 mod control;
+mod copies;
 mod data;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,9 +18,12 @@ use kera_protocol::ids::Epoch;
 use kera_protocol::v1::{self, Cursor};
 use kera_rpc::v1::consumers_server::ConsumersServer;
 use kera_rpc::v1::streams_server::StreamsServer;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
 use tonic::transport::server::TcpIncoming;
+
+pub use copies::Asked;
+use copies::Group;
 
 pub const STREAM_ID: [u8; 16] = [9; 16];
 
@@ -65,13 +70,44 @@ pub struct State {
     /// Most bytes that were pushed without credit.
     pub overdraft: i64,
     pub pushed_bytes: usize,
+    /// The broker that owns all streamlets, and the one that coordinates groups; the others refuse.
+    pub owner: usize,
+    pub coordinator: usize,
+    /// Times that a group's coordinator was looked up.
+    pub lookups: usize,
+    /// Closed groups of which copies are known, in order, and the rack of each broker; empty: none.
+    pub groups: Vec<Group>,
+    pub racks: Vec<&'static str>,
+    /// Times that it was asked, and told, who holds copies.
+    pub copies_told: usize,
+    /// Answers about the stream, which name the owners, that are left; who asks then waits.
+    pub owners_told: Option<usize>,
+    /// Reads and subscriptions, in the order they came.
+    pub asked: Vec<Asked>,
+}
+
+/// One of the brokers.
+struct Member {
+    control_address: String,
+    data_address: String,
+    condition: watch::Sender<Condition>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Lives,
+    /// Connections break, and no new one comes about.
+    Dead,
+    /// Connections stay, and nothing comes over them.
+    Stopped,
 }
 
 pub struct Fake {
     pub state: parking_lot::Mutex<State>,
     pub changed: Notify,
+    /// All of them.
     pub bootstrap: String,
-    data_address: String,
+    members: Vec<Member>,
     /// Counts up to end all data connections.
     killed: watch::Sender<u64>,
     pub refuse: AtomicBool,
@@ -81,8 +117,24 @@ pub struct Fake {
 
 impl Fake {
     pub async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
-        let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_several(1, streamlets, lanes).await
+    }
+
+    /// Starts so many brokers; number 0 owns all streamlets and coordinates all groups.
+    pub async fn start_several(count: usize, streamlets: u32, lanes: u32) -> Arc<Self> {
+        let mut listeners = Vec::new();
+        let mut members = Vec::new();
+        for _ in 0..count {
+            let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            members.push(Member {
+                control_address: control.local_addr().unwrap().to_string(),
+                data_address: data.local_addr().unwrap().to_string(),
+                condition: watch::Sender::new(Condition::Lives),
+            });
+            listeners.push((control, data));
+        }
+        let addresses: Vec<_> = members.iter().map(|m| m.control_address.as_str()).collect();
         let mut state = State::default();
         for streamlet in 0..streamlets {
             for lane in 0..lanes {
@@ -92,21 +144,54 @@ impl Fake {
         let fake = Arc::new(Self {
             state: parking_lot::Mutex::new(state),
             changed: Notify::new(),
-            bootstrap: control.local_addr().unwrap().to_string(),
-            data_address: data.local_addr().unwrap().to_string(),
+            bootstrap: addresses.join(","),
+            members,
             killed: watch::Sender::new(0),
             refuse: AtomicBool::new(false),
             reads: AtomicUsize::new(0),
             subscribes: AtomicUsize::new(0),
         });
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(StreamsServer::new(control::Control(fake.clone())))
-                .add_service(ConsumersServer::new(control::Control(fake.clone())))
-                .serve_with_incoming(TcpIncoming::from(control)),
-        );
-        tokio::spawn(data::accept(fake.clone(), data));
+        for (member, (control, data)) in listeners.into_iter().enumerate() {
+            let service = control::Control(fake.clone(), member);
+            let server = tonic::transport::Server::builder()
+                .add_service(StreamsServer::new(service.clone()))
+                .add_service(ConsumersServer::new(service));
+            let incoming = TcpIncoming::from(control);
+            tokio::spawn(server.clone().serve_with_incoming(incoming));
+            // A broker's one address takes both; clients that heard of it as an owner's make calls there.
+            let (calls, taken) = mpsc::channel(16);
+            let taken = futures::stream::unfold(taken, |mut taken| async {
+                let socket: TcpStream = taken.recv().await?;
+                Some((Ok::<_, std::io::Error>(socket), taken))
+            });
+            tokio::spawn(server.serve_with_incoming(taken));
+            tokio::spawn(data::accept(fake.clone(), member, data, calls));
+        }
         fake
+    }
+
+    /// Kills a broker: its connections break.
+    pub fn kill(&self, member: usize) {
+        self.members[member].condition.send_replace(Condition::Dead);
+        self.changed.notify_waiters();
+    }
+
+    /// Stops a broker as SIGSTOP does: its connections stay, and it says nothing.
+    pub fn stop(&self, member: usize) {
+        let condition = &self.members[member].condition;
+        condition.send_replace(Condition::Stopped);
+    }
+
+    /// Does nothing while a broker is stopped.
+    async fn while_it_runs(&self, member: usize) {
+        let mut condition = self.members[member].condition.subscribe();
+        let _ = condition
+            .wait_for(|condition| *condition != Condition::Stopped)
+            .await;
+    }
+
+    fn is_dead(&self, member: usize) -> bool {
+        *self.members[member].condition.borrow() == Condition::Dead
     }
 
     /// Appends one batch of these values.

@@ -14,7 +14,7 @@ use super::group::{Group, offset_parts};
 use super::live::LiveGroup;
 use super::request::GroupState;
 use super::subscription;
-use crate::admin::{not_empty, ordinal_at};
+use crate::admin::{check_lanes, not_empty, ordinal_at};
 use crate::coordinator::{Coordinator, Step};
 use crate::view::{LaneView, StreamShape};
 
@@ -148,6 +148,10 @@ impl Coordinator {
                     self.limits.classic.offsets
                 ),
             ));
+        }
+        for (shape, partitions) in &chosen {
+            let lanes = partitions.iter().map(|&partition| shape.lane_of(partition));
+            check_lanes(shape, at, lanes, view)?;
         }
         for (shape, partitions) in &chosen {
             let records = partitions.iter().map(|&partition| OffsetRecord {

@@ -26,6 +26,8 @@ pub struct FakeStream {
     pub shape: StreamShape,
     pub lanes: BTreeMap<(u32, u32), FakeLane>,
     pub deleted: bool,
+    /// Its lanes are served by others, and may have grown since this was heard of them.
+    pub elsewhere: bool,
 }
 
 impl FakeStream {
@@ -40,6 +42,7 @@ impl FakeStream {
             },
             lanes: BTreeMap::new(),
             deleted: false,
+            elsewhere: false,
         };
         stream.grow(lanes);
         stream
@@ -99,6 +102,10 @@ impl LaneView for FakeStream {
             log_start: lane.log_start,
             head: lane.head,
         })
+    }
+
+    fn highest_readable(&self, lane: LaneKey) -> Option<Ordinal> {
+        self.find(lane).filter(|_| !self.elsewhere).map(|l| l.head)
     }
 
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal> {

@@ -43,10 +43,16 @@ impl fmt::Display for Anomaly {
                     "duplicated: record {record} is at {first} and at {second}"
                 )
             }
-            Self::DeliveredTwice { reader, place, at } => {
+            Self::DeliveredTwice {
+                reader,
+                place,
+                at,
+                scope,
+            } => {
                 write!(
                     f,
-                    "duplicated: {place} was delivered again to {reader} at time {at}"
+                    "duplicated: {place} was delivered again to {reader} at time {at}{}",
+                    scope.words()
                 )
             }
             Self::Reordered {
@@ -55,6 +61,7 @@ impl fmt::Display for Anomaly {
                 earlier,
                 later,
                 reader,
+                scope,
             } => {
                 write!(
                     f,
@@ -65,20 +72,39 @@ impl fmt::Display for Anomaly {
                     earlier.1,
                 )?;
                 match (how, reader) {
-                    (OrderBreach::Key, Some(reader)) => write!(f, " for one key, at {reader}"),
-                    (_, Some(reader)) => write!(f, " at {reader}"),
-                    _ => Ok(()),
+                    (OrderBreach::Key, Some(reader)) => write!(f, " for one key, at {reader}")?,
+                    (_, Some(reader)) => write!(f, " at {reader}")?,
+                    _ => {}
                 }
+                f.write_str(scope.words())
             }
             Self::Unseen {
                 reader,
                 lane,
                 from,
                 to,
+                scope,
             } => {
                 write!(
                     f,
-                    "unseen: {reader} never got ordinals {from}..{to} of lane {lane}, which it came past"
+                    "unseen: {reader} never got ordinals {from}..{to} of lane {lane}, which it {}",
+                    match scope {
+                        Some(scope) => format!("came past{}", scope.words()),
+                        None => "says it has seen".to_owned(),
+                    }
+                )
+            }
+            Self::Skipped {
+                lease,
+                lane,
+                from,
+                to,
+                scope,
+            } => {
+                write!(
+                    f,
+                    "skipped: ordinals {from}..{to} of lane {lane} did not come under lease {lease}, which went on above them{}",
+                    scope.words()
                 )
             }
             Self::Phantom {

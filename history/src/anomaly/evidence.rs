@@ -50,6 +50,8 @@ impl Anomaly {
             Event::BrokerStarted | Event::BrokerKilled | Event::BrokerStopped => true,
             Event::LanesGrown { stream, .. } => subject.lane.is_some_and(|l| l.stream == *stream),
             Event::HeadObserved { .. }
+            | Event::Batched { .. }
+            | Event::Polled { .. }
             | Event::GroupDefined { .. }
             | Event::AcquiredNothing { .. }
             | Event::Named { .. }
@@ -131,6 +133,19 @@ impl Anomaly {
             },
             Self::LeasedTwice { first, second, .. } => Subject {
                 leases: [Some(*first), Some(*second)],
+                ..none
+            },
+            Self::Skipped {
+                lease,
+                lane,
+                from,
+                to,
+                ..
+            } => Subject {
+                leases: [Some(*lease), None],
+                lane: Some(*lane),
+                from: *from,
+                to: *to,
                 ..none
             },
             Self::OutsideLease { lease, place: p } => Subject {

@@ -1,7 +1,10 @@
 //! What can be wrong with a history.
 
+mod class;
 mod display;
 mod evidence;
+
+pub use class::{Class, Scope};
 
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +79,8 @@ pub enum Anomaly {
         place: Place,
         /// Time of the second delivery.
         at: u64,
+        /// Whether the call that brought it had brought the one before, too.
+        scope: Scope,
     },
     /// Records are out of order.
     Reordered {
@@ -89,6 +94,8 @@ pub enum Anomaly {
         later: (Option<Record>, u64),
         /// Whose order it is; none for that of the lane.
         reader: Option<Reader>,
+        /// Whether both were sent, or delivered, with one call.
+        scope: Scope,
     },
     /// A reader came past ordinals that were never delivered to it.
     Unseen {
@@ -100,6 +107,22 @@ pub enum Anomaly {
         from: u64,
         /// The end, exclusive.
         to: u64,
+        /// Whether the records around them came with one call; none if it claimed to have seen them.
+        scope: Option<Scope>,
+    },
+    /// A member came past ordinals of its lease that it did not get under it, although the group got
+    /// them at another time.
+    Skipped {
+        /// The lease.
+        lease: LeaseRef,
+        /// The lane.
+        lane: Lane,
+        /// The first ordinal.
+        from: u64,
+        /// The end, exclusive.
+        to: u64,
+        /// Whether the records around them came with one call.
+        scope: Scope,
     },
     /// A record that should not exist.
     Phantom {
@@ -228,6 +251,8 @@ pub enum AnomalyKind {
     Reordered,
     /// See [`Anomaly::Unseen`].
     Unseen,
+    /// See [`Anomaly::Skipped`].
+    Skipped,
     /// See [`Anomaly::Phantom`].
     Phantom,
     /// See [`Anomaly::Misplaced`].
@@ -254,11 +279,12 @@ pub enum AnomalyKind {
 
 impl AnomalyKind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Lost,
         Self::Duplicated,
         Self::Reordered,
         Self::Unseen,
+        Self::Skipped,
         Self::Phantom,
         Self::Misplaced,
         Self::AboveHead,
@@ -279,6 +305,7 @@ impl AnomalyKind {
             Self::Duplicated => "duplicated",
             Self::Reordered => "out of order",
             Self::Unseen => "unseen",
+            Self::Skipped => "skipped under their lease",
             Self::Phantom => "never sent",
             Self::Misplaced => "misplaced",
             Self::AboveHead => "above the durable head",
@@ -302,6 +329,7 @@ impl Anomaly {
             Self::StoredTwice { .. } | Self::DeliveredTwice { .. } => AnomalyKind::Duplicated,
             Self::Reordered { .. } => AnomalyKind::Reordered,
             Self::Unseen { .. } => AnomalyKind::Unseen,
+            Self::Skipped { .. } => AnomalyKind::Skipped,
             Self::Phantom { .. } => AnomalyKind::Phantom,
             Self::Misplaced { .. } => AnomalyKind::Misplaced,
             Self::AboveHead { .. } => AnomalyKind::AboveHead,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Checker;
+use super::state::Skip;
 use crate::anomaly::{Anomaly, HeadBreach, OrderBreach};
 use crate::event::{Reader, Record};
 use crate::ranges::RangeSet;
@@ -18,6 +19,7 @@ impl Checker {
         self.resolve_contests();
         let lost = self.find_lost();
         self.find_unseen(&lost);
+        self.find_skipped();
         self.find_late();
         self.find_reordered();
         self.find_later_lost();
@@ -173,6 +175,10 @@ impl Checker {
     }
 
     fn find_unseen(&mut self, lost: &BTreeMap<u32, RangeSet>) {
+        let mut skips: HashMap<usize, Vec<Skip>> = HashMap::new();
+        for skip in &self.skips {
+            skips.entry(skip.reader).or_default().push(*skip);
+        }
         for index in 0..self.readers.len() {
             let reader = &mut self.readers[index];
             let lane = &self.lanes[reader.lane as usize];
@@ -184,11 +190,39 @@ impl Checker {
                 missing.subtract(lost);
             }
             for (from, to) in missing.iter() {
+                let skips = skips.get(&index).into_iter().flatten();
+                let mut around = skips.filter(|skip| skip.from < to && skip.to > from);
                 self.report.add(Anomaly::Unseen {
                     reader: reader.reader,
                     lane: lane.lane,
                     from,
                     to,
+                    scope: around.next().map(|skip| skip.scope),
+                });
+            }
+        }
+    }
+
+    /// What a lease went past although its group got it at another time; the rest is unseen.
+    fn find_skipped(&mut self) {
+        for skip in &self.skips {
+            let Some(lease) = skip.lease else { continue };
+            let reader = &self.readers[skip.reader];
+            let lane = &self.lanes[reader.lane as usize];
+            let mut missing = RangeSet::default();
+            for (from, to) in reader.delivered.overlaps(skip.from, skip.to) {
+                missing.insert(from, to);
+            }
+            missing.subtract(&lane.gaps);
+            missing.subtract(&reader.outside);
+            missing.remove(0, lane.log_start);
+            for (from, to) in missing.iter() {
+                self.report.add(Anomaly::Skipped {
+                    lease,
+                    lane: lane.lane,
+                    from,
+                    to,
+                    scope: skip.scope,
                 });
             }
         }
@@ -222,6 +256,7 @@ impl Checker {
                         earlier: (Some(before), at),
                         later: (Some(record), ordinal),
                         reader: None,
+                        scope: self.calls.of_sends(before, record),
                     });
                 }
             }

@@ -39,6 +39,7 @@ impl Checker {
             committed_at: at,
             superseded: None,
             stale: None,
+            call: None,
         };
         let reader = &mut self.readers[index];
         // If a younger lease has committed, this one's response was slow: no telling what was

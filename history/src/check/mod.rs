@@ -17,7 +17,8 @@ use crate::expectations::Expectations;
 use crate::history::{History, HistoryError};
 use crate::records::{MAX_LANES, Records};
 use crate::report::{ENTRIES_EACH, EXPLAINED, Report};
-use state::{Contest, Group, LaneState, LateDelivery, Lease, ReaderLane};
+use reads::Delivery;
+use state::{Calls, Contest, Group, LaneState, LateDelivery, Lease, ReaderLane, Skip};
 
 /// Reads a history and reports everything in it that a broker which keeps the promises of
 /// `expectations` could not have caused. Reads it a second time, for evidence, if there is any.
@@ -73,6 +74,8 @@ pub struct Checker {
     // The last of a producer's records of one key that an ordered group got: sequence, ordinal.
     keys: HashMap<(u32, u32, u64), (u64, u64)>,
     late: Vec<LateDelivery>,
+    skips: Vec<Skip>,
+    calls: Calls,
     // How many records each producer had sent when the broker was last ready; none since a kill.
     sent_before_start: Option<HashMap<u32, u64>>,
     report: Report,
@@ -95,6 +98,8 @@ impl Checker {
             contests: HashMap::new(),
             keys: HashMap::new(),
             late: Vec::new(),
+            skips: Vec::new(),
+            calls: Calls::default(),
             sent_before_start: None,
             report: Report::default(),
         }
@@ -128,6 +133,10 @@ impl Checker {
                 lane,
                 key: _,
             } => self.send(record, stream, streamlet, lane)?,
+            Event::Batched { producer } => {
+                self.calls.batched(producer, self.records.next(producer));
+            }
+            Event::Polled { consumer } => self.calls.polled(consumer),
             Event::Ack {
                 record,
                 lane,
@@ -151,7 +160,13 @@ impl Checker {
                 self.seen(at, lane, ordinal, record, head);
                 match lease {
                     Some(lease) => {
-                        self.delivered_under_lease(at, lease, lane, ordinal, record, key)?
+                        let delivery = Delivery {
+                            at,
+                            consumer,
+                            lane,
+                            ordinal,
+                        };
+                        self.delivered_under_lease(delivery, lease, record, key)?;
                     }
                     None => self.delivered(at, consumer, lane, ordinal),
                 }

@@ -1,12 +1,21 @@
 //! What readers got.
 
 use super::Checker;
-use super::state::LateDelivery;
-use crate::anomaly::{Anomaly, HeadBreach, OrderBreach, PhantomReason};
+use super::state::{LateDelivery, Skip};
+use crate::anomaly::{Anomaly, HeadBreach, OrderBreach, PhantomReason, Scope};
 use crate::event::{LeaseRef, Reader, Record};
 use crate::expectations::{Order, Redelivery};
 use crate::records::{FAILED, READ, SENT};
 use crate::slots::{Holds, Slot};
+
+/// A record's coming to a consumer.
+#[derive(Clone, Copy)]
+pub(super) struct Delivery {
+    pub(super) at: u64,
+    pub(super) consumer: u32,
+    pub(super) lane: u32,
+    pub(super) ordinal: u64,
+}
 
 impl Checker {
     /// A reader saw the ordinal: what that says of the lane and of the record.
@@ -101,27 +110,35 @@ impl Checker {
             return;
         }
         let first = reader.delivered.insert_one(ordinal);
-        if ordinal >= reader.top {
-            reader.passed.insert(reader.top, ordinal);
+        let call = self.calls.poll(consumer);
+        let scope = Scope::of(std::mem::replace(&mut reader.call, call), call);
+        let top = reader.top;
+        if ordinal >= top {
+            reader.passed.insert(top, ordinal);
             reader.top = ordinal.saturating_add(1);
+            self.skip(index, None, top, ordinal, scope);
         } else if first {
-            let top = reader.top;
-            self.late(index, top, ordinal);
+            self.late(index, top, ordinal, scope);
         } else {
-            self.delivered_again(at, index, ordinal);
+            self.delivered_again(at, index, ordinal, scope);
         }
     }
 
     /// A member of a group got the ordinal under a lease.
     pub(super) fn delivered_under_lease(
         &mut self,
-        at: u64,
+        delivery: Delivery,
         lease_ref: LeaseRef,
-        lane: u32,
-        ordinal: u64,
         record: Option<Record>,
         key: Option<u64>,
     ) -> Result<(), String> {
+        let Delivery {
+            at,
+            consumer,
+            lane,
+            ordinal,
+        } = delivery;
+        let call = self.calls.poll(consumer);
         let lease = self
             .leases
             .get_mut(&lease_ref)
@@ -131,6 +148,7 @@ impl Checker {
         let reader = &mut self.readers[index];
         let first = reader.delivered.insert_one(ordinal);
         if !(lease.start..lease.end).contains(&ordinal) {
+            reader.outside.insert_one(ordinal);
             let place = self.place(lane, ordinal);
             self.add(Anomaly::OutsideLease {
                 lease: lease_ref,
@@ -138,24 +156,27 @@ impl Checker {
             });
             return Ok(());
         }
-        if ordinal < lease.next {
-            // Within a lease ordinals only ever rise.
-            let next = lease.next;
+        let scope = Scope::of(std::mem::replace(&mut lease.call, call), call);
+        let next = lease.next;
+        if ordinal < next {
+            // Within a lease ordinals only ever rise. It is told as that, not as a skip besides.
+            self.came_after_all(lease_ref, ordinal);
             if first {
-                self.late(index, next, ordinal);
+                self.late(index, next, ordinal, scope);
             } else {
-                self.delivered_again(at, index, ordinal);
+                self.delivered_again(at, index, ordinal, scope);
             }
             return Ok(());
         }
-        reader.passed.insert(lease.next, ordinal);
+        reader.passed.insert(next, ordinal);
         lease.next = ordinal.saturating_add(1);
         let stale = lease
             .stale
             .is_some_and(|(from, to)| (from..to).contains(&ordinal));
+        self.skip(index, Some(lease_ref), next, ordinal, scope);
         if !first {
             if stale || self.expect.redelivery == Redelivery::Never {
-                self.delivered_again(at, index, ordinal);
+                self.delivered_again(at, index, ordinal, Scope::External);
             } else {
                 self.report.counts.redeliveries += 1;
             }
@@ -169,7 +190,7 @@ impl Checker {
             let reader = &mut self.readers[index];
             if ordinal < reader.top {
                 let top = reader.top;
-                self.late(index, top, ordinal);
+                self.late(index, top, ordinal, Scope::External);
                 return Ok(());
             }
             reader.top = ordinal.saturating_add(1);
@@ -214,17 +235,49 @@ impl Checker {
                 earlier: (Some(earlier), at_ordinal),
                 later: (Some(record), ordinal),
                 reader: Some(self.readers[index].reader),
+                scope: Scope::External,
             });
+        }
+    }
+
+    /// Notes what a reader came past. Whether there was anything is told at the end.
+    fn skip(&mut self, reader: usize, lease: Option<LeaseRef>, from: u64, to: u64, scope: Scope) {
+        if from < to {
+            self.skips.push(Skip {
+                reader,
+                lease,
+                from,
+                to,
+                scope,
+            });
+        }
+    }
+
+    /// What was noted as a skip came under the same lease, later.
+    fn came_after_all(&mut self, lease: LeaseRef, ordinal: u64) {
+        let within =
+            |skip: &&mut Skip| skip.lease == Some(lease) && (skip.from..skip.to).contains(&ordinal);
+        let Some(skip) = self.skips.iter_mut().rev().find(within) else {
+            return;
+        };
+        let after = Skip {
+            from: ordinal.saturating_add(1),
+            ..*skip
+        };
+        skip.to = ordinal;
+        if after.from < after.to {
+            self.skips.push(after);
         }
     }
 
     /// Notes a first delivery below another one. Whether it counts is told at the end: a member
     /// that had lost its lease may hold records that were trimmed before the next one read on.
-    fn late(&mut self, reader: usize, top: u64, ordinal: u64) {
+    fn late(&mut self, reader: usize, top: u64, ordinal: u64, scope: Scope) {
         self.late.push(LateDelivery {
             reader,
             after: top.saturating_sub(1),
             ordinal,
+            scope,
         });
     }
 
@@ -245,15 +298,21 @@ impl Checker {
                 earlier: (held(late.after), late.after),
                 later: (held(late.ordinal), late.ordinal),
                 reader: Some(reader.reader),
+                scope: late.scope,
             });
         }
     }
 
-    fn delivered_again(&mut self, at: u64, index: usize, ordinal: u64) {
+    fn delivered_again(&mut self, at: u64, index: usize, ordinal: u64, scope: Scope) {
         let reader = &self.readers[index];
         let place = self.place(reader.lane, ordinal);
         let reader = reader.reader;
-        self.add(Anomaly::DeliveredTwice { reader, place, at });
+        self.add(Anomaly::DeliveredTwice {
+            reader,
+            place,
+            at,
+            scope,
+        });
     }
 
     pub(super) fn head_observed(&mut self, lane: u32, head: u64, asked: u64) {

@@ -1,9 +1,9 @@
 //! What the checker remembers of lanes, readers, groups and leases.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use crate::anomaly::HeadBreach;
-use crate::event::{Lane, Reader, Record};
+use crate::anomaly::{HeadBreach, Scope};
+use crate::event::{Lane, LeaseRef, Reader, Record};
 use crate::expectations::Order;
 use crate::ranges::RangeSet;
 use crate::slots::Slots;
@@ -79,6 +79,10 @@ pub(super) struct ReaderLane {
     pub(super) covered: RangeSet,
     /// Leases not known to have ended, disjoint.
     pub(super) live: Vec<u64>,
+    /// The call that brought what a consumer without a group got last.
+    pub(super) call: Option<u64>,
+    /// What came under a lease of something else.
+    pub(super) outside: RangeSet,
 }
 
 impl ReaderLane {
@@ -96,6 +100,8 @@ impl ReaderLane {
             committed_by: 0,
             covered: RangeSet::default(),
             live: Vec::new(),
+            call: None,
+            outside: RangeSet::default(),
         }
     }
 }
@@ -145,6 +151,49 @@ pub(super) struct Lease {
     pub(super) superseded: Option<(u64, u64, u64)>,
     /// Ordinals that the group had committed before this lease was granted.
     pub(super) stale: Option<(u64, u64)>,
+    /// The call that brought what was delivered under it last.
+    pub(super) call: Option<u64>,
+}
+
+/// Which calls records were sent and delivered with, as far as it was recorded.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// Each producer's first record of each call, ascending.
+    sends: HashMap<u32, Vec<u64>>,
+    /// How many calls have returned to each consumer.
+    polls: HashMap<u32, u64>,
+}
+
+impl Calls {
+    /// A producer's next call begins with that record.
+    pub(super) fn batched(&mut self, producer: u32, next: u64) {
+        let starts = self.sends.entry(producer).or_default();
+        if starts.last() != Some(&next) {
+            starts.push(next);
+        }
+    }
+
+    /// A call returned to a consumer.
+    pub(super) fn polled(&mut self, consumer: u32) {
+        *self.polls.entry(consumer).or_default() += 1;
+    }
+
+    /// The call that a record was sent with.
+    fn send(&self, record: Record) -> Option<usize> {
+        let starts = self.sends.get(&record.producer)?;
+        let at = starts.partition_point(|start| *start <= record.seq);
+        (at > 0).then_some(at)
+    }
+
+    /// Whether a producer sent both with one call.
+    pub(super) fn of_sends(&self, one: Record, other: Record) -> Scope {
+        Scope::of(self.send(one), self.send(other))
+    }
+
+    /// The call that what a consumer is getting came with.
+    pub(super) fn poll(&self, consumer: u32) -> Option<u64> {
+        self.polls.get(&consumer).copied()
+    }
 }
 
 /// Two records were named for one ordinal.
@@ -162,4 +211,16 @@ pub(super) struct LateDelivery {
     pub(super) reader: usize,
     pub(super) after: u64,
     pub(super) ordinal: u64,
+    pub(super) scope: Scope,
+}
+
+/// Ordinals that a reader came past from one delivery to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skip {
+    pub(super) reader: usize,
+    pub(super) lease: Option<LeaseRef>,
+    pub(super) from: u64,
+    /// Exclusive.
+    pub(super) to: u64,
+    pub(super) scope: Scope,
 }

@@ -210,6 +210,9 @@ impl Model {
             return;
         };
         let log = &self.lanes[held.lane];
+        self.inboxes[member.client].push_back(Event::Polled {
+            consumer: member.client as u32,
+        });
         for (ordinal, record, key) in log.read(held.next, held.end.unwrap_or(u64::MAX), count) {
             held.pending += 1;
             self.inboxes[member.client].push_back(Event::Read {

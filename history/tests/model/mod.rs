@@ -224,7 +224,9 @@ impl Model {
     fn read_lane_alone(&mut self, index: usize, count: usize) {
         let lane = &self.lanes[index];
         let (head, lane_id) = (lane.head, lane.lane);
-        for (ordinal, record, _) in lane.read(self.loner[index], u64::MAX, count) {
+        let found = lane.read(self.loner[index], u64::MAX, count);
+        self.log(Event::Polled { consumer: LONER });
+        for (ordinal, record, _) in found {
             self.loner[index] = ordinal + 1;
             self.log(Event::Read {
                 consumer: LONER,

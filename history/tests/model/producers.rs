@@ -62,6 +62,8 @@ impl Model {
         let first_key = self.rng.below(12);
         let lane = self.lane_of_key(first_key);
         let mut records = Vec::new();
+        let producer = self.producers[index].id;
+        self.log(Event::Batched { producer });
         for n in 0..=self.rng.below(4) {
             // Any key of that lane.
             let span = u64::from(STREAMLETS * self.lanes_per_streamlet);

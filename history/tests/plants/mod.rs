@@ -1,11 +1,12 @@
 //! Anomalies planted in clean histories: each makes one thing wrong and leaves the rest as it was.
 
+mod calls;
 mod leases;
 mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kera_history::{AnomalyKind, Entry, Event, Lane, Reader, Record};
+use kera_history::{AnomalyKind, Class, Entry, Event, Lane, Reader, Record};
 
 use crate::model::{LONER, Rng};
 
@@ -19,115 +20,55 @@ pub struct Plot {
 /// Something wrong to do to a history; false if it offers no opportunity.
 pub type Plant = fn(&mut Plot) -> bool;
 
-/// Every plant, with its name and what it must be caught as.
-pub const PLANTS: &[(&str, AnomalyKind, Plant)] = &[
-    ("lost", AnomalyKind::Lost, records::lost),
-    (
-        "stored_twice",
-        AnomalyKind::Duplicated,
-        records::stored_twice,
-    ),
-    (
-        "delivered_twice",
-        AnomalyKind::Duplicated,
-        records::delivered_twice,
-    ),
-    (
-        "delivered_after_commit",
-        AnomalyKind::Duplicated,
-        leases::delivered_after_commit,
-    ),
-    (
-        "stored_out_of_order",
-        AnomalyKind::Reordered,
-        records::stored_out_of_order,
-    ),
-    (
-        "delivered_out_of_order",
-        AnomalyKind::Reordered,
-        records::delivered_out_of_order,
-    ),
-    ("unseen", AnomalyKind::Unseen, records::unseen),
-    ("altered", AnomalyKind::Phantom, records::altered),
-    ("never_sent", AnomalyKind::Phantom, records::never_sent),
-    (
-        "acknowledged_unsent",
-        AnomalyKind::Phantom,
-        records::acknowledged_unsent,
-    ),
-    (
-        "stored_although_failed",
-        AnomalyKind::Phantom,
-        records::stored_although_failed,
-    ),
-    ("misplaced", AnomalyKind::Misplaced, records::misplaced),
-    (
-        "read_above_head",
-        AnomalyKind::AboveHead,
-        records::read_above_head,
-    ),
-    ("head_fell", AnomalyKind::AboveHead, records::head_fell),
-    ("later_lost", AnomalyKind::AboveHead, records::later_lost),
-    (
-        "read_below_start",
-        AnomalyKind::BelowStart,
-        records::read_below_start,
-    ),
-    (
-        "ordinal_reused",
-        AnomalyKind::OrdinalReused,
-        records::ordinal_reused,
-    ),
-    (
-        "acknowledged_elsewhere",
-        AnomalyKind::InconsistentOrdinal,
-        records::acknowledged_elsewhere,
-    ),
-    (
-        "acknowledged_twice",
-        AnomalyKind::AckedTwiceDifferently,
-        records::acknowledged_twice,
-    ),
-    (
-        "acknowledged_and_failed",
-        AnomalyKind::AckedTwiceDifferently,
-        records::acknowledged_and_failed,
-    ),
-    (
-        "leased_twice",
-        AnomalyKind::LeasedTwice,
-        leases::leased_twice,
-    ),
-    (
-        "one_lease_for_two",
-        AnomalyKind::LeasedTwice,
-        leases::one_lease_for_two,
-    ),
-    (
-        "outside_lease",
-        AnomalyKind::OutsideLease,
-        leases::outside_lease,
-    ),
-    (
-        "never_leased",
-        AnomalyKind::NeverLeased,
-        leases::never_leased,
-    ),
-    (
-        "commit_lowered",
-        AnomalyKind::CommitRegressed,
-        leases::commit_lowered,
-    ),
-    (
-        "committed_leased_again",
-        AnomalyKind::CommitRegressed,
-        leases::committed_leased_again,
-    ),
-    (
-        "commit_forgotten",
-        AnomalyKind::CommitRegressed,
-        leases::commit_forgotten,
-    ),
+/// A plant, and what it must be caught as.
+#[derive(Clone, Copy, Debug)]
+pub struct Bug {
+    pub name: &'static str,
+    pub kind: AnomalyKind,
+    /// None if it depends on what it finds, or if Jepsen has no name for it.
+    pub class: Option<Class>,
+    pub plant: Plant,
+}
+
+/// Every plant.
+#[rustfmt::skip]
+pub const PLANTS: &[Bug] = &[
+    Bug { name: "lost", kind: AnomalyKind::Lost, class: Some(Class::LostWrite), plant: records::lost },
+    Bug { name: "never_read", kind: AnomalyKind::Lost, class: Some(Class::Unseen), plant: records::never_read },
+    Bug { name: "stored_twice", kind: AnomalyKind::Duplicated, class: Some(Class::Duplicate), plant: records::stored_twice },
+    Bug { name: "delivered_twice", kind: AnomalyKind::Duplicated, class: None, plant: records::delivered_twice },
+    Bug { name: "delivered_after_commit", kind: AnomalyKind::Duplicated, class: Some(Class::NonmonotonicPoll), plant: leases::delivered_after_commit },
+    Bug { name: "stored_out_of_order", kind: AnomalyKind::Reordered, class: None, plant: records::stored_out_of_order },
+    Bug { name: "sent_out_of_order_in_one_call", kind: AnomalyKind::Reordered, class: Some(Class::IntNonmonotonicSend), plant: calls::sent_out_of_order_in_one_call },
+    Bug { name: "sent_out_of_order_between_calls", kind: AnomalyKind::Reordered, class: Some(Class::NonmonotonicSend), plant: calls::sent_out_of_order_between_calls },
+    Bug { name: "delivered_out_of_order", kind: AnomalyKind::Reordered, class: None, plant: records::delivered_out_of_order },
+    Bug { name: "went_back_in_one_call", kind: AnomalyKind::Reordered, class: Some(Class::IntNonmonotonicPoll), plant: calls::went_back_in_one_call },
+    Bug { name: "went_back_between_calls", kind: AnomalyKind::Reordered, class: Some(Class::NonmonotonicPoll), plant: calls::went_back_between_calls },
+    Bug { name: "unseen", kind: AnomalyKind::Unseen, class: None, plant: records::unseen },
+    Bug { name: "claimed_unseen", kind: AnomalyKind::Unseen, class: Some(Class::Unseen), plant: calls::claimed_unseen },
+    Bug { name: "skipped_in_one_call", kind: AnomalyKind::Unseen, class: Some(Class::IntPollSkip), plant: calls::skipped_in_one_call },
+    Bug { name: "skipped_between_calls", kind: AnomalyKind::Unseen, class: Some(Class::PollSkip), plant: calls::skipped_between_calls },
+    Bug { name: "skipped_under_lease", kind: AnomalyKind::Skipped, class: None, plant: calls::skipped_under_lease },
+    Bug { name: "altered", kind: AnomalyKind::Phantom, class: None, plant: records::altered },
+    Bug { name: "never_sent", kind: AnomalyKind::Phantom, class: None, plant: records::never_sent },
+    Bug { name: "acknowledged_unsent", kind: AnomalyKind::Phantom, class: None, plant: records::acknowledged_unsent },
+    Bug { name: "stored_although_failed", kind: AnomalyKind::Phantom, class: None, plant: records::stored_although_failed },
+    Bug { name: "misplaced", kind: AnomalyKind::Misplaced, class: None, plant: records::misplaced },
+    Bug { name: "read_above_head", kind: AnomalyKind::AboveHead, class: None, plant: records::read_above_head },
+    Bug { name: "head_fell", kind: AnomalyKind::AboveHead, class: None, plant: records::head_fell },
+    Bug { name: "later_lost", kind: AnomalyKind::AboveHead, class: None, plant: records::later_lost },
+    Bug { name: "read_below_start", kind: AnomalyKind::BelowStart, class: None, plant: records::read_below_start },
+    Bug { name: "ordinal_reused", kind: AnomalyKind::OrdinalReused, class: Some(Class::InconsistentOffsets), plant: records::ordinal_reused },
+    Bug { name: "acknowledged_elsewhere", kind: AnomalyKind::InconsistentOrdinal, class: Some(Class::InconsistentOffsets), plant: records::acknowledged_elsewhere },
+    Bug { name: "acknowledged_twice", kind: AnomalyKind::AckedTwiceDifferently, class: Some(Class::InconsistentOffsets), plant: records::acknowledged_twice },
+    Bug { name: "acknowledged_and_failed", kind: AnomalyKind::AckedTwiceDifferently, class: None, plant: records::acknowledged_and_failed },
+    Bug { name: "leased_twice", kind: AnomalyKind::LeasedTwice, class: None, plant: leases::leased_twice },
+    Bug { name: "one_lease_for_two", kind: AnomalyKind::LeasedTwice, class: None, plant: leases::one_lease_for_two },
+    Bug { name: "outside_lease", kind: AnomalyKind::OutsideLease, class: None, plant: leases::outside_lease },
+    Bug { name: "never_leased", kind: AnomalyKind::NeverLeased, class: None, plant: leases::never_leased },
+    Bug { name: "commit_lowered", kind: AnomalyKind::CommitRegressed, class: None, plant: leases::commit_lowered },
+    Bug { name: "committed_leased_again", kind: AnomalyKind::CommitRegressed, class: None, plant: leases::committed_leased_again },
+    Bug { name: "commit_forgotten", kind: AnomalyKind::CommitRegressed, class: None, plant: leases::commit_forgotten },
 ];
 
 /// A delivery, as the plants look at it.
@@ -188,6 +129,32 @@ impl Plot {
             .enumerate()
             .filter_map(delivery)
             .collect()
+    }
+
+    /// The deliveries to the consumer without a group, by lane, in the order in which they came, of
+    /// what was not trimmed; each with the call that brought it.
+    fn alone(&self) -> BTreeMap<Lane, Vec<(Delivery, usize)>> {
+        let calls = self.calls(|event| match event {
+            Event::Polled { consumer } => *consumer == LONER,
+            _ => false,
+        });
+        let mut alone: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for d in self.kept_deliveries() {
+            if d.reader == Reader::Consumer(LONER) {
+                alone.entry(d.lane).or_default().push((d, calls[d.index]));
+            }
+        }
+        alone
+    }
+
+    /// For each entry, how many before it begin a call.
+    fn calls(&self, begins: impl Fn(&Event) -> bool) -> Vec<usize> {
+        let mut count = 0;
+        let number = |entry: &Entry| {
+            count += usize::from(begins(&entry.event));
+            count
+        };
+        self.entries.iter().map(number).collect()
     }
 
     /// Who read what, by place.

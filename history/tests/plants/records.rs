@@ -20,6 +20,31 @@ pub fn lost(plot: &mut Plot) -> bool {
     true
 }
 
+/// A record is acknowledged last of all, and nobody reads that far.
+pub fn never_read(plot: &mut Plot) -> bool {
+    let heads: Vec<_> = plot.heads().into_iter().collect();
+    let Some(&(lane, ordinal)) = plot.rng.pick(&heads) else {
+        return false;
+    };
+    let record = Record {
+        producer: 72,
+        seq: 0,
+    };
+    plot.append(Event::Send {
+        record,
+        stream: STREAM,
+        streamlet: None,
+        lane: None,
+        key: None,
+    });
+    plot.append(Event::Ack {
+        record,
+        lane,
+        ordinal,
+    });
+    true
+}
+
 /// Somebody who begins to read after a trim gets a record that was trimmed.
 pub fn read_below_start(plot: &mut Plot) -> bool {
     let starts = plot.log_starts();
@@ -79,6 +104,16 @@ pub fn delivered_twice(plot: &mut Plot) -> bool {
 
 /// Two neighbours of one producer, sent before either was heard of, have changed places.
 pub fn stored_out_of_order(plot: &mut Plot) -> bool {
+    let pairs = exchangeable(plot);
+    let Some(&(one, other)) = plot.rng.pick(&pairs) else {
+        return false;
+    };
+    exchange(plot, one, other);
+    true
+}
+
+/// Neighbours of one producer, sent before either was heard of.
+pub fn exchangeable(plot: &Plot) -> Vec<(Record, Record)> {
     let deliveries = plot.deliveries();
     let held: BTreeMap<_, _> = deliveries
         .iter()
@@ -101,17 +136,18 @@ pub fn stored_out_of_order(plot: &mut Plot) -> bool {
             _ => {}
         }
     }
-    let pairs: Vec<(Record, Record)> = held
-        .iter()
+    held.iter()
         .filter_map(|((lane, ordinal), &first)| {
             let &second = held.get(&(*lane, ordinal + 1))?;
             let apart = sent.get(&second)? < heard.get(&first)?;
             (first.producer == second.producer && apart).then_some((first, second))
         })
-        .collect();
-    let Some(&(one, other)) = plot.rng.pick(&pairs) else {
-        return false;
-    };
+        .collect()
+}
+
+/// Two records change places.
+pub fn exchange(plot: &mut Plot, one: Record, other: Record) {
+    let deliveries = plot.deliveries();
     let swap = |record: &mut Record| {
         if *record == one {
             *record = other;
@@ -150,7 +186,6 @@ pub fn stored_out_of_order(plot: &mut Plot) -> bool {
             _ => {}
         }
     }
-    true
 }
 
 /// The consumer without a group gets two neighbours in the wrong order.

@@ -182,7 +182,7 @@ impl Broker {
 }
 
 /// The `kera` binary, undisturbed by the environment.
-fn kera_command() -> Command {
+pub fn kera_command() -> Command {
     let mut command = Command::new(kera_binary());
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"KERA_") {

@@ -21,7 +21,11 @@ pub fn is_here(test: &str) -> bool {
 /// Runs it; it must succeed. What it wrote.
 pub fn kcat(broker: &Broker, words: &[&str], input: &[u8]) -> String {
     let mut command = Command::new("kcat");
-    command.args(["-b", broker.bootstrap()]).args(words);
+    // By itself it gives a broker up that it has heard nothing of in 5 seconds.
+    let patience = PATIENCE.as_secs().to_string();
+    command
+        .args(["-b", broker.bootstrap(), "-m", &patience])
+        .args(words);
     command::run(command, input, PATIENCE)
 }
 

@@ -16,6 +16,8 @@ pub mod kcat;
 pub mod kind;
 pub mod librdkafka;
 pub mod machine;
+#[path = "../../../cli/tests/common/reasons.rs"]
+pub mod reasons;
 pub mod records;
 pub mod session;
 pub mod tools;
@@ -23,7 +25,7 @@ pub mod tools;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-pub use broker::{Broker, Setup};
+pub use broker::{Broker, Setup, home, kera_command};
 pub use kind::{Can, Kind};
 pub use records::{NewRecord, Place, Read, murmur2_partition};
 pub use session::Session;

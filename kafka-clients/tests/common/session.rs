@@ -144,10 +144,15 @@ impl Session {
     }
 
     pub fn with(kind: Kind, client: Box<dyn Client + Send>, broker: &Broker) -> Self {
+        Self::at(kind, client, broker.bootstrap())
+    }
+
+    /// A client that begins at these addresses.
+    pub fn at(kind: Kind, client: Box<dyn Client + Send>, bootstrap: &str) -> Self {
         Self {
             kind,
             client,
-            bootstrap: broker.bootstrap().to_owned(),
+            bootstrap: bootstrap.to_owned(),
         }
     }
 

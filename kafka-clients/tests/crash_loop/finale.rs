@@ -7,6 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::common::librdkafka::passes;
 use crate::common::{PATIENCE, pause};
 use crate::world::{GROUP, PARTITIONS, READERS, TOPIC, World, hashed, lane};
 
@@ -23,6 +24,22 @@ fn observer(world: &World, group: &str) -> BaseConsumer {
         .expect("a consumer can be made")
 }
 
+/// The first offset of a partition and the next. What is known of its leader may be old: the client does
+/// not look it up again by itself for this, so it is told to.
+fn watermarks(observer: &BaseConsumer, partition: i32) -> Result<(i64, i64), String> {
+    let begin = Instant::now();
+    loop {
+        match observer.fetch_watermarks(TOPIC, partition, CALL) {
+            Ok(found) => return Ok(found),
+            Err(error) if begin.elapsed() > PATIENCE => return Err(format!("watermarks: {error}")),
+            Err(_) => {
+                let _looked_up = observer.fetch_metadata(Some(TOPIC), CALL);
+                pause();
+            }
+        }
+    }
+}
+
 /// Waits until the group has committed everything; records what the broker says then.
 pub fn drain(world: &World) -> Result<(), String> {
     let observer = observer(world, GROUP);
@@ -33,16 +50,19 @@ pub fn drain(world: &World) -> Result<(), String> {
         for partition in 0..PARTITIONS {
             list.add_partition(TOPIC, partition);
         }
-        let committed = observer
-            .committed_offsets(list, CALL)
-            .map_err(|error| format!("committed offsets: {error}"))?;
+        let committed = match observer.committed_offsets(list, CALL) {
+            Ok(committed) => committed,
+            // The coordinator has just changed: the client looks for it again, but says so first.
+            Err(_) if begin.elapsed() < PATIENCE => {
+                pause();
+                continue;
+            }
+            Err(error) => return Err(format!("committed offsets: {error}")),
+        };
         let mut behind = 0;
         let mut drained = Vec::new();
         for each in committed.elements() {
-            let head = observer
-                .fetch_watermarks(TOPIC, each.partition(), CALL)
-                .map_err(|error| format!("watermarks: {error}"))?
-                .1;
+            let head = watermarks(&observer, each.partition())?.1;
             let Offset::Offset(offset) = each.offset() else {
                 behind += i64::from(head > 0);
                 continue;
@@ -79,9 +99,7 @@ pub fn read_everything(world: &World) {
     let consumer = observer(world, "everything");
     for partition in 0..PARTITIONS {
         let asked = world.recorder().now();
-        let (low, head) = consumer
-            .fetch_watermarks(TOPIC, partition, CALL)
-            .expect("watermarks");
+        let (low, head) = watermarks(&consumer, partition).expect("they are told");
         assert_eq!(low, 0, "nothing was deleted");
         world.recorder().record(Event::HeadObserved {
             lane: lane(partition),
@@ -98,6 +116,8 @@ pub fn read_everything(world: &World) {
             assert!(begin.elapsed() < PATIENCE, "{next} of {head} were read");
             let message = match consumer.poll(CALL) {
                 Some(Ok(message)) => message,
+                // A connection that breaks now is no loss: what follows is read over the next.
+                Some(Err(error)) if passes(&error) => continue,
                 Some(Err(error)) => {
                     world.complain(format!("partition {partition} cannot be read: {error}"));
                     return;

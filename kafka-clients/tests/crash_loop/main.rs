@@ -140,7 +140,8 @@ fn acknowledged_records_survive_kills_at_any_moment() {
     if let Err(reason) = verdict {
         let kept = home.keep();
         panic!(
-            "{reason}\nseed {seed}, the history is in {}\n{report}",
+            "{reason}: {}\nseed {seed}, the history is in {}",
+            report.headline(),
             kept.display()
         );
     }

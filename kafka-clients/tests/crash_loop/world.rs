@@ -23,6 +23,8 @@ pub struct World {
 struct Inner {
     recorder: Recorder,
     bootstrap: String,
+    /// What clients are told beyond what all are.
+    settings: Vec<(&'static str, &'static str)>,
     acknowledged: AtomicU64,
     next_consumer: AtomicU32,
     next_lease: AtomicU64,
@@ -31,6 +33,16 @@ struct Inner {
 
 impl World {
     pub fn new(path: &Path, title: &str, bootstrap: &str) -> Self {
+        Self::with(path, title, bootstrap, Vec::new())
+    }
+
+    /// As [`new`](Self::new), for clients with more settings of librdkafka.
+    pub fn with(
+        path: &Path,
+        title: &str,
+        bootstrap: &str,
+        settings: Vec<(&'static str, &'static str)>,
+    ) -> Self {
         let recorder = Recorder::to_file(path, title).expect("a history can be written");
         for (thing, name) in [(NamedThing::Stream, TOPIC), (NamedThing::Group, GROUP)] {
             let name = name.to_owned();
@@ -45,6 +57,7 @@ impl World {
             inner: Arc::new(Inner {
                 recorder,
                 bootstrap: bootstrap.to_owned(),
+                settings,
                 acknowledged: AtomicU64::new(0),
                 next_consumer: AtomicU32::new(0),
                 next_lease: AtomicU64::new(0),
@@ -66,6 +79,9 @@ impl World {
             .set("reconnect.backoff.max.ms", "200")
             .set("retry.backoff.ms", "20")
             .set("log_level", "2");
+        for (name, value) in &self.inner.settings {
+            config.set(*name, *value);
+        }
         config
     }
 

@@ -153,7 +153,7 @@ impl Work<'_> {
             TOPIC => self.alter_topic(name, changes).await,
             BROKER => {
                 if !name.is_empty() {
-                    broker_named(name)?;
+                    broker_named(self.ctx, name)?;
                 }
                 match changes.first() {
                     None => Ok(()),

@@ -13,9 +13,9 @@ use kera_broker::config::{BrokerConfig, KEYS};
 use kera_metadata::StreamConfig;
 
 use super::{BROKER, TOPIC, broker_named, flush_interval, no_resource};
+use crate::brokers;
 use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
-use crate::metadata::broker_id;
 use crate::refusal::{Refusal, text};
 use crate::topic;
 use crate::topic_config::value_of;
@@ -125,7 +125,7 @@ impl Show<'_> {
             // The defaults of all brokers: nothing was ever set for them.
             BROKER if name.is_empty() => Ok(Vec::new()),
             BROKER => {
-                broker_named(name)?;
+                broker_named(self.ctx, name)?;
                 let values = broker_values(self.ctx).into_iter();
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.map(|value| self.broker(value)).collect())
@@ -227,7 +227,7 @@ fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
         kind,
         about: about.to_owned(),
     };
-    let id = broker_id().0.to_string();
+    let id = brokers::me(ctx).0.to_string();
     let mut values: Vec<_> = own.collect();
     values.extend([
         kafkas(
@@ -253,7 +253,7 @@ fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
             "default.replication.factor",
             "1".to_owned(),
             ConfigKind::Int,
-            "There is one broker.",
+            "Topics have one copy unless their creator asks for more.",
         ),
         kafkas(
             "delete.topic.enable",

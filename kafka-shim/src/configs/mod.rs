@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use kafka_protocol::error::ResponseError;
 
+use crate::brokers;
 use crate::context::Ctx;
-use crate::metadata::broker_id;
 use crate::refusal::{Refusal, short};
 
 /// Kinds of resources, as requests number them.
@@ -24,14 +24,14 @@ pub(crate) fn flush_interval(ctx: &Ctx) -> Duration {
     ctx.shared.config.storage.flush_interval
 }
 
-fn broker_named(name: &str) -> Result<(), Refusal> {
-    if name == broker_id().0.to_string() {
+fn broker_named(ctx: &Ctx, name: &str) -> Result<(), Refusal> {
+    let me = brokers::me(ctx).0;
+    if name == me.to_string() {
         return Ok(());
     }
     let message = format!(
-        "there is no broker \"{}\"; the only one is {}",
-        short(name),
-        broker_id().0
+        "broker \"{}\" is not this one, which is {me}; ask it itself",
+        short(name)
     );
     Err(Refusal::new(ResponseError::InvalidRequest, message))
 }

@@ -1,8 +1,10 @@
 //! Fetch: what is durable, as slices of segments, to whoever asks; or a wait until there is some.
 //!
 //! [`request`] reads a request, [`session`] remembers what a client fetches so that it need not
-//! repeat it, [`serve`] looks what there is, [`respond`] makes the reply.
+//! repeat it, [`serve`] looks what there is, [`near`] minds clients that say where they are, [`respond`]
+//! makes the reply.
 
+pub(crate) mod near;
 pub(crate) mod request;
 pub(crate) mod respond;
 pub(crate) mod serve;

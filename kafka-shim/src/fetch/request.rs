@@ -34,6 +34,8 @@ pub(crate) struct FetchRequest {
     pub(crate) session_epoch: i32,
     pub(crate) wanted: Vec<Wanted>,
     pub(crate) forgotten: Vec<(TopicRef, i32)>,
+    /// Where the client is, if it says so.
+    pub(crate) rack: Option<Box<str>>,
 }
 
 fn at_least_zero(number: i32) -> usize {
@@ -76,9 +78,10 @@ impl FetchRequest {
                 r.tagged_fields()?;
             }
         }
-        if version >= 11 {
-            r.nullable_string()?; // The client's rack: there is one broker.
-        }
+        let rack = match version >= 11 {
+            true => r.nullable_string()?.filter(|rack| !rack.is_empty()),
+            false => None,
+        };
         r.tagged_fields()?;
         Ok(Self {
             max_wait: max_wait.min(MAX_WAIT),
@@ -88,6 +91,7 @@ impl FetchRequest {
             session_epoch,
             wanted,
             forgotten,
+            rack: rack.map(Box::from),
         })
     }
 }

@@ -4,10 +4,10 @@ use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::ApiKey;
 
 use super::serve::{Fetch, Part};
-use crate::errors;
 use crate::topic::TopicRef;
 use crate::wire::request::is_flexible;
 use crate::wire::writer::Writer;
+use crate::{brokers, errors};
 
 /// A reply's body in the order in which it is sent: `meta` cut at each place, with slices between.
 pub(crate) struct Body {
@@ -83,7 +83,8 @@ pub(crate) fn reply(fetch: &Fetch, mut parts: Vec<Part>, mut meta: BytesMut) -> 
             }
             w.length(0);
             if version >= 11 {
-                w.i32(-1);
+                let elsewhere = part.elsewhere.map(|nearby| nearby.broker);
+                w.i32(elsewhere.map_or(-1, |id| brokers::node(id).0));
             }
             w.length(part.bytes);
             if part.bytes > 0 {

@@ -6,14 +6,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
+use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
 use kera_log_segments::read::ReadError;
 use kera_protocol::batch::Compression;
 use kera_protocol::ids::Ordinal;
 use kera_streamlet::{Found, LaneReadError, LaneReadSpec};
 
+use super::near::{self, Elsewhere, Near};
 use super::request::FetchRequest;
 use super::session::{Entry, Session, Sessions, Target};
-use crate::errors;
+use crate::{errors, topic};
 
 /// Partitions whose bytes come from the disk for one reply, and most bytes of them together.
 const DISK_PARTITIONS: usize = 16;
@@ -35,7 +37,8 @@ pub(crate) struct Fetch {
     /// Wakers are set.
     parked: bool,
     /// What came from the disk for this request, by entry.
-    from_disk: Vec<(usize, Result<Found, LaneReadError>)>,
+    from_disk: Vec<(usize, FromDisk)>,
+    near: Near,
 }
 
 /// What there is of one partition.
@@ -47,6 +50,10 @@ pub(crate) struct Part {
     pub(crate) log_start: i64,
     pub(crate) bufs: Vec<Bytes>,
     pub(crate) bytes: usize,
+    /// Whom the client is to ask from now on.
+    pub(crate) elsewhere: Option<Nearby>,
+    /// There is no use in waiting for more.
+    pub(crate) at_once: bool,
 }
 
 /// What to do with a fetch now.
@@ -63,12 +70,22 @@ pub(crate) enum Progress {
 /// A read that waits for the disk.
 pub(crate) struct DiskRead {
     entry: usize,
-    target: Target,
-    spec: LaneReadSpec,
+    what: DiskWork,
+}
+
+enum DiskWork {
+    Lane(Target, LaneReadSpec),
+    Copy(Asked),
+}
+
+/// What came of it.
+pub(crate) enum FromDisk {
+    Lane(Result<Found, LaneReadError>),
+    Copy(Result<Given, Refused>),
 }
 
 impl Part {
-    fn failed(entry: usize, code: i16) -> Self {
+    pub(crate) fn failed(entry: usize, code: i16) -> Self {
         Self {
             entry,
             code,
@@ -76,25 +93,40 @@ impl Part {
             log_start: -1,
             bufs: Vec::new(),
             bytes: 0,
+            elsewhere: None,
+            at_once: true,
         }
     }
 
-    fn without_records(entry: &mut Entry, index: usize) -> Self {
-        let Some(target) = &entry.target else {
-            return Self::failed(index, ResponseError::UnknownTopicOrPartition.code());
+    /// Where the partition begins and ends; of one that is led elsewhere what the client knows already.
+    pub(crate) fn without_records(entry: &mut Entry, index: usize) -> Self {
+        let (high_watermark, log_start) = match &entry.target {
+            Some(target) => {
+                let bounds = target.streamlet.lane_bounds(target.lane);
+                let (log_start, head) = bounds.unwrap_or_default();
+                entry.seen = head;
+                (head as i64, log_start as i64)
+            }
+            None => entry.told,
         };
-        let (log_start, head) = target
-            .streamlet
-            .lane_bounds(target.lane)
-            .unwrap_or_default();
-        entry.seen = head;
         Self {
             entry: index,
             code: errors::NONE,
-            high_watermark: head as i64,
-            log_start: log_start as i64,
+            high_watermark,
+            log_start,
             bufs: Vec::new(),
             bytes: 0,
+            elsewhere: None,
+            at_once: false,
+        }
+    }
+
+    /// Sends the client to another broker, at once.
+    pub(crate) fn to_elsewhere(entry: &mut Entry, index: usize, broker: Nearby) -> Self {
+        Self {
+            elsewhere: Some(broker),
+            at_once: true,
+            ..Self::without_records(entry, index)
         }
     }
 }
@@ -106,16 +138,30 @@ fn look(
     shared: &Shared,
     version: i16,
     at_most: usize,
-    read: Option<Result<Found, LaneReadError>>,
+    read: Option<FromDisk>,
+    near: &mut Near,
 ) -> Result<Part, DiskRead> {
+    let read = match read {
+        Some(FromDisk::Copy(read)) => return Ok(near::given(entry, index, shared, read)),
+        Some(FromDisk::Lane(read)) => Some(read),
+        None => None,
+    };
     let from = entry.from();
     let wanted_epoch = entry.wanted.leader_epoch;
     let target = match entry.locate(shared) {
         Ok(target) => target.clone(),
+        Err(code) if near.is_here() && code == ResponseError::NotLeaderOrFollower.code() => {
+            return near::look(entry, index, shared, at_most);
+        }
         Err(code) => return Ok(Part::failed(index, code)),
     };
     if let Some(code) = errors::epoch_code(wanted_epoch, &target.streamlet) {
         return Ok(Part::failed(index, code));
+    }
+    if read.is_none()
+        && let Some(nearby) = near.better(entry, &target, shared)
+    {
+        return Ok(Part::to_elsewhere(entry, index, nearby));
     }
     let spec = LaneReadSpec {
         lane: target.lane,
@@ -130,6 +176,11 @@ fn look(
         None => target.streamlet.read(spec),
     };
     match found {
+        // A broker that does not know whether it still leads must not say that there is nothing more.
+        Ok(found) if found.bytes == 0 && !topic::is_led_here(shared, &target.streamlet) => {
+            let code = ResponseError::NotLeaderOrFollower.code();
+            Ok(Part::failed(index, code))
+        }
         Ok(found) => {
             entry.seen = found.head;
             if found.bytes > 0 {
@@ -146,16 +197,20 @@ fn look(
                 log_start: found.log_start as i64,
                 bufs: found.bufs,
                 bytes: found.bytes,
+                elsewhere: None,
+                at_once: false,
             })
         }
-        Err(LaneReadError::Group(ReadError::WouldBlock)) => Err(DiskRead {
-            entry: index,
-            target,
-            spec: LaneReadSpec {
+        Err(LaneReadError::Group(ReadError::WouldBlock)) => {
+            let spec = LaneReadSpec {
                 cached_only: false,
                 ..spec
-            },
-        }),
+            };
+            Err(DiskRead {
+                entry: index,
+                what: DiskWork::Lane(target, spec),
+            })
+        }
         Err(error) => Ok(failed(entry, index, &target, &error)),
     }
 }
@@ -174,6 +229,7 @@ fn failed(entry: &mut Entry, index: usize, target: &Target, error: &LaneReadErro
         LaneReadError::UnknownLane { .. } | LaneReadError::Deleted => {
             ResponseError::UnknownTopicOrPartition
         }
+        LaneReadError::NotRecovered | LaneReadError::NotOwner => ResponseError::NotLeaderOrFollower,
         LaneReadError::Group(ReadError::Damaged { .. }) => ResponseError::CorruptMessage,
         LaneReadError::Group(_) => ResponseError::KafkaStorageError,
     };
@@ -191,9 +247,37 @@ fn has_zstd(bufs: &[Bytes]) -> bool {
 }
 
 impl DiskRead {
-    /// Reads. Waits for the disk.
-    pub(crate) fn run(self) -> (usize, Result<Found, LaneReadError>) {
-        (self.entry, self.target.streamlet.read(self.spec))
+    /// Of a copy kept here, for the entry of an index.
+    pub(crate) fn of_copy(entry: usize, asked: Asked) -> Self {
+        Self {
+            entry,
+            what: DiskWork::Copy(asked),
+        }
+    }
+
+    /// Reads. Waits for the disk, and where it is a copy's for the metadata store.
+    pub(crate) fn run(self, shared: &Shared) -> (usize, FromDisk) {
+        let read = match self.what {
+            DiskWork::Lane(target, spec) => FromDisk::Lane(target.streamlet.read(spec)),
+            DiskWork::Copy(asked) => FromDisk::Copy(copy_reads::read(shared, &asked)),
+        };
+        (self.entry, read)
+    }
+
+    /// It is the only one of its request, which has room for so many bytes.
+    fn only(&mut self, bytes: usize) {
+        match &mut self.what {
+            DiskWork::Lane(_, spec) => spec.max_bytes = bytes,
+            DiskWork::Copy(_) => self.limit(bytes),
+        }
+    }
+
+    /// It is one of several.
+    fn limit(&mut self, bytes: usize) {
+        match &mut self.what {
+            DiskWork::Lane(_, spec) => spec.max_bytes = spec.max_bytes.min(bytes),
+            DiskWork::Copy(asked) => asked.max_bytes = asked.max_bytes.min(bytes),
+        }
     }
 }
 
@@ -210,10 +294,21 @@ impl Fetch {
         shared: &Shared,
     ) -> Result<Self, i16> {
         let mut session = sessions.take(&mut request)?;
+        let near = Near::of(request.rack.as_deref(), shared, &mut sessions.sent);
         for entry in &mut session.entries {
-            if entry.next.at.is_none()
-                && let Ok(target) = entry.locate(shared)
-                && let Some(hint) = sessions.hint(target.stream, entry.wanted.partition)
+            if entry.next.at.is_some() {
+                continue;
+            }
+            let stream = match entry.locate(shared) {
+                Ok(target) => Some(target.stream),
+                Err(_) if near.is_here() => {
+                    let place = Elsewhere::of(entry, shared).ok();
+                    place.map(|place| place.stream)
+                }
+                Err(_) => None,
+            };
+            if let Some(stream) = stream
+                && let Some(hint) = sessions.hint(stream, entry.wanted.partition)
             {
                 entry.next = hint;
             }
@@ -227,12 +322,21 @@ impl Fetch {
             max_bytes: request.max_bytes,
             parked: false,
             from_disk: Vec::new(),
+            near,
         })
     }
 
     /// Takes what was read from the disk.
-    pub(crate) fn take_from_disk(&mut self, read: Vec<(usize, Result<Found, LaneReadError>)>) {
+    pub(crate) fn take_from_disk(&mut self, read: Vec<(usize, FromDisk)>) {
         self.from_disk = read;
+    }
+
+    /// Gives back what is kept until the next request.
+    pub(crate) fn end(self, sessions: &mut Sessions) {
+        if let Some(sent) = self.near.into_sent() {
+            sessions.sent = sent;
+        }
+        sessions.put_back(self.session);
     }
 
     /// Tries to answer, with about `room` bytes.
@@ -249,8 +353,8 @@ impl Fetch {
             if !disk.is_empty() && self.from_disk.is_empty() {
                 return Progress::Disk(disk);
             }
-            let failed = parts.iter().any(|p| p.code != errors::NONE);
-            if bytes >= self.min_bytes || failed || now >= self.deadline {
+            let at_once = parts.iter().any(|p| p.at_once);
+            if bytes >= self.min_bytes || at_once || now >= self.deadline {
                 return self.reply(parts);
             }
             if self.park(waker) {
@@ -273,7 +377,8 @@ impl Fetch {
             let read = from_disk.iter().position(|(at, _)| *at == index);
             let read = read.map(|at| from_disk.swap_remove(at).1);
             let at_most = entry.wanted.max_bytes.min(left);
-            match look(entry, index, shared, self.version, at_most, read) {
+            let near = &mut self.near;
+            match look(entry, index, shared, self.version, at_most, read, near) {
                 Ok(part) => {
                     left = left.saturating_sub(part.bytes);
                     parts.push(part);
@@ -282,14 +387,16 @@ impl Fetch {
                 Err(_) if retried || disk.len() >= DISK_PARTITIONS => {
                     parts.push(Part::without_records(entry, index));
                 }
-                Err(mut read) => {
-                    read.spec.max_bytes = read.spec.max_bytes.min(DISK_BYTES / DISK_PARTITIONS);
-                    disk.push(read);
-                }
+                Err(read) => disk.push(read),
             }
         }
-        if let [only] = &mut disk[..] {
-            only.spec.max_bytes = self.max_bytes.min(room).min(DISK_BYTES);
+        match &mut disk[..] {
+            [only] => only.only(self.max_bytes.min(room).min(DISK_BYTES)),
+            many => {
+                for read in many {
+                    read.limit(DISK_BYTES / DISK_PARTITIONS);
+                }
+            }
         }
         (parts, disk)
     }
@@ -304,10 +411,12 @@ impl Fetch {
                 let told = session.entries[part.entry].told;
                 part.bytes > 0
                     || part.code != errors::NONE
+                    || part.elsewhere.is_some()
                     || told != (part.high_watermark, part.log_start)
             });
         }
         for part in &parts {
+            self.near.answered(&session.entries[part.entry], part);
             session.entries[part.entry].told = if part.code == errors::NONE {
                 (part.high_watermark, part.log_start)
             } else {

@@ -15,6 +15,7 @@ use kera_log_segments::head::LaneHead;
 use kera_protocol::ids::{LaneId, Ordinal, StreamId};
 use kera_streamlet::{Located, Streamlet};
 
+use super::near::{Elsewhere, Sent};
 use super::request::{FetchRequest, Wanted};
 use crate::topic::{self, TopicRef};
 
@@ -39,6 +40,8 @@ pub(crate) struct Target {
 pub(crate) struct Entry {
     pub(crate) wanted: Wanted,
     pub(crate) target: Option<Target>,
+    /// Whose copies kept here were looked at for it.
+    pub(crate) elsewhere: Option<Elsewhere>,
     /// Where the last read ended; a hint if that is where the next begins.
     pub(crate) next: Located,
     /// High watermark and log start the client knows.
@@ -52,6 +55,7 @@ impl Entry {
         Self {
             wanted,
             target: None,
+            elsewhere: None,
             next: Located::default(),
             told: (-1, -1),
             seen: 0,
@@ -60,16 +64,17 @@ impl Entry {
 
     /// Finds where the partition is served from, or Kafka's number for why it is not.
     pub(crate) fn locate(&mut self, shared: &Shared) -> Result<&Target, i16> {
-        if self
-            .target
-            .as_ref()
-            .is_none_or(|t| t.streamlet.is_deleted())
-        {
+        if self.target.as_ref().is_none_or(|t| t.streamlet.is_over()) {
             self.target = None;
             let stream = self.wanted.topic.find(shared)?;
             let missing = || ResponseError::UnknownTopicOrPartition.code();
             let (streamlet, lane) =
                 topic::lane_of(&stream, self.wanted.partition).ok_or_else(missing)?;
+            // While it is being recovered too: to a fetch Java's client knows no other error for that
+            // after which it goes on.
+            if !topic::is_led_here(shared, &streamlet) || !streamlet.is_recovered() {
+                return Err(ResponseError::NotLeaderOrFollower.code());
+            }
             let head = streamlet.head(lane).ok_or_else(missing)?;
             self.target = Some(Target {
                 stream: stream.id(),
@@ -142,6 +147,8 @@ impl Session {
 pub(crate) struct Sessions {
     current: Option<Session>,
     hints: HashMap<(StreamId, i32), Located>,
+    /// Where the client was sent, while no request is being answered.
+    pub(crate) sent: Sent,
 }
 
 impl Sessions {
@@ -198,11 +205,13 @@ impl Sessions {
             self.hints.clear();
         }
         for entry in session.entries {
-            if let Some(target) = entry.target
+            let led = entry.target.map(|target| target.stream);
+            let stream = led.or(entry.elsewhere.map(|place| place.stream));
+            if let Some(stream) = stream
                 && entry.next.at.is_some()
             {
                 self.hints
-                    .insert((target.stream, entry.wanted.partition), entry.next);
+                    .insert((stream, entry.wanted.partition), entry.next);
             }
         }
     }

@@ -8,15 +8,15 @@ use kafka_protocol::messages::describe_groups_response::{DescribedGroup, Describ
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::list_groups_response::ListedGroup;
 use kafka_protocol::messages::{
-    BrokerId, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
-    DescribeGroupsResponse, FindCoordinatorRequest, FindCoordinatorResponse, GroupId,
-    ListGroupsRequest, ListGroupsResponse,
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    FindCoordinatorRequest, FindCoordinatorResponse, GroupId, ListGroupsRequest,
+    ListGroupsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
-use kera_broker::BROKER_ID;
 use kera_coordinator::classic::{Reply, Request};
 
-use super::{ask, mismatch, text};
+use super::{ask, coordinator_code, mismatch, text};
+use crate::brokers::{self, Endpoint, NOBODY};
 use crate::context::Ctx;
 use crate::errors::NONE;
 
@@ -29,7 +29,7 @@ const CLASSIC: &str = "classic";
 /// What anyone may do to a group, as bits: read, delete, describe.
 const ALLOWED: i32 = 1 << 3 | 1 << 6 | 1 << 8;
 
-/// FindCoordinator: this broker, for groups.
+/// FindCoordinator: the broker that coordinates a group.
 pub(crate) async fn find_coordinator(
     ctx: &Ctx,
     version: i16,
@@ -41,40 +41,46 @@ pub(crate) async fn find_coordinator(
         _ => Some("there are coordinators of groups only"),
     };
     let response = FindCoordinatorResponse::default();
-    let host = text(ctx.listener.advertised_host.clone());
-    let port = ctx.listener.advertised_port;
-    // As for a kind that a broker does not know: clients give up instead of trying for ever.
-    let code = ResponseError::InvalidRequest.code();
     if version >= 4 {
-        let coordinators = request.coordinator_keys.into_iter().map(|key| {
+        let mut coordinators = Vec::with_capacity(request.coordinator_keys.len());
+        for key in request.coordinator_keys {
+            let found = match refused {
+                // As for a kind that a broker does not know: clients give up instead of trying for ever.
+                Some(reason) => Err((ResponseError::InvalidRequest.code(), reason.to_owned())),
+                None => coordinator_of(ctx, &key).await,
+            };
             let coordinator = Coordinator::default().with_key(key);
-            match refused {
-                None => coordinator
-                    .with_node_id(BrokerId(BROKER_ID as i32))
-                    .with_host(host.clone())
-                    .with_port(port),
-                Some(reason) => coordinator
-                    .with_node_id(BrokerId(-1))
+            coordinators.push(match found {
+                Ok(broker) => coordinator
+                    .with_node_id(broker.id)
+                    .with_host(broker.host)
+                    .with_port(broker.port),
+                Err((code, reason)) => coordinator
+                    .with_node_id(NOBODY)
                     .with_port(-1)
                     .with_error_code(code)
                     .with_error_message(Some(text(reason))),
-            }
-        });
-        return response.with_coordinators(coordinators.collect());
+            });
+        }
+        return response.with_coordinators(coordinators);
     }
-    match refused {
-        None => response
-            .with_node_id(BrokerId(BROKER_ID as i32))
-            .with_host(host)
-            .with_port(port),
-        Some(reason) => {
-            // Clients of old versions try again for ever after any other refusal.
-            let code = match request.key_type {
-                KEY_TRANSACTION => ResponseError::TransactionalIdAuthorizationFailed.code(),
-                _ => code,
-            };
+    let found = match (refused, request.key_type) {
+        (None, _) => coordinator_of(ctx, &request.key).await,
+        // Clients of old versions try again for ever after any other refusal.
+        (Some(reason), KEY_TRANSACTION) => {
+            let code = ResponseError::TransactionalIdAuthorizationFailed.code();
+            Err((code, reason.to_owned()))
+        }
+        (Some(reason), _) => Err((ResponseError::InvalidRequest.code(), reason.to_owned())),
+    };
+    match found {
+        Ok(broker) => response
+            .with_node_id(broker.id)
+            .with_host(broker.host)
+            .with_port(broker.port),
+        Err((code, reason)) => {
             let response = response
-                .with_node_id(BrokerId(-1))
+                .with_node_id(NOBODY)
                 .with_port(-1)
                 .with_error_code(code);
             if version >= 1 {
@@ -84,6 +90,21 @@ pub(crate) async fn find_coordinator(
             }
         }
     }
+}
+
+/// Where a group's coordinator is reached; otherwise Kafka's number and why not.
+async fn coordinator_of(ctx: &Ctx, group: &str) -> Result<Endpoint, (i16, String)> {
+    let place = ctx.shared.coordination.place(&ctx.shared, group).await;
+    let broker = place
+        .map_err(|error| (coordinator_code(&error), error.message))?
+        .broker;
+    let me = ctx.shared.directory.me();
+    let named = broker != me || ctx.shared.is_member();
+    let found = brokers::endpoint(ctx, broker).filter(|_| named);
+    found.ok_or_else(|| {
+        let reason = format!("broker {broker}, which coordinates the group, is not reached");
+        (ResponseError::CoordinatorNotAvailable.code(), reason)
+    })
 }
 
 /// DescribeGroups.
@@ -142,13 +163,16 @@ async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
         .with_members(members.collect())
 }
 
-/// ListGroups: those of Kafka's clients.
+/// ListGroups: those of Kafka's clients that this broker coordinates; clients ask every broker.
 pub(crate) async fn list_groups(
     ctx: &Ctx,
     version: i16,
     request: ListGroupsRequest,
 ) -> ListGroupsResponse {
-    let listed = tokio::task::block_in_place(|| ctx.shared.coordination.classic_groups());
+    let listed = tokio::task::block_in_place(|| {
+        let shared = &ctx.shared;
+        shared.coordination.classic_groups(shared)
+    });
     let Some(groups) = listed else {
         let loading = ResponseError::CoordinatorLoadInProgress.code();
         return ListGroupsResponse::default().with_error_code(loading);

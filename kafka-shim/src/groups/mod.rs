@@ -47,6 +47,7 @@ fn mismatch(reply: &Reply) -> i16 {
 fn coordinator_code(error: &WireError) -> i16 {
     match error.code {
         ErrorCode::CoordinatorLoading => ResponseError::CoordinatorLoadInProgress.code(),
+        ErrorCode::NotCoordinator => ResponseError::NotCoordinator.code(),
         _ => ResponseError::CoordinatorNotAvailable.code(),
     }
 }

@@ -21,7 +21,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         1,
         Partly,
-        "no followers; everything readable is committed, so `read_committed` reads what `read_uncommitted` does; a session belongs to its connection",
+        "followers serve closed groups, to clients in their rack; everything readable is committed, so `read_committed` reads what `read_uncommitted` does; a session belongs to its connection",
     ),
     (
         2,
@@ -38,12 +38,12 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         16,
         Whole,
-        "groups of Kafka's clients; `kera group` shows all",
+        "groups of Kafka's clients that the broker coordinates; `kera group` shows all",
     ),
     (
         19,
         Partly,
-        "replication factor 1, or -1 for the broker's; replicas may be assigned to node 1 only",
+        "replication factor 1, -1 for the broker's, or as many copies as there are brokers for; the brokers choose who holds them",
     ),
     (22, Partly, "for idempotence; a transactional id is refused"),
     (32, Partly, "of topics and of the broker"),
@@ -93,7 +93,11 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (61, "DescribeProducers", "not yet"),
     (62, "BrokerRegistration", BETWEEN),
     (63, "BrokerHeartbeat", BETWEEN),
-    (64, "UnregisterBroker", "one broker"),
+    (
+        64,
+        "UnregisterBroker",
+        "a broker that has left is known by its absence",
+    ),
     (65, "DescribeTransactions", TRANSACTIONS),
     (66, "ListTransactions", TRANSACTIONS),
     (67, "AllocateProducerIds", BETWEEN),
@@ -126,7 +130,7 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 const AUTHENTICATION: &str = "no authentication yet";
 const ACCESS: &str = "no access control yet";
 const TRANSACTIONS: &str = "no transactions yet";
-const REPLICAS: &str = "one replica";
+const REPLICAS: &str = "the brokers choose leaders and copies";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
 const TELEMETRY: &str = "metrics of clients are not collected";

@@ -142,7 +142,7 @@ async fn offsets_epochs_and_topics_that_do_not_fit() {
     assert_eq!(one(&mut client, 12, "none", 0, 0).await.error_code, unknown);
     assert_eq!(one(&mut client, 12, "t", 1, 0).await.error_code, unknown);
     let stream = world.broker.shared().catalog.named("t").unwrap();
-    let epoch = stream.streamlets[0].epoch().0 as i32;
+    let epoch = stream.streamlets.get(0).unwrap().epoch().0 as i32;
     for (known, code) in [
         (epoch - 1, ResponseError::FencedLeaderEpoch.code()),
         (epoch, 0),
@@ -155,7 +155,10 @@ async fn offsets_epochs_and_topics_that_do_not_fit() {
             "epoch {known}"
         );
     }
-    stream.streamlets[0]
+    stream
+        .streamlets
+        .get(0)
+        .unwrap()
         .trim(kera_protocol::ids::LaneId(0), 5)
         .unwrap();
     assert_eq!(

@@ -240,5 +240,5 @@ async fn batches_wait_for_memory_and_none_is_lost() {
         client.await.unwrap();
     }
     let stream = world.broker.shared().catalog.named("t").unwrap();
-    assert_eq!(stream.streamlets[0].bounds()[0].2, 4 * 40 * 5);
+    assert_eq!(stream.streamlets.get(0).unwrap().bounds()[0].2, 4 * 40 * 5);
 }

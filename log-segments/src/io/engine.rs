@@ -35,9 +35,39 @@ fn choose(kind: EngineKind, open: impl FnOnce() -> io::Result<Uring>) -> Arc<dyn
     match open() {
         Ok(uring) => Arc::new(uring),
         Err(error) => {
-            tracing::info!(%error, "io_uring is refused here, using plain system calls");
+            let advice = what_to_set(&error, switch());
+            tracing::info!(%error, "io_uring is refused here, using plain system calls: {advice}");
             Arc::new(Blocking)
         }
+    }
+}
+
+/// The system-wide switch of io_uring: 0 allows it, 1 to one group, 2 to nobody; `None` where the
+/// kernel has no such switch.
+fn switch() -> Option<u8> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
+    text.trim().parse().ok()
+}
+
+/// What grants io_uring after such a refusal.
+fn what_to_set(error: &io::Error, switch: Option<u8>) -> &'static str {
+    match (error.raw_os_error(), switch) {
+        (Some(libc::EPERM | libc::EACCES), Some(2)) => {
+            "to use it, set the sysctl kernel.io_uring_disabled to 0"
+        }
+        (Some(libc::EPERM | libc::EACCES), Some(1)) => {
+            "to use it, set the sysctl kernel.io_uring_disabled to 0, or kernel.io_uring_group to a group of the broker's"
+        }
+        (Some(libc::EPERM | libc::EACCES), _) => {
+            "a seccomp filter forbids it; to use it, allow io_uring_setup, io_uring_enter and io_uring_register, as deploy/container/seccomp.json does for containers"
+        }
+        (Some(libc::ENOSYS), _) => {
+            "the kernel has none, or a sandbox hides it; from Linux 5.6 on it can be had"
+        }
+        (Some(libc::ENOMEM), _) => {
+            "to use it, raise RLIMIT_MEMLOCK: LimitMEMLOCK= of the systemd unit, --ulimit memlock= of the container"
+        }
+        _ => "`synced` streams cost more CPU so, and nothing else changes",
     }
 }
 

@@ -40,7 +40,11 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &span::Id) {}
 }
 
-fn logged(run: impl FnOnce()) -> Vec<String> {
+/// What `run` logs.
+fn logged(run: impl Fn()) -> Vec<String> {
+    // Once unheard: were another thread, to which nobody listens, the first to come by the place that logs
+    // while there is one listener, then nobody would hear of it from then on.
+    run();
     let lines = Arc::new(Lines::default());
     tracing::subscriber::with_default(lines.clone(), run);
     lines.lines.lock().unwrap().clone()
@@ -55,6 +59,23 @@ fn a_refused_ring_means_plain_calls_and_one_line() {
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("io_uring is refused here"), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_refusal_says_what_grants_it() {
+    let cases = [
+        (libc::EPERM, Some(2), "kernel.io_uring_disabled"),
+        (libc::EPERM, Some(1), "kernel.io_uring_group"),
+        (libc::EPERM, Some(0), "seccomp"),
+        (libc::EPERM, None, "seccomp"),
+        (libc::ENOSYS, None, "kernel has none"),
+        (libc::ENOMEM, Some(0), "RLIMIT_MEMLOCK"),
+        (libc::EIO, Some(0), "nothing else changes"),
+    ];
+    for (code, switch, word) in cases {
+        let advice = what_to_set(&io::Error::from_raw_os_error(code), switch);
+        assert!(advice.contains(word), "{code} {switch:?}: {advice}");
     }
 }
 

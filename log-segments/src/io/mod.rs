@@ -38,6 +38,7 @@ use bytes::Bytes;
 
 pub use aligned::{AlignedBuf, BLOCK_BYTES};
 pub use engine::{EngineKind, open_engine};
+pub use uring::LOCKED_BYTES;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,12 +126,12 @@ pub trait File: Send + Sync + fmt::Debug {
     /// The operating system's error.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Starts writing a range of the page cache to the device, without waiting and without any
-    /// promise; harmless where it is not supported.
+    /// Writes a range of the page cache to the device and waits for that: not durable before
+    /// [`Self::sync_data`], which then has less to do. Does nothing where it is not supported.
     ///
     /// # Errors
-    /// The operating system's error.
-    fn start_writeback(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// The operating system's error. It may be told this once, and not by a sync that follows.
+    fn write_back(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// The file system this file lies on.
     ///

@@ -169,8 +169,8 @@ impl File for OsFile {
         self.file.set_len(len)
     }
 
-    fn start_writeback(&self, offset: u64, len: u64) -> io::Result<()> {
-        sys::start_writeback(self.file.as_fd(), offset, len)
+    fn write_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        sys::write_back(self.file.as_fd(), offset, len)
     }
 
     fn file_system(&self) -> io::Result<FileSystem> {

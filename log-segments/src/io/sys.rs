@@ -4,16 +4,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Starts writing a range of the page cache to the device.
+/// Writes a range of the page cache to the device and waits for it.
 #[cfg(target_os = "linux")]
-pub(super) fn start_writeback(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+pub(super) fn write_back(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the descriptor is borrowed, so it is open; the call takes no pointers.
-    let result = unsafe {
-        libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
-    };
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) };
     if result == 0 {
         return Ok(());
     }
@@ -26,6 +27,6 @@ pub(super) fn start_writeback(file: BorrowedFd<'_>, offset: u64, len: u64) -> io
 
 /// Elsewhere there is no such call, and none is needed for correctness.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn start_writeback(_file: BorrowedFd<'_>, _offset: u64, _len: u64) -> io::Result<()> {
+pub(super) fn write_back(_file: BorrowedFd<'_>, _offset: u64, _len: u64) -> io::Result<()> {
     Ok(())
 }

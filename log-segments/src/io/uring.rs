@@ -28,6 +28,9 @@ const RINGS: usize = 4;
 /// The arena: 4 MiB, which an unprivileged process may register with a ring or two (`RLIMIT_MEMLOCK`).
 const ARENA_SLOTS: u32 = 64;
 const ARENA_SLOT_BYTES: usize = 64 * 1024;
+/// Memory that this engine registers with the kernel when all its rings are at work, in bytes: what
+/// RLIMIT_MEMLOCK should allow. With less, rings that find no room go on with plain buffers.
+pub const LOCKED_BYTES: u64 = RINGS as u64 * ARENA_SLOTS as u64 * ARENA_SLOT_BYTES as u64;
 /// Refusals of a submission for want of kernel memory in a row before the batch gives up.
 const MAX_REFUSALS: u32 = 1_000;
 

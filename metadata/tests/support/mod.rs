@@ -1,11 +1,48 @@
 //! Records for tests.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+#[cfg(feature = "etcd")]
+pub mod certificates;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(feature = "etcd")]
+pub mod proxy;
+
 use std::sync::Arc;
 
 use kera_metadata::*;
 use kera_protocol::ids::*;
+use tokio::sync::watch;
 use uuid::Uuid;
+
+/// A broker that lives, without addresses.
+pub fn live(id: u32) -> LiveBroker {
+    let incarnation = Incarnation {
+        store_id: Uuid::from_u128(id.into()),
+        boot_id: Uuid::from_u128(1),
+    };
+    LiveBroker::new(id, incarnation)
+}
+
+/// Waits until what is watched is as wanted.
+pub fn until<T: Clone>(watched: &mut watch::Receiver<T>, wanted: impl Fn(&T) -> bool) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let found = runtime.block_on(watched.wait_for(|value| wanted(value)));
+    found.unwrap().clone()
+}
+
+/// True if what was decided is refused since another was elected.
+pub fn is_of_former_controller<T>(decided: &Result<T, MetadataError>) -> bool {
+    let refused = decided.as_ref().err();
+    refused.is_some_and(|error| {
+        matches!(
+            error,
+            MetadataError::Conflict(Conflict::NotController { .. })
+        )
+    })
+}
 
 /// A small stream: 4 streamlets of 4 lanes.
 pub fn stream(name: &str) -> StreamRecord {
@@ -154,12 +191,42 @@ pub fn fill(store: &dyn MetadataStore, groups: u64) -> Vec<StreamletRecord> {
     streamlets
 }
 
+/// An etcd is waited for however busy the machine is.
+#[cfg(feature = "etcd")]
+pub fn patient() -> EtcdOptions {
+    EtcdOptions {
+        timeout: std::time::Duration::from_secs(60),
+        ..EtcdOptions::default()
+    }
+}
+
+/// A store in an etcd, as a new broker opens it.
+#[cfg(feature = "etcd")]
+pub fn opened(etcd: &etcd::Etcd) -> EtcdStore {
+    EtcdStore::open(&etcd.address(), patient()).unwrap()
+}
+
+/// An etcd with an empty cluster in it; `None` where there is no etcd on this machine.
+#[cfg(feature = "etcd")]
+pub fn cluster() -> Option<etcd::Etcd> {
+    let etcd = etcd::Etcd::start()?;
+    EtcdStore::init(&etcd.address(), patient()).unwrap();
+    Some(etcd)
+}
+
+fn on_etcd(test: impl Fn(Arc<dyn MetadataStore>)) {
+    #[cfg(feature = "etcd")]
+    if let Some(etcd) = cluster() {
+        test(Arc::new(opened(&etcd)));
+    }
+    #[cfg(not(feature = "etcd"))]
+    let _ = test;
+}
+
 /// Runs a test on every store, whoever runs its callbacks.
 pub fn on_each_store(test: impl Fn(Arc<dyn MetadataStore>)) {
-    test(Arc::new(MemoryStore::new()));
     test(Arc::new(MemoryStore::manual()));
-    let directory = tempfile::tempdir().unwrap();
-    test(Arc::new(embedded(&directory)));
+    on_each_threaded_store(test);
 }
 
 /// Runs a test on every store that runs callbacks on a thread of its own.
@@ -167,4 +234,5 @@ pub fn on_each_threaded_store(test: impl Fn(Arc<dyn MetadataStore>)) {
     test(Arc::new(MemoryStore::new()));
     let directory = tempfile::tempdir().unwrap();
     test(Arc::new(embedded(&directory)));
+    on_etcd(test);
 }

@@ -1,5 +1,6 @@
-//! A broker for tests: speaks data frames and the two control calls that producers make, keeps lanes
-//! in memory, recognises duplicates and gaps as a real one does, and misbehaves when told to.
+//! Brokers for tests: they speak data frames and the two control calls that producers make, keep lanes
+//! in memory, recognise duplicates and gaps as real ones do, and misbehave when told to. Most tests need
+//! one; several share what is stored, as if every copy were everywhere, and one of them owns it.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -61,12 +62,31 @@ pub struct State {
     next_producer: u64,
     script: Option<Box<Script>>,
     pub gone: bool,
+    /// The broker that owns all streamlets; the others refuse appends.
+    pub owner: usize,
+}
+
+/// One of the brokers.
+struct Member {
+    control_address: String,
+    data_address: String,
+    condition: watch::Sender<Condition>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Lives,
+    /// Connections break, and no new one comes about.
+    Dead,
+    /// Connections stay, and nothing comes over them.
+    Stopped,
 }
 
 pub struct Broker {
     pub state: parking_lot::Mutex<State>,
+    /// All of them.
     pub bootstrap: String,
-    data_address: String,
+    members: Vec<Member>,
     /// While true, appends wait before they are looked at.
     held: watch::Sender<bool>,
     pub appends: AtomicUsize,
@@ -85,33 +105,92 @@ impl Broker {
     }
 
     pub async fn start_with(config: v1::StreamConfig) -> Arc<Self> {
-        let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_several(1, config).await
+    }
+
+    /// Starts so many brokers; number 0 owns all streamlets.
+    pub async fn start_several(count: usize, config: v1::StreamConfig) -> Arc<Self> {
+        let mut listeners = Vec::new();
+        let mut members = Vec::new();
+        for _ in 0..count {
+            let control = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            members.push(Member {
+                control_address: control.local_addr().unwrap().to_string(),
+                data_address: data.local_addr().unwrap().to_string(),
+                condition: watch::Sender::new(Condition::Lives),
+            });
+            listeners.push((control, data));
+        }
+        let addresses: Vec<_> = members.iter().map(|m| m.control_address.as_str()).collect();
         let broker = Arc::new(Self {
             state: parking_lot::Mutex::new(State {
                 config,
                 next_producer: 100,
                 ..State::default()
             }),
-            bootstrap: control.local_addr().unwrap().to_string(),
-            data_address: data.local_addr().unwrap().to_string(),
+            bootstrap: addresses.join(","),
+            members,
             held: watch::Sender::new(false),
             appends: AtomicUsize::new(0),
             arrived: Notify::new(),
         });
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(StreamsServer::new(Control(broker.clone())))
-                .serve_with_incoming(TcpIncoming::from(control)),
-        );
-        let accepting = broker.clone();
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = data.accept().await.unwrap();
-                tokio::spawn(accepting.clone().serve(socket));
-            }
-        });
+        for (member, (control, data)) in listeners.into_iter().enumerate() {
+            tokio::spawn(
+                tonic::transport::Server::builder()
+                    .add_service(StreamsServer::new(Control(broker.clone(), member)))
+                    .serve_with_incoming(TcpIncoming::from(control)),
+            );
+            tokio::spawn(broker.clone().accept(member, data));
+        }
         broker
+    }
+
+    async fn accept(self: Arc<Self>, member: usize, data: TcpListener) {
+        loop {
+            let (socket, _) = data.accept().await.unwrap();
+            let broker = self.clone();
+            tokio::spawn(async move {
+                let mut condition = broker.members[member].condition.subscribe();
+                tokio::select! {
+                    () = broker.clone().serve(member, socket) => {}
+                    _ = condition.wait_for(|condition| *condition == Condition::Dead) => {}
+                }
+            });
+        }
+    }
+
+    /// Kills a broker: its connections break.
+    pub fn kill(&self, member: usize) {
+        self.members[member].condition.send_replace(Condition::Dead);
+    }
+
+    /// Stops a broker as SIGSTOP does: its connections stay, and it says nothing.
+    pub fn stop(&self, member: usize) {
+        let condition = &self.members[member].condition;
+        condition.send_replace(Condition::Stopped);
+    }
+
+    /// Makes a broker the owner of all streamlets.
+    pub fn own(&self, member: usize) {
+        self.state.lock().owner = member;
+    }
+
+    /// Does nothing while a broker is stopped.
+    async fn while_it_runs(&self, member: usize) {
+        let mut condition = self.members[member].condition.subscribe();
+        let _ = condition
+            .wait_for(|condition| *condition != Condition::Stopped)
+            .await;
+    }
+
+    /// As a control call finds a broker.
+    async fn enter(&self, member: usize) -> Result<(), Status> {
+        self.while_it_runs(member).await;
+        match *self.members[member].condition.borrow() {
+            Condition::Dead => Err(Status::unavailable("it is dead")),
+            _ => Ok(()),
+        }
     }
 
     /// A producer for its stream, yet to be built.
@@ -203,7 +282,8 @@ impl Broker {
         out
     }
 
-    async fn serve(self: Arc<Self>, mut socket: TcpStream) {
+    async fn serve(self: Arc<Self>, member: usize, mut socket: TcpStream) {
+        self.while_it_runs(member).await;
         let mut hello = [0; HELLO_BYTES];
         if socket.read_exact(&mut hello).await.is_err() {
             return;
@@ -218,6 +298,7 @@ impl Broker {
         let mut held = self.held.subscribe();
         loop {
             while let Some(frame) = Frame::split_from(&mut buffer, 4 << 20).unwrap() {
+                self.while_it_runs(member).await;
                 let mut out = BytesMut::new();
                 if frame.kind == FrameKind::Ping {
                     encode_empty(&mut out, FrameKind::Pong, frame.correlation);
@@ -226,7 +307,9 @@ impl Broker {
                     self.appends.fetch_add(1, Ordering::SeqCst);
                     self.arrived.notify_waiters();
                     let _ = held.wait_for(|held| !held).await;
-                    match self.append(&frame) {
+                    let reply = self.append(member, &frame);
+                    self.while_it_runs(member).await;
+                    match reply {
                         Reply::Answer(answer) => {
                             encode_head(
                                 &mut out,
@@ -252,21 +335,24 @@ impl Broker {
         }
     }
 
-    fn append(&self, frame: &Frame) -> Reply {
+    fn append(&self, member: usize, frame: &Frame) -> Reply {
         let request: v1::AppendRequest = frame.message().unwrap();
         let mut state = self.state.lock();
-        let (header, batch) = batches(&frame.body).next().unwrap().unwrap();
-        assert_eq!(batch.len(), frame.body.len(), "one batch per frame");
-        let action = match &mut state.script {
-            Some(script) => script(&request, &header),
-            None => Action::Accept,
-        };
         let refuse = |code| {
             Reply::Answer(v1::AppendResponse {
                 error: code as u32,
                 message: "planted".to_owned(),
                 ..v1::AppendResponse::default()
             })
+        };
+        if state.owner != member {
+            return refuse(ErrorCode::NotOwner);
+        }
+        let (header, batch) = batches(&frame.body).next().unwrap().unwrap();
+        assert_eq!(batch.len(), frame.body.len(), "one batch per frame");
+        let action = match &mut state.script {
+            Some(script) => script(&request, &header),
+            None => Action::Accept,
         };
         match action {
             Action::Refuse(code) => refuse(code),
@@ -307,7 +393,7 @@ impl Broker {
             streamlets: (0..state.config.streamlets())
                 .map(|streamlet| v1::StreamletInfo {
                     streamlet,
-                    owner: self.data_address.clone(),
+                    owner: self.members[state.owner].data_address.clone(),
                     epoch: 1,
                 })
                 .collect(),
@@ -389,7 +475,7 @@ impl State {
     }
 }
 
-struct Control(Arc<Broker>);
+struct Control(Arc<Broker>, usize);
 
 #[tonic::async_trait]
 impl Streams for Control {
@@ -397,6 +483,7 @@ impl Streams for Control {
         &self,
         _: Request<v1::GetStreamRequest>,
     ) -> Result<Response<v1::StreamInfo>, Status> {
+        self.0.enter(self.1).await?;
         self.0.info().map(Response::new)
     }
 
@@ -404,6 +491,7 @@ impl Streams for Control {
         &self,
         _: Request<v1::InitProducerRequest>,
     ) -> Result<Response<v1::InitProducerResponse>, Status> {
+        self.0.enter(self.1).await?;
         let mut state = self.0.state.lock();
         state.next_producer += 1;
         Ok(Response::new(v1::InitProducerResponse {
@@ -416,6 +504,12 @@ impl Streams for Control {
         &self,
         _: Request<v1::CreateStreamRequest>,
     ) -> Result<Response<v1::StreamInfo>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn find_copies(
+        &self,
+        _: Request<v1::FindCopiesRequest>,
+    ) -> Result<Response<v1::FindCopiesResponse>, Status> {
         Err(Status::unimplemented("not needed by producers"))
     }
     async fn list_streams(
@@ -440,6 +534,12 @@ impl Streams for Control {
         &self,
         _: Request<v1::DeleteStreamRequest>,
     ) -> Result<Response<v1::DeleteStreamResponse>, Status> {
+        Err(Status::unimplemented("not needed by producers"))
+    }
+    async fn recover_stream(
+        &self,
+        _: Request<v1::RecoverStreamRequest>,
+    ) -> Result<Response<v1::RecoverStreamResponse>, Status> {
         Err(Status::unimplemented("not needed by producers"))
     }
     async fn trim_stream(

@@ -4,15 +4,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use kera_log_segments::check::{Checked, Progress, check};
 use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, scan};
+use kera_log_segments::window::Place;
 use kera_protocol::ids::Epoch;
 use parking_lot::Mutex;
 
 use super::memory::{CopyFile, CopyMemory, CopySpec};
 use crate::faults::Faults;
 use crate::ids::{BackupId, BufferKey, Incarnation};
-use crate::transport::{Buffer, CopyAnswer, CopyState, Refusal};
+use crate::transport::{Buffer, CopyAnswer, CopyInfo, CopyState, CopyVersion, Refusal};
 
 /// What is reserved is rounded up to this.
 const PAGE: u64 = 4096;
@@ -39,12 +41,22 @@ pub(super) struct State {
     pub(super) primary: Option<BackupId>,
     /// The highest epoch that has sealed the copy.
     pub(super) sealed_by: Epoch,
-    /// The end of the highest write by a link.
+    /// The end of the highest write by a link, or of what a network card may write unseen.
     pub(super) placed: u64,
+    /// Below this address its primary has seen everything complete, and sends nothing any more.
+    pub(super) confirmed: u64,
+    /// What lies below this address is on disk alone.
+    pub(super) released: u64,
+    /// Tells this copy from what stands under its name later.
+    pub(super) version: CopyVersion,
+    /// It is sealed, and what was whole of it then is on disk.
+    pub(super) settled: bool,
     /// What counts against the quota.
     pub(super) reserved: u64,
     /// The last mark stored; below its `synced` everything is on disk, or was where there is none.
     pub(super) mark: DurableMark,
+    /// The mark lies on the disk and was not looked at yet; see [`Copy::mark`].
+    pub(super) mark_unread: bool,
 }
 
 /// A copy. Bytes are placed under its lock, so whoever has changed its life under the lock knows
@@ -66,8 +78,13 @@ impl Copy {
             primary: None,
             sealed_by: Epoch(0),
             placed: 0,
+            confirmed: 0,
+            released: 0,
+            version: CopyVersion(rand::random()),
+            settled: false,
             reserved: 0,
             mark: DurableMark::default(),
+            mark_unread: false,
         };
         Self {
             spec,
@@ -77,12 +94,30 @@ impl Copy {
         }
     }
 
-    pub(super) fn state_shown(&self) -> CopyState {
-        match self.state.lock().life {
-            Life::Open => CopyState::Open,
-            Life::Sealed(_) | Life::Freed => CopyState::Sealed,
-            Life::Flushed => CopyState::Flushed,
+    pub(super) fn info(&self) -> CopyInfo {
+        let state = self.state.lock();
+        CopyInfo {
+            copy: self.spec.copy,
+            version: state.version,
+            state: match state.life {
+                Life::Open => CopyState::Open,
+                Life::Sealed(_) | Life::Freed => CopyState::Sealed,
+                Life::Flushed => CopyState::Flushed,
+            },
         }
+    }
+
+    /// The last mark stored. Of a copy that a start has found it is read when it is first asked for.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn mark(&self) -> io::Result<DurableMark> {
+        let mut state = self.state.lock();
+        if state.mark_unread {
+            state.mark = self.memory.mark()?.unwrap_or_default();
+            state.mark_unread = false;
+        }
+        Ok(state.mark)
     }
 
     /// Ends the primary's right to write, and that of lower epochs to complete. When this returns
@@ -110,6 +145,8 @@ impl Copy {
             });
         }
         state.life = Life::Sealed(by);
+        state.version = CopyVersion(rand::random());
+        state.settled = false;
         let placed = self.memory.place(address, bytes);
         drop(state);
         placed.map_err(failed)?;
@@ -159,13 +196,24 @@ impl Copy {
         })
     }
 
+    /// Looks at a stretch of a closed group again.
+    pub(super) fn check(&self, from: Progress, bytes: u32, end: Place) -> io::Result<Checked> {
+        let file = CopyFile {
+            memory: &*self.memory,
+            bytes: self.spec.group_bytes(),
+            mark: None,
+        };
+        let spec = self.spec.copy.check_spec(end);
+        check(&file, &spec, from, u64::from(bytes))
+    }
+
     /// What the copy has to say after it was sealed.
     pub(super) fn answer(
         &self,
         incarnation: Incarnation,
         faults: &Faults,
     ) -> Result<CopyAnswer, Refusal> {
-        let flushed = self.state.lock().mark.synced;
+        let flushed = self.mark().map_err(failed)?.synced;
         let scanned = match self.scan(incarnation, faults, None) {
             Ok(scanned) => scanned,
             Err(ScanError::Io(error)) => return Err(failed(error)),

@@ -9,6 +9,7 @@ use kera_log_segments::io::{File, FileSystem};
 use kera_log_segments::layout::{DurableMark, MARK_BYTES};
 
 use super::StartError;
+use super::mapping::Window;
 use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation};
@@ -44,8 +45,11 @@ pub struct Found {
     pub memory: Arc<dyn CopyMemory>,
     /// Bytes of shared memory that it has reserved.
     pub reserved: u64,
-    /// The mark of its last flush.
+    /// The mark of its last flush, if it was looked at; else it is when somebody asks for it, see
+    /// [`CopyMemory::mark`].
     pub mark: Option<DurableMark>,
+    /// It is on disk, and there was no more of it in memory.
+    pub whole: bool,
 }
 
 /// What a store starts with.
@@ -86,12 +90,26 @@ pub trait Memory: Send + Sync + Debug {
 #[allow(clippy::len_without_is_empty)]
 pub trait CopyMemory: Send + Sync + Debug {
     /// Makes `len` bytes at `address` writable; they are zero until written. Nothing already
-    /// reserved changes. Returns the bytes of shared memory that it took: none where the copy is
-    /// on disk alone.
+    /// reserved changes. Returns the bytes of shared memory that it took in addition: none where an
+    /// earlier process had reserved them, or the copy is on disk alone.
     ///
     /// # Errors
     /// `StorageFull` where there is no room.
     fn reserve(&self, address: u64, len: u64) -> io::Result<u64>;
+
+    /// Bytes that reserving this range would take in addition.
+    fn lacking(&self, address: u64, len: u64) -> u64;
+
+    /// Prepares reserved bytes for their first use, where that takes time; only a hint.
+    fn warm(&self, _address: u64, _len: u64) {}
+
+    /// Reserved bytes as a network card may write them, where the memory is the machine's own.
+    ///
+    /// # Errors
+    /// `Unsupported` where it is not; `InvalidInput` outside of what is reserved.
+    fn window(&self, _address: u64, _len: u64) -> io::Result<Window> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Writes into reserved bytes.
     ///
@@ -128,13 +146,36 @@ pub trait CopyMemory: Send + Sync + Debug {
     /// The system's.
     fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize>;
 
-    /// Makes the bytes of `from..to` survive power loss, then stores `mark`. With `last` nothing
-    /// more will be placed, and reserved memory is given back where the bytes are on disk.
-    /// Returns whether it was.
+    /// Makes the bytes of `from..to` survive power loss, then stores `mark`. Does nothing where
+    /// there is no disk.
+    ///
+    /// # Errors
+    /// The system's.
+    fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()>;
+
+    /// The mark stored last, where there is a disk and one was.
+    ///
+    /// # Errors
+    /// The system's.
+    fn mark(&self) -> io::Result<Option<DurableMark>> {
+        Ok(None)
+    }
+
+    /// Gives back the memory of what lies below `to`, if there is a disk: it has been flushed, and
+    /// is read from the disk from now on. Remembers that before anything goes, so that it is not
+    /// missed when the disk is lost. `to` is a multiple of 4096. Returns the bytes given back.
+    ///
+    /// # Errors
+    /// The system's; nothing, or all of it, is given back then.
+    fn release(&self, to: u64) -> io::Result<u64>;
+
+    /// Gives reserved memory back, if there is a disk: all that counts of the copy has been flushed,
+    /// and what is placed from now on goes to the disk. Returns whether it was. Unless its group is
+    /// `closed`, it stays remembered where the memory was that there is such a copy.
     ///
     /// # Errors
     /// The system's; nothing is given back then.
-    fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool>;
+    fn give_back(&self, closed: bool) -> io::Result<bool>;
 
     /// Forgets the copy, on disk too. Its memory is never seen by another copy before it is zeros.
     ///
@@ -194,7 +235,7 @@ impl File for CopyFile<'_> {
         read_only()
     }
 
-    fn start_writeback(&self, _: u64, _: u64) -> io::Result<()> {
+    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
         Ok(())
     }
 

@@ -8,11 +8,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | `store` | the requests, one function each |
+//! | `beside` | copies outside of the store: the broker's own group files |
 //! | `copy` | one copy: who may write it, and its buffers |
 //! | `seals` | which epochs have lost their right to write, as stored |
 //! | `memory` | what a store needs of the memory below it |
 //! | `shm` | files on shared memory, and their flush to disk |
-//! | `mapping` | the one place with unsafe code: a file's bytes as a target of `readv` |
+//! | `mapping` | the one place with unsafe code: a file's bytes as a target of `readv` and of network cards |
+//! | `registrar` | how a network card is let at buffers, and kept away again |
 //! | `simulated` | memory that crashes as it is told |
 //!
 //! # What holds
@@ -21,21 +23,28 @@
 //! * A seal is stored before it is answered, and holds for copies that were never here.
 //! * Sealing takes each copy's lock, under which bytes are placed: once it is done, nobody is in
 //!   the middle of writing, and only then is a copy's length read.
+//! * A buffer that a network card may write is taken from the card before the store relies on nobody
+//!   writing there.
 //! * Memory is reserved before it is promised, so that a full machine refuses and never faults.
 
+mod beside;
 mod copy;
 mod error;
 mod mapping;
 mod memory;
+mod registrar;
 mod seals;
 mod shm;
 mod simulated;
 mod store;
 
+pub use beside::Beside;
 pub use copy::Region;
 pub use error::StartError;
+pub use mapping::Window;
 pub use memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+pub use registrar::{Registrar, Registration};
 pub use seals::SealTable;
-pub use shm::{ShmMemory, ShmOptions};
+pub use shm::{ShmMemory, ShmOptions, Took};
 pub use simulated::SimMemory;
-pub use store::{BackupStore, Limits};
+pub use store::{BackupStore, Limits, Seal, StoreStats};

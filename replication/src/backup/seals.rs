@@ -7,7 +7,9 @@
 //! Numbers are little-endian. The ranges are of groups of which a copy was freed: such a group is
 //! never opened again, and nobody is told that it was never here. There are at most
 //! [`MAX_RANGES`] of a streamlet; beyond, the lowest two become one, and a group between them counts
-//! as freed too, which costs its primary a roll and nobody a record.
+//! as freed too. Opening it costs its primary a roll; and where it was recorded and never opened, its
+//! next owner hears "unknown" here instead of "never opened", so that it needs another holder's word
+//! to go on. It costs nobody a record.
 
 use std::collections::HashMap;
 
@@ -98,6 +100,36 @@ impl SealTable {
             for range in &theirs.freed {
                 entry.add(*range);
             }
+        }
+    }
+
+    /// Streamlets of which anything is remembered.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// True if anything is remembered of the streamlet.
+    pub fn knows(&self, streamlet: &StreamletKey) -> bool {
+        self.entries.contains_key(streamlet)
+    }
+
+    /// Forgets all of a stream that is gone; true if there was anything.
+    pub fn forget(&mut self, stream: StreamId) -> bool {
+        let before = self.entries.len();
+        self.entries
+            .retain(|streamlet, _| streamlet.stream != stream);
+        self.entries.len() < before
+    }
+
+    /// Forgets who has sealed, and nothing else: a rule broken on purpose.
+    pub(super) fn forget_seals(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.sealed = Epoch(0);
         }
     }
 
@@ -223,6 +255,15 @@ mod tests {
         assert!((10..2000).all(|group| table.was_freed(&a, GroupId(group * 2))));
         assert!(!table.was_freed(&a, GroupId(3997)), "the latest are exact");
         assert_eq!(SealTable::decode(&table.encode()), Ok(table));
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_is_forgotten() {
+        let (a, b, mut table) = (key(1), key(2), SealTable::default());
+        table.seal(a, Epoch(3));
+        table.seal(b, Epoch(4));
+        assert!(table.forget(a.stream) && !table.forget(a.stream));
+        assert!(!table.knows(&a) && table.knows(&b) && table.len() == 1);
     }
 
     #[test]

@@ -29,8 +29,12 @@ struct Bytes {
     disk: Pages,
     /// What is on disk, and how far.
     mark: Option<DurableMark>,
+    /// What the disk alone holds ends here.
+    released: u64,
     /// The disk alone holds it.
     given_back: bool,
+    /// And all that there was of it.
+    whole: bool,
     gone: bool,
 }
 
@@ -77,6 +81,7 @@ impl Machine {
             let mut bytes = bytes.lock();
             bytes.shared.clear();
             bytes.reserved.clear();
+            bytes.released = 0;
             bytes.given_back = bytes.mark.is_some();
             bytes.gone = bytes.mark.is_none();
             !bytes.gone
@@ -144,6 +149,7 @@ impl Memory for SimMemory {
                 memory: self.copy(bytes.clone(), spec, machine.disk),
                 reserved: held.reserved.iter().map(|(from, to)| to - from).sum(),
                 mark: held.mark,
+                whole: held.whole,
             }
         });
         Ok(TakenOver {
@@ -207,11 +213,16 @@ impl SimCopy {
 impl CopyMemory for SimCopy {
     fn reserve(&self, address: u64, len: u64) -> io::Result<u64> {
         self.alive()?;
+        let taken = self.lacking(address, len);
         let mut bytes = self.bytes.lock();
         if bytes.given_back {
             return Ok(0);
         }
-        bytes.reserved.push((address, address + len));
+        let (from, to) = (address.max(bytes.released), address + len);
+        if from >= to {
+            return Ok(0);
+        }
+        bytes.reserved.push((from, to));
         bytes.reserved.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (from, to) in std::mem::take(&mut bytes.reserved) {
@@ -221,19 +232,37 @@ impl CopyMemory for SimCopy {
             }
         }
         bytes.reserved = merged;
-        Ok(len)
+        Ok(taken)
+    }
+
+    fn lacking(&self, address: u64, len: u64) -> u64 {
+        let bytes = self.bytes.lock();
+        if bytes.given_back {
+            return 0;
+        }
+        let end = address + len;
+        let address = address.max(bytes.released);
+        let there = bytes.reserved.iter();
+        let there = there.map(|(from, to)| end.min(*to).saturating_sub(address.max(*from)));
+        end.saturating_sub(address) - there.sum::<u64>()
     }
 
     fn place(&self, address: u64, data: &[u8]) -> io::Result<()> {
         self.alive()?;
-        {
+        let below = {
             let mut bytes = self.bytes.lock();
-            if bytes.given_back {
-                write(&mut bytes.disk, address, data);
-                return Ok(());
-            }
+            let room = bytes.released.saturating_sub(address);
+            let below = match bytes.given_back {
+                true => data.len(),
+                false => data.len().min(room as usize),
+            };
+            write(&mut bytes.disk, address, &data[..below]);
+            below
+        };
+        if below == data.len() {
+            return Ok(());
         }
-        self.place_stray(address, data)
+        self.place_stray(address + below as u64, &data[below..])
     }
 
     fn place_stray(&self, address: u64, data: &[u8]) -> io::Result<()> {
@@ -267,31 +296,55 @@ impl CopyMemory for SimCopy {
         let bytes = self.bytes.lock();
         let room = self.group_bytes.saturating_sub(address);
         let len = (buf.len() as u64).min(room) as usize;
-        let pages = if bytes.given_back {
-            &bytes.disk
-        } else {
-            &bytes.shared
+        let below = match bytes.given_back {
+            true => len,
+            false => len.min(bytes.released.saturating_sub(address) as usize),
         };
-        read(pages, address, &mut buf[..len]);
+        read(&bytes.disk, address, &mut buf[..below]);
+        read(&bytes.shared, address + below as u64, &mut buf[below..len]);
         Ok(len)
     }
 
-    fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool> {
+    fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()> {
         self.alive()?;
         let mut buf = vec![0; (to.saturating_sub(from)) as usize];
         self.read_at(&mut buf, from)?;
         let mut bytes = self.bytes.lock();
-        if !self.disk {
-            return Ok(false);
+        if self.disk {
+            write(&mut bytes.disk, from, &buf);
+            bytes.mark = Some(*mark);
         }
-        write(&mut bytes.disk, from, &buf);
-        bytes.mark = Some(*mark);
-        if last {
+        Ok(())
+    }
+
+    fn release(&self, to: u64) -> io::Result<u64> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        if !self.disk || bytes.given_back || to <= bytes.released {
+            return Ok(0);
+        }
+        bytes.released = to;
+        bytes.shared.retain(|page, _| (page + 1) * PAGE as u64 > to);
+        let mut released = 0;
+        let reserved = std::mem::take(&mut bytes.reserved).into_iter();
+        let kept = reserved.filter_map(|(from, end)| {
+            released += end.min(to).saturating_sub(from);
+            (end > to).then(|| (from.max(to), end))
+        });
+        bytes.reserved = kept.collect();
+        Ok(released)
+    }
+
+    fn give_back(&self, _closed: bool) -> io::Result<bool> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        if self.disk {
+            bytes.whole |= !bytes.given_back;
             bytes.given_back = true;
             bytes.shared.clear();
             bytes.reserved.clear();
         }
-        Ok(last)
+        Ok(self.disk)
     }
 
     fn remove(&self) -> io::Result<()> {

@@ -1,40 +1,45 @@
 //! The life of one group at its primary, up to its one close.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use kera_log_segments::window::Place;
 
 use super::copy_set::CopySet;
 use super::lane::Lane;
-use super::pump::{call, is_sealed};
 use super::source::{Shape, Source};
+use super::{Building, is_sealed, tidy};
 use crate::ids::Holder;
 use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
-use crate::runtime::within;
-use crate::transport::{CallError, Refusal, Reply, Request};
+use crate::runtime::{all, within};
+use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
 /// Bytes of one `complete` when a copy is built.
 const BUILD_BYTES: usize = 1 << 20;
 
+/// Attempts at a close that conflicts with records this owner itself may have changed.
+const CLOSE_ATTEMPTS: u32 = 5;
+
 /// Records the group, ships it, and closes it: when it is full, when a copy is lost, or never, if
-/// another broker has taken over.
-pub(super) async fn life(lane: Arc<Lane>, set: Arc<CopySet>) {
-    if !record(&lane, &set).await {
-        return;
-    }
-    set.join_pumps();
-    if ended(&lane, &set).await {
-        close(&lane, &set).await;
+/// another broker has taken over or the lane was dropped.
+pub(super) async fn life(lane: Weak<Lane>, set: Arc<CopySet>) {
+    if record(&lane, &set).await {
+        set.join_pumps();
+        if ended(&lane, &set).await {
+            close(&lane, &set).await;
+        }
     }
     set.leave_pumps();
 }
 
 /// Sees to the open record; false if this broker is deposed.
-async fn record(lane: &Arc<Lane>, set: &Arc<CopySet>) -> bool {
+async fn record(lane: &Weak<Lane>, set: &Arc<CopySet>) -> bool {
     if set.revision() != 0 {
         // Recorded ahead. The next one is recorded while this one is used.
-        let (lane, set) = (lane.clone(), set.clone());
+        let Some(lane) = lane.upgrade() else {
+            return false;
+        };
+        let set = set.clone();
         let runtime = lane.primary.runtime.clone();
         runtime.spawn(Box::pin(async move {
             if let Err(error @ RecordsError::Epoch { .. }) = lane.record(&set).await {
@@ -44,9 +49,9 @@ async fn record(lane: &Arc<Lane>, set: &Arc<CopySet>) -> bool {
         return true;
     }
     loop {
-        if lane.is_deposed() {
+        let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return false;
-        }
+        };
         let recorded = match lane.record(set).await {
             // What an earlier attempt without an answer may have recorded counts.
             Err(RecordsError::Unknown(_) | RecordsError::Revision { .. }) => lane.adopt(set).await,
@@ -57,7 +62,9 @@ async fn record(lane: &Arc<Lane>, set: &Arc<CopySet>) -> bool {
             // Too few holders, or a silent store: appends wait, up to their deadline.
             Ok(false) | Err(RecordsError::Unknown(_)) => {
                 let pause = lane.primary.config.pause;
-                lane.primary.runtime.sleep(pause).await;
+                let paused = lane.primary.runtime.sleep(pause);
+                drop(lane);
+                paused.await;
             }
             Err(error) => {
                 lane.depose(error);
@@ -68,10 +75,10 @@ async fn record(lane: &Arc<Lane>, set: &Arc<CopySet>) -> bool {
 }
 
 /// Waits until the group is to be closed; false if this broker is deposed.
-async fn ended(lane: &Lane, set: &CopySet) -> bool {
+async fn ended(lane: &Weak<Lane>, set: &CopySet) -> bool {
     loop {
         let seen = set.signal.seen();
-        if lane.is_deposed() {
+        if lane.upgrade().is_none_or(|lane| lane.is_deposed()) {
             return false;
         }
         let frozen = set.source().is_frozen();
@@ -107,38 +114,51 @@ async fn drain(lane: &Lane, set: &Arc<CopySet>, end: Place) {
     }
 }
 
-async fn close(lane: &Arc<Lane>, set: &Arc<CopySet>) {
+async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
     let end = set.source().freeze();
-    // The lane's next group is wanted now, whatever this one's end takes.
-    lane.signal.notify();
+    set.froze();
     set.wake_pumps();
-    drain(lane, set, end).await;
-    let mut built: Vec<Holder> = Vec::new();
+    {
+        let Some(lane) = lane.upgrade() else { return };
+        // The lane's next group is wanted now, whatever this one's end takes.
+        lane.signal.notify();
+        drain(&lane, set, end).await;
+    }
+    // Marked until the close names them.
+    let mut built: Vec<(Holder, Building)> = Vec::new();
     loop {
-        if lane.is_deposed() {
+        let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return;
-        }
+        };
         let mut holders = set.holding(end.address);
-        holders.extend(built.iter().copied());
+        holders.extend(built.iter().map(|(holder, _)| *holder));
         if holders.len() < lane.spec.min_copies {
-            match build_one(lane, set, &holders, end).await {
-                Ok(holder) => built.push(holder),
+            match build_one(&lane, set, &holders, end).await {
+                Ok(one) => built.push(one),
                 Err(Some(sealed)) => return lane.depose(sealed),
-                Err(None) => lane.primary.runtime.sleep(lane.primary.config.pause).await,
+                Err(None) => {
+                    let pause = lane.primary.config.pause;
+                    let paused = lane.primary.runtime.sleep(pause);
+                    drop(lane);
+                    paused.await;
+                }
             }
             continue;
         }
         // Closes keep the lane's order, so that what is closed is a prefix of it.
-        let seen = lane.signal.seen();
+        let (signal, seen) = (lane.signal.clone(), lane.signal.seen());
         if !lane.is_front(set) {
-            lane.signal.changed(seen).await;
+            drop(lane);
+            signal.changed(seen).await;
             continue;
         }
-        return match commit_close(lane, set, end, &holders).await {
+        return match commit_close(&lane, set, end, &holders).await {
             Ok(()) => {
+                tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
                 set.set_closed();
+                set.source().closed();
                 lane.signal.notify();
-                flush(lane, set, end, holders);
+                afterwards(&lane, set, end, holders);
             }
             Err(error) => lane.depose(error),
         };
@@ -152,61 +172,104 @@ async fn commit_close(
     end: Place,
     holders: &[Holder],
 ) -> Result<(), RecordsError> {
-    let close = Change::Close {
-        group: set.id().group,
-        revision: set.revision(),
-        record: ClosedRecord {
-            length: end.address,
-            first_ordinal: set.source().first_ordinal(),
-            end_ordinal: end.ordinal,
-            next_ordinal: end.ordinal,
-            holders: holders.to_vec(),
-        },
+    let record = ClosedRecord {
+        length: end.address,
+        first_ordinal: set.source().first_ordinal(),
+        end_ordinal: end.ordinal,
+        next_ordinal: end.ordinal,
+        holders: holders.to_vec(),
     };
+    let group = set.id().group;
+    let mut revision = set.revision();
     // Whoever is lost must not be waited for in the next group either.
-    let unused = lane.take_ahead_of(&set.lost());
-    let mut changes = vec![close];
-    changes.extend(unused.iter().map(|ahead| Change::Delete {
-        group: ahead.group,
-        revision: ahead.revision,
-    }));
-    let transaction = Transaction {
-        streamlet: lane.spec.streamlet,
-        epoch: lane.spec.epoch,
-        changes,
-    };
+    let mut unused = lane.take_ahead_of(&set.lost());
     let primary = &lane.primary;
-    let mut unsure = false;
+    let (mut unsure, mut conflicts) = (false, 0);
     loop {
+        let mut changes = vec![Change::Close {
+            group,
+            revision,
+            record: record.clone(),
+        }];
+        changes.extend(unused.iter().map(|ahead| Change::Delete {
+            group: ahead.group,
+            revision: ahead.revision,
+        }));
+        let transaction = Transaction {
+            streamlet: lane.spec.streamlet,
+            epoch: lane.spec.epoch,
+            changes,
+        };
         let (records, runtime) = (&primary.records, &*primary.runtime);
         match commit(records, runtime, &transaction, unsure).await {
+            Ok(_) => return Ok(()),
             Err(RecordsError::Unknown(_)) => {
                 unsure = true;
                 runtime.sleep(primary.config.pause).await;
             }
-            other => return other.map(|_| ()),
+            // In its own epoch nobody but this owner changes these records: an earlier request of
+            // its own, that was late, may have done so.
+            Err(RecordsError::Revision { .. } | RecordsError::Invalid(_))
+                if conflicts < CLOSE_ATTEMPTS =>
+            {
+                conflicts += 1;
+                let found = match lane.read_records().await {
+                    Err(RecordsError::Unknown(_)) => continue,
+                    other => other?,
+                };
+                let of = |group| found.groups.iter().find(|r| r.copy.group == group);
+                match of(group) {
+                    Some(found) if found.closed() == Some(&record) => return Ok(()),
+                    Some(found) if found.open().is_some() => revision = found.revision,
+                    _ => conflicts = CLOSE_ATTEMPTS,
+                }
+                unused.retain_mut(|ahead| match of(ahead.group) {
+                    Some(found) if found.open().is_some() => {
+                        ahead.revision = found.revision;
+                        true
+                    }
+                    _ => false,
+                });
+                unsure = false;
+                runtime.sleep(primary.config.pause).await;
+            }
+            Err(error) => return Err(error),
         }
     }
 }
 
-/// Brings the closed group to its holders' disks; nobody waits for it.
-fn flush(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
+/// Brings the closed group to its holders' disks, and has the others give back what they hold of it;
+/// nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
+fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
     let primary = lane.primary.clone();
     let copy = set.id();
+    let left_out: Vec<_> = set
+        .holders()
+        .iter()
+        .map(|holder| holder.broker)
+        .filter(|broker| !holders.iter().any(|h| h.broker == *broker))
+        .collect();
     let runtime = primary.runtime.clone();
     runtime.spawn(Box::pin(async move {
-        let request = Request::Flush {
-            copy,
-            length: end.address,
-            closed: true,
-        };
-        for holder in holders {
-            let timeout = primary.config.call_timeout;
-            let (transport, runtime) = (&primary.transport, &*primary.runtime);
-            let flushed = call(transport, runtime, timeout, holder.broker, &request).await;
+        let caller = primary.caller();
+        let flushes = holders.into_iter().map(|h| h.broker);
+        // Who writes the own file brings it to disk.
+        let flushes = flushes.filter(|broker| !primary.is_own(*broker));
+        let flushes = flushes.map(|broker| -> Pending<_> {
+            let request = Request::Flush {
+                copy,
+                length: end.address,
+                closed: true,
+            };
+            Box::pin(caller.ask(broker, request))
+        });
+        for flushed in all(flushes.collect()).await {
             if let Err(error) = flushed {
-                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in its holder's memory");
+                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in its holder's memory for now");
             }
+        }
+        for broker in left_out.into_iter().filter(|broker| !primary.is_own(*broker)) {
+            tidy::streamlet_at(&primary, copy.streamlet, copy.epoch, broker).await;
         }
     }));
 }
@@ -218,21 +281,27 @@ async fn build_one(
     set: &CopySet,
     have: &[Holder],
     end: Place,
-) -> Result<Holder, Option<RecordsError>> {
+) -> Result<(Holder, Building), Option<RecordsError>> {
     let primary = &lane.primary;
-    let have: Vec<_> = have.iter().map(|holder| holder.broker).collect();
+    let mut have: Vec<_> = have.iter().map(|holder| holder.broker).collect();
+    if primary.own.is_some() {
+        // The own file is being written, or has failed; it is not made anew beneath its writer.
+        have.push(primary.me);
+    }
     let mut without = have.clone();
     without.extend(set.holders().iter().map(|holder| holder.broker));
-    let mut chosen = primary.choose(1, &without).await;
+    let mut chosen = primary.choose(1, 1, &without).await;
     if chosen.is_empty() {
         // One that was lost, and is back.
-        chosen = primary.choose(1, &have).await;
+        chosen = primary.choose(1, 1, &have).await;
     }
     let Some(holder) = chosen.first() else {
         return Err(None);
     };
+    let building = primary.building(set.id(), holder.broker);
+    tracing::debug!(group = %set.id(), at = %holder.broker, "a group that ends with too few copies gets another one");
     match build(lane, set.source(), set, *holder, end).await {
-        Ok(()) => Ok(*holder),
+        Ok(()) => Ok((*holder, building)),
         Err(error) if is_sealed(&error) => {
             let by = match error.refusal() {
                 Some(Refusal::Sealed { by }) => *by,
@@ -259,11 +328,8 @@ async fn build(
 ) -> Result<(), CallError> {
     let primary = &lane.primary;
     let (copy, epoch) = (set.id(), lane.spec.epoch);
-    let ask = async |request: Request| {
-        let timeout = primary.config.call_timeout;
-        let (transport, runtime) = (&primary.transport, &*primary.runtime);
-        call(transport, runtime, timeout, holder.broker, &request).await
-    };
+    let caller = primary.caller();
+    let ask = |request: Request| caller.ask(holder.broker, request);
     ask(Request::Seal {
         streamlet: lane.spec.streamlet,
         epoch,
@@ -305,7 +371,7 @@ async fn build(
     })
     .await?;
     match flushed {
-        Reply::Flushed => Ok(()),
+        Reply::Flushed { .. } => Ok(()),
         other => Err(CallError::Lost {
             backup: holder.broker,
             reason: format!("it answered flush with {other:?}"),

@@ -1,6 +1,6 @@
 //! One group's copies as its primary sees them: who holds how much, and what that makes durable.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -19,7 +19,15 @@ pub struct CopySet {
     source: Arc<dyn Source>,
     lane: Weak<Lane>,
     recorded: OnceLock<Recorded>,
+    /// Below this address this broker's own file has everything; kept apart from the copies, since
+    /// the file may be ahead of the record.
+    own: AtomicU64,
+    own_lost: Mutex<Option<String>>,
+    /// What its source was told to be durable.
+    told: AtomicU64,
     closed: AtomicBool,
+    /// Bytes that it will soon have, as far as its lane's last group tells.
+    expected: u64,
     faults: Faults,
     pub(super) signal: Signal,
 }
@@ -32,10 +40,15 @@ struct Recorded {
 
 struct SetCopy {
     holder: Holder,
-    pump: Arc<PumpHandle>,
+    /// None for this broker's own file, to which nothing is shipped.
+    pump: Option<Arc<PumpHandle>>,
     /// Below this address the holder has everything.
     durable: AtomicU64,
     lost: Mutex<Option<String>>,
+    /// The pump was told that the group grew, and has not looked since.
+    is_told: AtomicBool,
+    /// Where the pump keeps it, so that it need not be looked up; only a hint.
+    slot: AtomicU32,
 }
 
 impl std::fmt::Debug for CopySet {
@@ -52,6 +65,7 @@ impl CopySet {
         id: CopyId,
         source: Arc<dyn Source>,
         lane: Weak<Lane>,
+        expected: u64,
         faults: Faults,
     ) -> Self {
         Self {
@@ -59,7 +73,11 @@ impl CopySet {
             source,
             lane,
             recorded: OnceLock::new(),
+            own: AtomicU64::new(0),
+            own_lost: Mutex::default(),
+            told: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            expected,
             faults,
             signal: Signal::default(),
         }
@@ -68,6 +86,11 @@ impl CopySet {
     /// The group.
     pub fn id(&self) -> CopyId {
         self.id
+    }
+
+    /// Bytes that it will soon have; 0 where nothing tells.
+    pub(super) fn expected(&self) -> u64 {
+        self.expected
     }
 
     /// Its bytes.
@@ -82,31 +105,89 @@ impl CopySet {
             pump: primary.pump(holder.broker),
             durable: AtomicU64::new(0),
             lost: Mutex::default(),
+            is_told: AtomicBool::new(false),
+            slot: AtomicU32::new(u32::MAX),
         });
         let _once = self.recorded.set(Recorded {
             revision,
             copies: copies.collect(),
         });
+        // What the own file did before the record was known; see `own_completed`.
+        fence(Ordering::SeqCst);
+        if let Some(index) = self.own_index() {
+            self.completed(index, self.own.load(Ordering::Acquire));
+            let lost = self.own_lost.lock().clone();
+            if let Some(reason) = lost {
+                self.lose(index, &reason);
+            }
+        }
+    }
+
+    fn own_index(&self) -> Option<usize> {
+        self.copies().iter().position(|copy| copy.pump.is_none())
+    }
+
+    /// This broker's own file has all bytes below `address`: its turn saw them written, or synced, as
+    /// the stream's policy wants. Call without holding a lock. Counts also if it comes before the
+    /// group's record is known; does nothing where the own copy is not a file
+    /// ([`super::Primary::with_own`]).
+    pub fn own_completed(&self, address: u64) {
+        self.own.fetch_max(address, Ordering::AcqRel);
+        // Either this finds the record, or whoever sets it finds the address.
+        fence(Ordering::SeqCst);
+        if let Some(index) = self.own_index() {
+            self.completed(index, self.own.load(Ordering::Acquire));
+        }
+    }
+
+    /// This broker's own file takes no more: writing it failed. The group ends.
+    pub fn own_lost(&self, reason: &str) {
+        self.own_lost
+            .lock()
+            .get_or_insert_with(|| reason.to_string());
+        fence(Ordering::SeqCst);
+        if let Some(index) = self.own_index() {
+            self.lose(index, reason);
+        }
     }
 
     /// Starts shipping to all of the set.
     pub(super) fn join_pumps(self: &Arc<Self>) {
         for (index, copy) in self.copies().iter().enumerate() {
-            copy.pump.join(self.clone(), index);
+            if let Some(pump) = &copy.pump {
+                pump.join(self.clone(), index);
+            }
         }
     }
 
     /// Tells the pumps that the group grew.
     pub(super) fn wake_pumps(&self) {
         for copy in self.copies() {
-            copy.pump.grew(self.id);
+            // Whoever has told and is not heard yet, told of these bytes too: what is swapped orders
+            // the bytes before the pump's look.
+            if let Some(pump) = &copy.pump
+                && !copy.is_told.swap(true, Ordering::AcqRel)
+            {
+                pump.grew(copy.slot.load(Ordering::Relaxed), self.id);
+            }
+        }
+    }
+
+    /// The pump of holder number `index` is about to look how far the group has grown, which it keeps in
+    /// `slot`.
+    pub(super) fn pump_looks(&self, index: usize, slot: u32) {
+        if let Some(copy) = self.copies().get(index) {
+            copy.slot.store(slot, Ordering::Relaxed);
+            copy.is_told.swap(false, Ordering::AcqRel);
         }
     }
 
     /// Ships no more.
     pub(super) fn leave_pumps(&self) {
         for copy in self.copies() {
-            copy.pump.leave(self.id);
+            if let Some(pump) = &copy.pump {
+                pump.leave(self.id);
+            }
         }
     }
 
@@ -124,16 +205,29 @@ impl CopySet {
         self.copies().iter().map(|copy| copy.holder).collect()
     }
 
-    /// Holder number `index` has all bytes below `address`: its pump saw it, or its file's turn did.
-    pub fn completed(&self, index: usize, address: u64) {
+    /// How many copies the record names; none as long as there is no record.
+    pub(super) fn copies_recorded(&self) -> usize {
+        self.copies().len()
+    }
+
+    /// Holder number `index` has all bytes below `address`.
+    pub(super) fn completed(&self, index: usize, address: u64) {
         if let Some(copy) = self.copies().get(index) {
             copy.durable.fetch_max(address, Ordering::AcqRel);
-            self.tell();
+            // Of two copies that complete at once one sees the other; and either this sees that the
+            // group is frozen, or whoever froze it sees what is complete ([`Self::froze`]).
+            fence(Ordering::SeqCst);
+            if self.source.is_frozen() {
+                self.tell();
+            } else if self.durable() > self.told.load(Ordering::Acquire) {
+                // Nobody but the lane waits for an open group: of very many groups very few end.
+                self.advance_lane();
+            }
         }
     }
 
     /// Holder number `index` will not get any further.
-    pub fn lose(&self, index: usize, reason: &str) {
+    pub(super) fn lose(&self, index: usize, reason: &str) {
         if let Some(copy) = self.copies().get(index) {
             let mut lost = copy.lost.lock();
             if lost.is_none() {
@@ -149,6 +243,13 @@ impl CopySet {
     pub(super) fn lost(&self) -> Vec<Holder> {
         let lost = self.copies().iter().filter(|c| c.lost.lock().is_some());
         lost.map(|copy| copy.holder).collect()
+    }
+
+    /// Published bytes that holder number `index` does not have.
+    pub(super) fn missing_at(&self, index: usize) -> u64 {
+        let durable = self.copies().get(index);
+        let durable = durable.map_or(0, |copy| copy.durable.load(Ordering::Acquire));
+        self.source.end().address.saturating_sub(durable)
     }
 
     /// The holders, with their numbers, that are not lost and have less than `address`.
@@ -199,14 +300,29 @@ impl CopySet {
             .unwrap_or(0)
     }
 
+    /// True if the source was not told yet that it is durable up to `address`; it is to be told now.
+    pub(super) fn is_news(&self, address: u64) -> bool {
+        self.told.fetch_max(address, Ordering::AcqRel) < address
+    }
+
     /// True if nothing will be appended and all of it is durable.
     pub(super) fn is_passed(&self) -> bool {
         let complete = || self.durable() >= self.source.end().address;
         self.is_closed() || (self.source.is_frozen() && complete())
     }
 
+    /// Nothing more is appended: who waits for its end looks again.
+    pub(super) fn froze(&self) {
+        fence(Ordering::SeqCst);
+        self.signal.notify();
+    }
+
     fn tell(&self) {
         self.signal.notify();
+        self.advance_lane();
+    }
+
+    fn advance_lane(&self) {
         if let Some(lane) = self.lane.upgrade() {
             lane.advance();
         }

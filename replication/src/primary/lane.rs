@@ -1,17 +1,23 @@
 //! A lane at its primary: its groups in order, and the head up to which they are durable.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use parking_lot::Mutex;
 
 use super::copy_set::CopySet;
 use super::source::Source;
-use super::{Primary, close};
-use crate::ids::{CopyId, Holder, StreamletKey};
-use crate::records::{Change, MAX_CHANGES, OpenRecord, RecordsError, Transaction, commit, read};
+use super::waiting::{Ticket, Waiting};
+use super::{Config, MAX_AHEAD, Primary, close};
+use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::records::{
+    Change, MAX_CHANGES, OpenRecord, RecordsError, StreamletRecords, Transaction, commit, read,
+};
 use crate::runtime::within;
 use crate::signal::Signal;
 
@@ -60,14 +66,24 @@ impl AppendError {
     }
 }
 
-/// A lane at its primary.
+/// A lane that has gone through a group within this time is busy: its next one gets large buffers at
+/// once.
+const RECENT: Duration = Duration::from_secs(10);
+
+/// Groups of unknown outcome that are remembered; of more, the oldest wait for the next owner.
+const MAX_UNSURE: usize = 256;
+
+/// A lane at its primary. Dropped, it ships nothing more and closes nothing: what it leaves open is
+/// for the next owner to recover, see [`Lane::finish`].
 pub struct Lane {
     pub(super) spec: LaneSpec,
     pub(super) primary: Arc<Primary>,
     /// The streamlet's least group id that was never given out, shared by its lanes.
     next_group: Arc<AtomicU64>,
+    /// Groups recorded ahead: least, and how many there are then of a busy lane.
+    ahead: (usize, usize),
     inner: Mutex<Inner>,
-    pub(super) signal: Signal,
+    pub(super) signal: Arc<Signal>,
 }
 
 #[derive(Default)]
@@ -81,6 +97,13 @@ struct Inner {
     handed_out: Vec<Ahead>,
     /// Recorded too late to be used; to be deleted with the next close.
     stale: Vec<Ahead>,
+    /// Perhaps recorded: the store did not say.
+    unsure: Vec<GroupId>,
+    waiting: Waiting,
+    /// When a group was opened last.
+    opened: Option<Duration>,
+    /// Not long after the one before.
+    busy: bool,
     /// The last id handed out.
     newest: Option<GroupId>,
     deposed: Option<RecordsError>,
@@ -112,10 +135,17 @@ impl Lane {
     pub fn new(primary: Arc<Primary>, spec: LaneSpec, next_group: Arc<AtomicU64>) -> Arc<Self> {
         Arc::new(Self {
             spec,
+            ahead: {
+                let Config {
+                    ahead, ahead_busy, ..
+                } = primary.config;
+                let least = ahead.min(MAX_AHEAD);
+                (least, ahead_busy.clamp(least, MAX_AHEAD))
+            },
             primary,
             next_group,
             inner: Mutex::default(),
-            signal: Signal::default(),
+            signal: Arc::default(),
         })
     }
 
@@ -127,9 +157,17 @@ impl Lane {
     /// The id of the lane's next group: one that is recorded ahead, or a new one. Each id is handed
     /// out once, and ids of a lane must be opened in the order they were handed out.
     pub fn next_group(&self) -> GroupId {
+        let ending = self.inner.lock().groups.clone();
+        let lost: Vec<_> = ending.iter().flat_map(|set| set.lost()).collect();
+        let is_lost = |ahead: &Ahead| {
+            let mut holders = ahead.holders.iter();
+            holders.any(|holder| lost.iter().any(|lost| lost.broker == holder.broker))
+        };
         let mut inner = self.inner.lock();
         let group = loop {
             match inner.ahead.pop_front() {
+                // It would end as the one before it did.
+                Some(ahead) if is_lost(&ahead) => inner.stale.push(ahead),
                 // A lane's ids grow. One that was recorded while a higher one was handed out is of no
                 // use any more.
                 Some(ahead) if inner.newest.is_some_and(|newest| ahead.group < newest) => {
@@ -156,7 +194,18 @@ impl Lane {
             epoch: self.spec.epoch,
         };
         let faults = self.primary.faults;
-        let set = Arc::new(CopySet::new(id, source, Arc::downgrade(self), faults));
+        let now = self.primary.runtime.now();
+        let expected = {
+            let inner = &mut *self.inner.lock();
+            let opened = inner.opened.replace(now);
+            let is_busy = opened.is_some_and(|then| now.saturating_sub(then) < RECENT);
+            inner.busy = is_busy;
+            // Where a group has just been filled the next will be.
+            let last = inner.groups.back().filter(|_| is_busy);
+            last.map_or(0, |group| group.source().end().address)
+        };
+        let lane = Arc::downgrade(self);
+        let set = Arc::new(CopySet::new(id, source, lane, expected, faults));
         let ahead = {
             let mut inner = self.inner.lock();
             inner.groups.push_back(set.clone());
@@ -167,7 +216,7 @@ impl Lane {
         if let Some(ahead) = &ahead {
             set.set_recorded(ahead.revision, &ahead.holders, &self.primary);
         }
-        let life = close::life(self.clone(), set.clone());
+        let life = close::life(Arc::downgrade(self), set.clone());
         self.primary.runtime.spawn(Box::pin(life));
         set
     }
@@ -177,9 +226,15 @@ impl Lane {
         set.wake_pumps();
     }
 
+    /// Ends the lane where it stands: its stream is gone. Nothing is closed, nothing more is
+    /// acknowledged, and its tasks end.
+    pub fn abandon(&self) {
+        self.depose(RecordsError::NoStreamlet(self.spec.streamlet));
+    }
+
     /// Nothing more will be appended to `set`: it closes once it is durable.
     pub fn froze(&self, set: &CopySet) {
-        set.signal.notify();
+        set.froze();
         self.advance();
     }
 
@@ -188,7 +243,8 @@ impl Lane {
     /// takes its epoch last.
     ///
     /// # Errors
-    /// [`RecordsError`] if another broker has taken over meanwhile.
+    /// [`RecordsError`] if another broker has taken over meanwhile; after
+    /// [`RecordsError::Unknown`] it may be called again.
     pub async fn finish(&self) -> Result<(), RecordsError> {
         let groups: Vec<_> = {
             let mut inner = self.inner.lock();
@@ -212,12 +268,21 @@ impl Lane {
             }
             self.signal.changed(seen).await;
         }
+        let found = self.read_records().await?;
+        self.reclaim(&found);
         let unused: Vec<_> = {
             let inner = &mut *self.inner.lock();
             let ahead = inner.ahead.drain(..).chain(inner.stale.drain(..));
             ahead.chain(inner.handed_out.drain(..)).collect()
         };
-        for some in unused.chunks(MAX_CHANGES) {
+        self.delete(unused).await
+    }
+
+    /// Deletes the records of groups that are not used and never will be.
+    async fn delete(&self, unused: Vec<Ahead>) -> Result<(), RecordsError> {
+        let mut left = unused.as_slice();
+        while !left.is_empty() {
+            let (some, rest) = left.split_at(left.len().min(MAX_CHANGES));
             let delete = |ahead: &Ahead| Change::Delete {
                 group: ahead.group,
                 revision: ahead.revision,
@@ -228,7 +293,13 @@ impl Lane {
                 changes: some.iter().map(delete).collect(),
             };
             let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
-            commit(records, runtime, &transaction, false).await?;
+            if let Err(error) = commit(records, runtime, &transaction, false).await {
+                // Asked again, this goes on where it stopped.
+                let unsure = left.iter().map(|ahead| ahead.group);
+                self.inner.lock().unsure.extend(unsure);
+                return Err(error);
+            }
+            left = rest;
         }
         Ok(())
     }
@@ -255,50 +326,61 @@ impl Lane {
         let deadline = self.primary.config.append_deadline;
         let need = self.spec.min_copies;
         let runtime = self.primary.runtime.clone();
-        let wait = async move {
-            loop {
-                let seen = self.signal.seen();
-                {
-                    let inner = self.inner.lock();
-                    if let Some(error) = &inner.deposed {
-                        return Err(AppendError::Deposed(error.clone()));
-                    }
-                    if inner.head >= (Head { group, address }) {
-                        return Ok(());
-                    }
-                }
-                self.signal.changed(seen).await;
-            }
-        };
+        let mut ticket = Ticket::new(self, Head { group, address });
+        let wait = poll_fn(move |cx| ticket.poll(cx));
         let waited = within(&*runtime, deadline, Box::pin(wait)).await;
         waited.unwrap_or(Err(AppendError::NotEnoughCopies { need }))
     }
 
+    /// What waiting appends look at, under the lane's lock.
+    pub(super) fn with_waiting<T>(
+        &self,
+        look: impl FnOnce(Head, Option<&RecordsError>, &mut Waiting) -> T,
+    ) -> T {
+        let inner = &mut *self.inner.lock();
+        look(inner.head, inner.deposed.as_ref(), &mut inner.waiting)
+    }
+
     /// Moves the head over what all copies hold, and wakes who waited.
     pub(super) fn advance(&self) {
-        let moved = {
-            let mut inner = self.inner.lock();
+        let mut news = Vec::new();
+        let (reached, ended) = {
+            let inner = &mut *self.inner.lock();
             let mut head = inner.head;
             for set in &inner.groups {
+                let address = set.durable();
+                if inner.deposed.is_none() && set.is_news(address) {
+                    news.push((set.clone(), address));
+                }
                 head = head.max(Head {
                     group: set.id().group,
-                    address: set.durable(),
+                    address,
                 });
                 if !set.is_passed() {
                     break;
                 }
             }
+            let mut ended = false;
             while inner.groups.front().is_some_and(|set| set.is_closed()) {
                 inner.groups.pop_front();
+                ended = true;
             }
             // A deposed owner may still see completions of what came before; it stays silent.
             let moved = head > inner.head && inner.deposed.is_none();
-            if moved {
+            let reached = if moved {
                 inner.head = head;
-            }
-            moved
+                inner.waiting.reached(head)
+            } else {
+                Vec::new()
+            };
+            (reached, ended)
         };
-        if moved {
+        for (set, address) in news {
+            set.source().durable(address);
+        }
+        reached.into_iter().for_each(Waker::wake);
+        if ended {
+            // Whoever waits for its turn to close may have it now.
             self.signal.notify();
         }
     }
@@ -312,23 +394,41 @@ impl Lane {
             .is_none_or(|front| front.id() == set.id())
     }
 
+    /// True if every group before `set` has its record. Records come in the lane's order, so that
+    /// whatever is recorded of a lane says where it begins.
+    fn is_next_to_record(&self, set: &CopySet) -> bool {
+        let inner = self.inner.lock();
+        let before = inner.groups.iter().take_while(|g| g.id() != set.id());
+        before.into_iter().all(|g| g.revision() != 0)
+    }
+
     pub(super) fn is_deposed(&self) -> bool {
         self.inner.lock().deposed.is_some()
     }
 
     /// Another broker owns the streamlet: nothing is acknowledged any more.
     pub(super) fn depose(&self, error: RecordsError) {
-        let groups = {
-            let mut inner = self.inner.lock();
-            if inner.deposed.is_none() {
+        let (groups, waiting, news) = {
+            let inner = &mut *self.inner.lock();
+            let gone = matches!(error, RecordsError::NoStreamlet(_));
+            let news = inner.deposed.is_none() && !gone;
+            if inner.deposed.is_none() && gone {
+                tracing::debug!(streamlet = %self.spec.streamlet, "the stream is gone; the lane ends");
+                inner.deposed = Some(error);
+            } else if inner.deposed.is_none() {
                 tracing::warn!(streamlet = %self.spec.streamlet, epoch = %self.spec.epoch, %error, "no longer the owner; nothing more is acknowledged");
                 inner.deposed = Some(error);
             }
             inner.ahead.clear();
-            inner.groups.iter().cloned().collect::<Vec<_>>()
+            let groups = inner.groups.iter().cloned().collect::<Vec<_>>();
+            (groups, inner.waiting.all(), news)
         };
+        waiting.into_iter().for_each(Waker::wake);
         for set in groups {
             set.signal.notify();
+            if news {
+                set.source().deposed();
+            }
         }
         self.signal.notify();
     }
@@ -345,13 +445,70 @@ impl Lane {
         let (named, kept) = all.into_iter().partition::<VecDeque<_>, _>(names);
         inner.ahead = kept;
         let mut unused: Vec<_> = named.into();
-        let stale = inner.stale.len().min(MAX_CHANGES / 2);
+        // One transaction deletes them; what does not fit goes with a later close.
+        let surplus = unused.split_off(unused.len().min(MAX_AHEAD));
+        inner.stale.extend(surplus);
+        let stale = inner.stale.len().min(MAX_CHANGES - 1 - MAX_AHEAD);
         unused.extend(inner.stale.drain(..stale));
         unused
     }
 
-    /// After a commit of unknown outcome: takes over what it recorded, if it did. False if it did not.
-    pub(super) async fn adopt(&self, set: &CopySet) -> Result<bool, RecordsError> {
+    /// The groups that take appends with other copies than they should have: too few, or some at a
+    /// broker that leaves.
+    pub(super) fn ill_placed(&self) -> Vec<Arc<CopySet>> {
+        let inner = self.inner.lock();
+        if inner.deposed.is_some() || inner.finishing {
+            return Vec::new();
+        }
+        let ill = |set: &&Arc<CopySet>| {
+            let is_short = set.copies_recorded() < self.spec.replicas;
+            let ends = is_short || self.names_one_that_leaves(set.holders().iter());
+            set.revision() != 0 && ends && !set.source().is_frozen()
+        };
+        inner.groups.iter().filter(ill).cloned().collect()
+    }
+
+    fn names_one_that_leaves<'a>(&self, mut holders: impl Iterator<Item = &'a Holder>) -> bool {
+        holders.any(|holder| self.primary.is_leaving(holder.broker))
+    }
+
+    /// What is recorded ahead with other copies than it should have is not used any more, and goes with
+    /// the next close.
+    pub(super) fn drop_ill_ahead(&self) {
+        let inner = &mut *self.inner.lock();
+        let ahead = std::mem::take(&mut inner.ahead);
+        let (whole, ill) = ahead.into_iter().partition(|ahead| {
+            let has_all = ahead.holders.len() >= self.spec.replicas;
+            has_all && !self.names_one_that_leaves(ahead.holders.iter())
+        });
+        let ill: VecDeque<Ahead> = ill;
+        inner.ahead = whole;
+        inner.stale.extend(ill);
+    }
+
+    /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
+    /// whose close it would go.
+    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<Vec<BackupId>> {
+        let inner = self.inner.lock();
+        if inner.deposed.is_some() || inner.finishing || !inner.groups.is_empty() {
+            return None;
+        }
+        let ahead = inner.ahead.iter().chain(&inner.stale);
+        let mut ahead = ahead.filter(|ahead| self.names_one_that_leaves(ahead.holders.iter()));
+        let found = ahead.next()?;
+        Some(found.holders.iter().map(|holder| holder.broker).collect())
+    }
+
+    /// Deletes now what would go with the next close.
+    pub(super) async fn delete_stale(&self) {
+        let stale = std::mem::take(&mut self.inner.lock().stale);
+        if let Err(error) = self.delete(stale).await {
+            tracing::debug!(streamlet = %self.spec.streamlet, %error, "groups recorded ahead are not deleted yet");
+        }
+    }
+
+    /// The streamlet's records, if this is still its owner.
+    pub(super) async fn read_records(&self) -> Result<StreamletRecords, RecordsError> {
         let primary = &self.primary;
         let found = read(&primary.records, &*primary.runtime, self.spec.streamlet).await?;
         if found.epoch != self.spec.epoch {
@@ -361,16 +518,42 @@ impl Lane {
                 found: found.epoch,
             });
         }
+        Ok(found)
+    }
+
+    /// Takes note of which groups of unknown outcome were recorded after all: nobody uses them, and
+    /// they go with the next close. One that is not there may still come.
+    fn reclaim(&self, found: &StreamletRecords) {
+        let inner = &mut *self.inner.lock();
+        for group in std::mem::take(&mut inner.unsure) {
+            let record = found.groups.iter().find(|r| r.copy.group == group);
+            match record.and_then(|record| Some((record.revision, record.open()?))) {
+                Some((revision, open)) => inner.stale.push(Ahead {
+                    group,
+                    revision,
+                    holders: open.holders.clone(),
+                }),
+                None => inner.unsure.push(group),
+            }
+        }
+        let surplus = inner.unsure.len().saturating_sub(MAX_UNSURE);
+        inner.unsure.drain(..surplus);
+    }
+
+    /// After a commit of unknown outcome: takes over what it recorded, if it did. False if it did not.
+    pub(super) async fn adopt(&self, set: &CopySet) -> Result<bool, RecordsError> {
+        let found = self.read_records().await?;
+        self.reclaim(&found);
         let record = found.groups.iter().find(|record| record.copy == set.id());
         let open = record.and_then(|record| Some((record.revision, record.open()?)));
         if let Some((revision, open)) = open {
-            set.set_recorded(revision, &open.holders, primary);
+            set.set_recorded(revision, &open.holders, &self.primary);
         }
         Ok(open.is_some())
     }
 
     /// Records `set`, unless it was recorded ahead, and as many groups ahead as there should be.
-    /// Returns false if too few holders can be found now.
+    /// Returns false if too few holders can be found now, or an earlier group is to be recorded first.
     pub(super) async fn record(&self, set: &CopySet) -> Result<bool, RecordsError> {
         self.inner.lock().recording += 1;
         let recorded = self.record_all(set).await;
@@ -381,7 +564,10 @@ impl Lane {
 
     async fn record_all(&self, set: &CopySet) -> Result<bool, RecordsError> {
         let (spec, primary) = (&self.spec, &self.primary);
-        let holders = primary.choose(spec.replicas, &[]).await;
+        if !self.is_next_to_record(set) {
+            return Ok(false);
+        }
+        let holders = primary.choose(spec.min_copies, spec.replicas, &[]).await;
         if holders.len() < spec.min_copies {
             return Ok(false);
         }
@@ -392,10 +578,13 @@ impl Lane {
         let missing = {
             let inner = self.inner.lock();
             let there = inner.ahead.len();
-            if inner.finishing {
+            let (least, busy) = self.ahead;
+            if inner.finishing || there >= least {
                 0
+            } else if inner.busy {
+                busy - there
             } else {
-                primary.config.ahead.saturating_sub(there)
+                least - there
             }
         };
         for _ in 0..missing {
@@ -419,19 +608,36 @@ impl Lane {
             epoch: spec.epoch,
             changes: groups.iter().map(open).collect(),
         };
-        let revision = commit(&primary.records, &*primary.runtime, &transaction, false).await?;
-        let mut inner = self.inner.lock();
-        for group in groups {
-            if group == set.id().group {
-                set.set_recorded(revision, &holders, primary);
-            } else {
-                inner.ahead.push_back(Ahead {
-                    group,
-                    revision,
-                    holders: holders.clone(),
-                });
+        let committed = commit(&primary.records, &*primary.runtime, &transaction, false).await;
+        let ahead = groups.iter().filter(|group| **group != set.id().group);
+        let revision = match committed {
+            Ok(revision) => revision,
+            Err(error) => {
+                if matches!(error, RecordsError::Unknown(_)) {
+                    self.inner.lock().unsure.extend(ahead);
+                }
+                return Err(error);
             }
+        };
+        self.inner.lock().ahead.extend(ahead.map(|group| Ahead {
+            group: *group,
+            revision,
+            holders: holders.clone(),
+        }));
+        if groups.contains(&set.id().group) {
+            // Without the lock: what the group's own file did before counts from now on.
+            set.set_recorded(revision, &holders, primary);
         }
         Ok(true)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // The groups' lives find that they are over.
+        for set in &self.inner.get_mut().groups {
+            set.signal.notify();
+        }
+        self.signal.notify();
     }
 }

@@ -5,79 +5,125 @@
 //! them. Whatever happens to a copy, the answer is the same: the group ends, the lane goes on in the
 //! next one.
 
+mod absence;
+mod around;
+mod caller;
 mod close;
 mod copy_set;
 mod lane;
 mod pump;
+mod renew;
 mod shipment;
+mod slots;
 mod source;
+pub(crate) mod tidy;
+mod traffic;
+mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_protocol::ids::StreamId;
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
+use around::{Around, Neighbours};
+pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
 pub use copy_set::CopySet;
 pub use lane::{AppendError, Head, Lane, LaneSpec};
 pub use pump::PumpHandle;
-pub(crate) use pump::call;
+pub(crate) use renew::MoreCopies;
 pub use source::{Run, Shape, Source};
+pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BackupId, Holder};
+use crate::ids::{BackupId, CopyId, Holder};
+use crate::own::OwnRef;
+use crate::placement::Placement;
 use crate::records::RecordsRef;
-use crate::runtime::{RuntimeRef, all};
-use crate::transport::{Pending, Reply, Request, TransportRef};
+use crate::recovery::{PIECES, Silent};
+use crate::runtime::{RuntimeRef, all, until_enough};
+use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
 use pump::Pump;
+
+/// Most groups recorded ahead per lane: a close must be able to delete all of them, and those that
+/// came too late, in its one transaction.
+pub const MAX_AHEAD: usize = crate::records::MAX_CHANGES / 2 - 1;
 
 /// How a primary goes about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Longest wait for one control call or connection.
+    /// Longest wait for one small control call or connection.
     pub call_timeout: Duration,
+    /// Longest wait for a backup to read a few whole copies, as when they are sealed.
+    pub scan_timeout: Duration,
+    /// Longest wait for a backup to bring a group to its disk.
+    pub flush_timeout: Duration,
+    /// Between two rounds in which backups are told how much of each open group is complete, and
+    /// bring it to their disks.
+    pub flush_interval: Duration,
     /// Attempts at one backup before a copy counts as lost.
     pub attempts: u32,
     /// Pause between them.
     pub pause: Duration,
+    /// Longest wait of a group under way for room at a backup; then its copy there is lost.
+    pub room_timeout: Duration,
     /// Longest wait for the survivors of a group that has ended; who is slower is lost.
     pub drain_timeout: Duration,
     /// Longest wait of an append for its copies.
     pub append_deadline: Duration,
+    /// What a recovery leaves to be given back waits so long, so that it does not hold up the recoveries
+    /// of other streamlets.
+    pub tidy_after: Duration,
     /// Most bytes under way to one backup.
     pub in_flight_bytes: u64,
     /// Most bytes of one submission.
     pub submission_bytes: u64,
     /// Most bytes of one group in one submission, so that none holds up the others.
     pub turn_bytes: u64,
-    /// Bytes of a buffer asked at once.
+    /// Bytes of a group's first buffer at a backup. Each further one doubles what there is,
+    pub first_buffer_bytes: u32,
+    /// up to so many bytes, and never beyond a segment.
     pub buffer_bytes: u32,
-    /// Groups recorded ahead of their use, per lane.
+    /// Groups recorded ahead of their use, per lane; at most [`MAX_AHEAD`]. When there are fewer, more
+    /// are recorded,
     pub ahead: usize,
+    /// and so many with one transaction where the lane is busy, as it soon uses them; at most
+    /// [`MAX_AHEAD`], and no fewer than `ahead`.
+    pub ahead_busy: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(2),
+            scan_timeout: Duration::from_secs(10),
+            flush_timeout: Duration::from_secs(20),
+            flush_interval: Duration::from_secs(60),
             attempts: 2,
             pause: Duration::from_millis(50),
+            room_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(2),
             append_deadline: Duration::from_secs(30),
+            tidy_after: Duration::ZERO,
             in_flight_bytes: 16 << 20,
             submission_bytes: 4 << 20,
             turn_bytes: 1 << 20,
+            first_buffer_bytes: 64 << 10,
             buffer_bytes: 8 << 20,
             ahead: 1,
+            ahead_busy: 4,
         }
     }
 }
 
-/// A broker as the primary of its streamlets.
+/// A broker as the primary of its streamlets. Its tasks end when it and its lanes are dropped.
 pub struct Primary {
     pub(crate) me: BackupId,
-    pub(crate) peers: Vec<BackupId>,
+    neighbours: Arc<Neighbours>,
+    pub(crate) own: Option<OwnRef>,
     pub(crate) transport: TransportRef,
     pub(crate) records: RecordsRef,
     pub(crate) runtime: RuntimeRef,
@@ -85,21 +131,65 @@ pub struct Primary {
     pub(crate) faults: Faults,
     health: Arc<Health>,
     pumps: Mutex<BTreeMap<BackupId, Arc<PumpHandle>>>,
+    /// Copies that are being built, and how often: nobody frees them, though no record names them yet.
+    building: Mutex<BTreeMap<(CopyId, BackupId), u32>>,
+    /// Room for what recoveries have in memory, in pieces.
+    pub(crate) pieces: Semaphore,
+    /// Brokers that recoveries found silent.
+    pub(crate) silent: Silent,
 }
 
 impl std::fmt::Debug for Primary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Primary")
             .field("me", &self.me)
-            .field("peers", &self.peers)
+            .field("peers", &self.peers())
             .finish_non_exhaustive()
     }
 }
 
+/// A copy that is being built.
+pub(crate) struct Building {
+    primary: Arc<Primary>,
+    at: (CopyId, BackupId),
+    kept: bool,
+}
+
+impl Building {
+    /// Whether a record names the copy is not known, and a request to do so may still be on its way: it
+    /// stays marked for as long as this broker runs.
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let mut building = self.primary.building.lock();
+        if let Some(times) = building.get_mut(&self.at) {
+            *times -= 1;
+            if *times == 0 {
+                building.remove(&self.at);
+            }
+        }
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        for pump in self.pumps.get_mut().values() {
+            pump.end();
+        }
+    }
+}
+
 impl Primary {
-    /// The broker `me` among `peers`, all brokers that may hold copies. If `me` is among them its own
-    /// copy is reached through the transport like any other; otherwise whoever writes the group's
-    /// file says how far it is, with [`CopySet::completed`] (not used by any broker yet).
+    /// The broker `me` among `peers`, all brokers that may hold copies. If `me` is among them it is
+    /// chosen first, and its own copy is reached through the transport like any other, or is its
+    /// own files, see [`with_own`](Self::with_own). If it is not, it keeps no copy.
     pub fn new(
         me: BackupId,
         peers: Vec<BackupId>,
@@ -110,7 +200,8 @@ impl Primary {
     ) -> Self {
         Self {
             me,
-            peers,
+            neighbours: Neighbours::new(peers),
+            own: None,
             transport,
             records,
             runtime,
@@ -118,7 +209,18 @@ impl Primary {
             faults: Faults::default(),
             health: Arc::default(),
             pumps: Mutex::default(),
+            building: Mutex::default(),
+            pieces: Semaphore::new(PIECES),
+            silent: Silent::default(),
         }
+    }
+
+    /// This broker's copy is the file that it writes itself: nothing is shipped to it, and whoever
+    /// writes says how far it is, with [`CopySet::own_completed`]. `me` must be among the peers.
+    #[must_use]
+    pub fn with_own(mut self, own: OwnRef) -> Self {
+        self.own = Some(own);
+        self
     }
 
     /// Breaks rules on purpose, for tests of the tests.
@@ -128,77 +230,270 @@ impl Primary {
         self
     }
 
+    /// Says where brokers run; without it each counts as a machine of its own.
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        self.neighbours.set_placement(placement);
+        self
+    }
+
+    /// Where brokers run.
+    pub fn placement(&self) -> Arc<Placement> {
+        self.neighbours.now().placement
+    }
+
+    /// The brokers that may hold copies have changed, this one included if it may, and where they
+    /// run. Groups that are open keep their copies; whoever is new is chosen from the next group on, and
+    /// those that are `leaving` only where the others are too few. Who is no longer among them is not
+    /// waited for: a moment later what it was asked counts as lost, and so do copies that it does not take.
+    pub fn set_peers(&self, peers: Vec<BackupId>, placement: Placement, leaving: Vec<BackupId>) {
+        self.neighbours.set(Around {
+            peers: peers.into(),
+            placement: Arc::new(placement),
+            leaving: leaving.into(),
+        });
+    }
+
+    /// True if another broker is to hold nothing more, and what it holds is to go elsewhere.
+    pub(crate) fn is_leaving(&self, backup: BackupId) -> bool {
+        backup != self.me && self.neighbours.now().leaving.contains(&backup)
+    }
+
+    /// What goes to `backup`; nothing as long as no group has a copy there.
+    pub fn traffic(&self, backup: BackupId) -> PeerTraffic {
+        let handle = self.pumps.lock().get(&backup).cloned();
+        handle.map_or_else(PeerTraffic::default, |handle| handle.traffic.now())
+    }
+
+    /// How long `backup` has been out of the choice, if it is.
+    pub fn down_for(&self, backup: BackupId) -> Option<Duration> {
+        self.health.down_for(backup, self.runtime.now())
+    }
+
+    /// This broker.
+    pub fn me(&self) -> BackupId {
+        self.me
+    }
+
+    /// The brokers that may hold copies, this one included if it may.
+    pub fn peers(&self) -> Arc<[BackupId]> {
+        self.neighbours.now().peers
+    }
+
+    /// Asks a broker, or this broker's own copies, once and with a bound on the time.
+    ///
+    /// # Errors
+    /// [`CallError`]: a refusal, or no answer.
+    pub async fn ask(&self, backup: BackupId, request: Request) -> Result<Reply, CallError> {
+        self.caller().once(backup, request).await
+    }
+
+    /// The way to the brokers that hold copies.
+    pub fn transport(&self) -> &TransportRef {
+        &self.transport
+    }
+
+    /// Where groups are recorded.
+    pub fn records(&self) -> &RecordsRef {
+        &self.records
+    }
+
+    /// The tasks and the time it runs in.
+    pub fn runtime(&self) -> &RuntimeRef {
+        &self.runtime
+    }
+
+    /// How it goes about it.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// What traffic has shown of the peers.
     pub fn health(&self) -> &Arc<Health> {
         &self.health
     }
 
-    /// The pump of a backup; it starts with its first group.
-    pub(crate) fn pump(&self, backup: BackupId) -> Arc<PumpHandle> {
+    /// Asks backups, and this broker's own copies.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller {
+            me: self.me,
+            own: self.own.clone(),
+            neighbours: self.neighbours.clone(),
+            transport: self.transport.clone(),
+            runtime: self.runtime.clone(),
+            config: self.config,
+        }
+    }
+
+    /// True if the broker's copies are this broker's own files.
+    pub(crate) fn is_own(&self, backup: BackupId) -> bool {
+        self.own.is_some() && backup == self.me
+    }
+
+    /// Marks a copy as being built, so that nobody takes it for one that is over; until the guard is
+    /// dropped, which is after the record that names it.
+    pub(crate) fn building(self: &Arc<Self>, copy: CopyId, backup: BackupId) -> Building {
+        *self.building.lock().entry((copy, backup)).or_default() += 1;
+        Building {
+            primary: self.clone(),
+            at: (copy, backup),
+            kept: false,
+        }
+    }
+
+    /// What is being built at `backup` now.
+    pub(crate) fn building_at(&self, backup: BackupId) -> BTreeSet<CopyId> {
+        let building = self.building.lock();
+        let there = building.keys().filter(|(_, at)| *at == backup);
+        there.map(|(copy, _)| *copy).collect()
+    }
+
+    /// The pump of a backup; it starts with its first group. None for own files.
+    pub(crate) fn pump(&self, backup: BackupId) -> Option<Arc<PumpHandle>> {
+        if self.is_own(backup) {
+            return None;
+        }
         let mut pumps = self.pumps.lock();
         if let Some(handle) = pumps.get(&backup) {
-            return handle.clone();
+            return Some(handle.clone());
         }
-        let pump = Pump::new(
-            self.me,
-            backup,
-            self.config,
-            self.transport.clone(),
-            self.runtime.clone(),
-            self.health.clone(),
-        );
+        let pump = Pump::new(backup, self.caller(), self.health.clone());
         let handle = pump.handle();
         pumps.insert(backup, handle.clone());
         drop(pumps);
         self.runtime.spawn(Box::pin(pump.run()));
-        handle
+        Some(handle)
     }
 
-    /// Up to `count` holders that answer now, this broker first, none of `without`.
-    pub(crate) async fn choose(&self, count: usize, without: &[BackupId]) -> Vec<Holder> {
-        let mut candidates: Vec<_> = self.peers.clone();
+    /// Up to `count` holders that answer now and have room, this broker first, none of `without`
+    /// and none that may not hold a copy beside those.
+    /// Whoever seems to be down is asked only if fewer than `least` answer otherwise; one whose
+    /// wait is over is asked beside, for the next time.
+    pub(crate) async fn choose(
+        &self,
+        least: usize,
+        count: usize,
+        without: &[BackupId],
+    ) -> Vec<Holder> {
+        let Around {
+            peers,
+            placement,
+            leaving,
+        } = self.neighbours.now();
+        let mut candidates = peers.to_vec();
         // This broker's own copy costs no network; then whoever follows it, so that brokers'
         // copies spread.
-        let peers = self.peers.len().max(1);
-        let mine = self.peers.iter().position(|p| *p == self.me).unwrap_or(0);
-        candidates.rotate_left(mine % peers);
+        let mine = peers.iter().position(|p| *p == self.me).unwrap_or(0);
+        candidates.rotate_left(mine % peers.len().max(1));
         candidates.retain(|candidate| !without.contains(candidate));
-        let mut order = self
-            .health
-            .order(&candidates, self.runtime.now())
-            .into_iter();
-        let mut chosen = Vec::new();
-        while chosen.len() < count {
-            // As many side by side as are wanting; who does not answer is made up for.
-            let asked: Vec<_> = order.by_ref().take(count - chosen.len()).collect();
-            if asked.is_empty() {
-                break;
+        let mut order = self.health.order(&candidates, self.runtime.now());
+        let mut reluctant = Vec::new();
+        order.up.retain(|candidate| {
+            let stays = *candidate == self.me || !leaving.contains(candidate);
+            if !stays {
+                reluctant.push(*candidate);
             }
-            let answers = all(asked.into_iter().map(|b| self.holder(b)).collect()).await;
-            chosen.extend(answers.into_iter().flatten());
+            stays
+        });
+        reluctant.append(&mut order.down);
+        order.down = reluctant;
+        if let Some(probe) = order.probe {
+            let asked = self.holder(probe);
+            self.runtime.spawn(Box::pin(async move {
+                // Health takes note of the answer.
+                let _answer = asked.await;
+            }));
+        }
+        let mut chosen: Vec<Holder> = Vec::new();
+        for (candidates, wanted) in [(&mut order.up, count), (&mut order.down, least)] {
+            while chosen.len() < wanted {
+                // As many side by side as are wanting; who does not answer is made up for.
+                let there = chosen.iter().map(|holder| holder.broker);
+                let with: Vec<_> = without.iter().copied().chain(there).collect();
+                let missing = wanted - chosen.len();
+                let asked = placement.take(candidates, &with, missing);
+                if asked.is_empty() {
+                    break;
+                }
+                let mut have = chosen.len();
+                let enough = |holder: &Option<Holder>| {
+                    have += usize::from(holder.is_some());
+                    have >= least
+                };
+                let asks = asked.iter().map(|b| self.holder(*b)).collect();
+                let answers = until_enough(&*self.runtime, BRIEFLY, asks, enough).await;
+                for (backup, answer) in asked.into_iter().zip(answers) {
+                    match answer {
+                        Some(holder) => chosen.extend(holder),
+                        // Stopped, most likely; a group need not wait for it to begin.
+                        None => drop(self.health.failure(backup, self.runtime.now())),
+                    }
+                }
+            }
         }
         chosen
     }
 
-    /// The backup as the holder it is now, if it answers.
+    /// The backup as the holder it is now, if it answers and has room.
     pub(crate) fn holder(&self, backup: BackupId) -> Pending<Option<Holder>> {
-        let (transport, runtime) = (self.transport.clone(), self.runtime.clone());
-        let (health, timeout) = (self.health.clone(), self.config.call_timeout);
+        let need = u64::from(self.config.first_buffer_bytes);
+        let (described, health) = (self.describe(backup), self.health.clone());
+        let runtime = self.runtime.clone();
         Box::pin(async move {
-            let request = Request::Describe;
-            match call(&transport, &*runtime, timeout, backup, &request).await {
+            let (holder, free) = described.await?;
+            if free < need {
+                health.full(backup, runtime.now());
+                return None;
+            }
+            Some(holder)
+        })
+    }
+
+    /// The backup as the holder it is now, if it answers, and its free bytes.
+    pub(crate) fn describe(&self, backup: BackupId) -> Pending<Option<(Holder, u64)>> {
+        let here = move |incarnation| Holder {
+            broker: backup,
+            incarnation,
+        };
+        if let Some(own) = self.own.as_ref().filter(|_| backup == self.me) {
+            let holder = here(own.incarnation());
+            return Box::pin(std::future::ready(Some((holder, u64::MAX))));
+        }
+        let (caller, health) = (self.caller(), self.health.clone());
+        Box::pin(async move {
+            match caller.once(backup, Request::Describe).await {
                 Ok(Reply::Description(description)) => {
                     health.success(backup);
-                    Some(Holder {
-                        broker: backup,
-                        incarnation: description.incarnation,
-                    })
+                    Some((here(description.incarnation), description.free_bytes))
                 }
                 _ => {
-                    health.failure(backup, runtime.now());
+                    health.failure(backup, caller.runtime.now());
                     None
                 }
             }
         })
+    }
+
+    /// Tells every peer but those in `heard` that a stream is gone: what they hold and remember of it
+    /// is forgotten. Call once it is gone from the records; who does not answer now has to be told
+    /// again. Returns who did not.
+    pub async fn forget(
+        &self,
+        stream: StreamId,
+        heard: &BTreeSet<BackupId>,
+    ) -> Vec<(BackupId, CallError)> {
+        let peers = self.peers();
+        let others = peers.iter().copied();
+        let others = others.filter(|peer| !self.is_own(*peer) && !heard.contains(peer));
+        let asks = others.map(|peer| -> Pending<_> {
+            let asked = self.caller().ask(peer, Request::Forget { stream });
+            Box::pin(async move { (peer, asked.await) })
+        });
+        let answers = all(asks.collect()).await;
+        let failed = answers.into_iter().filter_map(|(peer, answer)| {
+            let error = answer.err()?;
+            Some((peer, error))
+        });
+        failed.collect()
     }
 }

@@ -1,52 +1,62 @@
 //! One pump per backup: ships what grew, of all groups, as one submission.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Config;
+use super::Caller;
+use super::absence::Absence;
 use super::copy_set::CopySet;
 use super::shipment::Shipment;
+use super::slots::Slots;
+use super::traffic::Traffic;
 use crate::health::Health;
 use crate::ids::{BackupId, CopyId, ProcessId};
-use crate::runtime::{RuntimeRef, within};
-use crate::transport::{
-    CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request, TransportRef,
-};
+use crate::runtime::within;
+use crate::transport::{CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request};
 
 /// What others tell a pump.
 #[derive(Debug, Default)]
 pub struct PumpHandle {
     inbox: Mutex<Inbox>,
+    pub(super) traffic: Traffic,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
     joined: Vec<(Arc<CopySet>, usize)>,
     left: Vec<CopyId>,
-    grown: BTreeSet<CopyId>,
+    /// With the number that the pump gave them, if it had by then.
+    grown: Vec<(u32, CopyId)>,
+    /// Nobody joins any more.
+    ended: bool,
     waker: Option<Waker>,
 }
 
 impl PumpHandle {
     /// Ships a group from now on; `index` is the backup's number in its set.
     pub(super) fn join(&self, set: Arc<CopySet>, index: usize) {
+        self.traffic.joined(&set, index);
         self.tell(|inbox| inbox.joined.push((set, index)));
     }
 
     /// Ships a group no more.
     pub(super) fn leave(&self, copy: CopyId) {
+        self.traffic.left(&copy);
         self.tell(|inbox| inbox.left.push(copy));
     }
 
-    /// A group has grown.
-    pub(super) fn grew(&self, copy: CopyId) {
-        self.tell(|inbox| {
-            inbox.grown.insert(copy);
-        });
+    /// A group has grown. Told once until the pump has looked, see [`CopySet::pump_looks`].
+    pub(super) fn grew(&self, number: u32, copy: CopyId) {
+        self.tell(|inbox| inbox.grown.push((number, copy)));
+    }
+
+    /// The primary is gone: the pump ends with its last group.
+    pub(super) fn end(&self) {
+        self.tell(|inbox| inbox.ended = true);
     }
 
     fn tell(&self, what: impl FnOnce(&mut Inbox)) {
@@ -60,6 +70,10 @@ impl PumpHandle {
         }
     }
 }
+
+/// Submissions under way at once. While so many are, what grows gathers, over all groups, for the next: each
+/// submission wakes the backup and is told to be complete, whether it carries one group or a thousand.
+const SUBMISSIONS: usize = 2;
 
 /// The way to the backup.
 enum Way {
@@ -75,23 +89,38 @@ enum Way {
 struct Flight {
     number: u64,
     bytes: u64,
-    /// How far each group is complete once it does.
-    to: Vec<(CopyId, u64)>,
+    /// How far each group is complete once it does, with its number.
+    to: Vec<(u32, CopyId, u64)>,
 }
 
-/// The task behind a [`PumpHandle`]; runs until it is dropped.
+/// A request for buffers under way.
+struct Opening {
+    copy: CopyId,
+    address: u64,
+    least: u32,
+    /// Nothing waits for them yet.
+    ahead: bool,
+    call: Pending<Result<Opened, CallError>>,
+}
+
+/// A flush under way, and the length it covers.
+struct Flushing {
+    copy: CopyId,
+    length: u64,
+    call: Pending<Result<Reply, CallError>>,
+}
+
+/// The task behind a [`PumpHandle`]; ends after its primary is dropped, with its last group.
 pub(super) struct Pump {
-    pub(super) me: BackupId,
-    pub(super) backup: BackupId,
-    pub(super) config: Config,
-    pub(super) transport: TransportRef,
-    pub(super) runtime: RuntimeRef,
-    pub(super) health: Arc<Health>,
+    backup: BackupId,
+    caller: Caller,
+    health: Arc<Health>,
     handle: Arc<PumpHandle>,
-    shipments: BTreeMap<CopyId, Shipment>,
-    /// Groups that may have something to ship, in turn.
-    ready: VecDeque<CopyId>,
-    openings: Vec<(CopyId, Pending<Result<Opened, CallError>>)>,
+    ended: bool,
+    shipments: Slots,
+    /// Groups that may have something to ship, in turn, by number.
+    ready: VecDeque<u32>,
+    openings: Vec<Opening>,
     way: Way,
     /// The process in which the groups' buffers are.
     process: Option<ProcessId>,
@@ -99,26 +128,23 @@ pub(super) struct Pump {
     breaks: u32,
     flights: VecDeque<Flight>,
     flying: u64,
+    /// The next round of flushes, once anything has completed since the last.
+    alarm: Option<Pending<()>>,
+    /// What is left of this round; one is under way at a time.
+    to_flush: VecDeque<(CopyId, u64)>,
+    flushing: Option<Flushing>,
+    absence: Absence,
 }
 
 impl Pump {
-    pub(super) fn new(
-        me: BackupId,
-        backup: BackupId,
-        config: Config,
-        transport: TransportRef,
-        runtime: RuntimeRef,
-        health: Arc<Health>,
-    ) -> Self {
+    pub(super) fn new(backup: BackupId, caller: Caller, health: Arc<Health>) -> Self {
         Self {
-            me,
             backup,
-            config,
-            transport,
-            runtime,
+            caller,
             health,
             handle: Arc::default(),
-            shipments: BTreeMap::new(),
+            ended: false,
+            shipments: Slots::default(),
             ready: VecDeque::new(),
             openings: Vec::new(),
             way: Way::None,
@@ -126,6 +152,10 @@ impl Pump {
             breaks: 0,
             flights: VecDeque::new(),
             flying: 0,
+            alarm: None,
+            to_flush: VecDeque::new(),
+            flushing: None,
+            absence: Absence::default(),
         }
     }
 
@@ -143,7 +173,13 @@ impl Pump {
             moved |= self.poll_openings(cx);
             moved |= self.poll_way(cx);
             moved |= self.ship();
+            moved |= self.poll_flushes(cx);
+            moved |= self.poll_absence(cx);
+            if self.ended && self.shipments.is_empty() {
+                return Poll::Ready(());
+            }
             if !moved {
+                self.handle.traffic.set_in_flight(self.flying);
                 return Poll::Pending;
             }
         }
@@ -153,6 +189,7 @@ impl Pump {
         let (joined, left, grown) = {
             let mut inbox = self.handle.inbox.lock();
             inbox.waker = Some(cx.waker().clone());
+            self.ended = inbox.ended;
             (
                 std::mem::take(&mut inbox.joined),
                 std::mem::take(&mut inbox.left),
@@ -162,90 +199,168 @@ impl Pump {
         let moved = !(joined.is_empty() && left.is_empty() && grown.is_empty());
         for (set, index) in joined {
             let id = set.id();
-            self.shipments.insert(id, Shipment::new(set, index));
-            self.open(id, 0, 0);
+            let number = self.shipments.insert(Shipment::new(set.clone(), index));
+            // What it has by now is looked at once there are buffers.
+            set.pump_looks(index, number);
+            self.open(id, 0, 0, false);
         }
         for id in left {
             self.shipments.remove(&id);
         }
-        for id in grown {
-            self.make_ready(id);
+        for (hint, id) in grown {
+            let number = match self.shipments.of(hint, &id) {
+                Some(_) => Some(hint),
+                None => self.shipments.number(&id),
+            };
+            if let Some(number) = number
+                && let Some(shipment) = self.shipments.at(number)
+            {
+                shipment.set.pump_looks(shipment.index, number);
+                self.make_ready(number);
+            }
         }
         moved
     }
 
-    fn make_ready(&mut self, id: CopyId) {
-        if let Some(shipment) = self.shipments.get_mut(&id)
+    fn make_ready(&mut self, number: u32) {
+        if let Some(shipment) = self.shipments.at(number)
             && !std::mem::replace(&mut shipment.queued, true)
         {
-            self.ready.push_back(id);
+            self.ready.push_back(number);
         }
     }
 
-    /// Asks the backup for buffers.
-    fn open(&mut self, id: CopyId, address: u64, least: u32) {
+    fn make_ready_by_id(&mut self, id: &CopyId) {
+        if let Some(number) = self.shipments.number(id) {
+            self.make_ready(number);
+        }
+    }
+
+    /// Asks the backup for buffers, at least `least` bytes; `ahead` if nothing waits for them.
+    fn open(&mut self, id: CopyId, address: u64, least: u32, ahead: bool) {
+        self.open_after(id, address, least, ahead, None);
+    }
+
+    fn open_after(
+        &mut self,
+        id: CopyId,
+        address: u64,
+        least: u32,
+        ahead: bool,
+        pause: Option<Duration>,
+    ) {
         let Some(shipment) = self.shipments.get_mut(&id) else {
             return;
         };
-        let asked = self.config.buffer_bytes;
-        let Some(request) = shipment.request(self.me, address, asked, least) else {
+        let Caller { me, config, .. } = &self.caller;
+        let Some(request) = shipment.request(*me, address, least, config) else {
             return;
         };
         if std::mem::replace(&mut shipment.opening, true) {
             return;
         }
-        let (transport, runtime) = (self.transport.clone(), self.runtime.clone());
-        let (backup, config) = (self.backup, self.config);
-        let call = async move {
-            let mut attempt = 0;
-            loop {
-                match call(&transport, &*runtime, config.call_timeout, backup, &request).await {
-                    Ok(Reply::Opened(opened)) => return Ok(opened),
-                    Ok(other) => {
-                        return Err(CallError::Lost {
-                            backup,
-                            reason: format!("it answered open with {other:?}"),
-                        });
-                    }
-                    Err(CallError::Lost { .. }) if attempt < config.attempts => {
-                        attempt += 1;
-                        runtime.sleep(config.pause).await;
-                    }
-                    Err(error) => return Err(error),
-                }
+        let (caller, backup) = (self.caller.clone(), self.backup);
+        let call = Box::pin(async move {
+            if let Some(pause) = pause {
+                caller.runtime.sleep(pause).await;
             }
-        };
-        self.openings.push((id, Box::pin(call)));
+            match caller.ask(backup, request).await? {
+                Reply::Opened(opened) => Ok(opened),
+                other => Err(CallError::Lost {
+                    backup,
+                    reason: format!("it answered open with {other:?}"),
+                }),
+            }
+        });
+        self.openings.push(Opening {
+            copy: id,
+            address,
+            least,
+            ahead,
+            call,
+        });
     }
 
     fn poll_openings(&mut self, cx: &mut Context<'_>) -> bool {
         let mut done = Vec::new();
         self.openings
-            .retain_mut(|(id, call)| match call.as_mut().poll(cx) {
+            .retain_mut(|opening| match opening.call.as_mut().poll(cx) {
                 Poll::Ready(result) => {
-                    done.push((*id, result));
+                    let Opening {
+                        copy,
+                        address,
+                        least,
+                        ahead,
+                        ..
+                    } = *opening;
+                    done.push(((copy, address, least, ahead), result));
                     false
                 }
                 Poll::Pending => true,
             });
         let moved = !done.is_empty();
-        for (id, result) in done {
-            match result {
-                Ok(opened) => self.opened(id, &opened),
-                Err(error) => {
-                    if error.refusal().is_none() {
-                        self.health.failure(self.backup, self.runtime.now());
-                    }
-                    self.lose(id, &error.to_string());
+        for ((id, address, least, ahead), result) in done {
+            let error = match result {
+                Ok(opened) => {
+                    self.opened(id, &opened);
+                    continue;
                 }
+                Err(error) => error,
+            };
+            let full = matches!(error.refusal(), Some(Refusal::NoRoom { .. }));
+            let under_way = self.shipments.get(&id).is_some_and(Shipment::has_buffers);
+            if full {
+                self.make_room();
+            }
+            if full
+                && let Some(shipment) = self.shipments.get_mut(&id)
+                && shipment.ask_for_less(least, &self.caller.config)
+            {
+                shipment.opening = false;
+                self.open(id, address, least, ahead);
+                continue;
+            }
+            if full && !under_way {
+                // Not again with the next group, until it may have room.
+                self.health.full(self.backup, self.caller.runtime.now());
+            } else if !full && error.refusal().is_none() {
+                self.health.failure(self.backup, self.caller.runtime.now());
+            }
+            let Some(shipment) = self.shipments.get_mut(&id) else {
+                continue;
+            };
+            if ahead && full {
+                (shipment.opening, shipment.crowded) = (false, true);
+                self.make_ready_by_id(&id);
+            } else if full && shipment.may_wait(&self.caller.config) {
+                // What other groups end with goes to the disk there, and gives room.
+                shipment.opening = false;
+                let pause = self.caller.config.pause;
+                self.open_after(id, address, least, false, Some(pause));
+            } else {
+                if full {
+                    // What its copy gives back here is soon taken: the next group goes elsewhere.
+                    self.health.full(self.backup, self.caller.runtime.now());
+                }
+                self.lose(id, &error.to_string());
             }
         }
         moved
     }
 
+    /// The backup is short of room: what is complete of open groups goes to its disk before the next
+    /// interval, and gives some.
+    fn make_room(&mut self) {
+        if self.flushing.is_none() && self.to_flush.is_empty() {
+            let heavy = self.shipments.iter().filter(|(_, s)| s.could_give_back());
+            self.to_flush = heavy.map(|(id, s)| (*id, s.completed)).collect();
+        }
+    }
+
     fn opened(&mut self, id: CopyId, opened: &Opened) {
         self.health.success(self.backup);
-        let others = self.shipments.values().any(Shipment::has_buffers);
+        self.absence.heard();
+        let others = self.any_has_buffers();
         if self.process != Some(opened.process) {
             if others {
                 // Either this reply or the link is of a process that has ended; the link will say.
@@ -258,8 +373,9 @@ impl Pump {
         }
         if let Some(shipment) = self.shipments.get_mut(&id) {
             shipment.opening = false;
+            shipment.waits = 0;
             shipment.add_buffers(&opened.buffers);
-            self.make_ready(id);
+            self.make_ready_by_id(&id);
         }
         if matches!(self.way, Way::None) {
             self.connect(false);
@@ -270,8 +386,13 @@ impl Pump {
         let Some(process) = self.process else {
             return;
         };
-        let (transport, runtime) = (self.transport.clone(), self.runtime.clone());
-        let (backup, config) = (self.backup, self.config);
+        let Caller {
+            transport,
+            runtime,
+            config,
+            ..
+        } = self.caller.clone();
+        let backup = self.backup;
         self.way = Way::Connecting(Box::pin(async move {
             if after_break {
                 runtime.sleep(config.pause).await;
@@ -293,8 +414,8 @@ impl Pump {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(link)) => {
                     self.way = Way::Up(link);
-                    let all: Vec<_> = self.shipments.keys().copied().collect();
-                    all.into_iter().for_each(|id| self.make_ready(id));
+                    let all = self.shipments.ids();
+                    all.iter().for_each(|id| self.make_ready_by_id(id));
                     return true;
                 }
                 Poll::Ready(Err(error)) => Err(error),
@@ -312,46 +433,133 @@ impl Pump {
     }
 
     fn completed(&mut self, number: u64) {
+        self.absence.heard();
         self.breaks = 0;
         self.health.success(self.backup);
         while let Some(flight) = self.flights.pop_front_if(|flight| flight.number <= number) {
             self.flying -= flight.bytes;
-            for (id, to) in flight.to {
-                if let Some(shipment) = self.shipments.get_mut(&id) {
+            self.handle.traffic.shipped(flight.bytes);
+            for (number, id, to) in flight.to {
+                if let Some(shipment) = self.shipments.of(number, &id) {
                     shipment.completed = shipment.completed.max(to);
                     shipment.set.completed(shipment.index, to);
+                    if shipment.is_heavy() {
+                        self.to_flush.push_back((id, shipment.completed));
+                    }
+                    if self.alarm.is_none() {
+                        let interval = self.caller.config.flush_interval;
+                        self.alarm = Some(self.caller.runtime.sleep(interval));
+                    }
                 }
             }
         }
+    }
+
+    /// The flush at an interval: the backup hears how much of each open group is complete, checks
+    /// that its copy is whole up to there, and brings it to its disk.
+    fn poll_flushes(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(flushing) = &mut self.flushing {
+            let Poll::Ready(flushed) = flushing.call.as_mut().poll(cx) else {
+                return false;
+            };
+            let (id, length) = (flushing.copy, flushing.length);
+            self.flushing = None;
+            match flushed {
+                Ok(_) => {
+                    if let Some(shipment) = self.shipments.get_mut(&id) {
+                        shipment.flushed = shipment.flushed.max(length);
+                    }
+                }
+                // It has lost what it had: nothing may count on it any more.
+                Err(error) if matches!(error.refusal(), Some(Refusal::Short { .. })) => {
+                    tracing::warn!(group = %id, %error, "a copy is damaged");
+                    self.lose(id, &error.to_string());
+                }
+                // Tried again in the next round.
+                Err(error) => tracing::info!(group = %id, %error, "an open group is not flushed"),
+            }
+            return true;
+        }
+        if let Some((id, length)) = self.to_flush.pop_front() {
+            if self.shipments.number(&id).is_some() {
+                let request = Request::Flush {
+                    copy: id,
+                    length,
+                    closed: false,
+                };
+                self.flushing = Some(Flushing {
+                    copy: id,
+                    length,
+                    call: self.caller.once(self.backup, request),
+                });
+            }
+            return true;
+        }
+        if let Some(alarm) = &mut self.alarm
+            && alarm.as_mut().poll(cx).is_ready()
+        {
+            // Set again by what completes from now on.
+            self.alarm = None;
+            let grown = self
+                .shipments
+                .iter()
+                .filter(|(_, s)| s.completed > s.flushed);
+            self.to_flush = grown.map(|(id, s)| (*id, s.completed)).collect();
+            return true;
+        }
+        false
+    }
+
+    /// A backup that is not among the brokers that are alive and is silent while something is under way to
+    /// it has no copy of any group any more.
+    fn poll_absence(&mut self, cx: &mut Context<'_>) -> bool {
+        let connecting = matches!(self.way, Way::Connecting(_));
+        let under_way = !self.flights.is_empty() || !self.openings.is_empty() || connecting;
+        let waiting = !self.shipments.is_empty() && under_way;
+        if !self.absence.poll(cx, &self.caller, self.backup, waiting) {
+            return false;
+        }
+        self.health.failure(self.backup, self.caller.runtime.now());
+        self.land_all();
+        (self.way, self.process, self.breaks) = (Way::None, None, 0);
+        for id in self.shipments.ids() {
+            self.lose(
+                id,
+                "its backup left the brokers that are alive, and is silent",
+            );
+        }
+        true
     }
 
     /// Nothing under way counts: what did not complete is sent again, or given up.
     fn land_all(&mut self) {
         self.flights.clear();
         self.flying = 0;
-        self.shipments.values_mut().for_each(Shipment::set_back);
+        self.shipments.each().for_each(Shipment::set_back);
     }
 
     fn broken(&mut self, error: &LinkError) {
         self.way = Way::None;
         self.land_all();
         self.breaks += 1;
-        if let LinkError::Refused {
-            buffer: Some(key), ..
-        } = error
-        {
-            let refused = self.shipments.iter().find(|(_, s)| s.owns(*key));
+        // The backup is well and one group is over there: the others go on at once. Each time there
+        // is one group less, so this comes to an end.
+        let mut one_less = false;
+        if let LinkError::Refused { buffer, .. } = error {
+            let owns = |(_, s): &(&CopyId, &Shipment)| buffer.is_some_and(|key| s.owns(key));
+            let refused = self.shipments.iter().find(owns);
             if let Some(id) = refused.map(|(id, _)| *id) {
                 self.lose(id, &error.to_string());
                 self.breaks = 0;
+                one_less = true;
             }
         } else {
-            self.health.failure(self.backup, self.runtime.now());
+            self.health.failure(self.backup, self.caller.runtime.now());
         }
-        let hopeless =
-            matches!(error, LinkError::OtherProcess(_)) || self.breaks > self.config.attempts;
-        if !hopeless && self.shipments.values().any(Shipment::has_buffers) {
-            return self.connect(true);
+        let hopeless = matches!(error, LinkError::OtherProcess(_))
+            || self.breaks > self.caller.config.attempts;
+        if !hopeless && self.any_has_buffers() {
+            return self.connect(!one_less);
         }
         let open = self.shipments.iter().filter(|(_, s)| s.has_buffers());
         let lost: Vec<_> = open.map(|(id, _)| *id).collect();
@@ -362,45 +570,55 @@ impl Pump {
         self.breaks = 0;
     }
 
+    fn any_has_buffers(&self) -> bool {
+        self.shipments.iter().any(|(_, s)| s.has_buffers())
+    }
+
     fn lose(&mut self, id: CopyId, reason: &str) {
         if let Some(shipment) = self.shipments.remove(&id) {
+            self.handle.traffic.lost(&id);
             shipment.set.lose(shipment.index, reason);
         }
     }
 
     /// Gathers what grew over all groups, in turn, into one submission.
     fn ship(&mut self) -> bool {
-        if !matches!(self.way, Way::Up(_)) || self.flying >= self.config.in_flight_bytes {
+        if !matches!(self.way, Way::Up(_))
+            || self.flying >= self.caller.config.in_flight_bytes
+            || self.flights.len() >= SUBMISSIONS
+        {
             return false;
         }
-        let mut budget = self.config.submission_bytes as usize;
+        let mut budget = self.caller.config.submission_bytes as usize;
         let (mut writes, mut to, mut bytes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..self.ready.len() {
             if budget == 0 {
                 break;
             }
-            let Some(id) = self.ready.pop_front() else {
+            let Some(number) = self.ready.pop_front() else {
                 break;
             };
-            let Some(shipment) = self.shipments.get_mut(&id) else {
+            let Some(shipment) = self.shipments.at(number) else {
                 continue;
             };
             shipment.queued = false;
             if !shipment.has_buffers() {
                 continue;
             }
-            let gathered = shipment.gather(budget.min(self.config.turn_bytes as usize));
-            if let Some((address, least)) = gathered.uncovered {
-                self.open(id, address, least);
-            } else if gathered.more {
+            let id = shipment.set.id();
+            let most = budget.min(self.caller.config.turn_bytes as usize);
+            let gathered = shipment.gather(most, &mut writes);
+            if gathered.more && gathered.uncovered.is_none() {
                 shipment.queued = true;
-                self.ready.push_back(id);
+                self.ready.push_back(number);
+            }
+            if let Some((address, least)) = gathered.uncovered {
+                self.open(id, address, least, false);
             }
             budget = budget.saturating_sub(gathered.bytes as usize);
             bytes += gathered.bytes;
-            if !gathered.writes.is_empty() {
-                writes.extend(gathered.writes);
-                to.push((id, gathered.to));
+            if gathered.bytes > 0 {
+                to.push((number, id, gathered.to));
             }
         }
         if writes.is_empty() {
@@ -410,19 +628,29 @@ impl Pump {
             return false;
         };
         match link.submit(writes) {
-            Ok(number) => {
-                for (id, to) in &to {
-                    if let Some(shipment) = self.shipments.get_mut(id) {
-                        shipment.shipped(*to);
+            Ok(submission) => {
+                for (number, id, to) in &to {
+                    let Some(shipment) = self.shipments.of(*number, id) else {
+                        continue;
+                    };
+                    shipment.shipped(*to);
+                    if !shipment.opening
+                        && let Some(address) = shipment.next_wanted(&self.caller.config)
+                    {
+                        self.open(*id, address, 0, true);
                     }
                 }
                 self.flying += bytes;
-                self.flights.push_back(Flight { number, bytes, to });
+                self.flights.push_back(Flight {
+                    number: submission,
+                    bytes,
+                    to,
+                });
                 true
             }
             Err(LinkError::Full(_)) => {
                 // The next completion brings another turn.
-                to.into_iter().for_each(|(id, _)| self.make_ready(id));
+                to.iter().for_each(|(number, ..)| self.make_ready(*number));
                 false
             }
             Err(error) => {
@@ -431,26 +659,4 @@ impl Pump {
             }
         }
     }
-}
-
-/// A control call with a bound on its time.
-pub(crate) async fn call(
-    transport: &TransportRef,
-    runtime: &dyn crate::runtime::Runtime,
-    timeout: Duration,
-    backup: BackupId,
-    request: &Request,
-) -> Result<Reply, CallError> {
-    let reply = within(runtime, timeout, transport.call(backup, request.clone())).await;
-    reply.unwrap_or_else(|| {
-        Err(CallError::Lost {
-            backup,
-            reason: format!("{} took longer than {timeout:?}", request.name()),
-        })
-    })
-}
-
-/// True if the refusal says that another owner is at work.
-pub(crate) fn is_sealed(error: &CallError) -> bool {
-    matches!(error.refusal(), Some(Refusal::Sealed { .. }))
 }

@@ -6,31 +6,49 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Config;
 use super::copy_set::CopySet;
 use super::source::{Run, Shape};
 use crate::ids::{BackupId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
+
+/// A group that has more segments than these which are complete and not on the backup's disk is
+/// brought there before its next interval.
+const UNFLUSHED_SEGMENTS: u64 = 2;
+/// Buffers of a group whose backup is short of room, in a segment.
+const FRUGAL: u32 = 16;
 
 /// A group on its way to one backup.
 pub(super) struct Shipment {
     pub(super) set: Arc<CopySet>,
     /// The backup's number in the set.
     pub(super) index: usize,
+    /// Bytes that it will soon have, for the size of its first buffers.
+    expected: u64,
     /// Reserved buffers, by address.
     buffers: BTreeMap<u64, Buffer>,
     /// Handed to the link up to here.
     shipped: u64,
     /// Seen to be in the backup's memory up to here.
     pub(super) completed: u64,
+    /// Told to the backup, which has brought it to its disk, up to here.
+    pub(super) flushed: u64,
+    /// Up to here it is being told, beyond the interval.
+    pub(super) flush_asked: u64,
     /// A request for buffers is under way.
     pub(super) opening: bool,
+    /// There was no room for a buffer ahead of its use; the next one is asked for when it is needed.
+    pub(super) crowded: bool,
+    /// A request for much was refused: no more is asked for than what is needed soon.
+    frugal: bool,
+    /// How often it was refused room for what it has since it was given any.
+    pub(super) waits: u32,
     /// It waits for its turn.
     pub(super) queued: bool,
 }
 
 /// What a gathering found.
 pub(super) struct Gathered {
-    pub(super) writes: Vec<Write>,
     pub(super) bytes: u64,
     /// The address up to which the copy is complete once the writes are.
     pub(super) to: u64,
@@ -43,23 +61,31 @@ pub(super) struct Gathered {
 impl Shipment {
     pub(super) fn new(set: Arc<CopySet>, index: usize) -> Self {
         Self {
+            expected: set.expected(),
             set,
             index,
             buffers: BTreeMap::new(),
             shipped: 0,
             completed: 0,
+            flushed: 0,
+            flush_asked: 0,
             opening: false,
+            crowded: false,
+            frugal: false,
+            waits: 0,
             queued: false,
         }
     }
 
-    /// The request for buffers from `address` on; at least `least` bytes of them.
+    /// The request for buffers from `address` on; at least `least` bytes of them, and as many as
+    /// there are already: so they grow with the lane's rate, and an idle one holds little. Where the
+    /// backup is short of room they do not grow.
     pub(super) fn request(
         &self,
         me: BackupId,
         address: u64,
-        asked: u32,
         least: u32,
+        config: &Config,
     ) -> Option<Request> {
         let holder = *self.set.holders().get(self.index)?;
         let Shape {
@@ -67,7 +93,11 @@ impl Shipment {
             segments,
         } = self.set.source().shape();
         let left = u64::from(segment_size) - address % u64::from(segment_size);
-        let bytes = u64::from(asked.max(least)).min(left) as u32;
+        let wanted = match self.frugal {
+            true => u64::from(little(segment_size, config)),
+            false => grown(self.reserved().max(self.expected), config),
+        };
+        let bytes = wanted.max(u64::from(least)).min(left) as u32;
         Some(Request::Open {
             copy: self.set.id(),
             incarnation: holder.incarnation,
@@ -77,6 +107,63 @@ impl Shipment {
             address,
             bytes,
         })
+    }
+
+    /// Whether a group that lacks room for its next bytes asks for it again. Only for so long: a backup
+    /// whose disk does not keep up costs the group its copy there.
+    pub(super) fn may_wait(&mut self, config: &Config) -> bool {
+        let most = config.room_timeout.as_millis() / config.pause.as_millis().max(1);
+        self.waits += 1;
+        self.has_buffers() && u128::from(self.waits) <= most
+    }
+
+    /// Asks for less from now on than a request that was refused, which had to be for `least` bytes; false
+    /// if that cannot be. First no more than any lane does, then little at a time.
+    pub(super) fn ask_for_less(&mut self, least: u32, config: &Config) -> bool {
+        if std::mem::take(&mut self.expected) > 0 {
+            return true;
+        }
+        let little = little(self.set.source().shape().segment_size, config).max(least);
+        let was = std::mem::replace(&mut self.frugal, true);
+        !was && grown(self.reserved(), config) > u64::from(little)
+    }
+
+    /// Whether its backup could give back memory if it brought to its disk what is complete: it does so
+    /// segment by segment.
+    pub(super) fn could_give_back(&self) -> bool {
+        let size = u64::from(self.set.source().shape().segment_size);
+        self.completed / size > self.flushed / size
+    }
+
+    fn reserved(&self) -> u64 {
+        self.buffers.values().map(|b| u64::from(b.bytes)).sum()
+    }
+
+    /// Where the next buffer begins, if a busy group will soon need it: what is left of the last one
+    /// is less than half of it.
+    pub(super) fn next_wanted(&self, config: &Config) -> Option<u64> {
+        let busy = self.reserved() >= 4 * u64::from(config.first_buffer_bytes);
+        let (address, last) = self.buffers.last_key_value()?;
+        let end = address + u64::from(last.bytes);
+        let soon = end.saturating_sub(self.shipped) < u64::from(last.bytes) / 2;
+        let Shape {
+            segment_size,
+            segments,
+        } = self.set.source().shape();
+        let more = end < u64::from(segment_size) * u64::from(segments);
+        let wanted = busy && soon && more && !self.crowded && !self.set.source().is_frozen();
+        wanted.then_some(end)
+    }
+
+    /// Whether so much is complete and not on the backup's disk that it is brought there now, so that
+    /// its memory can be given back: what a group may hold that is as large as most.
+    pub(super) fn is_heavy(&mut self) -> bool {
+        let most = UNFLUSHED_SEGMENTS * u64::from(self.set.source().shape().segment_size);
+        let heavy = self.completed >= self.flushed.max(self.flush_asked) + most;
+        if heavy {
+            self.flush_asked = self.completed;
+        }
+        heavy
     }
 
     pub(super) fn add_buffers(&mut self, buffers: &[Buffer]) {
@@ -98,10 +185,10 @@ impl Shipment {
         self.shipped = self.completed;
     }
 
-    /// What grew, cut to the buffers it goes to. Nothing counts as shipped before [`Self::shipped`].
-    pub(super) fn gather(&self, max_bytes: usize) -> Gathered {
+    /// Adds what grew to `writes`, cut to the buffers it goes to. Nothing counts as shipped before
+    /// [`Self::shipped`].
+    pub(super) fn gather(&self, max_bytes: usize, writes: &mut Vec<Write>) -> Gathered {
         let mut out = Gathered {
-            writes: Vec::new(),
             bytes: 0,
             to: self.shipped,
             more: false,
@@ -111,7 +198,7 @@ impl Shipment {
             if out.bytes as usize >= max_bytes {
                 break;
             }
-            if !self.place(run, &mut out) {
+            if !self.place(run, &mut out, writes) {
                 return out;
             }
         }
@@ -124,7 +211,7 @@ impl Shipment {
     }
 
     /// Cuts `run` to buffers; false if one is missing.
-    fn place(&self, run: Run, out: &mut Gathered) -> bool {
+    fn place(&self, run: Run, out: &mut Gathered, writes: &mut Vec<Write>) -> bool {
         let (mut address, mut left) = (run.address, run.len());
         let mut parts = run.parts;
         while left > 0 {
@@ -138,10 +225,16 @@ impl Shipment {
                 return false;
             };
             let bytes = left.min(room);
-            out.writes.push(Write {
+            // Most runs go to one buffer whole.
+            let parts = if bytes == left {
+                std::mem::take(&mut parts)
+            } else {
+                split_front(&mut parts, bytes as usize)
+            };
+            writes.push(Write {
                 buffer: buffer.key,
                 offset: address - buffer.address,
-                parts: split_front(&mut parts, bytes as usize),
+                parts,
             });
             address += bytes;
             left -= bytes;
@@ -150,6 +243,17 @@ impl Shipment {
         }
         true
     }
+}
+
+/// Bytes of the next buffer where so many are reserved.
+fn grown(reserved: u64, config: &Config) -> u64 {
+    let most = u64::from(config.buffer_bytes);
+    reserved.clamp(u64::from(config.first_buffer_bytes).min(most), most)
+}
+
+/// Bytes of a buffer where the backup is short of room.
+fn little(segment_size: u32, config: &Config) -> u32 {
+    (segment_size / FRUGAL).max(config.first_buffer_bytes)
 }
 
 /// Takes the first `bytes` bytes off `parts`, without copying.
@@ -169,4 +273,28 @@ fn split_front(parts: &mut Vec<Bytes>, mut bytes: usize) -> Vec<Bytes> {
     }
     parts.drain(..whole);
     front
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_grow_from_little_to_a_segment() {
+        let config = Config::default();
+        let (mut reserved, mut asked) = (0, Vec::new());
+        while reserved < 24 << 20 {
+            let next = grown(reserved, &config);
+            asked.push(next);
+            reserved += next;
+        }
+        assert_eq!(asked[0], 64 << 10, "an idle lane holds little");
+        assert!(asked.len() <= 11, "few calls: {asked:?}");
+        assert_eq!(
+            *asked.last().expect("some"),
+            8 << 20,
+            "a busy one is not held up"
+        );
+        assert!(asked.windows(2).all(|pair| pair[1] <= 2 * pair[0]));
+    }
 }

@@ -57,4 +57,16 @@ pub trait Source: Send + Sync {
 
     /// Takes no more appends, for good, and says where they end. The lane goes on in its next group.
     fn freeze(&self) -> Place;
+
+    /// Everything below `address` may be acknowledged; addresses only grow, but may be told late.
+    /// Called without a lock.
+    fn durable(&self, _address: u64) {}
+
+    /// The group has its close: all of it may be acknowledged, and nothing of it is asked for any
+    /// more. Called without a lock.
+    fn closed(&self) {}
+
+    /// Another broker has taken the streamlet over: nothing more of it is acknowledged here. Called
+    /// without a lock.
+    fn deposed(&self) {}
 }

@@ -28,13 +28,14 @@ pub enum Trouble {
     Late(Duration),
 }
 
-/// Decides the trouble of each question, after the delay it asks for.
+/// Decides the trouble of each question, after the delay it asks for; of its answer, the delay alone
+/// counts.
 pub type Weather = Box<dyn Fn() -> Pending<Trouble> + Send + Sync>;
 
 /// Records in memory.
 pub struct MemoryRecords {
     state: std::sync::Arc<Mutex<State>>,
-    weather: Weather,
+    weather: std::sync::Arc<Weather>,
     /// Where late questions wait.
     runtime: Option<RuntimeRef>,
     faults: Faults,
@@ -51,6 +52,9 @@ struct Streamlet {
     owner: BackupId,
     next_group: GroupId,
     groups: BTreeMap<GroupId, GroupRecord>,
+    /// Groups recorded in this epoch and deleted again, with the revision of that: a request that
+    /// comes late must not bring them back.
+    deleted: BTreeMap<GroupId, u64>,
 }
 
 impl std::fmt::Debug for MemoryRecords {
@@ -63,7 +67,7 @@ impl Default for MemoryRecords {
     fn default() -> Self {
         Self {
             state: std::sync::Arc::default(),
-            weather: Box::new(|| Box::pin(std::future::ready(Trouble::None))),
+            weather: std::sync::Arc::new(Box::new(|| Box::pin(std::future::ready(Trouble::None)))),
             runtime: None,
             faults: Faults::default(),
         }
@@ -75,7 +79,7 @@ impl MemoryRecords {
     pub fn new(weather: Weather, runtime: RuntimeRef, faults: Faults) -> Self {
         Self {
             state: std::sync::Arc::default(),
-            weather,
+            weather: std::sync::Arc::new(weather),
             runtime: Some(runtime),
             faults,
         }
@@ -92,6 +96,7 @@ impl MemoryRecords {
                 owner: BackupId(0),
                 next_group: GroupId(0),
                 groups: BTreeMap::new(),
+                deleted: BTreeMap::new(),
             });
     }
 
@@ -104,11 +109,11 @@ impl MemoryRecords {
         &self,
         act: impl FnOnce(&mut State) -> Result<T, RecordsError> + Send + 'static,
     ) -> Pending<Result<T, RecordsError>> {
-        let weather = (self.weather)();
+        let weather = self.weather.clone();
         let state = self.state.clone();
         let runtime = self.runtime.clone();
         Box::pin(async move {
-            let trouble = weather.await;
+            let trouble = weather().await;
             if let (Trouble::Late(time), Some(runtime)) = (trouble, runtime) {
                 let wait = runtime.sleep(time);
                 runtime.spawn(Box::pin(async move {
@@ -121,6 +126,8 @@ impl MemoryRecords {
                 return Err(RecordsError::Unknown("the request was lost".into()));
             }
             let result = act(&mut state.lock());
+            // What it says may be over when it is heard.
+            let _on_its_way = weather().await;
             if trouble == Trouble::LostReply {
                 return Err(RecordsError::Unknown("the reply was lost".into()));
             }
@@ -147,9 +154,7 @@ impl Records for MemoryRecords {
         self.ask(move |state| {
             let revision = state.revision + 1;
             let found = state.streamlet(streamlet)?;
-            found.epoch = Epoch(found.epoch.0 + 1);
-            found.owner = owner;
-            let epoch = found.epoch;
+            let epoch = found.take(owner)?;
             state.revision = revision;
             Ok((epoch, revision))
         })
@@ -195,7 +200,12 @@ impl State {
         for change in &transaction.changes {
             let group = change.group();
             let record = found.groups.get(&group);
-            let there = record.map_or(0, |r| r.revision);
+            let there = match change {
+                Change::Open { .. } if record.is_none() => {
+                    found.deleted.get(&group).copied().unwrap_or(0)
+                }
+                _ => record.map_or(0, |r| r.revision),
+            };
             let expected = match change {
                 Change::Open { .. } => 0,
                 Change::Close { revision, .. }
@@ -211,13 +221,12 @@ impl State {
             }
             let closed = record.is_some_and(|r| r.closed().is_some());
             let fits = match change {
-                Change::Open { record, .. } => !record.holders.is_empty(),
+                Change::Open { record: open, .. } => record.is_none() && !open.holders.is_empty(),
                 Change::Close { record, .. } => !closed && !record.holders.is_empty(),
                 Change::Place { holders, .. } => closed && !holders.is_empty(),
                 Change::Delete { .. } => true,
             };
-            // Without comparing revisions nobody knows what the record was.
-            if !fits && !faults.revision_not_compared {
+            if !fits {
                 return Err(RecordsError::Invalid(format!(
                     "group {group} is not in a state for it"
                 )));
@@ -232,6 +241,16 @@ impl State {
 }
 
 impl Streamlet {
+    /// The next epoch, under `owner`.
+    fn take(&mut self, owner: BackupId) -> Result<Epoch, RecordsError> {
+        let next = self.epoch.0.checked_add(1);
+        let next = next.ok_or_else(|| RecordsError::Invalid("epochs are used up".into()))?;
+        (self.epoch, self.owner) = (Epoch(next), owner);
+        // Requests of lower epochs come to nothing by themselves.
+        self.deleted.clear();
+        Ok(self.epoch)
+    }
+
     fn apply(&mut self, streamlet: StreamletKey, epoch: Epoch, change: &Change, revision: u64) {
         let group = change.group();
         match change {
@@ -266,7 +285,84 @@ impl Streamlet {
             }
             Change::Delete { .. } => {
                 self.groups.remove(&group);
+                self.deleted.insert(group, revision);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+
+    use super::*;
+    use crate::ids::{Holder, Incarnation};
+    use crate::records::OpenRecord;
+
+    fn streamlet() -> StreamletKey {
+        StreamletKey {
+            stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+            streamlet: StreamletId(1),
+        }
+    }
+
+    fn transaction(epoch: u32, change: Change) -> Transaction {
+        Transaction {
+            streamlet: streamlet(),
+            epoch: Epoch(epoch),
+            changes: vec![change],
+        }
+    }
+
+    fn open(group: u64) -> Change {
+        Change::Open {
+            group: GroupId(group),
+            lane: LaneId(0),
+            record: OpenRecord {
+                first_ordinal: None,
+                holders: vec![Holder {
+                    broker: BackupId(1),
+                    incarnation: Incarnation::default(),
+                }],
+            },
+        }
+    }
+
+    #[test]
+    fn a_group_that_was_deleted_is_not_brought_back_by_a_late_request() {
+        let records = MemoryRecords::default();
+        records.create(streamlet());
+        let mut state = records.state.lock();
+        let faults = Faults::default();
+        let revision = state.commit(&transaction(0, open(3)), faults);
+        let delete = Change::Delete {
+            group: GroupId(3),
+            revision: revision.expect("is recorded"),
+        };
+        state
+            .commit(&transaction(0, delete), faults)
+            .expect("is deleted");
+        let late = state.commit(&transaction(0, open(3)), faults);
+        assert!(
+            matches!(late, Err(RecordsError::Revision { expected: 0, .. })),
+            "{late:?}"
+        );
+        assert_eq!(state.read(streamlet()).expect("is there").groups, []);
+    }
+
+    #[test]
+    fn epochs_come_to_an_end_and_do_not_begin_again() {
+        let records = MemoryRecords::default();
+        records.create(streamlet());
+        let mut state = records.state.lock();
+        let found = state.streamlet(streamlet()).expect("is there");
+        found.epoch = Epoch(u32::MAX - 1);
+        assert_eq!(
+            found.take(BackupId(1)).expect("the last one"),
+            Epoch(u32::MAX)
+        );
+        let error = found.take(BackupId(2)).expect_err("there is no other");
+        assert!(matches!(error, RecordsError::Invalid(_)), "{error}");
+        assert_eq!((found.epoch, found.owner), (Epoch(u32::MAX), BackupId(1)));
     }
 }

@@ -117,7 +117,9 @@ pub struct Transaction {
 /// One change of a [`Transaction`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Records a group, which must not be recorded yet, of the transaction's epoch.
+    /// Records a group of the transaction's epoch, which must not be recorded, nor have been in this
+    /// epoch: a request that was deleted meanwhile and comes late is refused as
+    /// [`RecordsError::Revision`].
     Open {
         /// The group.
         group: GroupId,
@@ -181,7 +183,7 @@ pub enum RecordsError {
         /// The epoch there is.
         found: Epoch,
     },
-    /// A record has changed.
+    /// A record has changed, or is gone for good.
     #[error("the record of group {group} is of revision {found}, not {expected}; read it again")]
     Revision {
         /// The group.

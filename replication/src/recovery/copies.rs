@@ -6,14 +6,15 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::{RecoverError, Recovery};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
 use crate::ids::{BackupId, CopyId, Holder};
-use crate::records::read;
 use crate::runtime::all;
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
 /// Bytes of one read and one write.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Reads under way at once; they bound the memory of a recovery.
+/// Reads of one copy under way at once.
 const READS: usize = 8;
+/// Pieces in the memory of all recoveries of a broker at once.
+pub(crate) const PIECES: usize = 128;
 /// Most bytes that are read to salvage a copy.
 const SALVAGE_BYTES: u64 = 1 << 30;
 
@@ -25,8 +26,9 @@ pub(super) struct Whole {
 }
 
 impl Recovery<'_> {
-    /// Brings the copies in `whole` to `length`, and builds more elsewhere while there are fewer than
-    /// `min_copies`. Returns who then holds all of it on disk.
+    /// Brings the copies in `whole` to `length`, and this broker's own files, and builds more elsewhere
+    /// while there are fewer than `min_copies`. Returns who then holds all of it, as durably as the
+    /// holder keeps copies: on disk, where it has one.
     pub(super) async fn complete(
         &self,
         copy: CopyId,
@@ -46,8 +48,19 @@ impl Recovery<'_> {
             }
         }
         let mut tried: Vec<BackupId> = whole.iter().map(|w| w.holder.broker).collect();
+        let me = self.primary.me;
+        if self.primary.is_own(me) && !tried.contains(&me) && !sources.is_empty() {
+            // What the own file held does not count; it is made anew.
+            tried.push(me);
+            if let Some(holder) = self.primary.holder(me).await {
+                let target = Whole { holder, length: 0 };
+                if self.fill(copy, &target, length, &sources, shape).await? {
+                    holders.push(holder);
+                }
+            }
+        }
         while holders.len() < self.spec.min_copies {
-            let chosen = self.primary.choose(1, &tried).await;
+            let chosen = self.primary.choose(1, 1, &tried).await;
             let Some(holder) = chosen.first().copied() else {
                 break;
             };
@@ -106,6 +119,8 @@ impl Recovery<'_> {
             let Some((segment_size, segments)) = shape else {
                 return Ok(false);
             };
+            // All of them at once, so that nobody waits with some in hand.
+            let room = self.primary.pieces.acquire_many(READS as u32).await;
             let mut reads: Vec<Pending<_>> = Vec::new();
             while from < length && reads.len() < READS {
                 let size = u64::from(segment_size);
@@ -132,6 +147,7 @@ impl Recovery<'_> {
                     return Ok(false);
                 }
             }
+            drop(room);
         }
         let flush = Request::Flush {
             copy,
@@ -185,54 +201,6 @@ impl Recovery<'_> {
         })
     }
 
-    /// Frees what sealed brokers hold of former owners' groups and no record names: copies that were
-    /// lost or discarded. Nobody waits for an answer.
-    pub(super) async fn free_unrecorded(&self) {
-        let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
-        let Ok(found) = read(records, runtime, self.spec.streamlet).await else {
-            return;
-        };
-        let recorded = |backup: BackupId, copy: &CopyId| {
-            let mut records = found.groups.iter().filter(|r| r.copy == *copy);
-            records.any(|r| r.holders().iter().any(|h| h.broker == backup))
-        };
-        let lists: Vec<Pending<_>> = self
-            .sealed
-            .iter()
-            .map(|backup| {
-                let backup = *backup;
-                let list = self.ask(
-                    backup,
-                    Request::List {
-                        streamlet: Some(self.spec.streamlet),
-                    },
-                );
-                Box::pin(async move { (backup, list.await) }) as Pending<_>
-            })
-            .collect();
-        for (backup, list) in all(lists).await {
-            let Ok(Reply::Copies(copies)) = list else {
-                continue;
-            };
-            for held in copies {
-                if held.copy.epoch >= self.epoch || recorded(backup, &held.copy) {
-                    continue;
-                }
-                let free = Request::Free {
-                    copy: held.copy,
-                    epoch: self.epoch,
-                };
-                // A copy that stays costs memory until the next recovery, nothing else.
-                let freed = self.ask(backup, free);
-                self.primary.runtime.spawn(Box::pin(async move {
-                    if let Err(error) = freed.await {
-                        tracing::info!(%error, "a copy that nothing names was not freed");
-                    }
-                }));
-            }
-        }
-    }
-
     /// The longest whole copy at any of `brokers`, whatever incarnation it is of. Who did not answer
     /// before may do so now, and is sealed before anything is read.
     pub(super) async fn salvage(
@@ -243,7 +211,7 @@ impl Recovery<'_> {
         let mut best: Option<Certificate> = None;
         let mut whole = Vec::new();
         for backup in brokers {
-            let Some(holder) = self.primary.holder(*backup).await else {
+            let Some((holder, _)) = self.primary.describe(*backup).await else {
                 continue;
             };
             let seal = Request::Seal {

@@ -1,14 +1,16 @@
 //! Which groups of a lane count, and up to where.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use kera_protocol::ids::{LaneId, Ordinal};
 
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
+use crate::certificate::Certificate;
 use crate::ids::{BackupId, CopyId, Holder};
 use crate::records::{
-    Change, ClosedRecord, GroupRecord, GroupState, OpenRecord, RecordsError, Transaction, commit,
+    Change, ClosedRecord, GroupRecord, GroupState, MAX_CHANGES, OpenRecord, RecordsError,
+    Transaction, commit,
 };
 use crate::transport::CopyAnswer;
 
@@ -29,75 +31,114 @@ enum Verdict {
     Unclean,
 }
 
+/// What was found of groups of which no copy counts: looked for once.
+type Salvaged = BTreeMap<CopyId, Option<(Certificate, Vec<Whole>)>>;
+
+/// A lane on its way: what is decided, and not committed yet.
+struct Decided {
+    out: RecoveredLane,
+    closes: Vec<Change>,
+    deletes: Vec<Change>,
+    salvaged: Salvaged,
+}
+
 impl Recovery<'_> {
     pub(super) async fn lane(
         &self,
         lane: LaneId,
         groups: Vec<GroupRecord>,
     ) -> Result<RecoveredLane, RecoverError> {
-        let mut out = RecoveredLane {
-            lane,
-            groups: Vec::new(),
-            discarded: Vec::new(),
-            gaps: Vec::new(),
-            next_ordinal: self.start(lane, &groups),
-            stopped: None,
+        let start = self.start(lane, &groups);
+        let mut decided = Decided {
+            out: RecoveredLane {
+                lane,
+                groups: Vec::new(),
+                discarded: Vec::new(),
+                gaps: Vec::new(),
+                next_ordinal: start.unwrap_or(0),
+                stopped: None,
+            },
+            closes: Vec::new(),
+            deletes: Vec::new(),
+            salvaged: Salvaged::new(),
         };
+        if let (None, Some(first)) = (start, groups.first()) {
+            let copy = first.copy;
+            decided.out.stopped = Some(Stopped::NoStart { copy });
+            return Ok(decided.out);
+        }
         let mut groups: VecDeque<_> = groups.into();
-        while let Some(record) = groups.pop_front() {
-            let open = match &record.state {
-                GroupState::Closed(closed) => {
-                    out.next_ordinal = closed.next_ordinal;
-                    out.groups.push((record.copy, closed.clone()));
-                    continue;
-                }
-                GroupState::Open(open) => open,
-            };
-            let verdict = self.verdict(record.copy);
-            let done = match verdict {
-                Verdict::Empty => self.discard(&record, &mut out).await,
-                Verdict::Longest { first_ordinal, .. } if !self.follows(first_ordinal, &out) => {
-                    self.discard(&record, &mut out).await
-                }
-                Verdict::Longest {
+        while let Some(record) = groups.pop_front()
+            && decided.out.stopped.is_none()
+        {
+            self.group(&record, &groups, &mut decided).await?;
+        }
+        if decided.out.stopped.is_some() {
+            // The lane's first record says where it begins; whoever goes on here needs it.
+            decided.deletes.clear();
+            decided.out.discarded.clear();
+        }
+        // From the last to the first, for the same reason.
+        decided.closes.extend(decided.deletes.into_iter().rev());
+        for changes in decided.closes.chunks(MAX_CHANGES) {
+            self.commit(changes.to_vec()).await?;
+        }
+        Ok(decided.out)
+    }
+
+    async fn group(
+        &self,
+        record: &GroupRecord,
+        later: &VecDeque<GroupRecord>,
+        decided: &mut Decided,
+    ) -> Result<(), RecoverError> {
+        let open = match &record.state {
+            GroupState::Closed(closed) => {
+                decided.out.next_ordinal = closed.next_ordinal;
+                decided.out.groups.push((record.copy, closed.clone()));
+                return Ok(());
+            }
+            GroupState::Open(open) => open,
+        };
+        match self.verdict(record) {
+            Verdict::Empty => discard(record, decided),
+            Verdict::Longest { first_ordinal, .. }
+                if !self.follows(first_ordinal, &decided.out) =>
+            {
+                discard(record, decided);
+            }
+            Verdict::Longest {
+                length,
+                first_ordinal,
+                end_ordinal,
+            } => {
+                let end = ClosedRecord {
                     length,
                     first_ordinal,
                     end_ordinal,
-                } => {
-                    let end = ClosedRecord {
-                        length,
-                        first_ordinal,
-                        end_ordinal,
-                        next_ordinal: end_ordinal,
-                        holders: Vec::new(),
-                    };
-                    self.close(&record, end, &mut out).await
-                }
-                Verdict::Unclean if self.spec.unclean == Unclean::Wait => {
-                    out.stopped = Some(Stopped::Unclean {
-                        copy: record.copy,
-                        holders: open.holders.iter().map(|h| h.broker).collect(),
-                    });
-                    Ok(())
-                }
-                Verdict::Unclean => self.accept(&record, open, &groups, &mut out).await,
-            };
-            done?;
-            if out.stopped.is_some() {
-                break;
+                    next_ordinal: end_ordinal,
+                    holders: Vec::new(),
+                };
+                self.close(record, end, decided).await?;
             }
+            Verdict::Unclean if self.spec.unclean == Unclean::Wait && !self.is_alone(open) => {
+                decided.out.stopped = Some(Stopped::Unclean {
+                    copy: record.copy,
+                    holders: open.holders.iter().map(|h| h.broker).collect(),
+                });
+            }
+            Verdict::Unclean => self.accept(record, open, later, decided).await?,
         }
-        Ok(out)
+        Ok(())
     }
 
-    /// Where the lane's first recorded group must begin.
-    fn start(&self, lane: LaneId, groups: &[GroupRecord]) -> Ordinal {
+    /// Where the lane's first recorded group must begin, if anything says so.
+    fn start(&self, lane: LaneId, groups: &[GroupRecord]) -> Option<Ordinal> {
         let known = groups.iter().find_map(|record| match &record.state {
             GroupState::Closed(closed) => Some(closed.first_ordinal),
             GroupState::Open(open) => open.first_ordinal,
         });
-        let start = || self.spec.starts.get(&lane).copied().unwrap_or(0);
-        known.unwrap_or_else(start)
+        known.or_else(|| self.spec.starts.get(&lane).copied())
     }
 
     fn follows(&self, first_ordinal: Ordinal, out: &RecoveredLane) -> bool {
@@ -108,12 +149,14 @@ impl Recovery<'_> {
         self.answers.get(&copy).map_or(&[], Vec::as_slice)
     }
 
-    fn verdict(&self, copy: CopyId) -> Verdict {
+    fn verdict(&self, record: &GroupRecord) -> Verdict {
         let mut verdict = Verdict::Unclean;
         let mut longest = 0;
-        for (_, answer) in self.answers(copy) {
+        for (holder, answer) in self.answers(record.copy) {
+            if !self.counts(holder.broker, record.holders().len(), answer) {
+                continue;
+            }
             match answer {
-                // They say nothing of what was acknowledged.
                 CopyAnswer::Unknown | CopyAnswer::Damaged { .. } => {}
                 CopyAnswer::Absent | CopyAnswer::Scanned { length: 0, .. } => {
                     if longest == 0 {
@@ -139,27 +182,12 @@ impl Recovery<'_> {
         verdict
     }
 
-    /// Drops a group of which nothing was acknowledged.
-    async fn discard(
-        &self,
-        record: &GroupRecord,
-        out: &mut RecoveredLane,
-    ) -> Result<(), RecoverError> {
-        let change = Change::Delete {
-            group: record.copy.group,
-            revision: record.revision,
-        };
-        self.commit(change).await?;
-        out.discarded.push(record.copy);
-        Ok(())
-    }
-
     /// Brings the group to `end` at enough brokers and closes it.
     async fn close(
         &self,
         record: &GroupRecord,
         mut end: ClosedRecord,
-        out: &mut RecoveredLane,
+        decided: &mut Decided,
     ) -> Result<(), RecoverError> {
         let copy = record.copy;
         let whole: Vec<Whole> = self
@@ -178,49 +206,46 @@ impl Recovery<'_> {
             })
             .collect();
         end.holders = self.complete(copy, end.length, whole).await?;
-        self.finish(record, end, out).await
+        self.finish(record, end, decided);
+        Ok(())
     }
 
-    async fn finish(
-        &self,
-        record: &GroupRecord,
-        end: ClosedRecord,
-        out: &mut RecoveredLane,
-    ) -> Result<(), RecoverError> {
+    /// Decides the close, if enough copies hold the group.
+    fn finish(&self, record: &GroupRecord, end: ClosedRecord, decided: &mut Decided) {
+        let out = &mut decided.out;
         if end.holders.len() < self.spec.min_copies && end.length > 0 {
             out.stopped = Some(Stopped::NotEnoughCopies {
                 copy: record.copy,
                 have: end.holders.len(),
                 need: self.spec.min_copies,
             });
-            return Ok(());
+            return;
         }
-        self.commit(Change::Close {
+        decided.closes.push(Change::Close {
             group: record.copy.group,
             revision: record.revision,
             record: end.clone(),
-        })
-        .await?;
+        });
         if end.next_ordinal > end.end_ordinal {
             out.gaps.push((end.end_ordinal, end.next_ordinal));
         }
         out.next_ordinal = end.next_ordinal;
         out.groups.push((record.copy, end));
-        Ok(())
     }
 
-    /// The operator decided to go on without the copies that count: what can be found is kept, and
-    /// the ordinals jump past everything that somebody may have seen.
+    /// The operator decided to go on without the copies that count, or there never was another one
+    /// than this broker's own: what can be found is kept, and the ordinals jump past everything that
+    /// somebody may have seen.
     async fn accept(
         &self,
         record: &GroupRecord,
         open: &OpenRecord,
         later: &VecDeque<GroupRecord>,
-        out: &mut RecoveredLane,
+        decided: &mut Decided,
     ) -> Result<(), RecoverError> {
-        let brokers: Vec<BackupId> = open.holders.iter().map(|h| h.broker).collect();
-        let found = self.salvage(record.copy, &brokers).await;
-        let found = found.filter(|(certificate, _)| certificate.first_ordinal == out.next_ordinal);
+        let next = decided.out.next_ordinal;
+        let found = self.salvaged(record, &mut decided.salvaged).await;
+        let found = found.filter(|(certificate, _)| certificate.first_ordinal == next);
         let (length, first, end, holders) = match found {
             Some((certificate, whole)) => {
                 let holders = self
@@ -230,35 +255,79 @@ impl Recovery<'_> {
                 (certificate.length, first, end, holders)
             }
             // Nothing is left of it; the record stays to carry the jump.
-            None => (0, out.next_ordinal, out.next_ordinal, open.holders.clone()),
+            None => (0, next, next, open.holders.clone()),
         };
-        let kept = later
-            .front()
-            .and_then(|next| match self.verdict(next.copy) {
-                Verdict::Longest { first_ordinal, .. } if first_ordinal >= end => {
-                    Some(first_ordinal)
-                }
-                _ => None,
-            });
-        let jump = GROUP_ORDINALS * (1 + later.len() as u64);
+        let kept = self.next_kept(later, &mut decided.salvaged).await;
+        let jump = GROUP_ORDINALS.saturating_mul(1 + later.len() as u64);
         let closed = ClosedRecord {
             length,
             first_ordinal: first,
             end_ordinal: end,
-            next_ordinal: kept.unwrap_or(end + jump),
+            next_ordinal: kept
+                .filter(|first| *first >= end)
+                .unwrap_or_else(|| end.saturating_add(jump)),
             holders,
         };
-        self.finish(record, closed, out).await
+        self.finish(record, closed, decided);
+        Ok(())
     }
 
-    async fn commit(&self, change: Change) -> Result<(), RecordsError> {
+    /// Where the next group begins that will be kept. Those of which nothing was ever acknowledged,
+    /// or nothing is left, stand in nobody's way.
+    async fn next_kept(
+        &self,
+        later: &VecDeque<GroupRecord>,
+        salvaged: &mut Salvaged,
+    ) -> Option<Ordinal> {
+        for record in later {
+            if let GroupState::Closed(closed) = &record.state {
+                return Some(closed.first_ordinal);
+            }
+            match self.verdict(record) {
+                Verdict::Empty => {}
+                Verdict::Longest { first_ordinal, .. } => return Some(first_ordinal),
+                Verdict::Unclean => {
+                    if let Some((found, _)) = self.salvaged(record, salvaged).await {
+                        return Some(found.first_ordinal);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The longest whole copy at the recorded holders, of whatever incarnation.
+    async fn salvaged(
+        &self,
+        record: &GroupRecord,
+        salvaged: &mut Salvaged,
+    ) -> Option<(Certificate, Vec<Whole>)> {
+        if let Some(found) = salvaged.get(&record.copy) {
+            return found.clone();
+        }
+        let brokers: Vec<BackupId> = record.holders().iter().map(|h| h.broker).collect();
+        let found = self.salvage(record.copy, &brokers).await;
+        salvaged.insert(record.copy, found.clone());
+        found
+    }
+
+    async fn commit(&self, changes: Vec<Change>) -> Result<(), RecordsError> {
         let transaction = Transaction {
             streamlet: self.spec.streamlet,
             epoch: self.epoch,
-            changes: vec![change],
+            changes,
         };
         let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
         commit(records, runtime, &transaction, false).await?;
         Ok(())
     }
+}
+
+/// Drops a group of which nothing was acknowledged.
+fn discard(record: &GroupRecord, decided: &mut Decided) {
+    decided.deletes.push(Change::Delete {
+        group: record.copy.group,
+        revision: record.revision,
+    });
+    decided.out.discarded.push(record.copy);
 }

@@ -1,19 +1,34 @@
 //! After an owner: seal, read how far each copy is whole, choose the longest, complete the others,
 //! close. What was acknowledged is in every sealed copy of the recorded incarnation, so any one of
 //! them is enough to keep it.
+//!
+//! A broker whose own copies are its own files ([`crate::own`]) asks those as well. They count like any
+//! other copy, and are brought to the group's length before anyone else's, so that a broker that comes
+//! back serves from its own files even if they were gone or damaged. A group of which they are the
+//! only copy ever made is closed at what they hold, whatever has happened to the broker meanwhile;
+//! if records that somebody saw may be gone, ordinals jump and the gap is reported.
 
 mod copies;
 mod decide;
+mod seal;
+mod silent;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 
-use crate::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
-use crate::primary::{Primary, call};
-use crate::records::{ClosedRecord, GroupRecord, RecordsError, read, take_epoch};
-use crate::runtime::all;
-use crate::transport::{CallError, CopyAnswer, Pending, Refusal, Reply, Request};
+use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::primary::{Primary, tidy};
+use crate::records::{ClosedRecord, GroupRecord, OpenRecord, RecordsError, read, take_epoch};
+use crate::runtime::{Local, all};
+use crate::transport::{CallError, CopyAnswer, Pending, Reply, Request};
+
+/// Lanes recovered side by side.
+const LANES_AT_ONCE: usize = 4;
+
+pub(crate) use copies::PIECES;
+pub(crate) use silent::Silent;
 
 /// What to recover.
 #[derive(Clone, Debug)]
@@ -24,8 +39,8 @@ pub struct RecoverSpec {
     pub min_copies: usize,
     /// What to do with a group of which no copy counts.
     pub unclean: Unclean,
-    /// Where lanes begin whose records do not say it: nothing is recorded, or open groups alone
-    /// whose predecessors are gone. 0 if absent, and then a group that begins higher is dropped.
+    /// Where lanes begin whose records do not say it, because all that came before was trimmed. A
+    /// lane of which neither tells anything is not touched, see [`Stopped::NoStart`].
     pub starts: BTreeMap<LaneId, Ordinal>,
 }
 
@@ -92,6 +107,13 @@ pub enum Stopped {
         /// Copies needed.
         need: usize,
     },
+    /// Nothing says at which ordinal the lane goes on, so that nobody can tell whether a group
+    /// belongs to it.
+    #[error("nothing says where the lane of group {copy} begins; give its start")]
+    NoStart {
+        /// Its first group.
+        copy: CopyId,
+    },
 }
 
 /// Why there is no recovery.
@@ -116,7 +138,10 @@ pub enum RecoverError {
 ///
 /// # Errors
 /// [`RecoverError`]. Lanes that cannot go on yet are no error, see [`RecoveredLane::stopped`].
-pub async fn recover(primary: &Primary, spec: &RecoverSpec) -> Result<Recovered, RecoverError> {
+pub async fn recover(
+    primary: &Arc<Primary>,
+    spec: &RecoverSpec,
+) -> Result<Recovered, RecoverError> {
     let (records, runtime) = (&primary.records, &*primary.runtime);
     // The epoch first: whatever the former owner commits from now on is refused, so that what is
     // read next is all there will ever be of it.
@@ -143,15 +168,39 @@ pub async fn recover(primary: &Primary, spec: &RecoverSpec) -> Result<Recovered,
         by_lane.entry(record.lane).or_default().push(record);
     }
     let mut lanes = Vec::new();
-    for (lane, groups) in by_lane {
-        lanes.push(recovery.lane(lane, groups).await?);
+    let mut waiting = by_lane.into_iter().peekable();
+    while waiting.peek().is_some() {
+        let some = waiting.by_ref().take(LANES_AT_ONCE);
+        let some = some.map(|(lane, groups)| -> Local<'_, _> {
+            let recovery = &recovery;
+            Box::pin(async move { recovery.lane(lane, groups).await })
+        });
+        for recovered in all(some.collect()).await {
+            lanes.push(recovered?);
+        }
     }
-    recovery.free_unrecorded().await;
+    tidy_everywhere(primary, spec.streamlet, epoch);
     Ok(Recovered {
         epoch,
         next_group: found.next_group,
         lanes,
     })
+}
+
+/// Has every peer give back what no record names there: copies that were lost or discarded. Nobody
+/// waits for it; what it does not reach costs memory until the next time.
+fn tidy_everywhere(primary: &Arc<Primary>, streamlet: StreamletKey, epoch: Epoch) {
+    let peers = primary.peers();
+    for peer in peers.iter().filter(|peer| !primary.is_own(**peer)) {
+        let (primary, peer) = (primary.clone(), *peer);
+        let runtime = primary.runtime.clone();
+        runtime.spawn(Box::pin(async move {
+            if !primary.config.tidy_after.is_zero() {
+                primary.runtime.sleep(primary.config.tidy_after).await;
+            }
+            tidy::streamlet_at(&primary, streamlet, epoch, peer).await;
+        }));
+    }
 }
 
 fn overtaken(streamlet: StreamletKey, expected: Epoch, found: Epoch) -> RecordsError {
@@ -163,7 +212,7 @@ fn overtaken(streamlet: StreamletKey, expected: Epoch, found: Epoch) -> RecordsE
 }
 
 struct Recovery<'a> {
-    primary: &'a Primary,
+    primary: &'a Arc<Primary>,
     spec: &'a RecoverSpec,
     epoch: Epoch,
     /// What sealed holders said of each group.
@@ -173,69 +222,20 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Seals at every holder of an open group, side by side, each within the bound of its calls.
-    async fn seal(&mut self, groups: &[GroupRecord]) -> Result<(), RecoverError> {
-        let mut at: BTreeMap<BackupId, Vec<(CopyId, Incarnation)>> = BTreeMap::new();
-        for record in groups {
-            for holder in record.open().into_iter().flat_map(|open| &open.holders) {
-                let copies = at.entry(holder.broker).or_default();
-                copies.push((record.copy, holder.incarnation));
-            }
+    /// A call that is made again when there is no answer, up to the bound. One that is sealed has answered
+    /// in this recovery, and may take its time even if it is not among the brokers that are alive.
+    fn ask(&self, backup: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+        let caller = self.primary.caller();
+        match !caller.is_alive(backup) && self.sealed.contains(&backup) {
+            true => caller.once(backup, request),
+            false => caller.ask(backup, request),
         }
-        let mut calls: Vec<Pending<_>> = Vec::new();
-        for (backup, copies) in at {
-            let request = Request::Seal {
-                streamlet: self.spec.streamlet,
-                epoch: self.epoch,
-                copies: copies.clone(),
-            };
-            let reply = self.ask(backup, request);
-            calls.push(Box::pin(async move { (backup, copies, reply.await) }));
-        }
-        for (backup, copies, reply) in all(calls).await {
-            match reply {
-                Ok(Reply::Sealed(answers)) => {
-                    self.sealed.insert(backup);
-                    for answer in answers {
-                        let asked = copies.iter().find(|(copy, _)| *copy == answer.copy);
-                        if let Some((copy, incarnation)) = asked {
-                            let holder = Holder {
-                                broker: backup,
-                                incarnation: *incarnation,
-                            };
-                            let known = self.answers.entry(*copy).or_default();
-                            known.push((holder, answer.answer));
-                        }
-                    }
-                }
-                Err(error) => {
-                    if let Some(Refusal::Sealed { by }) = error.refusal() {
-                        return Err(RecoverError::Overtaken { backup, by: *by });
-                    }
-                    tracing::info!(%backup, %error, "not sealed; its copies do not count");
-                }
-                Ok(other) => tracing::warn!(%backup, ?other, "not an answer to seal"),
-            }
-        }
-        Ok(())
     }
 
-    /// A call that is made again when there is no answer, up to the bound.
-    fn ask(&self, backup: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
-        let (transport, runtime) = (self.primary.transport.clone(), self.primary.runtime.clone());
-        let config = self.primary.config;
-        Box::pin(async move {
-            let mut attempt = 0;
-            loop {
-                let timeout = config.call_timeout;
-                match call(&transport, &*runtime, timeout, backup, &request).await {
-                    Err(CallError::Lost { .. }) if attempt < config.attempts => {
-                        attempt += 1;
-                        runtime.sleep(config.pause).await;
-                    }
-                    other => return other,
-                }
-            }
-        })
+    /// True if this broker's own files are the only copy there ever was (one copy, no failover), and
+    /// they have answered.
+    fn is_alone(&self, open: &OpenRecord) -> bool {
+        let own = |holder: &Holder| self.primary.is_own(holder.broker);
+        open.holders.iter().all(own) && self.sealed.contains(&self.primary.me)
     }
 }

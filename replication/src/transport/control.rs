@@ -1,7 +1,9 @@
 //! What a primary, or who recovers after one, asks of a backup: about one request for 10^5 writes.
 
 use bytes::Bytes;
-use kera_protocol::ids::{Epoch, Ordinal};
+pub use kera_log_segments::check::{Checked, Progress};
+pub use kera_log_segments::window::Place;
+use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 
@@ -79,13 +81,36 @@ pub enum Request {
         /// How many bytes, at most 4 MiB.
         len: u32,
     },
-    /// Forgets a copy and gives back its memory. Only when the streamlet's epoch is above the
-    /// copy's, or the copy is no longer recorded. Answered by [`Reply::Done`], also if it is gone.
+    /// Looks at a stretch of a closed group's bytes again: whether each batch is whole, and a digest to
+    /// compare copies by. Answered by [`Reply::Checked`].
+    Check {
+        /// The copy.
+        copy: CopyId,
+        /// Where the last stretch ended; the default to begin.
+        from: Progress,
+        /// About so many bytes, at least a batch.
+        bytes: u32,
+        /// Where the group's close says that it ends.
+        end: Place,
+    },
+    /// Forgets a copy and gives back its memory. Only the owner asks for it, of a copy that no record
+    /// names here: its group is gone, or is closed without it, which is final. Answered by
+    /// [`Reply::Done`], also if it is gone.
     Free {
         /// The copy.
         copy: CopyId,
-        /// The streamlet's epoch, as the asker knows it: below the highest seal it is refused.
+        /// The streamlet's epoch, as the asker knows it: below the highest seal, or the copy's own
+        /// epoch, it is refused.
         epoch: Epoch,
+        /// The version that was listed; in another, which was built since, the copy stays and the
+        /// request is refused as [`Refusal::Invalid`]. `None` frees whatever is there.
+        version: Option<CopyVersion>,
+    },
+    /// A stream is gone, and its id is never given again: frees all its copies, and forgets its
+    /// seals. Answered by [`Reply::Done`].
+    Forget {
+        /// The stream.
+        stream: StreamId,
     },
     /// Which copies are there? Answered by [`Reply::Copies`].
     List {
@@ -102,11 +127,18 @@ pub enum Reply {
     /// To [`Request::Open`].
     Opened(Opened),
     /// To [`Request::Flush`].
-    Flushed,
+    Flushed {
+        /// Where the copy's valid scan ends; 0 if nothing of it is whole.
+        length: u64,
+        /// One above the last record's ordinal there.
+        end_ordinal: Ordinal,
+    },
     /// To [`Request::Seal`].
     Sealed(Vec<SealedCopy>),
     /// To [`Request::Read`].
     Bytes(Bytes),
+    /// To [`Request::Check`].
+    Checked(Checked),
     /// To [`Request::List`].
     Copies(Vec<CopyInfo>),
     /// To what has nothing to say.
@@ -177,11 +209,18 @@ pub enum CopyAnswer {
     },
 }
 
+/// Tells a copy from what stands under its name later: random, drawn anew by each start of a backup
+/// and whenever the copy is completed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyVersion(pub u64);
+
 /// A copy in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyInfo {
     /// The copy.
     pub copy: CopyId,
+    /// Which of those that may have had the name.
+    pub version: CopyVersion,
     /// Where it stands.
     pub state: CopyState,
 }
@@ -252,7 +291,9 @@ impl Request {
             Self::Seal { .. } => "seal",
             Self::Complete { .. } => "complete",
             Self::Read { .. } => "read",
+            Self::Check { .. } => "check",
             Self::Free { .. } => "free",
+            Self::Forget { .. } => "forget",
             Self::List { .. } => "list",
         }
     }

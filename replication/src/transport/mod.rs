@@ -12,8 +12,11 @@
 //! * after an error nothing is known of what had not completed: each piece may have landed, may land
 //!   later, or may be lost. Since every address receives one value only, sending it again is harmless.
 
+mod capability;
 mod control;
 mod error;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 pub mod sim;
 pub mod tcp;
 
@@ -24,9 +27,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 
+pub use capability::{Capability, Preference, TransportKind, capabilities};
 pub use control::{
-    Buffer, CopyAnswer, CopyInfo, CopyState, Description, MAX_TRANSFER_BYTES, Opened, Refusal,
-    Reply, Request, SealedCopy,
+    Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
+    Opened, Place, Progress, Refusal, Reply, Request, SealedCopy,
 };
 pub use error::{CallError, LinkError};
 

@@ -31,17 +31,31 @@ pub struct Content {
 
 /// The first segment of `copy`, with `batches` batches of two records.
 pub fn segment(copy: &CopyId, batches: u32, value_bytes: usize) -> Content {
+    segment_of(copy, (0, 100), batches, value_bytes)
+}
+
+/// The second segment of `copy`, after `first`.
+pub fn second(copy: &CopyId, first: &Content, batches: u32, value_bytes: usize) -> Content {
+    segment_of(copy, (1, first.next_ordinal), batches, value_bytes)
+}
+
+fn segment_of(
+    copy: &CopyId,
+    (index, first_ordinal): (u32, u64),
+    batches: u32,
+    value_bytes: usize,
+) -> Content {
     let header = SegmentHeader {
         stream: copy.streamlet.stream,
         streamlet: copy.streamlet.streamlet,
         lane: LaneId(0),
         group: copy.group,
         generation: 0,
-        segment: 0,
+        segment: index,
         epoch: copy.epoch,
         segment_size: SEGMENT,
         segments: SEGMENTS,
-        first_ordinal: 100,
+        first_ordinal,
         snapshot_bytes: 0,
         snapshot_crc: 0,
         created_ms: 1,
@@ -50,7 +64,7 @@ pub fn segment(copy: &CopyId, batches: u32, value_bytes: usize) -> Content {
     let mut content = Content {
         bytes: header.encode().to_vec(),
         ends: Vec::new(),
-        next_ordinal: 100,
+        next_ordinal: first_ordinal,
     };
     for number in 0..batches {
         let mut builder = BatchBuilder::new();

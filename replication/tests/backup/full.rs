@@ -32,6 +32,7 @@ fn within_a_small_file_system() {
     let limits = Limits {
         memory_bytes: SIZE,
         copies: 100,
+        ..Limits::default()
     };
     let store = BackupStore::start(ShmMemory::new(options), limits, Faults::default());
     let store = store.expect("starts");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kera_protocol::ids::Epoch;
+use kera_protocol::ids::{Epoch, StreamId};
 use kera_replication::backup::{BackupStore, ShmMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BackupId, BufferKey, ProcessId};
@@ -15,7 +15,7 @@ use kera_replication::transport::{
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::content::{SEGMENT, copy, segment};
@@ -29,6 +29,8 @@ struct Served {
     task: JoinHandle<std::io::Result<()>>,
     address: String,
     transport: TcpTransport,
+    /// Keeps the port when the server has stopped.
+    _port: TcpSocket,
     _dir: TempDir,
 }
 
@@ -36,8 +38,12 @@ async fn served(server: ServerOptions, link: LinkOptions) -> Served {
     let dir = shared_dir();
     let memory = ShmMemory::new(options(dir.path(), false));
     let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address").to_string();
+    let port = TcpSocket::new_v4().expect("a socket");
+    port.set_reuseaddr(true).expect("a port can be shared");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    port.bind(any).expect("a port");
+    let address = port.local_addr().expect("an address").to_string();
+    let listener = TcpListener::bind(&address).await.expect("its port");
     let server = BackupServer::new(store.clone(), server);
     let serving = server.clone();
     let task = tokio::spawn(async move { serving.serve(listener).await });
@@ -49,6 +55,7 @@ async fn served(server: ServerOptions, link: LinkOptions) -> Served {
         task,
         address,
         transport,
+        _port: port,
         _dir: dir,
     }
 }
@@ -331,9 +338,11 @@ async fn a_backup_that_is_not_there_is_said_to_be() {
     assert!(transport.set_address(BACKUP, "no address").is_err());
     let called = transport.call(BACKUP, Request::Describe).await;
     assert!(matches!(called, Err(CallError::Lost { .. })));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address").to_string();
-    drop(listener);
+    // Bound and never listening: nobody else is given the port, and who connects is refused.
+    let closed = TcpSocket::new_v4().expect("a socket");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    closed.bind(any).expect("a port");
+    let address = closed.local_addr().expect("an address").to_string();
     transport.set_address(BACKUP, &address).expect("an address");
     let connected = transport.connect(BACKUP, ProcessId(1)).await;
     assert!(matches!(
@@ -342,6 +351,34 @@ async fn a_backup_that_is_not_there_is_said_to_be() {
     ));
     let called = transport.call(BACKUP, Request::Describe).await;
     assert!(matches!(called, Err(CallError::Lost { .. })), "{called:?}");
+}
+
+#[tokio::test]
+async fn control_connections_count_as_long_as_they_last() {
+    let options = ServerOptions {
+        connections: 1,
+        ..ServerOptions::default()
+    };
+    let served = served(options, LinkOptions::default()).await;
+    let asked = served.transport.call(BACKUP, Request::Describe).await;
+    asked.expect("there is room for one");
+    let other = TcpTransport::new(BackupId(2), LinkOptions::default());
+    other
+        .set_address(BACKUP, &served.address)
+        .expect("an address");
+    let refused = other.call(BACKUP, Request::Describe).await;
+    assert!(
+        matches!(refused, Err(CallError::Lost { .. })),
+        "{refused:?}"
+    );
+    let again = served.transport.call(BACKUP, Request::Describe).await;
+    again.expect("the first goes on");
+    let Served { transport, .. } = served;
+    drop(transport);
+    // Its connection ends a moment later.
+    while other.call(BACKUP, Request::Describe).await.is_err() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
@@ -395,6 +432,9 @@ async fn control_calls_give_what_the_store_gives() {
             address: 0,
             len: 1,
         },
+        Request::Forget {
+            stream: StreamId::from_slice(&[9; 16]).expect("16 bytes"),
+        },
         Request::List { streamlet: None },
         Request::List {
             streamlet: Some(id.streamlet),
@@ -402,10 +442,12 @@ async fn control_calls_give_what_the_store_gives() {
         Request::Free {
             copy: id,
             epoch: Epoch(7),
+            version: None,
         },
         Request::Free {
             copy: id,
             epoch: Epoch(8),
+            version: None,
         },
     ];
     let mut refused = 0;
@@ -478,7 +520,8 @@ async fn open_copies_are_flushed_at_an_interval() {
         region.place(at as u64, part).expect("fits");
         at += part.len();
         // Once the record is there the copy would be found after a reboot.
-        let there = || std::fs::read(&file).is_ok_and(|bytes| bytes[..at] == content.bytes[..at]);
+        // The file may be shorter than it will be.
+        let there = || std::fs::read(&file).is_ok_and(|b| b.get(..at) == content.bytes.get(..at));
         while !there() || !file.with_extension("copy").exists() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,10 +1,16 @@
 //! The backup's side: what a store refuses and remembers, the life of its process, and the data
 //! connections to it.
 
+mod beside;
+mod cards;
 mod child;
 mod content;
 mod full;
+mod keeping;
 mod life;
 mod links;
+mod many;
+mod released;
 mod rules;
 mod stage;
+mod starts;

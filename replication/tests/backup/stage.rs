@@ -35,6 +35,7 @@ pub fn limits() -> Limits {
     Limits {
         memory_bytes: QUOTA,
         copies: 8,
+        streamlets: 4,
     }
 }
 
@@ -191,6 +192,7 @@ impl Ask for BackupStore {
         let request = Request::Free {
             copy: *copy,
             epoch: Epoch(epoch),
+            version: None,
         };
         self.handle(PRIMARY, request).map(|_| ())
     }

@@ -1,21 +1,24 @@
 //! The suite's stage over the simulated network.
 #![allow(dead_code)] // each test file uses its part
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_protocol::ids::Epoch;
-use kera_replication::ids::{BackupId, StreamletKey};
-use kera_replication::records::{
-    MemoryRecords, Records, RecordsError, RecordsRef, StreamletRecords, Transaction, Trouble,
-};
+use kera_replication::ids::BackupId;
+use kera_replication::own::OwnFiles;
+use kera_replication::primary::CopySet;
+use kera_replication::records::{MemoryRecords, RecordsRef, StreamletRecords, Trouble};
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::sim::{MemoryFate, Sim, Storm};
 use kera_replication::transport::{Pending, TransportRef};
 
+use tempfile::TempDir;
+
+use crate::suite::asked::{Asked, Silent};
+use crate::suite::own::Disks;
 use crate::suite::scenario::{Seen, run, streamlet};
+use crate::suite::source::TestSource;
 use crate::suite::{Plan, Stage};
 
 const NODES: u32 = 4;
@@ -25,11 +28,10 @@ pub struct SimStage {
     pub sim: Sim,
     records: Arc<MemoryRecords>,
     calm: Arc<AtomicBool>,
-    /// Who gets no answer from the records.
     silent: Silent,
+    /// The brokers' own disks, if the plan wants them.
+    disks: Option<(Disks, TempDir)>,
 }
-
-type Silent = Arc<Mutex<BTreeSet<BackupId>>>;
 
 impl SimStage {
     /// As `plan` says; its seed decides the weather: every third is calm, every third rough.
@@ -39,6 +41,7 @@ impl SimStage {
         let sim = Sim::new(plan.seed, storms[(plan.seed % 3) as usize], faults);
         let calm = Arc::new(AtomicBool::new(false));
         let well = calm.clone();
+        sim.set_limits(plan.limits);
         (0..NODES).for_each(|node| sim.add_node(BackupId(node)));
         let runtime = sim.runtime(None);
         let (moods, clock) = (sim.clone(), runtime.clone());
@@ -62,11 +65,17 @@ impl SimStage {
         };
         let records = MemoryRecords::new(Box::new(weather), runtime, faults);
         records.create(streamlet());
+        let disks = plan.own.then(|| {
+            let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+            let dir = dir.expect("a directory");
+            (Disks::new(dir.path()), dir)
+        });
         Arc::new(Self {
             sim,
             records: Arc::new(records),
             calm,
             silent: Silent::default(),
+            disks,
         })
     }
 }
@@ -109,7 +118,27 @@ impl Stage for SimStage {
         Box::pin(std::future::ready(()))
     }
 
+    fn kill_with_memory(&self, node: BackupId) -> Pending<()> {
+        self.sim.kill_with_memory(node);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn own(&self, node: BackupId) -> Option<Arc<OwnFiles>> {
+        self.disks.as_ref().map(|(disks, _)| disks.own(node))
+    }
+
+    fn write_own(&self, node: BackupId, set: &CopySet, source: &TestSource) {
+        if let Some((disks, _)) = &self.disks {
+            disks.write(node, set, source, 0);
+        }
+    }
+
     fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()> {
+        match (&self.disks, fate) {
+            (Some((disks, _)), MemoryFate::Vanished) => disks.wipe(node),
+            (Some((disks, _)), MemoryFate::PowerLost) => disks.boot(node),
+            _ => {}
+        }
         self.sim.start_node(node, fate);
         Box::pin(std::future::ready(()))
     }
@@ -138,48 +167,6 @@ impl Stage for SimStage {
 
     fn wait(&self, time: Duration) -> Pending<()> {
         self.sim.runtime(None).sleep(time)
-    }
-}
-
-/// The records as one broker reaches them, or not.
-struct Asked {
-    records: Arc<MemoryRecords>,
-    clock: RuntimeRef,
-    silent: Silent,
-    node: BackupId,
-}
-
-impl Asked {
-    fn ask<T: 'static>(
-        &self,
-        question: impl FnOnce() -> Pending<Result<T, RecordsError>>,
-    ) -> Pending<Result<T, RecordsError>> {
-        if !self.silent.lock().unwrap().contains(&self.node) {
-            return question();
-        }
-        let patience = self.clock.sleep(Duration::from_millis(50));
-        Box::pin(async move {
-            patience.await;
-            Err(RecordsError::Unknown("cut off".into()))
-        })
-    }
-}
-
-impl Records for Asked {
-    fn try_commit(&self, transaction: Transaction) -> Pending<Result<u64, RecordsError>> {
-        self.ask(|| self.records.try_commit(transaction))
-    }
-
-    fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
-        self.ask(|| self.records.try_read(streamlet))
-    }
-
-    fn try_take_epoch(
-        &self,
-        streamlet: StreamletKey,
-        owner: BackupId,
-    ) -> Pending<Result<(Epoch, u64), RecordsError>> {
-        self.ask(|| self.records.try_take_epoch(streamlet, owner))
     }
 }
 

@@ -8,6 +8,7 @@ use kera_log_segments::scan::{ScanSpec, scan};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_replication::certificate::FetchedFile;
 use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::own::OwnCopies;
 use kera_replication::records::ClosedRecord;
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
@@ -64,6 +65,7 @@ pub async fn check(
     from: BackupId,
     recovered: &Recovered,
     model: &Model,
+    vanished: &BTreeSet<BackupId>,
 ) -> Result<BTreeSet<u64>, String> {
     let mut content = BTreeSet::new();
     for lane in &recovered.lanes {
@@ -80,7 +82,7 @@ pub async fn check(
             let source = model.groups.get(copy);
             let source = source.ok_or(format!("{copy} was never opened"))?;
             let batches = source.batches();
-            let found = group(stage, from, *copy, record).await?;
+            let found = group(stage, from, *copy, record, vanished).await?;
             for (at, bytes) in found.iter().enumerate() {
                 let appended = batches.get(at);
                 let appended = appended.ok_or(format!("{copy}: batch {at} was never appended"))?;
@@ -114,14 +116,15 @@ pub async fn check(
     Ok(content)
 }
 
-/// The batches of a closed group, the same at all holders that have them.
+/// The batches of a closed group, the same at all holders. Only who has lost its memory since may be
+/// without them.
 async fn group(
     stage: &StageRef,
     from: BackupId,
     copy: CopyId,
     record: &ClosedRecord,
+    vanished: &BTreeSet<BackupId>,
 ) -> Result<Vec<Bytes>, String> {
-    let transport = stage.transport(from);
     let mut found: Option<Vec<Bytes>> = None;
     let mut said = Vec::new();
     for holder in &record.holders {
@@ -130,16 +133,21 @@ async fn group(
             address: 0,
             len: SHAPE.segment_size * SHAPE.segments,
         };
-        let bytes = match transport.call(holder.broker, read).await {
+        let bytes = match ask(stage, from, holder.broker, read).await {
             Ok(Reply::Bytes(bytes)) => bytes,
             Ok(other) => return Err(format!("{other:?} is no answer to read")),
-            Err(error) => {
-                said.push(error.to_string());
+            Err(error) if vanished.contains(&holder.broker) => {
+                said.push(error);
                 continue;
             }
+            Err(error) => return Err(format!("{copy} at {}: {error}", holder.broker)),
         };
         let batches = match batches(&bytes, copy, record.length) {
             Ok(batches) => batches,
+            Err(error) if vanished.contains(&holder.broker) => {
+                said.push(error);
+                continue;
+            }
             Err(error) => return Err(format!("{copy} at {}: {error}", holder.broker)),
         };
         match &found {
@@ -151,6 +159,29 @@ async fn group(
         }
     }
     found.ok_or(format!("{copy}: no holder has it: {said:?}, {record:?}"))
+}
+
+async fn ask(
+    stage: &StageRef,
+    from: BackupId,
+    holder: BackupId,
+    request: Request,
+) -> Result<Reply, String> {
+    if let Some(own) = stage.own(holder).filter(|_| holder == from) {
+        return own
+            .ask(request)
+            .await
+            .map_err(|refusal| refusal.to_string());
+    }
+    let transport = stage.transport(from);
+    let mut lost = String::new();
+    for _ in 0..5 {
+        match transport.call(holder, request.clone()).await {
+            Err(error) if error.refusal().is_none() => lost = error.to_string(),
+            other => return other.map_err(|error| error.to_string()),
+        }
+    }
+    Err(lost)
 }
 
 fn batches(bytes: &Bytes, copy: CopyId, length: u64) -> Result<Vec<Bytes>, String> {

@@ -2,20 +2,27 @@
 //! recovers exactly a prefix that contains everything acknowledged.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod asked;
 pub mod check;
+pub mod own;
 pub mod scenario;
 pub mod source;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_replication::backup::Limits;
 use kera_replication::faults::Faults;
 use kera_replication::ids::BackupId;
-use kera_replication::primary::Config;
+use kera_replication::jobs::JobConfig;
+use kera_replication::own::OwnFiles;
+use kera_replication::primary::{Config, CopySet};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Pending, TransportRef};
+
+use source::TestSource;
 
 /// Brokers that can be hurt. Each runs a backup store, and primaries beside it.
 pub trait Stage: Send + Sync {
@@ -29,6 +36,17 @@ pub trait Stage: Send + Sync {
     fn runtime(&self, node: BackupId) -> RuntimeRef;
     /// The process is gone at once.
     fn kill(&self, node: BackupId) -> Pending<()>;
+    /// The process is gone, and its memory with it, though writes to it go on completing for a
+    /// moment; where that can be arranged.
+    fn kill_with_memory(&self, node: BackupId) -> Pending<()> {
+        self.kill(node)
+    }
+    /// The files that `node` writes itself, if its groups are kept in such.
+    fn own(&self, _node: BackupId) -> Option<Arc<OwnFiles>> {
+        None
+    }
+    /// Writes what its own file lacks of a group.
+    fn write_own(&self, _node: BackupId, _set: &CopySet, _source: &TestSource) {}
     /// It starts again.
     fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()>;
     fn is_alive(&self, node: BackupId) -> bool;
@@ -59,12 +77,20 @@ pub struct Plan {
     pub reigns: u32,
     /// What happens under each.
     pub rounds: u32,
+    /// Longest pause between two things that happen.
+    pub pause: Duration,
     /// Of 100 things that happen, so many are trouble.
     pub trouble: u64,
     /// Of 1,000 questions to the records, so many are carried out long after nobody waits any more.
     pub late: u64,
     pub faults: Faults,
     pub config: Config,
+    /// There is one owner, started again and again, and its own files count as copies.
+    pub own: bool,
+    /// What backups may hold.
+    pub limits: Limits,
+    /// Copies that closed groups have lost are built anew meanwhile.
+    pub jobs: bool,
 }
 
 impl Plan {
@@ -76,11 +102,26 @@ impl Plan {
             lanes: 2,
             reigns: 3,
             rounds: 30,
+            pause: Duration::from_millis(40),
             trouble: 16,
             late: 10,
             faults,
             config: small(),
+            own: false,
+            limits: Limits::default(),
+            jobs: false,
         }
+    }
+}
+
+/// Jobs that are always at it.
+pub fn busy() -> JobConfig {
+    JobConfig {
+        interval: Duration::from_millis(100),
+        bytes_per_second: 1 << 20,
+        lost_after: Duration::from_millis(500),
+        builds: 8,
+        scrub_interval: Duration::from_secs(3600),
     }
 }
 
@@ -88,14 +129,21 @@ impl Plan {
 pub fn small() -> Config {
     Config {
         call_timeout: Duration::from_millis(200),
+        scan_timeout: Duration::from_millis(400),
+        flush_timeout: Duration::from_millis(400),
+        flush_interval: Duration::from_millis(100),
         attempts: 2,
         pause: Duration::from_millis(10),
+        room_timeout: Duration::from_millis(300),
         drain_timeout: Duration::from_millis(300),
         append_deadline: Duration::from_secs(5),
+        tidy_after: Duration::ZERO,
         in_flight_bytes: 4096,
         submission_bytes: 2048,
         turn_bytes: 700,
+        first_buffer_bytes: 128,
         buffer_bytes: 512,
         ahead: 1,
+        ahead_busy: 3,
     }
 }

@@ -1,19 +1,20 @@
 //! A run: owners come and go, some without knowing that they have gone, while brokers are hurt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{CopySet, Lane, LaneSpec, Primary, Source};
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::transport::sim::{Dice, MemoryFate};
 
 use super::check::{Acked, Model, check};
 use super::source::{Closed, TestSource};
-use super::{Plan, StageRef};
+use super::{Plan, StageRef, busy};
 
 /// Attempts to recover before the run counts as stuck.
 const RECOVERIES: u32 = 60;
@@ -36,6 +37,7 @@ pub struct Seen {
 /// One owner's lane, written by one client.
 struct Writer {
     owner: BackupId,
+    own: bool,
     lane: Arc<Lane>,
     next_ordinal: Ordinal,
     open: Option<(Arc<CopySet>, Arc<TestSource>)>,
@@ -72,7 +74,7 @@ pub async fn run(stage: StageRef, plan: Plan) -> Result<Seen, String> {
         zombies: Vec::new(),
     };
     for reign in 0..plan.reigns {
-        let owner = run.choose_owner();
+        let owner = run.next_owner().await;
         let (primary, recovered) = run.recover(owner).await?;
         run.reign(owner, &primary, &recovered, reign + 1 == plan.reigns)
             .await;
@@ -99,6 +101,20 @@ impl Run {
         }
     }
 
+    /// Who is next; with own files it is always the same broker, whose process is a new one.
+    async fn next_owner(&mut self) -> BackupId {
+        if !self.plan.own {
+            return self.choose_owner();
+        }
+        let owner = self.stage.nodes()[0];
+        self.zombies.clear();
+        self.stage.kill(owner).await;
+        self.dead.remove(&owner);
+        let fate = self.fate(owner);
+        self.stage.start(owner, fate).await;
+        owner
+    }
+
     async fn recover(&mut self, owner: BackupId) -> Result<(Arc<Primary>, Recovered), String> {
         let spec = RecoverSpec {
             streamlet: streamlet(),
@@ -120,7 +136,11 @@ impl Run {
                 self.stage.runtime(owner),
                 self.plan.config,
             );
-            let primary = Arc::new(primary.with_faults(self.plan.faults));
+            let mut primary = primary.with_faults(self.plan.faults);
+            if let Some(own) = self.stage.own(owner).filter(|_| self.plan.own) {
+                primary = primary.with_own(own);
+            }
+            let primary = Arc::new(primary);
             match recover(&primary, &spec).await {
                 Ok(recovered) if recovered.lanes.iter().all(|l| l.stopped.is_none()) => {
                     return Ok((primary, recovered));
@@ -148,6 +168,19 @@ impl Run {
         last: bool,
     ) {
         let mut writers = self.writers(owner, primary, recovered);
+        if self.plan.jobs {
+            let lanes = writers.iter().map(|writer| Arc::downgrade(&writer.lane));
+            let jobs = self.jobs(primary, recovered, lanes.collect());
+            let runtime = self.stage.runtime(owner);
+            let clock = runtime.clone();
+            runtime.spawn(Box::pin(async move {
+                // Not for ever: when nothing else moves any more, somebody must notice.
+                for _ in 0..50 {
+                    clock.sleep(busy().interval).await;
+                    jobs.round().await;
+                }
+            }));
+        }
         for _ in 0..self.plan.rounds {
             if self.dice.below(100) < self.plan.trouble {
                 self.trouble(owner).await;
@@ -167,7 +200,7 @@ impl Run {
                 }
             }
             if self.dice.chance(400) {
-                let time = self.dice.time(Duration::from_millis(40));
+                let time = self.dice.time(self.plan.pause);
                 self.stage.wait(time).await;
             }
         }
@@ -236,12 +269,33 @@ impl Run {
                 };
                 Writer {
                     owner,
+                    own: self.plan.own,
                     lane: Lane::new(primary.clone(), spec, next_group.clone()),
                     next_ordinal: known.map_or(0, |l| l.next_ordinal),
                     open: None,
                 }
             })
             .collect()
+    }
+
+    fn jobs(
+        &self,
+        primary: &Arc<Primary>,
+        recovered: &Recovered,
+        lanes: Vec<Weak<Lane>>,
+    ) -> Arc<Jobs> {
+        let (epoch, plan) = (recovered.epoch, self.plan);
+        let owned = move || {
+            vec![Owned {
+                streamlet: streamlet(),
+                epoch,
+                replicas: plan.replicas,
+                min_copies: plan.min_copies,
+                lanes: lanes.iter().filter_map(Weak::upgrade).collect(),
+                mend: None,
+            }]
+        };
+        Jobs::new(primary, Box::new(owned), busy())
     }
 
     fn append_to_a_zombie(&mut self) {
@@ -270,6 +324,9 @@ impl Run {
             };
             match source.append(id, filler) {
                 Ok(batch) => {
+                    if writer.own {
+                        self.stage.write_own(writer.owner, set, source);
+                    }
                     writer.lane.grew(set);
                     let (lane, acked) = (writer.lane.clone(), self.acked.clone());
                     let group = set.id().group;
@@ -343,7 +400,12 @@ impl Run {
         if !self.stage.is_alive(node) {
             return;
         }
-        self.stage.kill(node).await;
+        if self.may_vanish(node) && self.dice.chance(150) {
+            self.vanished.insert(node);
+            self.stage.kill_with_memory(node).await;
+        } else {
+            self.stage.kill(node).await;
+        }
         if self.dice.chance(500) {
             let time = self.dice.time(Duration::from_millis(50));
             self.stage.wait(time).await;
@@ -356,8 +418,15 @@ impl Run {
         }
     }
 
+    /// One copy that counts is left of every group. That a group which was recorded ahead was never used
+    /// is not believed of an owner's own files, which may be gone: there a backup has to be left.
+    fn may_vanish(&self, node: BackupId) -> bool {
+        let believed = self.plan.min_copies - usize::from(self.plan.own);
+        self.vanished.contains(&node) || self.vanished.len() + 1 < believed
+    }
+
     fn fate(&mut self, node: BackupId) -> MemoryFate {
-        let may = self.vanished.contains(&node) || self.vanished.len() + 1 < self.plan.min_copies;
+        let may = self.may_vanish(node);
         let fate = match self.dice.below(3) {
             0 if may => MemoryFate::Vanished,
             1 if may => MemoryFate::PowerLost,
@@ -376,7 +445,7 @@ impl Run {
         if half {
             self.mend().await;
         }
-        let owner = self.choose_owner();
+        let owner = self.next_owner().await;
         // Perhaps over what is left at first: one copy that counts must be enough to keep all.
         let (_, _) = self.recover(owner).await?;
         for _ in 0..6 {
@@ -385,10 +454,36 @@ impl Run {
         self.stage.calm();
         self.mend().await;
         self.stage.wait(Duration::from_secs(2)).await;
-        let (primary, recovered) = self.recover(owner).await?;
+        let settled = self.plan.config.append_deadline + Duration::from_secs(1);
+        // Where time is real a busy machine needs more of it; what is never done is found all the same.
+        self.plan.config.append_deadline = Duration::from_secs(60);
+        let (mut primary, mut recovered) = self.recover(owner).await?;
         let zombies = std::mem::take(&mut self.zombies);
         self.stage.wait(Duration::from_secs(1)).await;
-        let content = check(&self.stage, owner, &recovered, &self.model).await?;
+        if self.plan.jobs {
+            // Before they make good what should not have been.
+            check(&self.stage, owner, &recovered, &self.model, &self.vanished).await?;
+            let jobs = self.jobs(&primary, &recovered, Vec::new());
+            for round in 0..60 {
+                if round >= 8 && jobs.stats().wanting == 0 {
+                    break;
+                }
+                jobs.round().await;
+                self.stage.wait(Duration::from_millis(500)).await;
+            }
+            (primary, recovered) = self.recover(owner).await?;
+            for (copy, closed) in recovered.lanes.iter().flat_map(|lane| &lane.groups) {
+                if closed.length > 0 && closed.holders.len() < self.plan.replicas {
+                    return Err(format!(
+                        "{copy} has too few copies although all is well: {closed:?}, {:?}",
+                        jobs.stats()
+                    ));
+                }
+            }
+            // Each of them has it, or a job would have replaced it.
+            self.vanished.clear();
+        }
+        let content = check(&self.stage, owner, &recovered, &self.model, &self.vanished).await?;
         {
             let acked = self.acked.lock().unwrap();
             if let Some(lost) = acked.difference(&content).next() {
@@ -405,9 +500,16 @@ impl Run {
                 self.append(writer);
             }
         }
-        self.stage.wait(Duration::from_secs(6)).await;
-        let acked = self.acked.lock().unwrap().len();
+        self.stage.wait(settled).await;
         let expected = before + 5 * writers.len();
+        let acked = || self.acked.lock().unwrap().len();
+        for _ in 0..60 {
+            if acked() >= expected {
+                break;
+            }
+            self.stage.wait(Duration::from_secs(1)).await;
+        }
+        let acked = acked();
         if acked != expected {
             return Err(format!(
                 "{acked} batches are acknowledged, not {expected}, although all is well: {:?}",

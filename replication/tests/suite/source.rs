@@ -30,6 +30,7 @@ pub struct Appended {
 pub struct TestSource {
     pub copy: CopyId,
     pub lane: LaneId,
+    shape: Shape,
     first_ordinal: Ordinal,
     state: Mutex<State>,
 }
@@ -51,9 +52,15 @@ pub enum Closed {
 
 impl TestSource {
     pub fn new(copy: CopyId, lane: LaneId, first_ordinal: Ordinal) -> Self {
+        Self::with_shape(copy, lane, first_ordinal, SHAPE)
+    }
+
+    /// Another size than the suite's.
+    pub fn with_shape(copy: CopyId, lane: LaneId, first_ordinal: Ordinal, shape: Shape) -> Self {
         let source = Self {
             copy,
             lane,
+            shape,
             first_ordinal,
             state: Mutex::new(State {
                 segments: Vec::new(),
@@ -85,8 +92,8 @@ impl TestSource {
             generation: 0,
             segment,
             epoch: self.copy.epoch,
-            segment_size: SHAPE.segment_size,
-            segments: SHAPE.segments,
+            segment_size: self.shape.segment_size,
+            segments: self.shape.segments,
             first_ordinal,
             snapshot_bytes: snapshot.len() as u32,
             snapshot_crc: crc32c(snapshot),
@@ -104,11 +111,11 @@ impl TestSource {
         }
         let mut bytes = batch(id, filler);
         patch(&mut bytes, state.end.ordinal, self.copy.epoch);
-        let size = SHAPE.segment_size as usize;
+        let size = self.shape.segment_size as usize;
         let last = state.segments.len() - 1;
         // Never filled to the last byte: an address always tells its segment.
         if state.segments[last].len() + bytes.len() >= size {
-            if state.segments.len() == SHAPE.segments as usize {
+            if state.segments.len() == self.shape.segments as usize {
                 return Err(Closed::Full);
             }
             let header = self.header(last as u32 + 1, state.end.ordinal, &[]);
@@ -127,6 +134,17 @@ impl TestSource {
         };
         state.batches.push(appended.clone());
         Ok(appended)
+    }
+
+    /// All its segments, as they lie in a copy: zeros between a segment's end and the next.
+    pub fn bytes(&self) -> Vec<u8> {
+        let state = self.state.lock().unwrap();
+        let mut out = Vec::new();
+        for (index, segment) in state.segments.iter().enumerate() {
+            out.resize(index * self.shape.segment_size as usize, 0);
+            out.extend_from_slice(segment);
+        }
+        out
     }
 
     pub fn batches(&self) -> Vec<Appended> {
@@ -151,7 +169,7 @@ fn batch(id: u64, filler: usize) -> Vec<u8> {
 
 impl Source for TestSource {
     fn shape(&self) -> Shape {
-        SHAPE
+        self.shape
     }
 
     fn first_ordinal(&self) -> Ordinal {
@@ -160,7 +178,7 @@ impl Source for TestSource {
 
     fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run> {
         let state = self.state.lock().unwrap();
-        let size = u64::from(SHAPE.segment_size);
+        let size = u64::from(self.shape.segment_size);
         let (mut out, mut bytes) = (Vec::new(), 0);
         for (index, segment) in state.segments.iter().enumerate() {
             let start = index as u64 * size;

@@ -50,11 +50,11 @@ pub struct ConnectOptions {
 }
 
 impl Default for ConnectOptions {
-    /// 5 s, 10 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB.
+    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
-            keepalive: Duration::from_secs(10),
+            keepalive: Duration::from_secs(5),
             max_pending: 1 << 16,
             max_queued_bytes: 64 << 20,
             max_receive_frame_bytes: 80 << 20,
@@ -182,6 +182,12 @@ impl DataConnection {
             }
             ended.await;
         }
+    }
+
+    /// Frames received so far, answers to pings among them: a broker that lives sends one at least every
+    /// [`keepalive`](ConnectOptions::keepalive), whatever else it has to say.
+    pub fn received_frames(&self) -> u64 {
+        self.shared.received.load(Ordering::Relaxed)
     }
 
     /// Requests that wait for replies.

@@ -115,10 +115,11 @@ impl Producing for KafkaProducer<'_> {
         Ok(())
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, _idle: Duration) -> Result<()> {
         if self.listener.is_none() {
             self.producer.poll(Duration::ZERO);
         }
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {

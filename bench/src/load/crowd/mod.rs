@@ -4,6 +4,7 @@
 //! process, whose CPU time stands apart from the broker's. Consumers are assigned partitions and are
 //! no group's members. Before anything is measured, records have gone there and back.
 
+mod iggy;
 mod kafka;
 mod native;
 mod shared;
@@ -56,8 +57,10 @@ trait Producing: Send {
     /// acknowledgement timed.
     fn send(&mut self, key: Option<&[u8]>, value: &[u8], due: Option<Duration>) -> Result<()>;
 
-    /// Called now and then.
-    fn look(&mut self) {}
+    /// Called now and then, with how long there will be nothing to send.
+    fn look(&mut self, _idle: Duration) -> Result<()> {
+        Ok(())
+    }
 
     /// Waits until everything is acknowledged.
     fn finish(&mut self) -> Result<()>;
@@ -75,6 +78,7 @@ trait Consuming {
 pub fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     match plan.path {
         ClientPath::Kafka => work(&kafka::Clients { plan }, plan, gate),
+        ClientPath::Iggy => work(&iggy::Clients { plan }, plan, gate),
         ClientPath::Nats => bail!("the load for NATS is a program of its own"),
         ClientPath::Native => {
             let runtime = tokio::runtime::Runtime::new()?;
@@ -179,8 +183,10 @@ fn produce<P: Producing>(mut producer: P, shared: &Shared<'_>, index: u32) -> Re
             Next::Done => break,
             _ if shared.is_over() => break,
             Next::Wait(wait) => {
-                producer.look();
-                thread::park_timeout(wait.max(LEAST_WAIT));
+                let begin = Instant::now();
+                let wait = wait.max(LEAST_WAIT);
+                producer.look(wait)?;
+                thread::park_timeout(wait.saturating_sub(begin.elapsed()));
             }
             Next::Send(more) => {
                 for number in sent..sent + more {
@@ -192,7 +198,7 @@ fn produce<P: Producing>(mut producer: P, shared: &Shared<'_>, index: u32) -> Re
                 }
                 sent += more;
                 shared.sent(more);
-                producer.look();
+                producer.look(Duration::ZERO)?;
             }
         }
     }

@@ -35,6 +35,7 @@ pub fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
             })?;
         }
         (ClientPath::Nats, _) => bail!("the load for NATS is a program of its own"),
+        (ClientPath::Iggy, _) => bail!("groups of Iggy's consumers are not compared"),
         (ClientPath::Kafka, Sharing::None) => bail!("librdkafka knows no share groups"),
         (ClientPath::Native, order) => {
             let runtime = tokio::runtime::Runtime::new()?;

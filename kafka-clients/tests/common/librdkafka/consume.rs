@@ -73,6 +73,9 @@ impl Member {
         if let Some(instance) = request["instance"].as_str() {
             config.set("group.instance.id", instance);
         }
+        if let Some(rack) = request["rack"].as_str() {
+            config.set("client.rack", rack);
+        }
         Ok(Self(config.create_with_context(Seen::default())?))
     }
 
@@ -166,15 +169,7 @@ impl Member {
             match self.0.poll(left) {
                 Some(Ok(message)) => records.push(record(&message)),
                 Some(Err(error)) => {
-                    // The library mends lost connections and unknown topics by itself.
-                    let name = super::errors::name_of_error(&error);
-                    let passing = [
-                        "CLIENT:BrokerTransportFailure",
-                        "CLIENT:AllBrokersDown",
-                        "CLIENT:Resolve",
-                        "UNKNOWN_TOPIC_OR_PARTITION",
-                    ];
-                    if !passing.contains(&name.as_str()) {
+                    if !super::passes(&error) {
                         return Err(error.into());
                     }
                 }

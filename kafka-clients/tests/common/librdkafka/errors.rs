@@ -32,3 +32,16 @@ pub fn name_of_error(error: &KafkaError) -> String {
         None => format!("CLIENT:{error}"),
     }
 }
+
+/// Whether a poll's error is one that the library mends by itself: lost connections, brokers that do not
+/// answer, and topics that are not known yet.
+pub fn passes(error: &KafkaError) -> bool {
+    let passing = [
+        "CLIENT:BrokerTransportFailure",
+        "CLIENT:AllBrokersDown",
+        "CLIENT:Resolve",
+        "CLIENT:OperationTimedOut",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+    ];
+    passing.contains(&name_of_error(error).as_str())
+}

@@ -16,7 +16,7 @@ use super::agent::Client;
 use consume::Member;
 use produce::Sender;
 
-pub use errors::name_of;
+pub use errors::{name_of, passes};
 
 /// For a call that the library makes.
 const CALL: Duration = Duration::from_secs(30);

@@ -200,7 +200,7 @@ impl File for DirectFile {
         self.inner.set_len(len)
     }
 
-    fn start_writeback(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 

@@ -124,7 +124,7 @@ impl File for FaultFile {
         self.disk.lock().set_len(self.id, &self.path, len)
     }
 
-    fn start_writeback(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn write_back(&self, _offset: u64, _len: u64) -> io::Result<()> {
         self.disk.lock().gate_plain(&self.path)
     }
 

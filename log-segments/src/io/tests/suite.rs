@@ -63,7 +63,7 @@ pub(super) fn writes_and_reads_back(bench: &Bench) {
     let mut part = [0; 3];
     assert_eq!(file.read_at(&mut part, 3).unwrap(), 3);
     assert_eq!(&part, b"aXY");
-    file.start_writeback(0, 8).unwrap();
+    file.write_back(0, 8).unwrap();
     file.sync_data().unwrap();
     file.sync_file_system().unwrap();
     assert_eq!(file.directness(), Directness::Cached);

@@ -12,21 +12,63 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-/// The shared mapping of a file's beginning.
+/// Mapped addresses, until the last of those who use them is gone.
 #[derive(Debug)]
-pub(super) struct Mapping {
+struct Range {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a `Mapping` owns its address range, which any thread may write or unmap; writing takes
-// `&mut self`, so two threads never write through it at once.
-unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` the bytes are neither read nor written.
-unsafe impl Sync for Mapping {}
+// SAFETY: a `Range` owns its addresses, which any thread may unmap.
+unsafe impl Send for Range {}
+// SAFETY: through `&Range` the bytes are neither read nor written.
+unsafe impl Sync for Range {}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `Mapping::new`, and no reference into it exists.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The shared mapping of a file's beginning. Writing takes `&mut self`, so two threads never write
+/// through it at once.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    range: Arc<Range>,
+}
+
+/// A part of a mapping for a network card to write; it stays mapped as long as this lives.
+///
+/// No reference into it exists or may be made: whoever reads the bytes asks the file.
+#[derive(Clone, Debug)]
+pub struct Window {
+    range: Arc<Range>,
+    at: usize,
+    len: usize,
+}
+
+impl Window {
+    /// Where it begins.
+    pub fn address(&self) -> NonNull<u8> {
+        // SAFETY: `Mapping::window` saw that `at` lies within the range.
+        unsafe { self.range.base.add(self.at) }
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
 
 impl Mapping {
     /// Maps the first `len` bytes of `file`, which must be at least as long and stay so: touching a
@@ -47,23 +89,34 @@ impl Mapping {
             )
         }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len })
+        let range = Arc::new(Range { base, len });
+        Ok(Self { range })
     }
 
     /// The address of byte `at`, of which `len` bytes lie in the mapping.
     fn at(&self, at: usize, len: usize) -> io::Result<NonNull<u8>> {
-        if at > self.len || len > self.len - at {
+        if at > self.range.len || len > self.range.len - at {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // SAFETY: `at` is within the mapping or one past its end.
-        Ok(unsafe { self.base.add(at) })
+        Ok(unsafe { self.range.base.add(at) })
+    }
+
+    /// The `len` bytes at `at`, for a network card.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the mapping.
+    pub(super) fn window(&self, at: usize, len: usize) -> io::Result<Window> {
+        self.at(at, len)?;
+        let range = self.range.clone();
+        Ok(Window { range, at, len })
     }
 
     /// Enters reserved pages into the page table ahead of their first use; only a hint.
     pub(super) fn populate(&self, at: usize, len: usize) {
         let page = rustix::param::page_size();
         let start = at / page * page;
-        let end = (at + len).min(self.len);
+        let end = (at + len).min(self.range.len);
         if let Ok(address) = self.at(start, end.saturating_sub(start)) {
             let advice = Advice::LinuxPopulateWrite;
             // SAFETY: the range lies within the mapping; populating changes no byte.
@@ -121,12 +174,5 @@ impl Mapping {
         // mapping, which `&mut self` keeps from other writers, the second is `spare`.
         let read = unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), 2) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new`, and no reference into it exists.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

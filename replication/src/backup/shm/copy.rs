@@ -4,20 +4,22 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
-use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
+use kera_log_segments::layout::DurableMark;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 
-use super::super::mapping::Mapping;
+use super::super::mapping::{Mapping, Window};
 use super::super::memory::{CopyMemory, CopySpec};
+use super::disk::Disk;
+use super::record::{ALL, Kept};
 use super::spare::{Spare, Spares};
-use super::{Paths, dir, record};
+use super::{Paths, dir, read_mark, record};
 
-/// Bytes copied to disk at once.
-const FLUSH_BYTES: usize = 1 << 20;
+/// Bytes read at once of what was sent again.
+const RESENT_BYTES: u64 = 64 << 10;
 
 /// The bytes of one copy.
 #[derive(Debug)]
@@ -33,7 +35,48 @@ pub(super) struct ShmCopy {
 struct Inner {
     /// On shared memory; `None` once given back.
     shared: Option<Shared>,
-    disk: Option<Arc<File>>,
+    /// On shared memory as an earlier process left it: neither open nor mapped before somebody
+    /// writes. There may be very many, and most are only read, or never used again.
+    asleep: Option<Asleep>,
+    /// The record that stays on shared memory when nothing else of the copy does.
+    stub: Option<PathBuf>,
+    disk: Option<Arc<Disk>>,
+}
+
+impl Inner {
+    /// The record on shared memory of bytes that are there.
+    fn record(&self) -> Option<&PathBuf> {
+        let shared = self.shared.as_ref().map(|shared| &shared.paths);
+        let paths = shared.or(self.asleep.as_ref().map(|asleep| &asleep.paths));
+        paths.map(|paths| &paths.record)
+    }
+}
+
+/// A copy's file as it was found on shared memory.
+#[derive(Debug)]
+pub(super) struct Asleep {
+    pub(super) paths: Paths,
+    /// What lies below is on disk alone.
+    pub(super) released: u64,
+    /// Bytes of memory that count as this file's.
+    pub(super) charged: u64,
+    /// Open while somebody reads.
+    pub(super) file: Weak<File>,
+}
+
+impl Asleep {
+    fn file(&mut self) -> io::Result<Arc<File>> {
+        if let Some(file) = self.file.upgrade() {
+            return Ok(file);
+        }
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(&self.paths.log)?;
+        let file = Arc::new(file);
+        self.file = Arc::downgrade(&file);
+        Ok(file)
+    }
 }
 
 #[derive(Debug)]
@@ -41,6 +84,8 @@ struct Shared {
     file: Arc<File>,
     mapping: Mapping,
     paths: Paths,
+    /// What lies below is on disk alone.
+    released: u64,
     /// Reserved ranges, sorted and apart from each other. Nothing is placed outside of them, so
     /// that a full machine refuses to reserve and never ends the process.
     reserved: Vec<(u64, u64)>,
@@ -48,19 +93,51 @@ struct Shared {
     warm: Vec<(u64, u64)>,
     /// All memory that the file has came by way of this process.
     known: bool,
+    /// Bytes of memory that count as this file's.
+    charged: u64,
 }
 
 impl Shared {
-    fn new(spec: &CopySpec, file: File, paths: Paths) -> io::Result<Self> {
+    fn new(spec: &CopySpec, file: Arc<File>, paths: Paths) -> io::Result<Self> {
         let bytes = usize::try_from(spec.group_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
         Ok(Self {
             mapping: Mapping::new(&file, bytes)?,
-            file: Arc::new(file),
+            file,
             paths,
+            released: 0,
             reserved: Vec::new(),
             warm: Vec::new(),
             known: false,
+            charged: 0,
         })
+    }
+
+    /// The parts of `from..to` that are not reserved; what is on disk alone need not be.
+    fn missing(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        let mut at = from.max(self.released);
+        for (start, end) in &self.reserved {
+            if *end <= at {
+                continue;
+            }
+            if *start >= to {
+                break;
+            }
+            if *start > at {
+                out.push((at, *start));
+            }
+            at = *end;
+        }
+        if at < to {
+            out.push((at, to));
+        }
+        out
+    }
+
+    /// How many bytes those are.
+    fn lacking(&self, from: u64, to: u64) -> u64 {
+        let missing = self.missing(from, to);
+        missing.iter().map(|(from, to)| to - from).sum()
     }
 
     /// Takes `from..to` out of the warm ranges; what of it has no memory yet.
@@ -104,7 +181,27 @@ impl Shared {
         }
     }
 
+    /// Takes what lies below `to` out of the ranges; the bytes that were reserved there, and those
+    /// that have memory.
+    fn leave_below(&mut self, to: u64) -> (u64, u64) {
+        let cut = |ranges: &mut Vec<(u64, u64)>| {
+            let mut taken = 0;
+            ranges.retain_mut(|(from, end)| {
+                taken += (*end).min(to).saturating_sub(*from);
+                *from = (*from).max(to);
+                from < end
+            });
+            taken
+        };
+        let reserved = cut(&mut self.reserved);
+        (reserved, reserved + cut(&mut self.warm))
+    }
+
     fn add(&mut self, from: u64, to: u64) {
+        let from = from.max(self.released);
+        if from >= to {
+            return;
+        }
         let at = self.reserved.partition_point(|(start, _)| *start < from);
         self.reserved.insert(at, (from, to));
         self.reserved.dedup_by(|later, earlier| {
@@ -136,7 +233,9 @@ impl ShmCopy {
                 file,
                 mapping,
                 paths,
+                released: 0,
                 reserved: Vec::new(),
+                charged: ranges.iter().map(|(from, to)| to - from).sum(),
                 warm: ranges,
                 known: true,
             },
@@ -149,45 +248,66 @@ impl ShmCopy {
                 file.set_len(spec.group_bytes())?;
                 Shared {
                     known: true,
-                    ..Shared::new(&spec, file, paths)?
+                    ..Shared::new(&spec, Arc::new(file), paths)?
                 }
             }
         };
-        Ok(Self::with(
-            spec,
-            Some(shared),
-            None,
-            disk_paths,
-            spares,
-            locks,
-        ))
+        let inner = Inner {
+            shared: Some(shared),
+            asleep: None,
+            stub: None,
+            disk: None,
+        };
+        Ok(Self::with(spec, inner, disk_paths, spares, locks))
     }
 
-    /// A copy that was found on shared memory, perhaps flushed in part.
+    /// A copy that was found on shared memory, perhaps flushed in part: with a file at `disk_paths` then.
     pub(super) fn found(
         spec: CopySpec,
-        file: File,
-        paths: Paths,
-        flushed: Option<File>,
+        found: Asleep,
+        is_flushed: bool,
         disk_paths: Option<Paths>,
         spares: Arc<Spares>,
         locks: Vec<Arc<File>>,
-    ) -> io::Result<Self> {
-        let shared = Shared::new(&spec, file, paths)?;
-        Ok(Self::with(
-            spec,
-            Some(shared),
-            flushed,
-            disk_paths,
-            spares,
-            locks,
-        ))
+    ) -> Self {
+        let flushed = disk_paths.as_ref().filter(|_| is_flushed);
+        let disk = flushed.map(|paths| Arc::new(Disk::named(paths.log.clone())));
+        let inner = Inner {
+            shared: None,
+            asleep: Some(found),
+            stub: None,
+            disk,
+        };
+        Self::with(spec, inner, disk_paths, spares, locks)
+    }
+
+    /// The bytes on shared memory, to be written; opened and mapped if they were found and nobody has
+    /// written them since.
+    fn awake<'a>(&self, inner: &'a mut Inner) -> io::Result<Option<&'a mut Shared>> {
+        if let Some(asleep) = &mut inner.asleep {
+            let file = asleep.file()?;
+            let reserved = data_ranges(&file, self.spec.group_bytes())?;
+            let shared = Shared {
+                released: asleep.released,
+                reserved,
+                charged: asleep.charged,
+                ..Shared::new(&self.spec, file, asleep.paths.clone())?
+            };
+            inner.shared = Some(shared);
+            inner.asleep = None;
+        }
+        Ok(inner.shared.as_mut())
+    }
+
+    /// Forgets a file that was found, whose record is gone or says that nothing is there.
+    fn leave_asleep(&self, asleep: &Asleep) -> io::Result<()> {
+        self.spares.shrink(asleep.charged);
+        remove(&asleep.paths.log)
     }
 
     fn with(
         spec: CopySpec,
-        shared: Option<Shared>,
-        flushed: Option<File>,
+        inner: Inner,
         disk_paths: Option<Paths>,
         spares: Arc<Spares>,
         locks: Vec<Arc<File>>,
@@ -195,31 +315,34 @@ impl ShmCopy {
         Self {
             spec,
             disk_paths,
-            inner: Mutex::new(Inner {
-                shared,
-                disk: flushed.map(Arc::new),
-            }),
+            inner: Mutex::new(inner),
             spares,
             _locks: locks,
         }
     }
 
-    /// A copy that is on disk alone.
+    /// A copy that is on disk alone, perhaps with its record still on shared memory.
     pub(super) fn on_disk(
         spec: CopySpec,
-        flushed: Option<File>,
-        disk_paths: Option<Paths>,
+        disk_paths: Paths,
+        stub: Option<PathBuf>,
         spares: Arc<Spares>,
         locks: Vec<Arc<File>>,
     ) -> Self {
-        Self::with(spec, None, flushed, disk_paths, spares, locks)
+        let inner = Inner {
+            shared: None,
+            asleep: None,
+            stub,
+            disk: Some(Arc::new(Disk::named(disk_paths.log.clone()))),
+        };
+        Self::with(spec, inner, Some(disk_paths), spares, locks)
     }
 
-    /// Forgets a file on shared memory. Its record goes first: without it there is no copy.
+    /// Forgets a file on shared memory, whose record is gone or says that nothing is there.
     fn leave(&self, shared: Shared) -> io::Result<()> {
-        remove(&shared.paths.record)?;
         let log = &shared.paths.log;
         if !shared.known {
+            self.spares.shrink(shared.charged);
             return remove(log);
         }
         let mut ranges = shared.reserved;
@@ -231,7 +354,7 @@ impl ShmCopy {
     }
 
     /// The copy's file on disk, made if it is not there.
-    fn disk_file(&self, paths: &Paths) -> io::Result<Arc<File>> {
+    fn disk_file(&self, paths: &Paths) -> io::Result<Arc<Disk>> {
         if let Some(file) = &self.inner.lock().disk {
             return Ok(file.clone());
         }
@@ -244,34 +367,67 @@ impl ShmCopy {
         }
         // A file without a record is what a flush left that did not get to its end.
         let _ = fs::remove_file(&paths.log);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&paths.log)?;
-        file.set_len(self.spec.group_bytes() + FOOTER_OFFSET)?;
-        Ok(Arc::new(file))
+        let disk = Disk::create(&paths.log, self.spec.group_bytes())?;
+        Ok(Arc::new(disk))
     }
 
-    /// The file that readers ask.
-    fn readable(&self) -> io::Result<Arc<File>> {
-        let inner = self.inner.lock();
-        let file = match &inner.shared {
-            Some(shared) => Some(&shared.file),
-            None => inner.disk.as_ref(),
+    /// The file that readers of `address` ask, and where it ends for them.
+    fn readable(&self, address: u64) -> io::Result<(Arc<File>, u64)> {
+        let Inner {
+            shared,
+            asleep,
+            disk,
+            ..
+        } = &mut *self.inner.lock();
+        let disk = || match &*disk {
+            Some(disk) => disk.file(),
+            None => Err(io::ErrorKind::NotFound.into()),
         };
-        file.cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        Ok(match (shared, asleep) {
+            (Some(shared), _) if address >= shared.released => (shared.file.clone(), ALL),
+            (Some(shared), _) => (disk()?, shared.released),
+            (None, Some(asleep)) if address >= asleep.released => (asleep.file()?, ALL),
+            (None, Some(asleep)) => (disk()?, asleep.released),
+            (None, None) => (disk()?, ALL),
+        })
+    }
+
+    /// Fills `buf` as far as one file has it; what the file lacks is zeros there.
+    fn read_some(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
+        loop {
+            let (file, end) = self.readable(address)?;
+            let len = (buf.len() as u64).min(end - address) as usize;
+            let mut filled = 0;
+            while filled < len {
+                match file.read_at(&mut buf[filled..len], address + filled as u64) {
+                    Ok(0) => break,
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // Memory that was given back meanwhile may be zeros or another copy's by now.
+            if Arc::ptr_eq(&file, &self.readable(address)?.0) {
+                return Ok(filled);
+            }
+        }
     }
 }
 
 impl CopyMemory for ShmCopy {
     fn reserve(&self, address: u64, len: u64) -> io::Result<u64> {
         let mut inner = self.inner.lock();
-        let Some(shared) = &mut inner.shared else {
+        let Some(shared) = self.awake(&mut inner)? else {
             return Ok(0);
         };
-        for (from, to) in shared.cool(address, address + len) {
+        let taken = shared.lacking(address, address + len);
+        let mut cold = Vec::new();
+        for (from, to) in shared.missing(address, address + len) {
+            cold.extend(shared.cool(from, to));
+        }
+        for (from, to) in cold {
             self.spares.grow(to - from);
+            shared.charged += to - from;
             loop {
                 match fallocate(&shared.file, FallocateFlags::KEEP_SIZE, from, to - from) {
                     Ok(()) => break,
@@ -280,27 +436,59 @@ impl CopyMemory for ShmCopy {
                     Err(error) => {
                         // What was cooled before counts as fresh when it is asked for again.
                         self.spares.shrink(to - from);
+                        shared.charged -= to - from;
                         return Err(error.into());
                     }
                 }
             }
-            shared.mapping.populate(from as usize, (to - from) as usize);
         }
         shared.add(address, address + len);
-        Ok(len)
+        Ok(taken)
+    }
+
+    fn lacking(&self, address: u64, len: u64) -> u64 {
+        match self.awake(&mut self.inner.lock()) {
+            Ok(shared) => shared.map_or(0, |shared| shared.lacking(address, address + len)),
+            // Reserving will say why.
+            Err(_) => len,
+        }
+    }
+
+    fn warm(&self, address: u64, len: u64) {
+        let inner = self.inner.lock();
+        if let Some(shared) = &inner.shared {
+            shared.mapping.populate(address as usize, len as usize);
+        }
+    }
+
+    fn window(&self, address: u64, len: u64) -> io::Result<Window> {
+        let mut inner = self.inner.lock();
+        let Some(shared) = self.awake(&mut inner)? else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        shared.within(address, len as usize)?;
+        shared.mapping.window(address as usize, len as usize)
     }
 
     fn place(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        match &mut inner.shared {
-            Some(shared) => {
+        self.awake(&mut inner)?;
+        let Inner { shared, disk, .. } = &mut *inner;
+        let released = shared.as_ref().map_or(ALL, |shared| shared.released);
+        // Sent again, or by a recovery: on disk the bytes are the same, unless they are damaged.
+        let below = (bytes.len() as u64).min(released.saturating_sub(address)) as usize;
+        let (below, bytes) = bytes.split_at(below);
+        if !below.is_empty() {
+            let disk = disk.as_ref().ok_or(io::ErrorKind::NotFound)?;
+            disk.place(below, address)?;
+        }
+        match shared {
+            Some(shared) if !bytes.is_empty() => {
+                let address = address + below.len() as u64;
                 shared.within(address, bytes.len())?;
                 shared.mapping.write(address as usize, bytes)
             }
-            None => match &inner.disk {
-                Some(file) => file.write_all_at(bytes, address),
-                None => Err(io::ErrorKind::NotFound.into()),
-            },
+            _ => Ok(()),
         }
     }
 
@@ -312,9 +500,16 @@ impl CopyMemory for ShmCopy {
         spare: &mut [u8],
     ) -> io::Result<usize> {
         let mut inner = self.inner.lock();
-        let Some(shared) = &mut inner.shared else {
+        let Some(shared) = self.awake(&mut inner)? else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
+        if address < shared.released {
+            // Sent again after a break, and on disk already.
+            let below = (len as u64)
+                .min(shared.released - address)
+                .min(RESENT_BYTES) as usize;
+            return Ok(rustix::io::read(socket, &mut vec![0; below])?);
+        }
         shared.within(address, len)?;
         shared.mapping.receive(socket, address as usize, len, spare)
     }
@@ -322,63 +517,129 @@ impl CopyMemory for ShmCopy {
     fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
         let room = self.spec.group_bytes().saturating_sub(address);
         let len = (buf.len() as u64).min(room) as usize;
-        loop {
-            let file = self.readable()?;
-            let mut filled = 0;
-            while filled < len {
-                match file.read_at(&mut buf[filled..len], address + filled as u64) {
-                    Ok(0) => break,
-                    Ok(read) => filled += read,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
+        let mut filled = 0;
+        while filled < len {
+            match self.read_some(&mut buf[filled..len], address + filled as u64)? {
+                0 => break,
+                read => filled += read,
             }
-            // Memory that was given back meanwhile may be zeros or another copy's by now.
-            if Arc::ptr_eq(&file, &self.readable()?) {
-                return Ok(filled);
+        }
+        Ok(filled)
+    }
+
+    fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()> {
+        let Some(paths) = &self.disk_paths else {
+            return Ok(());
+        };
+        let disk = self.disk_file(paths)?;
+        let (source, _) = self.readable(from)?;
+        // A copy that is on disk alone has its bytes there already.
+        if !Arc::ptr_eq(&disk.file()?, &source) {
+            disk.copy(&source, from, to)?;
+        }
+        // The mark speaks of bytes that are on disk, so it comes after them.
+        disk.sync()?;
+        disk.mark(mark, self.spec.group_bytes())?;
+        disk.sync()?;
+        if !paths.record.exists() {
+            let kept = Kept::default();
+            dir::replace(&paths.record, &record::encode(&self.spec, kept), true)?;
+        }
+        self.inner.lock().disk = Some(disk);
+        Ok(())
+    }
+
+    fn mark(&self) -> io::Result<Option<DurableMark>> {
+        let disk = self.inner.lock().disk.clone();
+        match disk {
+            Some(disk) => {
+                let file = disk.file()?;
+                read_mark(&file, self.spec.group_bytes())
             }
+            None => Ok(None),
         }
     }
 
-    fn flush(&self, from: u64, to: u64, mark: &DurableMark, last: bool) -> io::Result<bool> {
+    fn release(&self, to: u64) -> io::Result<u64> {
+        let mut inner = self.inner.lock();
+        if inner.disk.is_none() {
+            return Ok(0);
+        }
+        let Some(shared) = self.awake(&mut inner)?.filter(|s| to > s.released) else {
+            return Ok(0);
+        };
+        // From now on what is lost there is missed.
+        let kept = Kept::from(to);
+        dir::replace(
+            &shared.paths.record,
+            &record::encode(&self.spec, kept),
+            true,
+        )?;
+        shared.released = to;
+        let (reserved, with_memory) = shared.leave_below(to);
+        shared.charged = shared.charged.saturating_sub(with_memory);
+        self.spares.shrink(with_memory);
+        punch(&shared.file, 0, to)?;
+        Ok(reserved)
+    }
+
+    fn give_back(&self, closed: bool) -> io::Result<bool> {
+        let mut inner = self.inner.lock();
         let Some(paths) = &self.disk_paths else {
             return Ok(false);
         };
-        let disk = self.disk_file(paths)?;
-        let source = self.readable()?;
-        // A copy that is on disk alone has its bytes there already.
-        if !Arc::ptr_eq(&disk, &source) {
-            let mut buf = vec![0; FLUSH_BYTES.min(to.saturating_sub(from) as usize)];
-            let mut at = from;
-            while at < to {
-                let len = buf.len().min((to - at) as usize);
-                source.read_exact_at(&mut buf[..len], at)?;
-                disk.write_all_at(&buf[..len], at)?;
-                at += len as u64;
+        if inner.disk.is_none() {
+            return Ok(false);
+        }
+        if let Some(record) = inner.record().cloned() {
+            // From now on nothing is missing when there is nothing in memory.
+            dir::replace(
+                &paths.record,
+                &record::encode(&self.spec, Kept::WHOLE),
+                true,
+            )?;
+            if !closed {
+                // And something is when there is nothing on disk.
+                let kept = Kept::from(ALL);
+                dir::replace(&record, &record::encode(&self.spec, kept), true)?;
+                inner.stub = Some(record);
             }
         }
-        // The mark speaks of bytes that are on disk, so it comes after them.
-        disk.sync_data()?;
-        disk.write_all_at(&mark.encode(), mark.slot_offset(self.spec.group_bytes()))?;
-        disk.sync_data()?;
-        if !paths.record.exists() {
-            dir::replace(&paths.record, &record::encode(&self.spec), true)?;
+        let record = inner.record().cloned();
+        let (shared, asleep) = (inner.shared.take(), inner.asleep.take());
+        let stub = inner.stub.take_if(|_| closed);
+        // Hardly anybody asks for it any more.
+        inner.disk = Some(Arc::new(Disk::named(paths.log.clone())));
+        drop(inner);
+        // A record goes first: without it there is no copy.
+        if let Some(record) = record.filter(|_| closed).or(stub) {
+            remove(&record)?;
         }
-        let mut inner = self.inner.lock();
-        inner.disk = Some(disk);
-        if last && let Some(shared) = inner.shared.take() {
-            drop(inner);
+        if let Some(asleep) = asleep {
+            self.leave_asleep(&asleep)?;
+        }
+        if let Some(shared) = shared {
             self.leave(shared)?;
         }
-        Ok(last)
+        Ok(true)
     }
 
     fn remove(&self) -> io::Result<()> {
         let mut inner = self.inner.lock();
-        let shared = inner.shared.take();
+        let (shared, stub) = (inner.shared.take(), inner.stub.take());
+        let asleep = inner.asleep.take();
         inner.disk = None;
         drop(inner);
+        // Its record goes first: without it there is no copy.
+        if let Some(stub) = stub {
+            remove(&stub)?;
+        }
+        if let Some(asleep) = asleep {
+            remove(&asleep.paths.record)?;
+            self.leave_asleep(&asleep)?;
+        }
         if let Some(shared) = shared {
+            remove(&shared.paths.record)?;
             self.leave(shared)?;
         }
         if let Some(paths) = &self.disk_paths {
@@ -387,6 +648,33 @@ impl CopyMemory for ShmCopy {
         }
         Ok(())
     }
+}
+
+/// The ranges below `end` in which a file has memory.
+fn data_ranges(file: &File, end: u64) -> io::Result<Vec<(u64, u64)>> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < end {
+        let from = match seek(file, SeekFrom::Data(at)) {
+            Ok(from) if from < end => from,
+            // Nothing but holes follows.
+            Ok(_) | Err(rustix::io::Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let to = seek(file, SeekFrom::Hole(from))?.min(end);
+        out.push((from, to));
+        at = to;
+    }
+    Ok(out)
+}
+
+/// Gives `from..to` of a file back to the system; it reads as zeros then.
+pub(super) fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
+    if from >= to {
+        return Ok(());
+    }
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, how, from, to - from)?)
 }
 
 /// Removes a file that may be gone already.

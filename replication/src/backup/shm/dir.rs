@@ -104,7 +104,8 @@ pub(super) fn check_size(dir: &Path, quota: u64) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The store's id; drawn if the directory holds nothing yet.
+/// The store's id; drawn if the directory holds nothing yet. Seals that say nothing are stored before
+/// it is: a store that has an id and no seals has lost them.
 pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
     let path = dir.join(STORE);
     match fs::read_to_string(&path) {
@@ -112,7 +113,12 @@ pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             for entry in fs::read_dir(dir).map_err(|e| failed(dir, e))? {
                 let name = entry.map_err(|e| failed(dir, e))?.file_name();
-                if name != "LOCK" && name != "STORE.new" {
+                let left_over = ["LOCK", "STORE.new", "SEALS.new"]
+                    .iter()
+                    .any(|n| name == *n);
+                // What a start left that was killed before it drew an id.
+                let blank = || name == SEALS && read_seals(dir).is_ok_and(|seals| seals.is_empty());
+                if !left_over && !blank() {
                     let name = name.to_string_lossy();
                     return Err(unusable(
                         dir,
@@ -120,6 +126,7 @@ pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
                     ));
                 }
             }
+            write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))?;
             let id = StreamId::random();
             let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
             replace(&path, text.as_bytes(), true).map_err(|e| failed(&path, e))?;
@@ -150,18 +157,35 @@ fn read_identity(text: &str) -> Result<[u8; 16], String> {
     Ok(*id.as_bytes())
 }
 
+/// Reads the seals of a store, or of its disk.
 pub(super) fn read_seals(dir: &Path) -> Result<SealTable, StartError> {
     let path = dir.join(SEALS);
+    let unknown =
+        "without it nobody knows who may write: remove the directory, primaries copy anew";
     match fs::read(&path) {
-        Ok(bytes) => SealTable::decode(&bytes).map_err(|reason| {
-            unusable(
-                &path,
-                format!("{reason}; without it nobody knows who may write: remove the directory, primaries copy anew"),
-            )
-        }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(SealTable::default()),
+        Ok(bytes) => SealTable::decode(&bytes)
+            .map_err(|reason| unusable(&path, format!("{reason}; {unknown}"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(unusable(&path, format!("it is missing; {unknown}")))
+        }
         Err(error) => Err(failed(&path, error)),
     }
+}
+
+/// Stores seals that say nothing in a directory on disk that holds nothing yet.
+pub(super) fn first_seals(dir: &Path) -> Result<(), StartError> {
+    let entries = fs::read_dir(dir).map_err(|e| failed(dir, e))?;
+    for entry in entries {
+        let name = entry.map_err(|e| failed(dir, e))?.file_name();
+        if name != "LOCK" && name != "SEALS.new" {
+            return Ok(());
+        }
+    }
+    write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))
+}
+
+pub(super) fn write_seals(dir: &Path, seals: &SealTable) -> io::Result<()> {
+    replace(&dir.join(SEALS), &seals.encode(), true)
 }
 
 /// Replaces a file, whole or not at all; with `sync` it survives power loss where that means

@@ -8,20 +8,26 @@
 //!   spare/                          warm memory that belongs to no copy
 //!   <stream uuid>/<streamlet>/
 //!     <group>.0.log                 laid out as a primary's file; only reserved ranges take memory
-//!     <group>.0.copy                what the file is; its presence makes the copy
+//!     <group>.0.copy                what the file is, and how much of it the disk alone has; its presence
+//!                                   makes the copy
+//!     <group>.0.*.damaged           what could not be used, set aside; nobody reads it
 //! DISK/                             optional: the same without STORE; what was flushed
 //! ```
 
 mod copy;
 mod dir;
+mod disk;
 mod record;
 mod spare;
+mod took;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_protocol::ids::{GroupId, StreamId, StreamletId};
@@ -32,8 +38,11 @@ use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
 use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
-use copy::ShmCopy;
+use copy::{Asleep, ShmCopy};
+use record::Kept;
 use spare::Spares;
+pub use took::Took;
+use took::{Look, look_at};
 
 /// Where a store lies.
 #[derive(Clone, Debug)]
@@ -54,6 +63,7 @@ pub struct ShmMemory {
     /// Held by every copy as well, so that no successor starts while bytes can still be placed.
     locks: Mutex<Vec<Arc<File>>>,
     spares: Mutex<Option<Arc<Spares>>>,
+    took: Mutex<Took>,
 }
 
 /// Where the files of one copy lie.
@@ -82,7 +92,13 @@ impl ShmMemory {
             options,
             locks: Mutex::default(),
             spares: Mutex::default(),
+            took: Mutex::default(),
         })
+    }
+
+    /// What it took to take over what was there.
+    pub fn took(&self) -> Took {
+        *self.took.lock()
     }
 
     fn io<T>(path: &Path, result: io::Result<T>) -> Result<T, StartError> {
@@ -92,104 +108,179 @@ impl ShmMemory {
         })
     }
 
+    /// Opens what is there. Copies whose files cannot be used are set aside and count as freed: their
+    /// groups are never opened here again, and nobody is told that they never were.
+    ///
+    /// Of each copy the record is read, and no file stays open: there may be very many.
     fn open_found(
         &self,
-        copies: &mut Vec<Found>,
+        store_id: &[u8; 16],
         seals: &mut SealTable,
         spares: &Arc<Spares>,
         locks: &[Arc<File>],
-    ) -> Result<(), StartError> {
-        let mut lost = Vec::new();
-        for root in [Some(&self.options.dir), self.options.disk.as_ref()] {
-            let Some(root) = root else { continue };
-            let on_disk = Some(root) == self.options.disk.as_ref();
-            for (copy, paths) in Self::io(root, find(root))? {
-                // What cannot be read now, for want of descriptors for example, is not damaged.
-                let bytes = match fs::read(&paths.record) {
-                    Ok(bytes) => Some(bytes),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                    Err(error) => return Self::io(&paths.record, Err(error)),
-                };
-                let log_bytes = match fs::metadata(&paths.log) {
-                    Ok(metadata) => metadata.len(),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-                    Err(error) => return Self::io(&paths.log, Err(error)),
-                };
-                let spec = bytes.and_then(|bytes| record::decode(&bytes));
-                let same =
-                    |spec: &CopySpec| spec.copy.streamlet == copy.0 && spec.copy.group == copy.1;
-                let mut spec = match spec.filter(same) {
-                    // Touching a mapping beyond a file that was cut short would end the process.
-                    Some(spec) if log_bytes >= spec.group_bytes() => spec,
-                    damaged => {
-                        if paths.record.exists() {
-                            // There was a copy, and what it held is not known any more.
-                            tracing::warn!(
-                                record = %paths.record.display(),
-                                readable = damaged.is_some(),
-                                "a copy is lost: its files do not fit each other"
-                            );
-                            lost.push(copy);
-                            // Stored before the traces go: the next start must not find it absent.
-                            if seals.free(copy.0, copy.1) {
-                                Self::io(root, self.store_seals(seals))?;
-                            }
-                        }
-                        let _ = fs::remove_file(&paths.record);
-                        let _ = fs::remove_file(&paths.log);
-                        continue;
+    ) -> Result<Vec<Found>, StartError> {
+        let took = &mut *self.took.lock();
+        // The disk first: what is damaged there must be out of the way before a copy in memory goes
+        // on with it.
+        let (mut flushed, mut lost) = (BTreeMap::new(), Vec::new());
+        if let Some(disk) = &self.options.disk {
+            for (group, paths, found) in look_at(Self::io(disk, find(disk))?, took)? {
+                match found {
+                    Look::Copy { spec, kept, .. } => {
+                        flushed.insert(group, (spec, kept.whole, paths));
                     }
-                };
-                if on_disk && copies.iter().any(|found| found.spec.copy == spec.copy) {
-                    continue;
+                    Look::Nothing => {}
+                    Look::Damaged => lost.push((group, paths)),
                 }
-                if on_disk && lost.contains(&copy) {
-                    // More may have been in memory than was flushed: it says nothing of its length
-                    // any more, and counts for a closed group alone.
-                    spec.incarnation = Incarnation::default();
-                    let kept = dir::replace(&paths.record, &record::encode(&spec), true);
-                    Self::io(&paths.record, kept)?;
-                }
-                let found = self.open_one(spec, paths, on_disk, spares, locks);
-                copies.push(Self::io(root, found)?);
             }
         }
-        Ok(())
+        let mut copies = Vec::new();
+        let root = &self.options.dir;
+        for (group, paths, found) in look_at(Self::io(root, find(root))?, took)? {
+            match found {
+                Look::Copy { spec, kept, bytes } => {
+                    let disk = flushed.remove(&group);
+                    let fits = disk.as_ref().is_some_and(|(other, ..)| *other == spec);
+                    let released = kept.released;
+                    if released > 0 {
+                        let all = released == record::ALL;
+                        let (whole, there) = match disk.as_ref().filter(|_| fits) {
+                            Some((_, whole, _)) if all => (*whole, released),
+                            Some((_, whole, paths)) => {
+                                took.opened += 1;
+                                (*whole, released_there(&spec, paths)?)
+                            }
+                            None => (false, 0),
+                        };
+                        if (all && !whole) || (!all && there < released) {
+                            // The disk has lost what it alone had: who was told that it was here is
+                            // not told that it never was.
+                            lost.extend(disk.map(|(.., paths)| (group, paths)));
+                            lost.push((group, paths));
+                            continue;
+                        }
+                        if let (true, Some((.., of_disk))) = (all, &disk) {
+                            let stub = Some(paths.record);
+                            let of_disk = of_disk.clone();
+                            copies.push(self.on_disk(spec, whole, of_disk, stub, spares, locks));
+                            continue;
+                        }
+                    }
+                    // What is damaged or another's on disk begins anew: the bytes are in memory.
+                    if let Some((.., paths)) = disk.filter(|_| !fits) {
+                        Self::aside(&paths);
+                    }
+                    if let Some(at) = lost.iter().position(|(other, _)| *other == group) {
+                        Self::aside(&lost.remove(at).1);
+                    }
+                    let mut charged = bytes;
+                    if released > 0 {
+                        // The process may have ended before that was done.
+                        took.opened += 1;
+                        charged = Self::io(&paths.log, punched(&paths.log, released))?;
+                    }
+                    let asleep = Asleep {
+                        paths,
+                        released,
+                        charged,
+                        file: Weak::new(),
+                    };
+                    copies.push(self.in_memory(spec, asleep, fits, spares, locks));
+                }
+                Look::Nothing => {}
+                Look::Damaged => lost.push((group, paths)),
+            }
+        }
+        // Stored before the traces go: the next start must not find them absent.
+        let mut changed = false;
+        for ((streamlet, group), _) in &lost {
+            changed |= seals.free(*streamlet, *group);
+        }
+        if changed {
+            Self::io(root, self.store_seals(seals))?;
+        }
+        for (_, paths) in &lost {
+            Self::aside(paths);
+        }
+        for (_, (mut spec, whole, paths)) in flushed {
+            if !whole {
+                // More was in memory than was flushed: it says nothing of its length any more, and
+                // counts for a closed group alone.
+                let was = std::mem::take(&mut spec.incarnation);
+                // That another store had it is told by its id, at the next start as well, and need not be
+                // stored for each of very many copies.
+                if was.store_id == *store_id {
+                    took.stored += 1;
+                    let record = record::encode(&spec, Kept::default());
+                    let kept = dir::replace(&paths.record, &record, true);
+                    Self::io(&paths.record, kept)?;
+                }
+            }
+            copies.push(self.on_disk(spec, whole, paths, None, spares, locks));
+        }
+        took.copies = copies.len();
+        Ok(copies)
     }
 
-    fn open_one(
+    /// Sets the files of a copy aside.
+    fn aside(paths: &Paths) {
+        tracing::warn!(
+            record = %paths.record.display(),
+            "a copy cannot be used: its files are damaged or do not fit each other; they are set aside as *.damaged, remove them once nobody needs them"
+        );
+        // The log first: its record stays until both are away.
+        for path in [&paths.log, &paths.record] {
+            let mut aside = path.as_os_str().to_owned();
+            aside.push(".damaged");
+            if let Err(error) = fs::rename(path, aside)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "it cannot be set aside");
+            }
+        }
+    }
+
+    /// A copy on shared memory, perhaps with a file on disk.
+    fn in_memory(
         &self,
         spec: CopySpec,
-        paths: Paths,
-        on_disk: bool,
+        found: Asleep,
+        is_flushed: bool,
         spares: &Arc<Spares>,
         locks: &[Arc<File>],
-    ) -> io::Result<Found> {
+    ) -> Found {
         let disk = self.options.disk.as_ref().map(|d| Paths::of(d, &spec.copy));
-        let flushed = match &disk {
-            Some(paths) if paths.record.exists() => Some(open_rw(&paths.log)?),
-            _ => None,
-        };
-        let mark = match &flushed {
-            Some(file) => read_mark(file, spec.group_bytes())?,
-            None => None,
-        };
+        let reserved = found.charged;
         let (spares, locks) = (spares.clone(), locks.to_vec());
-        let (memory, reserved): (Arc<dyn CopyMemory>, u64) = if on_disk {
-            let copy = ShmCopy::on_disk(spec, flushed, disk, spares, locks);
-            (Arc::new(copy), 0)
-        } else {
-            let file = open_rw(&paths.log)?;
-            let reserved = file.metadata()?.blocks() * 512;
-            let copy = ShmCopy::found(spec, file, paths, flushed, disk, spares, locks)?;
-            (Arc::new(copy), reserved)
-        };
-        Ok(Found {
+        let copy = ShmCopy::found(spec, found, is_flushed, disk, spares, locks);
+        Found {
             spec,
-            memory,
+            memory: Arc::new(copy),
             reserved,
-            mark,
-        })
+            mark: None,
+            whole: false,
+        }
+    }
+
+    /// A copy on disk alone; `stub` is its record on shared memory, if there still is one.
+    fn on_disk(
+        &self,
+        spec: CopySpec,
+        whole: bool,
+        paths: Paths,
+        stub: Option<PathBuf>,
+        spares: &Arc<Spares>,
+        locks: &[Arc<File>],
+    ) -> Found {
+        let (spares, locks) = (spares.clone(), locks.to_vec());
+        let copy = ShmCopy::on_disk(spec, paths, stub, spares, locks);
+        Found {
+            spec,
+            memory: Arc::new(copy),
+            reserved: 0,
+            mark: None,
+            whole,
+        }
     }
 }
 
@@ -202,15 +293,18 @@ impl Memory for ShmMemory {
         let mut seals = dir::read_seals(dir)?;
         if let Some(disk) = &self.options.disk {
             locks.push(dir::lock(disk)?);
+            dir::first_seals(disk)?;
             seals.merge(&dir::read_seals(disk)?);
         }
         if faults.seals_forgotten_at_restart {
-            seals = SealTable::default();
+            seals.forget_seals();
         }
-        let mut copies = Vec::new();
         let spares = Spares::new(dir, self.options.quota);
         let spares = Arc::new(Self::io(dir, spares)?);
-        self.open_found(&mut copies, &mut seals, &spares, &locks)?;
+        let begun = Instant::now();
+        *self.took.lock() = Took::default();
+        let copies = self.open_found(&store_id, &mut seals, &spares, &locks)?;
+        tracing::info!(copies = copies.len(), took = ?begun.elapsed(), dir = %dir.display(), "copies are taken over");
         let found: u64 = copies.iter().map(|found| found.reserved).sum();
         spares.grow(found);
         *self.locks.lock() = locks;
@@ -237,7 +331,8 @@ impl Memory for ShmMemory {
         let copy = ShmCopy::create(*spec, paths.clone(), disk, spares, locks);
         // Its presence makes the copy, so it comes last.
         let made = copy.and_then(|copy| {
-            dir::replace(&paths.record, &record::encode(spec), false)?;
+            let kept = Kept::default();
+            dir::replace(&paths.record, &record::encode(spec, kept), false)?;
             Ok(copy)
         });
         match made {
@@ -250,17 +345,26 @@ impl Memory for ShmMemory {
     }
 
     fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
-        let bytes = seals.encode();
-        dir::replace(&self.options.dir.join(dir::SEALS), &bytes, true)?;
+        dir::write_seals(&self.options.dir, seals)?;
         if let Some(disk) = &self.options.disk {
-            dir::replace(&disk.join(dir::SEALS), &bytes, true)?;
+            dir::write_seals(disk, seals)?;
         }
         Ok(())
     }
 }
 
-fn open_rw(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).open(path)
+/// How much of a copy its file on disk has, by its own mark.
+fn released_there(spec: &CopySpec, paths: &Paths) -> Result<u64, StartError> {
+    let mark = File::open(&paths.log).and_then(|file| read_mark(&file, spec.group_bytes()));
+    let mark = ShmMemory::io(&paths.log, mark)?;
+    Ok(mark.map_or(0, |mark| mark.synced))
+}
+
+/// Gives what lies below `released` of a file back to the system; the bytes of memory that it has then.
+fn punched(path: &Path, released: u64) -> io::Result<u64> {
+    let file = File::options().read(true).write(true).open(path)?;
+    copy::punch(&file, 0, released)?;
+    Ok(file.metadata()?.blocks() * 512)
 }
 
 fn read_mark(file: &File, group_bytes: u64) -> io::Result<Option<DurableMark>> {
@@ -295,7 +399,11 @@ fn find(root: &Path) -> io::Result<FoundFiles> {
                 streamlet: StreamletId(streamlet),
             };
             let names = children(&dir)?;
-            let group = |name: &str| name.split_once('.')?.0.parse::<u64>().ok();
+            let group = |name: &str| {
+                let (group, kind) = name.split_once('.')?;
+                let of_copy = ["0.log", "0.copy"].contains(&kind);
+                group.parse::<u64>().ok().filter(|_| of_copy)
+            };
             let mut groups: Vec<u64> = names.iter().filter_map(|(name, _)| group(name)).collect();
             groups.sort_unstable();
             groups.dedup();

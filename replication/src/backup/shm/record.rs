@@ -2,8 +2,13 @@
 //!
 //! ```text
 //! "KERACOPY" | version u32 | epoch u32 | segment size u32 | segments u32 | group u64 | streamlet u32
-//! | built u32 | stream uuid (16) | store id (16) | boot id (16) | crc32c of all before, u32
+//! | flags u32 | stream uuid (16) | store id (16) | boot id (16) | released u64 | crc32c of all before, u32
 //! ```
+//! Flags: 1, the copy was built from another; 2, on disk only, the file holds all that there was of
+//! the copy, so that nothing is missing when shared memory has none. *Released*, on shared memory
+//! only: what lies below this address is on disk and nowhere else, so that a copy whose disk is lost
+//! is not taken for one that never held anything; all ones where that is so of the whole copy.
+//! Version 1 had no such address, and released nothing.
 
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
@@ -12,10 +17,56 @@ use super::super::memory::CopySpec;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
 
 const MAGIC: [u8; 8] = *b"KERACOPY";
-const VERSION: u32 = 1;
-const BYTES: usize = 88;
+const VERSION: u32 = 2;
+const BYTES: usize = 96;
+/// Bytes of the longest record, its checksum included.
+pub(super) const MOST_BYTES: usize = BYTES + 4;
+/// Bytes of a record of version 1, which ends where the released address stands.
+const FIRST_BYTES: usize = 88;
 
-pub(super) fn encode(spec: &CopySpec) -> Vec<u8> {
+const BUILT: u32 = 1;
+const WHOLE: u32 = 2;
+
+/// [`Kept::released`] of a copy that is on disk alone.
+pub(super) const ALL: u64 = u64::MAX;
+
+/// What is where of a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Of a record on disk: the file there is all there was of the copy.
+    pub(super) whole: bool,
+    /// Of a record on shared memory: what lies below this address is on disk alone.
+    pub(super) released: u64,
+}
+
+impl Kept {
+    /// All that there was of the copy is on disk.
+    pub(super) const WHOLE: Self = Self {
+        whole: true,
+        released: 0,
+    };
+
+    /// On shared memory but for what lies below `released`.
+    pub(super) fn from(released: u64) -> Self {
+        Self {
+            whole: false,
+            released,
+        }
+    }
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The copy's facts, and what is where.
+    Copy { spec: CopySpec, kept: Kept },
+    /// A newer build wrote it.
+    Newer { version: u32 },
+    /// Nothing can be told from it.
+    Damaged,
+}
+
+pub(super) fn encode(spec: &CopySpec, kept: Kept) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES + 4);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -24,43 +75,69 @@ pub(super) fn encode(spec: &CopySpec) -> Vec<u8> {
     out.extend_from_slice(&spec.segments.to_le_bytes());
     out.extend_from_slice(&spec.copy.group.0.to_le_bytes());
     out.extend_from_slice(&spec.copy.streamlet.streamlet.0.to_le_bytes());
-    out.extend_from_slice(&u32::from(spec.built).to_le_bytes());
+    let flags = if spec.built { BUILT } else { 0 } | if kept.whole { WHOLE } else { 0 };
+    out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(spec.copy.streamlet.stream.as_bytes());
     out.extend_from_slice(&spec.incarnation.store_id);
     out.extend_from_slice(&spec.incarnation.boot_id);
+    out.extend_from_slice(&kept.released.to_le_bytes());
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
 
-/// `None` if the bytes are no record that this build can read.
-pub(super) fn decode(bytes: &[u8]) -> Option<CopySpec> {
+pub(super) fn decode(bytes: &[u8]) -> Record {
+    if bytes.len() >= 12 && bytes[..8] == MAGIC {
+        let version = u32_at(bytes, 8);
+        if version > VERSION {
+            return Record::Newer { version };
+        }
+    }
+    read(bytes).unwrap_or(Record::Damaged)
+}
+
+fn read(bytes: &[u8]) -> Option<Record> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
-    if body.len() != BYTES || body[..8] != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
+    let fits = match u32_at(body.get(..12)?, 8) {
+        1 => body.len() == FIRST_BYTES,
+        _ => body.len() == BYTES,
+    };
+    if !fits || body[..8] != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
-    let u32_at = |at: usize| Some(u32::from_le_bytes(*body[at..].first_chunk::<4>()?));
+    let released = body[FIRST_BYTES..].first_chunk::<8>().copied();
     let uuid_at = |at: usize| body[at..].first_chunk::<16>().copied();
-    if u32_at(8)? > VERSION {
-        return None;
-    }
-    Some(CopySpec {
+    let flags = u32_at(body, 36);
+    let spec = CopySpec {
         copy: CopyId {
             streamlet: StreamletKey {
                 stream: StreamId::from_slice(&uuid_at(40)?)?,
-                streamlet: StreamletId(u32_at(32)?),
+                streamlet: StreamletId(u32_at(body, 32)),
             },
             group: GroupId(u64::from_le_bytes(*body[24..].first_chunk::<8>()?)),
-            epoch: Epoch(u32_at(12)?),
+            epoch: Epoch(u32_at(body, 12)),
         },
-        segment_size: u32_at(16)?,
-        segments: u32_at(20)?,
+        segment_size: u32_at(body, 16),
+        segments: u32_at(body, 20),
         incarnation: Incarnation {
             store_id: uuid_at(56)?,
             boot_id: uuid_at(72)?,
         },
-        built: u32_at(36)? != 0,
+        built: flags & BUILT != 0,
+    };
+    Some(Record::Copy {
+        spec,
+        kept: Kept {
+            whole: flags & WHOLE != 0,
+            released: released.map_or(0, u64::from_le_bytes),
+        },
     })
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut out = [0; 4];
+    out.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(out)
 }
 
 #[cfg(test)]
@@ -86,12 +163,52 @@ mod tests {
             },
             built: true,
         };
-        let bytes = encode(&spec);
-        assert_eq!(decode(&bytes), Some(spec));
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&bad), None, "bit {bit}");
+        for kept in [Kept::default(), Kept::WHOLE, Kept::from(8 << 20)] {
+            let bytes = encode(&spec, kept);
+            assert_eq!(decode(&bytes), Record::Copy { spec, kept });
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                let read = decode(&bad);
+                assert!(!matches!(read, Record::Copy { .. }), "bit {bit}");
+            }
+            for len in 0..bytes.len() {
+                assert_eq!(decode(&bytes[..len]), Record::Damaged, "{len} bytes");
+            }
         }
+    }
+
+    #[test]
+    fn a_record_of_version_1_released_nothing() {
+        let spec = CopySpec {
+            copy: CopyId {
+                streamlet: StreamletKey {
+                    stream: StreamId::random(),
+                    streamlet: StreamletId(0),
+                },
+                group: GroupId(2),
+                epoch: Epoch(3),
+            },
+            segment_size: 8 << 20,
+            segments: 2,
+            incarnation: Incarnation::default(),
+            built: false,
+        };
+        let mut bytes = encode(&spec, Kept::WHOLE);
+        bytes.truncate(FIRST_BYTES);
+        bytes[8..12].copy_from_slice(&1u32.to_le_bytes());
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        let kept = Kept::WHOLE;
+        assert_eq!(decode(&bytes), Record::Copy { spec, kept });
+    }
+
+    #[test]
+    fn a_newer_builds_record_is_not_taken_for_a_damaged_one() {
+        let mut newer = b"KERACOPY".to_vec();
+        newer.extend_from_slice(&(VERSION + 1).to_le_bytes());
+        newer.extend_from_slice(b"whatever comes then");
+        let version = VERSION + 1;
+        assert_eq!(decode(&newer), Record::Newer { version });
     }
 }

@@ -2,49 +2,89 @@
 
 use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::ScanError;
+use kera_log_segments::window::Place;
 
 use super::BackupStore;
+use super::buffers::Taking;
 use crate::backup::copy::{Copy, Life, failed};
 use crate::ids::CopyId;
 use crate::transport::Refusal;
 
+/// Why a copy goes to disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// An interval has passed; its link goes on.
+    Interval,
+    /// Nobody but a recovery may write it any more, so its memory need not wait for one.
+    Sealed,
+    /// Its group is closed.
+    Closed,
+}
+
 impl BackupStore {
-    /// Writes what links have placed in open copies to disk: the flush at an interval. A copy that
-    /// fails is tried again the next time. Returns the copies that failed.
+    /// The flush at an interval: writes to disk what links have placed in open copies, and copies
+    /// that were sealed since, which give their memory back. A copy that fails is tried again the
+    /// next time. Returns the copies that failed.
     pub fn flush_open(&self) -> Vec<(CopyId, Refusal)> {
         let copies: Vec<_> = self.control.lock().copies.values().cloned().collect();
         let mut failures = Vec::new();
         for copy in copies {
-            let wanted = {
+            let why = {
                 let state = copy.state.lock();
-                state.life == Life::Open && state.placed > state.mark.synced
+                match state.life {
+                    Life::Open if state.placed > state.mark.synced => Why::Interval,
+                    Life::Sealed(_) if !state.settled => Why::Sealed,
+                    _ => continue,
+                }
             };
-            if wanted && let Err(refusal) = self.flush_copy(&copy, 0, false) {
+            if let Err(refusal) = self.flush_copy(&copy, 0, why) {
                 failures.push((copy.spec.copy, refusal));
             }
         }
         failures
     }
 
-    pub(super) fn flush(&self, copy: &CopyId, length: u64, closed: bool) -> Result<(), Refusal> {
+    pub(super) fn flush(&self, copy: &CopyId, length: u64, closed: bool) -> Result<Place, Refusal> {
         let copy = self.held(copy)?;
-        self.flush_copy(&copy, length, closed)
+        if closed {
+            return self.flush_copy(&copy, length, Why::Closed);
+        }
+        let end = self.flush_copy(&copy, length, Why::Interval)?;
+        {
+            let mut state = copy.state.lock();
+            state.confirmed = state.confirmed.max(length);
+        }
+        if self.is_crowded() {
+            let _turn = copy.flushing.lock();
+            if let Err(error) = self.release(&copy) {
+                tracing::warn!(copy = %copy.spec.copy, %error, "its memory is not given back");
+            }
+        }
+        Ok(end)
     }
 
-    fn flush_copy(&self, copy: &Copy, length: u64, closed: bool) -> Result<(), Refusal> {
+    /// Where the valid scan ends, once that is on disk.
+    fn flush_copy(&self, copy: &Copy, length: u64, why: Why) -> Result<Place, Refusal> {
         let _turn = copy.flushing.lock();
-        let before = {
+        let before = copy.mark();
+        let version = {
             let state = copy.state.lock();
             if state.life == Life::Freed {
                 return Err(Refusal::Unknown);
             }
-            state.mark
+            state.version
         };
+        let before = before.map_err(failed)?;
         let seen = (before.sequence > 0).then_some(before);
         let scanned = match copy.scan(self.incarnation, &self.faults, seen) {
             Ok(scanned) => scanned,
             Err(ScanError::Io(error)) => return Err(failed(error)),
-            Err(_) if length == 0 => return Ok(()),
+            Err(_) if length == 0 => {
+                // There is nothing to be flushed, and there will not be.
+                let mut state = copy.state.lock();
+                state.settled |= why == Why::Sealed && state.version == version;
+                return Ok(Place::default());
+            }
             Err(_) => return Err(Refusal::Short { length: 0 }),
         };
         let end = scanned.end;
@@ -53,18 +93,25 @@ impl BackupStore {
                 length: end.address,
             });
         }
-        if !closed && end.address <= before.synced {
-            return Ok(());
+        if why == Why::Interval && end.address <= before.synced {
+            return Ok(end);
         }
-        if closed {
+        if why == Why::Closed {
             let mut state = copy.state.lock();
             match state.life {
                 Life::Freed => return Err(Refusal::Unknown),
-                Life::Flushed => return Ok(()),
+                Life::Flushed => return Ok(end),
                 Life::Open | Life::Sealed(_) => state.life = Life::Flushed,
             }
             drop(state);
-            self.forget_buffers(copy);
+            if let Err(refusal) = self.forget_buffers(copy, Taking::WhenDone) {
+                copy.state.lock().life = Life::Sealed(copy.spec.copy.epoch);
+                return Err(refusal);
+            }
+        }
+        if why == Why::Sealed {
+            // Where a card was stuck when it was sealed.
+            self.forget_buffers(copy, Taking::ByForce)?;
         }
         let mark = DurableMark {
             sequence: before.sequence + 1,
@@ -75,25 +122,40 @@ impl BackupStore {
             store_id: self.incarnation.store_id,
             boot_id: self.incarnation.boot_id,
         };
-        let flushed = copy.memory.flush(before.synced, end.address, &mark, closed);
+        let flushed = copy.memory.flush(before.synced, end.address, &mark);
+        // Under the lock: nothing is placed while the memory goes.
         let mut state = copy.state.lock();
-        let given_back = match flushed {
-            Ok(given_back) => given_back,
+        let result = flushed.and_then(|()| {
+            state.mark = mark;
+            let last = match why {
+                Why::Interval => false,
+                Why::Sealed => {
+                    let same = matches!(state.life, Life::Sealed(_)) && state.version == version;
+                    state.settled |= same;
+                    same
+                }
+                Why::Closed => true,
+            };
+            Ok(last && copy.memory.give_back(why == Why::Closed)?)
+        });
+        match result {
+            Ok(false) => Ok(end),
+            Ok(true) => {
+                let reserved = std::mem::take(&mut state.reserved);
+                // Nobody knows them any more: that came before the flush.
+                state.buffers.clear();
+                drop(state);
+                self.give_back(reserved);
+                Ok(end)
+            }
             Err(error) => {
                 // Asked again, it is tried again.
-                if closed && state.life == Life::Flushed {
+                state.settled = false;
+                if why == Why::Closed && state.life == Life::Flushed {
                     state.life = Life::Sealed(copy.spec.copy.epoch);
                 }
-                return Err(failed(error));
+                Err(failed(error))
             }
-        };
-        state.mark = mark;
-        if given_back {
-            let reserved = std::mem::take(&mut state.reserved);
-            state.buffers.clear();
-            drop(state);
-            self.give_back(reserved);
         }
-        Ok(())
     }
 }

@@ -1,23 +1,34 @@
 //! The store: one function for each request.
 
+mod buffers;
 mod flush;
 mod open;
+mod release;
 mod seal;
+mod stats;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use kera_protocol::ids::Epoch;
+use kera_protocol::ids::{Epoch, StreamId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backup::StartError;
-use crate::backup::copy::{Copy, Life, Region, failed};
+use crate::backup::beside::Beside;
+use crate::backup::copy::{Copy, Life, Region, State, failed};
 use crate::backup::memory::{CopySpec, Memory};
+use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
-use crate::transport::{CopyInfo, Description, MAX_TRANSFER_BYTES, Refusal, Reply, Request};
+use crate::transport::{
+    CopyInfo, CopyVersion, Description, MAX_TRANSFER_BYTES, Refusal, Reply, Request,
+};
+use buffers::{Buffers, Taking};
+
+pub use seal::Seal;
+pub use stats::StoreStats;
 
 /// What a store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +37,18 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// Copies, those on disk included.
     pub copies: usize,
+    /// Streamlets whose seals are remembered; those of streams that are gone are forgotten when
+    /// somebody says so ([`Request::Forget`]).
+    pub streamlets: usize,
 }
 
 impl Default for Limits {
-    /// 1 GiB and 65,536 copies.
+    /// 1 GiB, 262,144 copies and 65,536 streamlets.
     fn default() -> Self {
         Self {
             memory_bytes: 1 << 30,
-            copies: 1 << 16,
+            copies: 1 << 18,
+            streamlets: 1 << 16,
         }
     }
 }
@@ -58,9 +73,14 @@ pub struct BackupStore {
     process: ProcessId,
     control: Mutex<Control>,
     /// What links may write, by key.
-    buffers: RwLock<HashMap<BufferKey, (BackupId, Region)>>,
+    buffers: RwLock<Buffers>,
+    /// Who lets network cards at buffers, if there are any.
+    registrar: OnceLock<Arc<dyn Registrar>>,
+    /// Copies outside of the store, if there are any.
+    beside: OnceLock<Arc<dyn Beside>>,
     /// The version of the seals that is stored. Whoever holds it stores for all that wait.
     stored: Mutex<u64>,
+    asked: stats::Asked,
 }
 
 impl BackupStore {
@@ -75,9 +95,12 @@ impl BackupStore {
         faults: Faults,
     ) -> Result<Arc<Self>, StartError> {
         let found = memory.take_over(&faults)?;
-        let mut control = Control::default();
-        if !faults.seals_forgotten_at_restart {
-            control.seals = found.seals;
+        let mut control = Control {
+            seals: found.seals,
+            ..Control::default()
+        };
+        if faults.seals_forgotten_at_restart {
+            control.seals.forget_seals();
         }
         for each in found.copies {
             let copy = each.spec.copy;
@@ -85,8 +108,9 @@ impl BackupStore {
             let kept = Copy::new(each.spec, each.memory, Life::Sealed(by));
             let mut state = kept.state.lock();
             state.reserved = each.reserved;
+            state.mark_unread = each.mark.is_none();
             state.mark = each.mark.unwrap_or_default();
-            if each.reserved == 0 && each.mark.is_some() {
+            if each.whole {
                 state.life = Life::Flushed;
             }
             drop(state);
@@ -101,8 +125,28 @@ impl BackupStore {
             process: ProcessId(rand::random()),
             control: Mutex::new(control),
             buffers: RwLock::default(),
+            registrar: OnceLock::new(),
+            beside: OnceLock::new(),
             stored: Mutex::new(0),
+            asked: stats::Asked::default(),
         }))
+    }
+
+    /// The broker has copies beside this store: they are asked for what is not in it. The first call
+    /// counts.
+    pub fn set_beside(&self, beside: Arc<dyn Beside>) {
+        let _only_once = self.beside.set(beside);
+    }
+
+    /// Whether the store itself holds a copy.
+    pub fn holds(&self, copy: &CopyId) -> bool {
+        self.control.lock().copies.contains_key(copy)
+    }
+
+    /// Who has `copy` beside the store, if the store does not hold it.
+    fn beside(&self, copy: &CopyId) -> Option<&dyn Beside> {
+        let beside = self.beside.get()?;
+        (!self.holds(copy) && beside.has(copy)).then_some(&**beside)
     }
 
     /// The life over which unsynced bytes survive.
@@ -121,7 +165,7 @@ impl BackupStore {
     /// [`Refusal::Unknown`] if there is none, or it is another primary's.
     pub fn region(&self, from: BackupId, key: BufferKey) -> Result<Region, Refusal> {
         match self.buffers.read().get(&key) {
-            Some((primary, region)) if *primary == from => Ok(region.clone()),
+            Some(entry) if entry.primary == from => Ok(entry.region.clone()),
             _ => Err(Refusal::Unknown),
         }
     }
@@ -132,6 +176,12 @@ impl BackupStore {
     /// # Errors
     /// The backup's no.
     pub fn handle(&self, from: BackupId, request: Request) -> Result<Reply, Refusal> {
+        let answered = self.answer_to(from, request);
+        self.asked.note(&answered);
+        answered
+    }
+
+    fn answer_to(&self, from: BackupId, request: Request) -> Result<Reply, Refusal> {
         match request {
             Request::Describe => Ok(Reply::Description(self.describe())),
             Request::Open {
@@ -155,18 +205,41 @@ impl BackupStore {
                     incarnation,
                     built: false,
                 };
-                self.open(&spec, primary, address, bytes).map(Reply::Opened)
+                self.open_or_make_room(&spec, primary, address, bytes)
+                    .map(Reply::Opened)
             }
             Request::Flush {
                 copy,
                 length,
                 closed,
-            } => self.flush(&copy, length, closed).map(|()| Reply::Flushed),
+            } => {
+                if let Some(beside) = self.beside(&copy) {
+                    let flush = Request::Flush {
+                        copy,
+                        length,
+                        closed,
+                    };
+                    return beside.handle(flush);
+                }
+                let end = self.flush(&copy, length, closed)?;
+                Ok(Reply::Flushed {
+                    length: end.address,
+                    end_ordinal: end.ordinal,
+                })
+            }
             Request::Seal {
                 streamlet,
                 epoch,
                 copies,
-            } => self.seal(streamlet, epoch, &copies).map(Reply::Sealed),
+            } => {
+                let seal = Seal {
+                    streamlet,
+                    epoch,
+                    copies,
+                };
+                let mut sealed = self.seal_each(&[seal])?;
+                Ok(Reply::Sealed(sealed.pop().unwrap_or_default()))
+            }
             Request::Complete {
                 copy,
                 epoch,
@@ -186,19 +259,47 @@ impl BackupStore {
                     .map(|()| Reply::Done)
             }
             Request::Read { copy, address, len } => {
+                if let Some(beside) = self.beside(&copy) {
+                    return beside.handle(Request::Read { copy, address, len });
+                }
                 self.read(&copy, address, len).map(Reply::Bytes)
             }
-            Request::Free { copy, epoch } => self.free(&copy, epoch).map(|()| Reply::Done),
+            Request::Check {
+                copy,
+                from,
+                bytes,
+                end,
+            } => {
+                if let Some(beside) = self.beside(&copy) {
+                    let check = Request::Check {
+                        copy,
+                        from,
+                        bytes,
+                        end,
+                    };
+                    return beside.handle(check);
+                }
+                let checked = self.held(&copy)?.check(from, bytes, end);
+                checked.map(Reply::Checked).map_err(failed)
+            }
+            Request::Free {
+                copy,
+                epoch,
+                version,
+            } => self.free(&copy, epoch, version).map(|()| Reply::Done),
+            Request::Forget { stream } => self.forget(stream).map(|()| Reply::Done),
             Request::List { streamlet } => Ok(Reply::Copies(self.list(streamlet))),
         }
     }
 
     fn describe(&self) -> Description {
-        let reserved = self.control.lock().reserved;
+        let control = self.control.lock();
+        let free = self.limits.memory_bytes.saturating_sub(control.reserved);
+        let full = control.copies.len() >= self.limits.copies;
         Description {
             incarnation: self.incarnation,
             process: self.process,
-            free_bytes: self.limits.memory_bytes.saturating_sub(reserved),
+            free_bytes: if full { 0 } else { free },
         }
     }
 
@@ -224,8 +325,9 @@ impl BackupStore {
         Ok(bytes.into())
     }
 
-    fn free(&self, id: &CopyId, epoch: Epoch) -> Result<(), Refusal> {
-        let (copy, version) = {
+    fn free(&self, id: &CopyId, epoch: Epoch, version: Option<CopyVersion>) -> Result<(), Refusal> {
+        let beside = self.beside(id);
+        let (copy, stored) = {
             let mut control = self.control.lock();
             let by = control.seals.sealed(&id.streamlet);
             if epoch < by {
@@ -237,40 +339,87 @@ impl BackupStore {
                 )));
             }
             let Some(copy) = control.copies.get(id).cloned() else {
+                drop(control);
+                // A version tells a copy of the store, which is gone; a file beside it was not meant.
+                if let Some(beside) = beside.filter(|_| version.is_none()) {
+                    let free = Request::Free {
+                        copy: *id,
+                        epoch,
+                        version,
+                    };
+                    beside.handle(free)?;
+                }
                 return Ok(());
             };
+            same_version(&copy.state.lock(), version)?;
             if control.seals.free(id.streamlet, id.group) {
                 control.version += 1;
             }
             (copy, control.version)
         };
-        self.store_seals(version)?;
-        self.forget_buffers(&copy);
+        self.store_seals(stored)?;
+        self.remove(&copy, version)
+    }
+
+    /// Takes a copy away, if it is still the one that was meant.
+    fn remove(&self, copy: &Copy, version: Option<CopyVersion>) -> Result<(), Refusal> {
         // Until it is removed nobody writes it to disk, where a start would find it again.
         let _turn = copy.flushing.lock();
+        {
+            let mut state = copy.state.lock();
+            same_version(&state, version)?;
+            state.life = Life::Freed;
+        }
+        // First nothing is registered for it any more, then what is registered ends.
+        self.forget_buffers(copy, Taking::ByForce)?;
         let reserved = {
             let mut state = copy.state.lock();
-            state.life = Life::Freed;
             state.buffers.clear();
             std::mem::take(&mut state.reserved)
         };
         self.give_back(reserved);
         // After a failure it is still listed, and is freed when asked again.
         copy.memory.remove().map_err(failed)?;
-        self.control.lock().copies.remove(id);
+        self.control.lock().copies.remove(&copy.spec.copy);
+        tracing::debug!(copy = %copy.spec.copy, "a copy is freed");
         Ok(())
+    }
+
+    /// All copies of a stream that is gone, and then what was remembered of it.
+    fn forget(&self, stream: StreamId) -> Result<(), Refusal> {
+        let copies: Vec<_> = {
+            let control = self.control.lock();
+            let of = |(id, _): &(&CopyId, &Arc<Copy>)| id.streamlet.stream == stream;
+            let copies = control.copies.iter().filter(of);
+            copies.map(|(_, copy)| copy.clone()).collect()
+        };
+        for copy in copies {
+            self.remove(&copy, None)?;
+        }
+        let version = {
+            let mut control = self.control.lock();
+            if control.seals.forget(stream) {
+                control.version += 1;
+            }
+            control.version
+        };
+        self.store_seals(version)
     }
 
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {
         let control = self.control.lock();
         let wanted = |id: &CopyId| streamlet.is_none_or(|s| s == id.streamlet);
         let copies = control.copies.iter().filter(|(id, _)| wanted(id));
-        copies
-            .map(|(id, copy)| CopyInfo {
-                copy: *id,
-                state: copy.state_shown(),
-            })
-            .collect()
+        copies.map(|(_, copy)| copy.info()).collect()
+    }
+}
+
+fn same_version(state: &State, version: Option<CopyVersion>) -> Result<(), Refusal> {
+    match version {
+        Some(version) if version != state.version => Err(Refusal::Invalid(
+            "the copy is not the one that was listed: it was completed since".into(),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use kera_protocol::ids::Epoch;
 
+use super::buffers::Registrations;
 use super::{BackupStore, Control};
-use crate::backup::copy::{Copy, Life, Region, State, failed};
+use crate::backup::copy::{Copy, Life, State, failed};
 use crate::backup::memory::CopySpec;
 use crate::ids::{BackupId, BufferKey, CopyId};
 use crate::transport::{Opened, Refusal};
@@ -16,7 +17,23 @@ const SEGMENT_BYTES: RangeInclusive<u32> = 1024..=1 << 30;
 const MAX_SEGMENTS: u32 = 1 << 16;
 
 impl BackupStore {
-    pub(super) fn open(
+    /// As [`open`](Self::open); where there is no room, what is on disk makes some.
+    pub(super) fn open_or_make_room(
+        &self,
+        spec: &CopySpec,
+        primary: BackupId,
+        address: u64,
+        bytes: u32,
+    ) -> Result<Opened, Refusal> {
+        match self.open(spec, primary, address, bytes) {
+            Err(Refusal::NoRoom { .. }) if self.release_all() > 0 => {
+                self.open(spec, primary, address, bytes)
+            }
+            other => other,
+        }
+    }
+
+    fn open(
         &self,
         spec: &CopySpec,
         primary: BackupId,
@@ -32,8 +49,10 @@ impl BackupStore {
         if spec.copy.epoch < sealed && !self.faults.open_after_seal {
             return Err(Refusal::Sealed { by: sealed });
         }
-        let copy = match control.copies.get(&spec.copy) {
-            Some(copy) => copy.clone(),
+        let known = control.copies.get(&spec.copy).cloned();
+        let is_new = known.is_none();
+        let copy = match known {
+            Some(copy) => copy,
             None if address > 0 => return Err(Refusal::Unknown),
             // It was here, and is gone: an empty one in its place would say it never held anything.
             None if control
@@ -44,44 +63,57 @@ impl BackupStore {
             }
             None => self.create(&mut control, spec, Life::Open)?,
         };
-        let buffers = {
-            let mut state = copy.state.lock();
-            match state.life {
-                Life::Open => {}
-                Life::Sealed(by) => return Err(Refusal::Sealed { by }),
-                Life::Flushed => return Err(Refusal::Invalid("the group is closed".into())),
-                Life::Freed => return Err(Refusal::Unknown),
+        let mut state = copy.state.lock();
+        match state.life {
+            Life::Open => {}
+            Life::Sealed(by) => return Err(Refusal::Sealed { by }),
+            Life::Flushed => return Err(Refusal::Invalid("the group is closed".into())),
+            Life::Freed => return Err(Refusal::Unknown),
+        }
+        if address < state.released {
+            return Err(Refusal::Invalid(format!(
+                "{} is on disk up to {}, and complete",
+                spec.copy, state.released
+            )));
+        }
+        if copy.spec != *spec || state.primary.is_some_and(|p| p != primary) {
+            return Err(Refusal::Invalid(format!(
+                "{} is open with other sizes or by another primary",
+                spec.copy
+            )));
+        }
+        state.primary = Some(primary);
+        let mut registered = Registrations::new();
+        let mut key =
+            |address, bytes| self.key_for(&copy, primary, address, bytes, &mut registered);
+        let reserved = self.reserve(&mut control, &copy, &mut state, address, end, &mut key);
+        let buffers = state.covering(address, end);
+        if !registered.is_empty() {
+            // Nobody here will see what a card writes: as far as it may, it may have.
+            let ends = buffers.iter().map(|b| b.address + u64::from(b.bytes));
+            state.placed = ends.fold(state.placed, u64::max);
+        }
+        if let Err(refusal) = reserved {
+            // One that has given all its memory back is on disk, and counts.
+            let empty = is_new && state.buffers.is_empty();
+            if empty {
+                state.life = Life::Freed;
+            } else {
+                self.enter(&copy, primary, &buffers, &mut registered);
             }
-            if copy.spec != *spec || state.primary.is_some_and(|p| p != primary) {
-                return Err(Refusal::Invalid(format!(
-                    "{} is open with other sizes or by another primary",
-                    spec.copy
-                )));
+            drop(state);
+            if empty {
+                control.copies.remove(&spec.copy);
+                copy.memory.remove().map_err(failed)?;
             }
-            state.primary = Some(primary);
-            let reserved = self.reserve(&mut control, &copy, &mut state, address, end);
-            if let Err(refusal) = reserved {
-                let empty = state.buffers.is_empty();
-                if empty {
-                    state.life = Life::Freed;
-                }
-                drop(state);
-                if empty {
-                    control.copies.remove(&spec.copy);
-                    copy.memory.remove().map_err(failed)?;
-                }
-                return Err(refusal);
-            }
-            state.covering(address, end)
-        };
-        let mut known = self.buffers.write();
+            return Err(refusal);
+        }
+        self.enter(&copy, primary, &buffers, &mut registered);
+        drop(state);
+        // Others need not wait for that.
+        drop(control);
         for buffer in &buffers {
-            let region = Region {
-                copy: copy.clone(),
-                address: buffer.address,
-                bytes: buffer.bytes,
-            };
-            known.insert(buffer.key, (primary, region));
+            copy.memory.warm(buffer.address, u64::from(buffer.bytes));
         }
         Ok(Opened {
             buffers,
@@ -110,7 +142,7 @@ impl BackupStore {
         Ok(copy)
     }
 
-    /// Reserves what of `from..to` is not yet.
+    /// Reserves what of `from..to` is not yet; `key` names a reserved range of an address and bytes.
     pub(super) fn reserve(
         &self,
         control: &mut Control,
@@ -118,11 +150,13 @@ impl BackupStore {
         state: &mut State,
         from: u64,
         to: u64,
+        key: &mut dyn FnMut(u64, u64) -> Result<BufferKey, Refusal>,
     ) -> Result<(), Refusal> {
         let size = u64::from(copy.spec.segment_size);
         let limit = (from / size + 1) * size;
         let missing = state.uncovered(from, to, limit);
-        let asked: u64 = missing.iter().map(|(from, to)| to - from).sum();
+        let lacking = |(from, to): &(u64, u64)| copy.memory.lacking(*from, to - from);
+        let asked: u64 = missing.iter().map(lacking).sum();
         let free = self.limits.memory_bytes.saturating_sub(control.reserved);
         if asked > free {
             return Err(Refusal::NoRoom { asked, free });
@@ -132,7 +166,7 @@ impl BackupStore {
             let taken = copy.memory.reserve(from, bytes);
             let taken = taken.map_err(|e| no_room(e, bytes))?;
             // A segment's size is 32 bits, and a buffer lies within one.
-            state.add(from, bytes as u32, BufferKey(rand::random()));
+            state.add(from, bytes as u32, key(from, bytes)?);
             state.reserved += taken;
             control.reserved += taken;
         }

@@ -1,54 +1,133 @@
 //! Sealing, what is answered afterwards, and filling what is short.
 
-use std::ops::RangeInclusive;
+use std::collections::BTreeSet;
 
-use kera_protocol::ids::{Epoch, GroupId};
+use bytes::Bytes;
+use kera_protocol::ids::Epoch;
 
+use super::buffers::Taking;
 use super::open::range_end;
 use super::{BackupStore, too_much};
-use crate::backup::copy::{Copy, Life, failed};
+use crate::backup::copy::{Life, failed};
 use crate::backup::memory::CopySpec;
-use crate::ids::{CopyId, Incarnation, StreamletKey};
-use crate::transport::{CopyAnswer, MAX_TRANSFER_BYTES, Refusal, SealedCopy};
+use crate::ids::{BufferKey, CopyId, Incarnation, StreamletKey};
+use crate::transport::{CopyAnswer, MAX_TRANSFER_BYTES, Refusal, Reply, Request, SealedCopy};
+
+/// A streamlet to be sealed, and the copies to be read afterwards with the incarnation that each
+/// record names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The streamlet.
+    pub streamlet: StreamletKey,
+    /// The new owner's epoch.
+    pub epoch: Epoch,
+    /// What to read.
+    pub copies: Vec<(CopyId, Incarnation)>,
+}
 
 impl BackupStore {
-    pub(super) fn seal(
-        &self,
-        streamlet: StreamletKey,
-        epoch: Epoch,
-        copies: &[(CopyId, Incarnation)],
-    ) -> Result<Vec<SealedCopy>, Refusal> {
+    /// Seals streamlets, all of them or, where one is refused, none, and stores that once; then
+    /// answers for the named copies of each. May take as long as reading all of them.
+    ///
+    /// # Errors
+    /// [`Refusal::Sealed`] if a higher epoch has sealed one of them; [`Refusal::NoRoom`] if the store
+    /// remembers as many streamlets as its limits allow.
+    pub fn seal_all(&self, seals: &[Seal]) -> Result<Vec<Vec<SealedCopy>>, Refusal> {
+        let answered = self.seal_each(seals);
+        self.asked.note(&answered);
+        answered
+    }
+
+    pub(super) fn seal_each(&self, seals: &[Seal]) -> Result<Vec<Vec<SealedCopy>>, Refusal> {
         let mut control = self.control.lock();
-        let by = control.seals.sealed(&streamlet);
-        if epoch < by {
-            return Err(Refusal::Sealed { by });
+        let mut new = BTreeSet::new();
+        for seal in seals {
+            let by = control.seals.sealed(&seal.streamlet);
+            if seal.epoch < by {
+                return Err(Refusal::Sealed { by });
+            }
+            if !control.seals.knows(&seal.streamlet) {
+                new.insert(seal.streamlet);
+            }
+        }
+        let free = self.limits.streamlets.saturating_sub(control.seals.len());
+        if new.len() > free {
+            return Err(Refusal::NoRoom {
+                asked: new.len() as u64,
+                free: free as u64,
+            });
         }
         if !self.faults.sealing_disabled {
-            if control.seals.seal(streamlet, epoch) {
-                control.version += 1;
-            }
-            let lower = of_streamlet(&streamlet);
-            for (id, copy) in control.copies.range(lower) {
-                if id.epoch < epoch {
-                    copy.seal(epoch);
+            for Seal {
+                streamlet, epoch, ..
+            } in seals
+            {
+                if control.seals.seal(*streamlet, *epoch) {
+                    control.version += 1;
+                }
+                for (id, copy) in control.copies.range(CopyId::all_of(*streamlet)) {
+                    if id.epoch < *epoch {
+                        copy.seal(*epoch);
+                    }
                 }
             }
             let version = control.version;
             drop(control);
             self.store_seals(version)?;
-            self.forget_sealed(&streamlet, epoch);
+            self.forget_where(Taking::ByForce, |_, entry| {
+                let copy = &entry.region.copy.spec.copy;
+                let ends =
+                    |seal: &Seal| copy.streamlet == seal.streamlet && copy.epoch < seal.epoch;
+                seals.iter().any(ends)
+            })?;
         } else {
             drop(control);
         }
+        if let Some(beside) = self.beside.get() {
+            for seal in seals {
+                beside.sealed(seal.streamlet, seal.epoch);
+            }
+        }
+        self.asked.sealed(seals.len());
         // Stored, and nobody is writing any more: now, and not before, lengths may be read.
-        let answers = copies.iter().map(|(copy, recorded)| {
-            let answer = self.answer(copy, *recorded)?;
-            Ok(SealedCopy {
-                copy: *copy,
-                answer,
-            })
+        let answers = seals.iter().map(|seal| {
+            let answers = seal.copies.iter().map(|(copy, recorded)| {
+                let answer = match self.answer_beside(seal, copy, *recorded)? {
+                    Some(answer) => answer,
+                    None => self.answer(copy, *recorded)?,
+                };
+                Ok(SealedCopy {
+                    copy: *copy,
+                    answer,
+                })
+            });
+            answers.collect()
         });
         answers.collect()
+    }
+
+    /// What a copy outside of the store holds, if it is one that the record means.
+    fn answer_beside(
+        &self,
+        seal: &Seal,
+        copy: &CopyId,
+        recorded: Incarnation,
+    ) -> Result<Option<CopyAnswer>, Refusal> {
+        let Some(beside) = self.beside.get() else {
+            return Ok(None);
+        };
+        if recorded != beside.incarnation() || recorded == self.incarnation {
+            return Ok(None);
+        }
+        let asked = beside.handle(Request::Seal {
+            streamlet: seal.streamlet,
+            epoch: seal.epoch,
+            copies: vec![(*copy, recorded)],
+        });
+        Ok(match asked? {
+            Reply::Sealed(mut answers) => answers.pop().map(|sealed| sealed.answer),
+            _ => None,
+        })
     }
 
     fn answer(&self, id: &CopyId, recorded: Incarnation) -> Result<CopyAnswer, Refusal> {
@@ -74,22 +153,6 @@ impl BackupStore {
         }
     }
 
-    /// Takes the buffers of sealed copies from the table, so that their keys mean nothing.
-    fn forget_sealed(&self, streamlet: &StreamletKey, epoch: Epoch) {
-        self.buffers.write().retain(|_, (_, region)| {
-            let copy = &region.copy.spec.copy;
-            copy.streamlet != *streamlet || copy.epoch >= epoch
-        });
-    }
-
-    pub(super) fn forget_buffers(&self, copy: &Copy) {
-        let keys: Vec<_> = copy.state.lock().buffers.iter().map(|b| b.key).collect();
-        let mut known = self.buffers.write();
-        for key in keys {
-            known.remove(&key);
-        }
-    }
-
     /// Returns when the seals of `version`, or later ones, are stored.
     pub(super) fn store_seals(&self, version: u64) -> Result<(), Refusal> {
         let mut stored = self.stored.lock();
@@ -110,12 +173,13 @@ impl BackupStore {
         spec: &CopySpec,
         epoch: Epoch,
         address: u64,
-        bytes: &[u8],
+        bytes: &Bytes,
     ) -> Result<(), Refusal> {
         if bytes.len() > MAX_TRANSFER_BYTES as usize {
             return Err(too_much(bytes.len() as u64));
         }
         let end = range_end(spec, address, bytes.len() as u64)?;
+        let beside = self.beside(&spec.copy);
         let copy = {
             let mut control = self.control.lock();
             let sealed = control.seals.sealed(&spec.copy.streamlet);
@@ -124,6 +188,18 @@ impl BackupStore {
             }
             if epoch > sealed || spec.copy.epoch > epoch {
                 return Err(Refusal::NotSealed { epoch });
+            }
+            if let Some(beside) = beside.filter(|_| !control.copies.contains_key(&spec.copy)) {
+                drop(control);
+                let complete = Request::Complete {
+                    copy: spec.copy,
+                    epoch,
+                    segment_size: spec.segment_size,
+                    segments: spec.segments,
+                    address,
+                    bytes: bytes.clone(),
+                };
+                return beside.handle(complete).map(|_| ());
             }
             let copy = match control.copies.get(&spec.copy) {
                 Some(copy) => copy.clone(),
@@ -140,22 +216,14 @@ impl BackupStore {
             if state.life == Life::Freed {
                 return Err(Refusal::Unknown);
             }
-            self.reserve(&mut control, &copy, &mut state, address, end)?;
+            let mut key = |_, _| Ok(BufferKey(rand::random()));
+            self.reserve(&mut control, &copy, &mut state, address, end, &mut key)?;
             drop(state);
             copy
         };
         if copy.complete(epoch, address, bytes)? {
-            self.forget_buffers(&copy);
+            self.forget_buffers(&copy, Taking::ByForce)?;
         }
         Ok(())
     }
-}
-
-fn of_streamlet(streamlet: &StreamletKey) -> RangeInclusive<CopyId> {
-    let at = |group, epoch| CopyId {
-        streamlet: *streamlet,
-        group: GroupId(group),
-        epoch: Epoch(epoch),
-    };
-    at(0, 0)..=at(u64::MAX, u32::MAX)
 }

@@ -3,7 +3,9 @@
 //! The network is worse than [`Link`](super::Link) allows where that must not matter: pieces of
 //! writes land in any order, after the link has broken, after another has taken its place, and at a
 //! process that is dead; requests and replies are lost, late, and come twice. It keeps the one
-//! promise: what completes has landed.
+//! promise: what completes has landed, in the memory that the incarnation names. Where that memory
+//! dies with its process ([`Sim::kill_with_memory`]), writes complete at the dead process and have
+//! arrived nowhere, and its next start is another incarnation.
 //!
 //! Run twice with one seed, a program has the same log.
 
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::backup::Limits;
 use crate::faults::Faults;
 use crate::ids::BackupId;
 use crate::runtime::Runtime;
@@ -109,6 +112,7 @@ struct World {
     dice: Dice,
     storm: Storm,
     faults: Faults,
+    limits: Limits,
     now: Duration,
     events: BTreeMap<(Duration, u64), Event>,
     /// Numbers tasks, events and wires.
@@ -181,6 +185,7 @@ impl Sim {
             dice: Dice::new(seed),
             storm,
             faults,
+            limits: Limits::default(),
             now: Duration::ZERO,
             events: BTreeMap::new(),
             next: 0,

@@ -90,6 +90,7 @@ impl Sim {
         if world.cut.contains(&(from, to)) {
             return;
         }
+        let swallowed = world.nodes.get(&to).is_some_and(|n| !n.alive && n.swallows);
         let region = match wire.regions.get(&key) {
             Some(region) => Ok(region.clone()),
             None => match world.nodes.get(&to).and_then(|node| node.store.as_ref()) {
@@ -99,6 +100,9 @@ impl Sim {
         };
         let placed = region.and_then(|region| {
             wire.regions.insert(key, region.clone());
+            if swallowed {
+                return Ok(());
+            }
             if wire.dead {
                 // Past a reconnect, a seal, or the start of another process: worse than any
                 // transport, and still harmless, since each address receives one value only.

@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub(super) store: Option<Arc<BackupStore>>,
     pub(super) alive: bool,
     pub(super) paused: bool,
+    /// Its memory died with its process: what arrives completes, and is nowhere.
+    pub(super) swallows: bool,
     /// Counts its processes.
     pub(super) life: u64,
 }
@@ -46,11 +48,27 @@ impl Sim {
                 store: None,
                 alive: false,
                 paused: false,
+                swallows: false,
                 life: 0,
             },
         );
         drop(world);
         self.start_node(node, MemoryFate::Kept);
+    }
+
+    /// What stores may hold that start from now on.
+    pub fn set_limits(&self, limits: Limits) {
+        self.world.lock().limits = limits;
+    }
+
+    /// Kills a node's process whose memory dies with it, while its connections live on for a moment:
+    /// writes complete without having arrived anywhere. When it starts again its store is empty,
+    /// and another one.
+    pub fn kill_with_memory(&self, node: BackupId) {
+        if let Some(found) = self.world.lock().nodes.get_mut(&node) {
+            found.swallows = found.alive;
+        }
+        self.kill(node);
     }
 
     /// Kills a node's process. Its connections end a while later; until then writes land, and
@@ -99,19 +117,21 @@ impl Sim {
         }
         let mut world = self.world.lock();
         world.note(format_args!("{node} starts, memory {fate:?}"));
-        let faults = world.faults;
+        let (faults, limits) = (world.faults, world.limits);
         let Some(found) = world.nodes.get_mut(&node) else {
             return;
         };
         if found.alive {
             return;
         }
+        let swallowed = std::mem::take(&mut found.swallows);
         match fate {
+            MemoryFate::Kept if swallowed => found.memory.vanish(),
             MemoryFate::Kept => {}
             MemoryFate::Vanished => found.memory.vanish(),
             MemoryFate::PowerLost => found.memory.crash_machine(),
         }
-        match BackupStore::start(found.memory.clone(), Limits::default(), faults) {
+        match BackupStore::start(found.memory.clone(), limits, faults) {
             Ok(store) => {
                 found.store = Some(store);
                 found.alive = true;

@@ -11,24 +11,58 @@ use tonic::transport::Channel;
 use super::control::refusal_of;
 use super::convert::{self, Parsed};
 use crate::ids::BackupId;
-use crate::transport::{CallError, MAX_TRANSFER_BYTES, Reply, Request};
+use crate::transport::{CallError, MAX_TRANSFER_BYTES, Reply, Request, SealedCopy};
 
-/// Largest reply: a list's or a read's part, or the answers to a seal.
-const MAX_REPLY_BYTES: usize = 2 * MAX_TRANSFER_BYTES as usize;
+/// Largest request or reply: a transfer, and what names it.
+pub(super) const MAX_MESSAGE_BYTES: usize = MAX_TRANSFER_BYTES as usize + (64 << 10);
 
-/// Asks the backup behind `channel`.
+/// No call takes longer, whatever its caller allows: one may write a whole group to disk.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+type Stub = BackupsClient<Channel>;
+
+fn stub(channel: Channel) -> Stub {
+    BackupsClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// Asks the backup behind `channel`; seals go by [`seal`].
 pub(super) async fn call(
     backup: BackupId,
     channel: Channel,
     request: Request,
-    within: Duration,
 ) -> Result<Reply, CallError> {
     let name = request.name();
-    let stub = BackupsClient::new(channel)
-        .max_decoding_message_size(MAX_REPLY_BYTES)
-        .max_encoding_message_size(MAX_REPLY_BYTES);
+    answered(backup, name, ask(stub(channel), request)).await
+}
+
+/// Seals streamlets, all or none, and returns what each has there, in their order.
+pub(super) async fn seal(
+    backup: BackupId,
+    channel: Channel,
+    seals: Vec<v1::StreamletSeal>,
+) -> Result<Vec<Vec<SealedCopy>>, CallError> {
+    let asked = seals.len();
+    let mut stub = stub(channel);
+    let asking = async move {
+        let reply = stub.seal(v1::SealRequest { seals }).await?.into_inner();
+        if reply.sealed.len() != asked {
+            return Ok(Err("it answers for other streamlets"));
+        }
+        let sealed = reply.sealed.into_iter().map(convert::sealed_from);
+        Ok(sealed.collect())
+    };
+    answered(backup, "seal", asking).await
+}
+
+async fn answered<T>(
+    backup: BackupId,
+    name: &'static str,
+    asking: impl Future<Output = Result<Parsed<T>, Status>>,
+) -> Result<T, CallError> {
     let lost = |reason: String| CallError::Lost { backup, reason };
-    match tokio::time::timeout(within, ask(stub, request)).await {
+    match tokio::time::timeout(CALL_TIMEOUT, asking).await {
         Ok(Ok(Ok(reply))) => Ok(reply),
         Ok(Ok(Err(reason))) => Err(lost(format!(
             "its answer to {name} makes no sense: {reason}"
@@ -39,7 +73,7 @@ pub(super) async fn call(
         }),
         Err(_) => Err(lost(format!(
             "{name} took longer than {} s",
-            within.as_secs_f32()
+            CALL_TIMEOUT.as_secs_f32()
         ))),
     }
 }
@@ -55,7 +89,7 @@ fn reason_of(status: &Status) -> String {
     reason
 }
 
-async fn ask(mut stub: BackupsClient<Channel>, request: Request) -> Result<Parsed<Reply>, Status> {
+async fn ask(mut stub: Stub, request: Request) -> Result<Parsed<Reply>, Status> {
     Ok(match request {
         Request::Describe => {
             let reply = stub.describe(v1::DescribeBackupRequest {}).await?;
@@ -93,8 +127,11 @@ async fn ask(mut stub: BackupsClient<Channel>, request: Request) -> Result<Parse
                 length,
                 closed,
             };
-            stub.flush(request).await?;
-            Ok(Reply::Flushed)
+            let reply = stub.flush(request).await?.into_inner();
+            Ok(Reply::Flushed {
+                length: reply.length,
+                end_ordinal: reply.end_ordinal,
+            })
         }
         Request::Seal {
             streamlet,
@@ -104,10 +141,8 @@ async fn ask(mut stub: BackupsClient<Channel>, request: Request) -> Result<Parse
             let seals = vec![convert::seal_to(&streamlet, epoch, &copies)];
             let reply = stub.seal(v1::SealRequest { seals }).await?;
             let sealed = reply.into_inner().sealed.pop();
-            sealed
-                .ok_or("it seals nothing")
-                .and_then(convert::sealed_from)
-                .map(Reply::Sealed)
+            let sealed = sealed.ok_or("it seals nothing");
+            sealed.and_then(convert::sealed_from).map(Reply::Sealed)
         }
         Request::Complete {
             copy,
@@ -137,12 +172,32 @@ async fn ask(mut stub: BackupsClient<Channel>, request: Request) -> Result<Parse
             let parts = stub.read(request).await?.into_inner();
             read(parts, len as usize).await?.map(Reply::Bytes)
         }
-        Request::Free { copy, epoch } => {
+        Request::Check {
+            copy,
+            from,
+            bytes,
+            end,
+        } => {
+            let request = convert::check_to(&copy, from, bytes, end);
+            let reply = stub.check(request).await?.into_inner();
+            Ok(Reply::Checked(convert::checked_from(reply)))
+        }
+        Request::Free {
+            copy,
+            epoch,
+            version,
+        } => {
             let request = v1::FreeCopyRequest {
                 copy: Some(convert::copy_to(&copy)),
                 epoch: epoch.0,
+                version: version.map(|version| version.0),
             };
             stub.free(request).await?;
+            Ok(Reply::Done)
+        }
+        Request::Forget { stream } => {
+            let stream = Bytes::copy_from_slice(stream.as_bytes());
+            stub.forget(v1::ForgetStreamRequest { stream }).await?;
             Ok(Reply::Done)
         }
         Request::List { streamlet } => {

@@ -4,11 +4,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kera_protocol::ids::Epoch;
+use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
 use kera_rpc::v1::backups_server::{Backups, BackupsServer};
 use prost::Message;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
@@ -16,15 +15,15 @@ use tonic::metadata::{BinaryMetadataValue, MetadataValue};
 use tonic::transport::Server;
 use tonic::{Code, Response, Status};
 
+use super::client::MAX_MESSAGE_BYTES;
 use super::convert::{self, Parsed};
+use super::server::Counted;
 use crate::backup::BackupStore;
 use crate::ids::BackupId;
-use crate::transport::{MAX_TRANSFER_BYTES, Refusal, Reply, Request};
+use crate::transport::{CopyVersion, Refusal, Reply, Request};
 
 /// The metadata key of a status under which a refusal travels.
 pub(super) const REFUSAL_KEY: &str = "kera-refusal-bin";
-/// Largest request: a transfer, and what names it.
-const MAX_REQUEST_BYTES: usize = 2 * MAX_TRANSFER_BYTES as usize;
 /// Bytes of one part of a read; copies in one part of a list.
 const READ_PART: usize = 256 << 10;
 const LIST_PART: usize = 1024;
@@ -36,7 +35,7 @@ type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Serves control calls on the connections that come, until `stopping`.
 pub(super) async fn serve(
-    incoming: mpsc::Receiver<TcpStream>,
+    incoming: mpsc::Receiver<Counted>,
     store: Arc<BackupStore>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
@@ -45,7 +44,7 @@ pub(super) async fn serve(
     Server::builder()
         .concurrency_limit_per_connection(CALLS)
         .http2_keepalive_interval(Some(std::time::Duration::from_secs(30)))
-        .add_service(service.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(service.max_decoding_message_size(MAX_MESSAGE_BYTES))
         .serve_with_incoming_shutdown(incoming, async move {
             let _ = stopping.wait_for(|stop| *stop).await;
         })
@@ -146,19 +145,30 @@ impl Backups for BackupService {
             length: request.length,
             closed: request.closed,
         };
-        self.ask_any(request).await?;
-        Ok(Response::new(v1::FlushCopyResponse {}))
+        match self.ask_any(request).await? {
+            Reply::Flushed {
+                length,
+                end_ordinal,
+            } => Ok(Response::new(v1::FlushCopyResponse {
+                length,
+                end_ordinal,
+            })),
+            _ => unexpected(),
+        }
     }
 
     async fn seal(&self, request: tonic::Request<v1::SealRequest>) -> Answer<v1::SealResponse> {
-        let mut sealed = Vec::new();
-        for seal in request.into_inner().seals {
-            match self.ask_any(parsed(convert::seal_from(seal))?).await? {
-                Reply::Sealed(copies) => sealed.push(convert::sealed_to(&copies)),
-                _ => return unexpected(),
-            }
-        }
-        Ok(Response::new(v1::SealResponse { sealed }))
+        let seals = request.into_inner().seals.into_iter();
+        let seals: Parsed<Vec<_>> = seals.map(convert::seal_from).collect();
+        let seals = parsed(seals)?;
+        let store = self.store.clone();
+        let sealed = tokio::task::spawn_blocking(move || store.seal_all(&seals)).await;
+        let sealed = sealed.map_err(|error| Status::internal(error.to_string()))?;
+        let sealed = sealed.map_err(|refusal| status_of(&refusal))?;
+        let sealed = sealed.iter().map(|copies| convert::sealed_to(copies));
+        Ok(Response::new(v1::SealResponse {
+            sealed: sealed.collect(),
+        }))
     }
 
     async fn complete(
@@ -186,9 +196,31 @@ impl Backups for BackupService {
         let request = Request::Free {
             copy: parsed(convert::copy_from(request.copy))?,
             epoch: Epoch(request.epoch),
+            version: request.version.map(CopyVersion),
         };
         self.ask_any(request).await?;
         Ok(Response::new(v1::FreeCopyResponse {}))
+    }
+
+    async fn forget(
+        &self,
+        request: tonic::Request<v1::ForgetStreamRequest>,
+    ) -> Answer<v1::ForgetStreamResponse> {
+        let stream = StreamId::from_slice(&request.into_inner().stream);
+        let stream = parsed(stream.ok_or("a stream id has 16 bytes"))?;
+        self.ask_any(Request::Forget { stream }).await?;
+        Ok(Response::new(v1::ForgetStreamResponse {}))
+    }
+
+    async fn check(
+        &self,
+        request: tonic::Request<v1::CheckCopyRequest>,
+    ) -> Answer<v1::CheckCopyResponse> {
+        let request = parsed(convert::check_from(request.into_inner()))?;
+        match self.ask_any(request).await? {
+            Reply::Checked(checked) => Ok(Response::new(convert::checked_to(checked))),
+            _ => unexpected(),
+        }
     }
 
     type ReadStream = Parts<v1::CopyBytes>;

@@ -4,9 +4,11 @@ use bytes::Bytes;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_protocol::v1;
 
+use crate::backup::Seal;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
-    Buffer, CopyAnswer, CopyInfo, CopyState, Description, Opened, Refusal, Request, SealedCopy,
+    Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
+    Opened, Place, Progress, Refusal, Request, SealedCopy,
 };
 
 /// A message that lacks what it must have; the text names it.
@@ -124,12 +126,12 @@ pub(super) fn seal_to(
     }
 }
 
-pub(super) fn seal_from(seal: v1::StreamletSeal) -> Parsed<Request> {
+pub(super) fn seal_from(seal: v1::StreamletSeal) -> Parsed<Seal> {
     let copies = seal.copies.into_iter().map(|recorded| {
         let copy = copy_from(recorded.copy)?;
         Ok((copy, incarnation_from(recorded.incarnation)?))
     });
-    Ok(Request::Seal {
+    Ok(Seal {
         streamlet: streamlet_from(&seal.stream, seal.streamlet)?,
         epoch: Epoch(seal.epoch),
         copies: copies.collect::<Parsed<_>>()?,
@@ -189,6 +191,65 @@ pub(super) fn sealed_from(sealed: v1::StreamletSealed) -> Parsed<Vec<SealedCopy>
     copies.collect()
 }
 
+pub(super) fn check_to(
+    copy: &CopyId,
+    from: Progress,
+    bytes: u32,
+    end: Place,
+) -> v1::CheckCopyRequest {
+    v1::CheckCopyRequest {
+        copy: Some(copy_to(copy)),
+        address: from.place.address,
+        ordinal: from.place.ordinal,
+        digest: from.digest,
+        bytes,
+        end_address: end.address,
+        end_ordinal: end.ordinal,
+    }
+}
+
+pub(super) fn check_from(request: v1::CheckCopyRequest) -> Parsed<Request> {
+    let place = Place {
+        address: request.address,
+        ordinal: request.ordinal,
+    };
+    Ok(Request::Check {
+        copy: copy_from(request.copy)?,
+        from: Progress {
+            place,
+            digest: request.digest,
+        },
+        bytes: request.bytes.min(MAX_TRANSFER_BYTES),
+        end: Place {
+            address: request.end_address,
+            ordinal: request.end_ordinal,
+        },
+    })
+}
+
+pub(super) fn checked_to(checked: Checked) -> v1::CheckCopyResponse {
+    v1::CheckCopyResponse {
+        address: checked.to.place.address,
+        ordinal: checked.to.place.ordinal,
+        digest: checked.to.digest,
+        wrong: checked.wrong.unwrap_or_default(),
+    }
+}
+
+pub(super) fn checked_from(response: v1::CheckCopyResponse) -> Checked {
+    let place = Place {
+        address: response.address,
+        ordinal: response.ordinal,
+    };
+    Checked {
+        to: Progress {
+            place,
+            digest: response.digest,
+        },
+        wrong: Some(response.wrong).filter(|wrong| !wrong.is_empty()),
+    }
+}
+
 pub(super) fn info_to(info: &CopyInfo) -> v1::ListedCopy {
     let state = match info.state {
         CopyState::Open => v1::ListedState::Open,
@@ -198,6 +259,7 @@ pub(super) fn info_to(info: &CopyInfo) -> v1::ListedCopy {
     v1::ListedCopy {
         copy: Some(copy_to(&info.copy)),
         state: state.into(),
+        version: info.version.0,
     }
 }
 
@@ -209,6 +271,7 @@ pub(super) fn info_from(listed: v1::ListedCopy) -> Parsed<CopyInfo> {
     };
     Ok(CopyInfo {
         copy: copy_from(listed.copy)?,
+        version: CopyVersion(listed.version),
         state,
     })
 }
@@ -312,12 +375,12 @@ mod tests {
         };
         let copies = vec![(copy, incarnation)];
         let message = seal_to(&copy.streamlet, Epoch(9), &copies);
-        let request = Request::Seal {
+        let seal = Seal {
             streamlet: copy.streamlet,
             epoch: Epoch(9),
             copies,
         };
-        assert_eq!(seal_from(message), Ok(request));
+        assert_eq!(seal_from(message), Ok(seal));
     }
 
     #[test]

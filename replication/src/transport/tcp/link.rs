@@ -19,7 +19,10 @@ use crate::ids::{BackupId, BufferKey};
 use crate::transport::{Link, LinkError, Write};
 
 /// Slices of one system call.
-const SLICES: usize = 128;
+const SLICES: usize = 256;
+/// A write of so many bytes is copied behind its head, and so are its neighbours: very many small writes
+/// leave as one slice, where each would cost several.
+const COPIED_BYTES: usize = 2 << 10;
 /// Bytes read at once: a backup says little.
 const READ_BYTES: usize = 1024;
 
@@ -61,6 +64,8 @@ pub(super) struct TcpLink {
     stream: TcpStream,
     options: LinkOptions,
     unsent: VecDeque<Bytes>,
+    /// Heads, and small writes behind theirs, before they are unsent; memory that is used again.
+    gathered: BytesMut,
     unsent_bytes: usize,
     under_way: VecDeque<Submission>,
     next: u64,
@@ -84,6 +89,7 @@ impl TcpLink {
             stream,
             options,
             unsent: VecDeque::new(),
+            gathered: BytesMut::new(),
             unsent_bytes: 0,
             under_way: VecDeque::new(),
             next: 1,
@@ -247,14 +253,10 @@ impl Link for TcpLink {
         if full {
             return Err(LinkError::Full(self.backup));
         }
-        let mut heads = BytesMut::with_capacity(writes.len() * WRITE_BYTES);
-        let mut parts = Vec::with_capacity(writes.len());
-        for write in writes {
+        let mut copied = 0;
+        for write in &writes {
             let len = write.len();
-            if len == 0 {
-                continue;
-            }
-            let Ok(len) = u32::try_from(len) else {
+            if len > u64::from(u32::MAX) {
                 let backup = self.backup;
                 let reason = format!("{len} bytes do not fit one write");
                 return Err(LinkError::Refused {
@@ -262,25 +264,41 @@ impl Link for TcpLink {
                     buffer: Some(write.buffer),
                     reason,
                 });
-            };
-            let head = WriteHead {
-                buffer: write.buffer,
-                offset: write.offset,
-                len,
-            };
-            heads.extend_from_slice(&head.encode());
-            parts.push((len as usize, write.parts));
+            }
+            copied += WRITE_BYTES;
+            if len as usize <= COPIED_BYTES {
+                copied += len as usize;
+            }
         }
         if self.under_way.is_empty() {
             self.heard = Instant::now();
         }
-        self.writes += parts.len() as u64;
-        let mut heads = heads.freeze();
-        for (len, parts) in parts {
-            self.unsent_bytes += WRITE_BYTES + len;
-            self.unsent.push_back(heads.split_to(WRITE_BYTES));
-            self.unsent
-                .extend(parts.into_iter().filter(|part| !part.is_empty()));
+        self.gathered.reserve(copied);
+        for write in writes {
+            let len = write.len();
+            if len == 0 {
+                continue;
+            }
+            let head = WriteHead {
+                buffer: write.buffer,
+                offset: write.offset,
+                len: len as u32,
+            };
+            self.writes += 1;
+            self.unsent_bytes += WRITE_BYTES + len as usize;
+            self.gathered.extend_from_slice(&head.encode());
+            if len as usize <= COPIED_BYTES {
+                for part in &write.parts {
+                    self.gathered.extend_from_slice(part);
+                }
+                continue;
+            }
+            self.unsent.push_back(self.gathered.split().freeze());
+            let parts = write.parts.into_iter();
+            self.unsent.extend(parts.filter(|part| !part.is_empty()));
+        }
+        if !self.gathered.is_empty() {
+            self.unsent.push_back(self.gathered.split().freeze());
         }
         let number = self.next;
         self.next += 1;

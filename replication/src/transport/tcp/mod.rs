@@ -10,11 +10,13 @@ mod control;
 mod convert;
 mod link;
 mod receiver;
+mod seals;
 mod server;
 mod wire;
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -26,15 +28,13 @@ use tonic::transport::{Channel, Endpoint};
 pub use control::BackupService;
 pub use link::LinkOptions;
 pub use server::{BackupServer, ServerOptions};
-pub use wire::HELLO_MAGIC;
+pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 
 use crate::ids::{BackupId, BufferKey, ProcessId};
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::TcpLink;
+use seals::Seals;
 use wire::{Cause, Hello, WORD_BYTES, Word};
-
-/// A control call may write a whole group to disk.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects one broker, as a primary, with backups over TCP. To be used within a tokio runtime.
 #[derive(Debug)]
@@ -48,6 +48,7 @@ pub struct TcpTransport {
 struct Peer {
     address: String,
     channel: Channel,
+    seals: Arc<Seals>,
 }
 
 impl TcpTransport {
@@ -77,7 +78,12 @@ impl TcpTransport {
             .tcp_nodelay(true)
             .connect_lazy();
         let address = address.to_owned();
-        self.peers.write().insert(backup, Peer { address, channel });
+        let peer = Peer {
+            address,
+            channel,
+            seals: Arc::default(),
+        };
+        self.peers.write().insert(backup, peer);
         Ok(())
     }
 
@@ -119,9 +125,20 @@ impl Transport for TcpTransport {
     fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
         let peer = self.peer(to);
         Box::pin(async move {
-            match peer {
-                Some(peer) => client::call(to, peer.channel, request, CALL_TIMEOUT).await,
-                None => Err(CallError::Lost {
+            match (peer, request) {
+                (
+                    Some(peer),
+                    Request::Seal {
+                        streamlet,
+                        epoch,
+                        copies,
+                    },
+                ) => {
+                    let seal = convert::seal_to(&streamlet, epoch, &copies);
+                    peer.seals.ask(to, peer.channel, seal).await
+                }
+                (Some(peer), request) => client::call(to, peer.channel, request).await,
+                (None, _) => Err(CallError::Lost {
                     backup: to,
                     reason: "its address is not known".into(),
                 }),

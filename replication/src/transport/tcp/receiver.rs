@@ -5,6 +5,7 @@
 //! write's head with it; small writes are read many at once and copied from there.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -65,6 +66,26 @@ pub(super) enum Step {
     Ended,
 }
 
+/// Keys are drawn at random by the store, and only its own are kept: they need no hashing.
+#[derive(Debug, Default)]
+struct AsDrawn(u64);
+
+impl Hasher for AsDrawn {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
 /// A write that has begun and not ended.
 #[derive(Debug)]
 struct Current {
@@ -79,7 +100,7 @@ struct Current {
 pub(super) struct Receiver {
     store: Arc<BackupStore>,
     primary: BackupId,
-    regions: HashMap<BufferKey, Region>,
+    regions: HashMap<BufferKey, Region, BuildHasherDefault<AsDrawn>>,
     current: Option<Current>,
     spare: Box<[u8]>,
     start: usize,
@@ -96,7 +117,7 @@ impl Receiver {
         Self {
             store,
             primary,
-            regions: HashMap::new(),
+            regions: HashMap::default(),
             current: None,
             spare: vec![0; SPARE_BYTES].into_boxed_slice(),
             start: 0,

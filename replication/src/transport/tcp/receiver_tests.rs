@@ -27,6 +27,11 @@ struct Fed {
 }
 
 fn fed() -> Fed {
+    fed_with(SEGMENT)
+}
+
+/// A buffer of the segment's first `bytes`; nothing may be placed behind it.
+fn fed_with(bytes: u32) -> Fed {
     let dir = tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .expect("a directory");
@@ -51,7 +56,7 @@ fn fed() -> Fed {
         segment_size: SEGMENT,
         segments: 1,
         address: 0,
-        bytes: SEGMENT,
+        bytes,
     };
     let Ok(Reply::Opened(opened)) = store.handle(PRIMARY, open) else {
         panic!("does not open");
@@ -137,17 +142,25 @@ proptest! {
             (any::<bool>(), any::<u64>(), prop_oneof![0..200_000u32, any::<u32>()], 0..300usize), 0..6),
         pieces in prop::collection::vec(0..64usize, 1..5),
     ) {
-        let mut fed = fed();
+        let mut fed = fed_with(SEGMENT / 2);
         let mut sent = Vec::new();
         for (known, number, len, follow) in &heads {
             let buffer = if *known { fed.key } else { BufferKey(*number) };
-            let head = WriteHead { buffer, offset: number % 200_000, len: *len };
+            // Near the buffer's end as often as anywhere.
+            let offset = if number % 2 == 0 {
+                u64::from(SEGMENT / 2) - number % 400
+            } else {
+                number % 200_000
+            };
+            let head = WriteHead { buffer, offset, len: *len };
             sent.extend_from_slice(&head.encode());
             sent.extend(std::iter::repeat_n(0xA5, *follow));
         }
         sent.extend_from_slice(&nonsense);
         let outcome = fed.feed(&sent, &pieces);
         prop_assert!(fed.receiver.done() <= heads.len() as u64 + nonsense.len() as u64 / 25);
+        let beyond = &fed.stored()[SEGMENT as usize / 2..];
+        prop_assert!(beyond.iter().all(|byte| *byte == 0));
         if let Err(farewell) = outcome {
             prop_assert!(matches!(farewell.cause, Cause::Refused | Cause::Malformed));
             prop_assert!(!farewell.text.is_empty());

@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::receiver::{Farewell, Receiver, Step};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
@@ -22,8 +25,7 @@ use crate::ids::BackupId;
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Connections that carry data or have not said yet what they are; a control connection counts
-    /// until it has.
+    /// Connections, of data and of control.
     pub connections: usize,
     /// For a connection's first bytes.
     pub hello_timeout: Duration,
@@ -62,6 +64,61 @@ struct Seat {
     gone: watch::Receiver<()>,
 }
 
+/// A control connection, which counts as long as it lives.
+#[derive(Debug)]
+pub(super) struct Counted {
+    stream: TcpStream,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Connected for Counted {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
 /// Serves one store over TCP.
 #[derive(Debug)]
 pub struct BackupServer {
@@ -69,6 +126,7 @@ pub struct BackupServer {
     options: ServerOptions,
     seats: Mutex<HashMap<BackupId, Seat>>,
     served: AtomicU64,
+    received: AtomicU64,
     room: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
 }
@@ -82,6 +140,7 @@ impl BackupServer {
             options,
             seats: Mutex::default(),
             served: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             stopping: watch::Sender::new(false),
         })
     }
@@ -123,8 +182,7 @@ impl BackupServer {
             let server = self.clone();
             let control = control.clone();
             tasks.spawn(async move {
-                server.connection(stream, peer, control).await;
-                drop(room);
+                server.connection(stream, peer, control, room).await;
             });
         }
         while tasks.join_next().await.is_some() {}
@@ -133,6 +191,16 @@ impl BackupServer {
             .await
             .map_err(io::Error::other)?
             .map_err(io::Error::other)
+    }
+
+    /// Bytes read from data connections since the server was made, what names their places included.
+    pub fn received_bytes(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Primaries that have a data connection now.
+    pub fn primaries(&self) -> usize {
+        self.seats.lock().len()
     }
 
     /// Ends [`serve`](Self::serve): connections are closed, and nothing is placed after it returned.
@@ -159,7 +227,8 @@ impl BackupServer {
         &self,
         mut stream: TcpStream,
         peer: SocketAddr,
-        control: mpsc::Sender<TcpStream>,
+        control: mpsc::Sender<Counted>,
+        room: OwnedSemaphorePermit,
     ) {
         let _ = stream.set_nodelay(true);
         let mut first = [0; HELLO_MAGIC.len()];
@@ -187,7 +256,11 @@ impl BackupServer {
             return;
         }
         if first != HELLO_MAGIC {
-            let _ = control.send(stream).await;
+            let counted = Counted {
+                stream,
+                _room: room,
+            };
+            let _ = control.send(counted).await;
             return;
         }
         let mut hello = [0; HELLO_BYTES];
@@ -266,11 +339,12 @@ impl BackupServer {
                 Err(_) if receiver.is_amid() => {
                     return Err(Farewell::malformed(format!(
                         "the rest of a write did not come within {} s",
-                        stalled.as_secs()
+                        stalled.as_secs_f32()
                     )));
                 }
                 Err(_) => continue,
             }
+            let before = untold;
             for _ in 0..READS_PER_TURN {
                 let mut step = None;
                 // The store's refusal passes by the readiness, which only the socket decides.
@@ -297,6 +371,8 @@ impl BackupServer {
                     break;
                 }
             }
+            self.received
+                .fetch_add((untold - before) as u64, Ordering::Relaxed);
             if receiver.done() > told {
                 told = receiver.done();
                 untold = 0;

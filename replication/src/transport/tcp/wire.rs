@@ -15,8 +15,8 @@ use crate::ids::{BackupId, BufferKey, ProcessId};
 pub const HELLO_MAGIC: [u8; 8] = *b"KERAREPL";
 /// Bytes of a hello.
 pub(super) const HELLO_BYTES: usize = 24;
-/// Bytes before a write's own.
-pub(super) const WRITE_BYTES: usize = 24;
+/// Bytes before a write's own, those of a [`WriteHead`].
+pub const WRITE_BYTES: usize = 24;
 /// Bytes of a backup's word before its text.
 pub(super) const WORD_BYTES: usize = 16;
 /// Longest text of a farewell.
@@ -60,16 +60,20 @@ impl Hello {
     }
 }
 
-/// The head of a write.
+/// The head of a write: where its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WriteHead {
-    pub(super) buffer: BufferKey,
-    pub(super) offset: u64,
-    pub(super) len: u32,
+pub struct WriteHead {
+    /// The buffer of the copy.
+    pub buffer: BufferKey,
+    /// Bytes from the buffer's beginning.
+    pub offset: u64,
+    /// Bytes that follow.
+    pub len: u32,
 }
 
 impl WriteHead {
-    pub(super) fn encode(&self) -> [u8; WRITE_BYTES] {
+    /// As it travels.
+    pub fn encode(&self) -> [u8; WRITE_BYTES] {
         let mut out = [0; WRITE_BYTES];
         out[..4].copy_from_slice(&WRITE_MAGIC);
         out[4..8].copy_from_slice(&self.len.to_le_bytes());
@@ -79,7 +83,7 @@ impl WriteHead {
     }
 
     /// `None` if the bytes do not begin a write.
-    pub(super) fn decode(bytes: &[u8; WRITE_BYTES]) -> Option<Self> {
+    pub fn decode(bytes: &[u8; WRITE_BYTES]) -> Option<Self> {
         (bytes[..4] == WRITE_MAGIC).then(|| Self {
             len: u32_at(bytes, 4),
             buffer: BufferKey(u64_at(bytes, 8)),

@@ -117,6 +117,11 @@ final class Consumers {
         settings.put("fetch.max.wait.ms", "200");
         settings.put("default.api.timeout.ms", "30000");
         settings.put("metadata.max.age.ms", "1000");
+        if (request.path("rack").isTextual()) {
+            settings.put("client.rack", request.get("rack").asText());
+            // For so long it stays with the broker that a leader names.
+            settings.put("metadata.max.age.ms", "60000");
+        }
         consumers.put(
                 name,
                 new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer()));

@@ -1,101 +1,15 @@
-//! Single cases, told from beginning to end, over the simulated network at its best.
+//! Owners that come, go, and do not know that they have gone.
 
-mod common;
-mod suite;
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use kera_protocol::ids::LaneId;
-use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, CopyId};
-use kera_replication::primary::{AppendError, CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::ids::BackupId;
+use kera_replication::primary::{AppendError, Source};
 use kera_replication::records::RecordsError;
-use kera_replication::recovery::{RecoverSpec, Recovered, Stopped, Unclean, recover};
+use kera_replication::recovery::{Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 
-use common::SimStage;
-use suite::scenario::streamlet;
-use suite::source::TestSource;
-use suite::{Plan, Stage};
-
-const OWNER: BackupId = BackupId(0);
-
-struct Case {
-    stage: Arc<SimStage>,
-    plan: Plan,
-}
-
-/// Runs `story` with three copies of which two must be left.
-fn case<F: Future<Output = ()> + Send + 'static>(story: impl FnOnce(Case) -> F) {
-    // Seed 0 has calm weather.
-    let mut plan = Plan::new(0, 2, Faults::default());
-    plan.late = 0;
-    plan.config.append_deadline = Duration::from_secs(2);
-    let stage = SimStage::new(&plan);
-    let told = stage.sim.run(story(Case {
-        stage: stage.clone(),
-        plan,
-    }));
-    assert_eq!(told, Some(()), "nothing moves any more");
-}
-
-impl Case {
-    async fn recover(&self, owner: BackupId, unclean: Unclean) -> (Arc<Primary>, Recovered) {
-        let primary = Arc::new(Primary::new(
-            owner,
-            self.stage.nodes(),
-            self.stage.transport(owner),
-            self.stage.records(owner),
-            self.stage.runtime(owner),
-            self.plan.config,
-        ));
-        let spec = RecoverSpec {
-            streamlet: streamlet(),
-            min_copies: self.plan.min_copies,
-            unclean,
-            starts: BTreeMap::new(),
-        };
-        let recovered = recover(&primary, &spec).await.expect("a recovery");
-        (primary, recovered)
-    }
-
-    fn lane(&self, primary: &Arc<Primary>, recovered: &Recovered) -> Arc<Lane> {
-        let spec = LaneSpec {
-            streamlet: streamlet(),
-            epoch: recovered.epoch,
-            lane: LaneId(0),
-            replicas: self.plan.replicas,
-            min_copies: self.plan.min_copies,
-        };
-        let next = Arc::new(AtomicU64::new(recovered.next_group.0));
-        Lane::new(primary.clone(), spec, next)
-    }
-}
-
-fn open(lane: &Arc<Lane>, first_ordinal: u64) -> (Arc<CopySet>, Arc<TestSource>) {
-    let spec = *lane.spec();
-    let copy = CopyId {
-        streamlet: spec.streamlet,
-        group: lane.next_group(),
-        epoch: spec.epoch,
-    };
-    let source = Arc::new(TestSource::new(copy, spec.lane, first_ordinal));
-    (lane.open(copy.group, source.clone()), source)
-}
-
-async fn append(
-    lane: &Arc<Lane>,
-    group: &(Arc<CopySet>, Arc<TestSource>),
-    id: u64,
-) -> Result<(), AppendError> {
-    let batch = group.1.append(id, 20).expect("the group takes it");
-    lane.grew(&group.0);
-    let copy = group.0.id();
-    lane.clone().acknowledged(copy.group, batch.end).await
-}
+use crate::suite::Stage;
+use crate::{OWNER, another, append, case, open};
 
 #[test]
 fn a_stopped_backup_holds_up_no_append() {
@@ -125,13 +39,7 @@ fn losing_a_backup_ends_the_group_and_what_named_it_ahead() {
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");
-        let lost = group
-            .0
-            .holders()
-            .iter()
-            .map(|h| h.broker)
-            .find(|b| *b != OWNER);
-        let lost = lost.expect("another broker");
+        let lost = another(&group);
         case.stage.kill(lost).await;
         // Until its connections are gone a dead process takes writes as before, and they count.
         append(&lane, &group, 2)

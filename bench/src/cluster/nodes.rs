@@ -1,0 +1,281 @@
+//! A cluster on loopback: an etcd of one member, and brokers that share it, each a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use kera_metadata::{EtcdOptions, EtcdStore};
+
+use crate::measure::machine::first_line_of;
+use crate::peers::{Process, free_port, pause};
+use crate::session::interrupt::Interrupt;
+
+/// How long a process may take until it serves, and brokers until they have heard of each other.
+const START: Duration = Duration::from_secs(30);
+/// Pause between attempts.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Copies at one broker take at most so much memory.
+const COPY_BYTES: u64 = 1 << 30;
+
+/// Where a cluster comes from and what it gets.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The `kera` binary.
+    pub kera: PathBuf,
+    /// On a disk; the harness has it to itself.
+    pub data: PathBuf,
+    /// On shared memory; the harness has it to itself.
+    pub memory: PathBuf,
+    /// Brokers' lease.
+    pub lease: Duration,
+    /// Whether someone wants the session to end.
+    pub interrupt: Interrupt,
+}
+
+/// A broker.
+pub struct Broker {
+    pub process: Process,
+    /// HOST:PORT for clients.
+    pub address: String,
+}
+
+/// An etcd and brokers 1, 2, ...; all end with it, and what they stored goes.
+pub struct Nodes {
+    places: Places,
+    brokers: Vec<Broker>,
+    etcd: Process,
+    store: String,
+}
+
+/// A stream of a cluster.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    pub name: String,
+    pub streamlets: u32,
+    pub copies: u32,
+}
+
+/// The first line of `etcd --version`, or why there is none.
+pub fn etcd_version() -> Result<String> {
+    first_line_of("etcd", &["--version"])
+        .context("there is no `etcd`; install etcd-server with your system's packages")
+}
+
+impl Nodes {
+    /// Starts an etcd and so many brokers on empty folders.
+    pub fn start(places: &Places, brokers: u32) -> Result<Self> {
+        for folder in [&places.data, &places.memory] {
+            empty(folder)?;
+        }
+        let (etcd, store) = start_etcd(&places.data)?;
+        EtcdStore::init(&store, EtcdOptions::default()).with_context(|| etcd.log_tail())?;
+        let mut nodes = Self {
+            places: places.clone(),
+            brokers: Vec::new(),
+            etcd,
+            store,
+        };
+        for _ in 0..brokers {
+            nodes.add()?;
+        }
+        Ok(nodes)
+    }
+
+    /// One more broker, under the next number; returns that once the broker serves.
+    pub fn add(&mut self) -> Result<u32> {
+        let (number, starting) = self.begin()?;
+        self.brokers.push(starting.served()?);
+        Ok(number)
+    }
+
+    /// The same, at once.
+    pub fn begin(&self) -> Result<(u32, Starting)> {
+        let number = self.brokers.len() as u32 + 1;
+        Ok((number, start_broker(&self.places, &self.store, number)?))
+    }
+
+    /// Keeps a broker that was begun.
+    pub fn keep(&mut self, broker: Broker) {
+        self.brokers.push(broker);
+    }
+
+    pub fn broker(&mut self, number: u32) -> &mut Broker {
+        &mut self.brokers[number as usize - 1]
+    }
+
+    /// Where clients begin: at any of the brokers.
+    pub fn bootstrap(&self) -> String {
+        let addresses: Vec<_> = self.brokers.iter().map(|b| b.address.as_str()).collect();
+        addresses.join(",")
+    }
+
+    /// The metadata store's address.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// All processes, for who tells others' CPU time apart.
+    pub fn pids(&self) -> Vec<u32> {
+        let brokers = self.brokers.iter().map(|broker| broker.process.pid());
+        brokers
+            .chain([self.etcd.pid(), std::process::id()])
+            .collect()
+    }
+
+    /// Makes a stream, as soon as the brokers have heard of each other.
+    pub fn create(&self, stream: &StreamPlan) -> Result<()> {
+        let least = stream.copies.min(2);
+        let begin = Instant::now();
+        loop {
+            self.places.interrupt.check()?;
+            let mut command = undisturbed(&self.places.kera);
+            command
+                // An attempt whose answer was lost may have made it.
+                .args(["stream", "create", &stream.name, "--if-not-exists"])
+                .args(["--bootstrap", &self.bootstrap()])
+                .args(["--streamlets", &stream.streamlets.to_string()])
+                .args(["--replicas", &stream.copies.to_string()])
+                .args(["--min-copies", &least.to_string()])
+                .stdin(Stdio::null());
+            let output = command.output()?;
+            if output.status.success() {
+                return Ok(());
+            }
+            ensure!(
+                begin.elapsed() < START,
+                "stream {} is refused: {}",
+                stream.name,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+            pause(AGAIN);
+        }
+    }
+
+    /// The ends of all logs, to say what happened.
+    pub fn logs(&self) -> String {
+        let tails = (1..).zip(&self.brokers);
+        let tails = tails.map(|(number, b)| format!("broker {number}: {}", b.process.log_tail()));
+        tails.collect()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        // Nothing of it is wanted any more: nobody waits for hand-overs.
+        for broker in &mut self.brokers {
+            broker.process.kill();
+        }
+        self.etcd.kill();
+        for folder in [&self.places.data, &self.places.memory] {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("in {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
+fn start_etcd(data: &Path) -> Result<(Process, String)> {
+    let (clients, peers) = (free_port()?, free_port()?);
+    let (clients, peers) = (
+        format!("http://127.0.0.1:{clients}"),
+        format!("http://127.0.0.1:{peers}"),
+    );
+    let mut command = Command::new("etcd");
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"ETCD_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args([
+            "--name",
+            "only",
+            "--initial-cluster",
+            &format!("only={peers}"),
+        ])
+        .args(["--listen-client-urls", &clients])
+        .args(["--advertise-client-urls", &clients])
+        .args(["--listen-peer-urls", &peers])
+        .args(["--initial-advertise-peer-urls", &peers])
+        .arg("--data-dir")
+        .arg(data.join("etcd"));
+    let process = Process::start(command, data.join("etcd.log"), false);
+    let process = process.context("install etcd-server with your system's packages")?;
+    // Brokers of somebody else that lost their etcd may still look for it at a port that is ours now.
+    let id: u64 = rand::random();
+    let store = format!("{}/bench-{id:016x}", clients.replace("http://", "etcd://"));
+    Ok((process, store))
+}
+
+/// A broker on its way.
+pub struct Starting {
+    process: Process,
+    said: Receiver<String>,
+}
+
+impl Starting {
+    /// Waits until it serves.
+    pub fn served(self) -> Result<Broker> {
+        let address = self.said.recv_timeout(START);
+        let address = address.with_context(|| self.process.log_tail())?;
+        Ok(Broker {
+            process: self.process,
+            address,
+        })
+    }
+}
+
+fn start_broker(places: &Places, store: &str, number: u32) -> Result<Starting> {
+    let name = format!("broker{number}");
+    let (data, shared) = (places.data.join(&name), places.memory.join(&name));
+    fs::create_dir_all(&data)?;
+    let mut command = undisturbed(&places.kera);
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"])
+        .arg("--data-dir")
+        .arg(data.join("data"))
+        .args(["--cluster", store, "--broker-id", &number.to_string()])
+        .args([
+            "--cluster-lease",
+            &format!("{}ms", places.lease.as_millis()),
+        ])
+        .args([
+            "--replication-listen",
+            &format!("127.0.0.1:{}", free_port()?),
+        ])
+        .args(["--allow-same-host", "--backup-shared-dir"])
+        .arg(shared)
+        .args(["--backup-memory-bytes", &COPY_BYTES.to_string()]);
+    let mut process = Process::start(command, data.join("broker.log"), true)?;
+    let stdout = process.stdout().context("the output is piped")?;
+    let (lines, said) = sync_channel(1);
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if let Some(address) = line.strip_prefix("listening on ") {
+                // Whatever else it says is read and dropped.
+                let _ = lines.try_send(address.trim().to_owned());
+            }
+        }
+    });
+    Ok(Starting { process, said })
+}
+
+/// The program, without what the environment would tell it.
+fn undisturbed(kera: &Path) -> Command {
+    let mut command = Command::new(kera);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"KERA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}

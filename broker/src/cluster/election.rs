@@ -1,0 +1,124 @@
+//! Standing for election as controller, and taking the office of one that is gone.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kera_metadata::controller::{Limits, Move};
+use kera_protocol::v1;
+use tokio::sync::watch;
+
+use super::controller::{Controller, HandOvers, Timing, Tools};
+use super::suspicion::{Suspects, watch_over};
+use crate::admin;
+use crate::start::Shared;
+
+/// Pause before the office is tried for once more, as when the store did not answer.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Asks owners, this broker among them.
+struct Askers(Weak<Shared>);
+
+impl HandOvers for Askers {
+    fn ask(&self, one: Move) -> BoxFuture<'static, Result<(), String>> {
+        let shared = self.0.upgrade();
+        async move {
+            let shared = shared.ok_or("this broker is stopping")?;
+            let stream = shared
+                .pictured
+                .read(|picture| Some(picture.stream(one.stream)?.name.clone()));
+            let stream = stream.flatten().ok_or("the stream is gone")?;
+            let request = v1::MoveStreamletRequest {
+                stream,
+                streamlet: one.streamlet.0,
+                to: one.to,
+                epoch: Some(one.epoch.0),
+                passed_on: false,
+            };
+            let moved = admin::clusters::move_streamlet(&shared, request).await;
+            moved.map(|_| ()).map_err(|error| error.message)
+        }
+        .boxed()
+    }
+}
+
+/// Stands for election until the broker stops, and decides while it is elected. Does nothing for a broker
+/// that has a metadata store of its own.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    let (Some(store), Some(membership)) = (&shared.store, &shared.membership) else {
+        return;
+    };
+    let stopping = shared.stopping.subscribe();
+    let elected = membership.campaign();
+    let (suspects, suspected) = watch::channel(Suspects::new());
+    tokio::spawn(watch_over(
+        shared.broker_id,
+        store.living(),
+        store.controller(),
+        elected.clone(),
+        stopping.clone(),
+        Arc::new(suspects),
+    ));
+    let weak = Arc::downgrade(shared);
+    tokio::spawn(succeed(
+        weak.clone(),
+        suspected.clone(),
+        store.controller(),
+        stopping.clone(),
+    ));
+    let fencing = weak.clone();
+    let controller = Controller::new(Tools {
+        store: store.clone(),
+        pictured: shared.pictured.clone(),
+        fence: Box::new(move || fencing.upgrade()?.membership.as_ref()?.fence()),
+        hand_overs: Arc::new(Askers(weak)),
+        suspects: suspected,
+        allow_same_host: shared.config.cluster.allow_same_host,
+        timing: Timing::default(),
+        limits: Limits::default(),
+        ruling: match &shared.replicated {
+            Some(replicated) => replicated.ruling().clone(),
+            None => Arc::default(),
+        },
+    });
+    tokio::spawn(controller.run(elected, membership.valid(), stopping));
+}
+
+/// Takes the office of a controller that is suspected to be gone, so that nobody waits for its lease to
+/// end. Until the broker stops.
+async fn succeed(
+    shared: Weak<Shared>,
+    mut suspected: watch::Receiver<Suspects>,
+    mut controller: watch::Receiver<Option<u32>>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    loop {
+        let in_office = *controller.borrow_and_update();
+        let gone = {
+            let suspected = suspected.borrow_and_update();
+            in_office.filter(|id| suspected.contains(id))
+        };
+        if let Some(gone) = gone {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let taking = tokio::task::spawn_blocking(move || {
+                let membership = shared.membership.as_ref();
+                membership.is_some_and(|membership| membership.succeed(gone))
+            });
+            if taking.await.unwrap_or(false) {
+                tracing::warn!(
+                    broker = gone,
+                    "the controller is gone; this broker takes its office before its lease ends"
+                );
+            }
+        }
+        tokio::select! {
+            _ = stopping.wait_for(|stop| *stop) => return,
+            changed = suspected.changed() => if changed.is_err() { return },
+            changed = controller.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(AGAIN), if gone.is_some() => {}
+        }
+    }
+}

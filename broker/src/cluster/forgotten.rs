@@ -1,0 +1,198 @@
+//! Deleted streams that some backup may not have heard of. A backup keeps a stream's copies and seals
+//! until it is told that the stream is gone, so each one is told, over failures and restarts, until it
+//! has answered.
+//!
+//! ```text
+//! DATA_DIR/forget/<stream uuid>     empty; there before the stream's records are deleted
+//! ```
+//! The metadata store decides whether a stream is gone: a mark alone deletes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kera_metadata::MetadataStore;
+use kera_protocol::ids::StreamId;
+use kera_replication::backup::BackupStore;
+use kera_replication::ids::BackupId;
+use kera_replication::primary::Primary;
+use kera_replication::transport::Request;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Streams to be forgotten elsewhere.
+#[derive(Debug)]
+pub(super) struct Forgotten {
+    dir: PathBuf,
+    streams: Mutex<BTreeMap<StreamId, Mark>>,
+    news: Notify,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Mark {
+    /// An earlier process made it: nobody is about to delete the stream.
+    old: bool,
+    /// Backups that have answered.
+    heard: BTreeSet<BackupId>,
+}
+
+impl Forgotten {
+    /// What an earlier process left in `dir`. Where that cannot be read, it is not told again.
+    pub(super) fn open(dir: PathBuf) -> Self {
+        let found = read(&dir).unwrap_or_else(|error| {
+            tracing::warn!(dir = %dir.display(), %error, "streams that were deleted cannot be read; backups that were away may keep their copies");
+            BTreeMap::new()
+        });
+        Self {
+            dir,
+            streams: Mutex::new(found),
+            news: Notify::new(),
+        }
+    }
+
+    /// The stream is about to be deleted. If it is not, nothing comes of it. Waits for the disk.
+    pub(super) fn deleting(&self, stream: StreamId) {
+        if let Err(error) = self.write(stream) {
+            // A full disk is no reason to keep a stream.
+            tracing::warn!(%stream, %error, "the deletion is not remembered over a restart; backups that are away may keep copies");
+        }
+        self.streams.lock().entry(stream).or_default();
+    }
+
+    /// It is deleted: backups are told now.
+    pub(super) fn deleted(&self, stream: StreamId) {
+        self.streams.lock().entry(stream).or_default();
+        self.news.notify_one();
+    }
+
+    /// Returns when something was deleted.
+    pub(super) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Tells every peer, and this broker's own backup store, of every stream that is gone, as far as
+    /// they have not heard of it.
+    pub(super) async fn sweep(
+        &self,
+        primary: &Primary,
+        store: &Arc<BackupStore>,
+        metadata: &Arc<dyn MetadataStore>,
+    ) {
+        let pending: Vec<_> = {
+            let streams = self.streams.lock();
+            let pending = streams.iter();
+            pending.map(|(id, mark)| (*id, mark.clone())).collect()
+        };
+        for (stream, mut mark) in pending {
+            let store_of = metadata.clone();
+            let known = tokio::task::spawn_blocking(move || store_of.stream(stream)).await;
+            match known {
+                Ok(Ok(None)) => {}
+                Ok(Ok(Some(_))) if mark.old => {
+                    self.done(stream);
+                    continue;
+                }
+                // Somebody may be deleting it right now; or it cannot be told.
+                Ok(Ok(Some(_)) | Err(_)) | Err(_) => continue,
+            }
+            let me = primary.me();
+            let mut failed = BTreeMap::new();
+            if !mark.heard.contains(&me)
+                && let Err(reason) = forget_here(store, me, stream).await
+            {
+                failed.insert(me, reason);
+            }
+            for (peer, error) in primary.forget(stream, &mark.heard).await {
+                failed.insert(peer, error.to_string());
+            }
+            for (peer, reason) in &failed {
+                tracing::debug!(%stream, %peer, reason, "copies of a deleted stream are left there; it is told again");
+            }
+            if failed.is_empty() {
+                self.done(stream);
+                continue;
+            }
+            let peers = primary.peers();
+            let all = peers.iter().copied().chain([me]);
+            mark.heard
+                .extend(all.filter(|one| !failed.contains_key(one)));
+            if let Some(kept) = self.streams.lock().get_mut(&stream) {
+                kept.heard = mark.heard;
+            }
+        }
+    }
+
+    fn done(&self, stream: StreamId) {
+        if let Err(error) = fs::remove_file(self.dir.join(stream.to_string()))
+            && error.kind() != ErrorKind::NotFound
+        {
+            // Told again after the next start, which does no harm.
+            tracing::debug!(%stream, %error, "the mark of a deleted stream cannot be removed");
+        }
+        self.streams.lock().remove(&stream);
+    }
+
+    fn write(&self, stream: StreamId) -> io::Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        File::create(self.dir.join(stream.to_string()))?.sync_all()?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+/// Has this broker's own backup store forget what it holds for other owners of the stream.
+async fn forget_here(
+    store: &Arc<BackupStore>,
+    me: BackupId,
+    stream: StreamId,
+) -> Result<(), String> {
+    let store = store.clone();
+    let forget = move || store.handle(me, Request::Forget { stream });
+    let forgotten = tokio::task::spawn_blocking(forget).await;
+    let forgotten = forgotten.map_err(|error| error.to_string())?;
+    forgotten.map(drop).map_err(|refusal| refusal.to_string())
+}
+
+fn read(dir: &Path) -> io::Result<BTreeMap<StreamId, Mark>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        if let Ok(stream) = entry?.file_name().to_string_lossy().parse() {
+            let mark = Mark {
+                old: true,
+                ..Mark::default()
+            };
+            found.insert(stream, mark);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending(forgotten: &Forgotten) -> Vec<StreamId> {
+        forgotten.streams.lock().keys().copied().collect()
+    }
+
+    #[test]
+    fn a_mark_outlives_the_process_until_it_is_done() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("forget");
+        let stream = StreamId::random();
+        let forgotten = Forgotten::open(path.clone());
+        assert!(pending(&forgotten).is_empty());
+        forgotten.deleting(stream);
+        let again = Forgotten::open(path.clone());
+        assert_eq!(pending(&again), [stream]);
+        again.done(stream);
+        assert!(pending(&again).is_empty());
+        assert!(pending(&Forgotten::open(path)).is_empty());
+    }
+}

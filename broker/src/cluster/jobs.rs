@@ -1,0 +1,117 @@
+//! What a broker does in the background for its streams' copies, from its start to its stop: groups get
+//! back the copies that they lack, copies are compared and damaged ones replaced, they move to brokers
+//! that hold less, what is lacking is counted, backups hear of streams that are gone, files of streamlets
+//! that are others' now go, and the internal stream is kept by as many brokers as it should.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_replication::jobs::JobConfig;
+
+use super::{former, shortage, spreading};
+use crate::coordination;
+use crate::start::Shared;
+
+/// Changes within this time come together.
+const TOGETHER: Duration = Duration::from_secs(3);
+
+/// Begins; returns at once. Does nothing in a broker that works alone.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    let Some(replicated) = &shared.replicated else {
+        return;
+    };
+    let config = &shared.config.cluster;
+    let repairs = replicated.begin_jobs(JobConfig {
+        interval: config.repair_interval,
+        bytes_per_second: config.repair_bytes_per_second,
+        lost_after: config.lost_after,
+        scrub_interval: config.scrub_interval,
+        ..JobConfig::default()
+    });
+    spreading::begin(shared, &repairs);
+    let forgetting = forget(shared.clone(), config.repair_interval);
+    let counting = shortage::count(shared.clone(), config.repair_interval);
+    let sweeping = former::run(shared.clone(), config.repair_interval);
+    let raising = raise(shared.clone(), config.repair_interval);
+    let stirring = stir(shared.clone(), config.repair_interval);
+    let mut stopping = shared.stopping.subscribe();
+    tokio::spawn(async move {
+        // A round may be broken off anywhere.
+        tokio::select! {
+            () = repairs.clone().run() => {}
+            () = repairs.run_scrubs() => {}
+            () = forgetting => {}
+            () = counting => {}
+            () = sweeping => {}
+            () = raising => {}
+            () = stirring => {}
+            _ = stopping.wait_for(|stop| *stop) => {}
+        }
+    });
+}
+
+/// Has the jobs look for work a moment after brokers or owners have changed, or a new owner has fetched
+/// what it had none of: copies may be better elsewhere now, or not needed any more.
+async fn stir(shared: Arc<Shared>, interval: Duration) {
+    let Some(replicated) = shared
+        .replicated
+        .as_ref()
+        .filter(|_| shared.store.is_some())
+    else {
+        return std::future::pending().await;
+    };
+    let (mut owners, mut stirs) = (shared.pictured.owners(), replicated.stirs());
+    loop {
+        let changed = tokio::select! {
+            changed = owners.changed() => changed,
+            changed = stirs.changed() => changed,
+        };
+        if changed.is_err() {
+            return std::future::pending().await;
+        }
+        // What comes together is looked at once.
+        tokio::time::sleep(TOGETHER.min(interval)).await;
+        owners.mark_unchanged();
+        stirs.mark_unchanged();
+        replicated.ask_jobs();
+    }
+}
+
+/// Tells backups of deleted streams, at once and then at an interval.
+async fn forget(shared: Arc<Shared>, interval: Duration) {
+    let (Some(replicated), Some(cluster)) = (&shared.replicated, &shared.cluster) else {
+        return std::future::pending().await;
+    };
+    let (forgotten, store) = (replicated.forgotten(), cluster.backup.store());
+    loop {
+        forgotten
+            .sweep(replicated.primary(), store, &shared.metadata)
+            .await;
+        tokio::select! {
+            () = forgotten.news() => {}
+            () = tokio::time::sleep(interval) => {}
+        }
+    }
+}
+
+/// Sees at an interval whether the internal stream, made when there were fewer brokers, can have more copies.
+async fn raise(shared: Arc<Shared>, interval: Duration) {
+    if shared.store.is_none() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(interval).await;
+        let raising = shared.clone();
+        let raised =
+            tokio::task::spawn_blocking(move || coordination::raise_copies(&raising)).await;
+        match raised {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::info!(%error, "the copies of the internal stream could not be raised; trying again");
+            }
+            Err(error) => {
+                tracing::error!(%error, "raising the copies of the internal stream failed")
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! All copies at this broker, where others may come to own what was its own and the other way round: its
+//! own group files, and the copies in its store that it keeps for others.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use kera_protocol::ids::Epoch;
+use kera_replication::backup::{BackupStore, Beside};
+use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
+use kera_replication::own::{OwnCopies, OwnFiles};
+use kera_replication::transport::{CopyAnswer, Pending, Refusal, Reply, Request, SealedCopy};
+use kera_streamlet::Streamlet;
+
+use crate::start::Shared;
+
+/// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
+/// wrote as an earlier owner, or a copy in its store.
+pub(super) struct LocalCopies {
+    me: BackupId,
+    files: Arc<OwnFiles>,
+    store: Arc<BackupStore>,
+}
+
+impl LocalCopies {
+    pub(super) fn new(me: BackupId, files: Arc<OwnFiles>, store: Arc<BackupStore>) -> Arc<Self> {
+        Arc::new(Self { me, files, store })
+    }
+
+    fn handle(&self, request: Request) -> Result<Reply, Refusal> {
+        let copy = match &request {
+            Request::Read { copy, .. }
+            | Request::Check { copy, .. }
+            | Request::Complete { copy, .. }
+            | Request::Flush { copy, .. } => *copy,
+            Request::Seal {
+                streamlet,
+                epoch,
+                copies,
+            } => return self.seal(*streamlet, *epoch, copies),
+            _ => return self.store.handle(self.me, request),
+        };
+        if self.store.holds(&copy) {
+            return self.store.handle(self.me, request);
+        }
+        self.files.handle(request)
+    }
+
+    /// Sealed in the store, for files as for copies; then each is read where it is. What the store says of
+    /// a copy that it never opened can be believed; what is said of a file that is not there cannot, and
+    /// recovery knows that.
+    fn seal(
+        &self,
+        streamlet: StreamletKey,
+        epoch: Epoch,
+        copies: &[(CopyId, Incarnation)],
+    ) -> Result<Reply, Refusal> {
+        let is_own = |recorded: Incarnation| recorded == self.files.incarnation();
+        let copies = copies.iter().copied();
+        let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, recorded)| is_own(*recorded));
+        let seal = |copies| Request::Seal {
+            streamlet,
+            epoch,
+            copies,
+        };
+        let mut answers = sealed_of(self.store.handle(self.me, seal(kept))?);
+        for answer in &mut answers {
+            if answer.answer == CopyAnswer::Absent {
+                answer.answer = CopyAnswer::Scanned {
+                    length: 0,
+                    first_ordinal: 0,
+                    end_ordinal: 0,
+                };
+            }
+        }
+        answers.extend(sealed_of(self.files.handle(seal(own))?));
+        Ok(Reply::Sealed(answers))
+    }
+}
+
+fn sealed_of(reply: Reply) -> Vec<SealedCopy> {
+    match reply {
+        Reply::Sealed(answers) => answers,
+        _ => Vec::new(),
+    }
+}
+
+impl OwnCopies for LocalCopies {
+    fn incarnation(&self) -> Incarnation {
+        self.files.incarnation()
+    }
+
+    fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {
+        let copies = Self {
+            me: self.me,
+            files: self.files.clone(),
+            store: self.store.clone(),
+        };
+        Box::pin(async move {
+            let answered = tokio::task::spawn_blocking(move || copies.handle(request)).await;
+            answered.unwrap_or_else(|error| Err(Refusal::Failed(error.to_string())))
+        })
+    }
+}
+
+/// This broker's own group files as other brokers ask for them.
+pub(super) struct OwnWriters {
+    files: Arc<OwnFiles>,
+    shared: OnceLock<Weak<Shared>>,
+}
+
+impl std::fmt::Debug for OwnWriters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.files.fmt(f)
+    }
+}
+
+impl OwnWriters {
+    pub(super) fn new(files: Arc<OwnFiles>) -> Arc<Self> {
+        Arc::new(Self {
+            files,
+            shared: OnceLock::new(),
+        })
+    }
+
+    /// The broker whose streamlets write them.
+    pub(super) fn written_by(&self, shared: &Arc<Shared>) {
+        let _only_once = self.shared.set(Arc::downgrade(shared));
+    }
+
+    /// The epoch under which this broker owns a streamlet, if it does.
+    fn owned_since(&self, streamlet: StreamletKey) -> Option<Epoch> {
+        let shared = self.shared.get().and_then(Weak::upgrade)?;
+        let stream = shared.catalog.get(streamlet.stream)?;
+        let owner = stream.owner(streamlet.streamlet)?;
+        (owner.broker == shared.broker_id).then_some(owner.epoch)
+    }
+}
+
+impl Beside for OwnWriters {
+    fn incarnation(&self) -> Incarnation {
+        self.files.incarnation()
+    }
+
+    fn sealed(&self, streamlet: StreamletKey, epoch: Epoch) {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let served = shared.streamlet(streamlet.stream, streamlet.streamlet);
+        // One that is not recovered acknowledges nothing; it may be the one for whom this is sealed.
+        let ends = |s: &Streamlet| !s.is_over() && s.is_recovered() && s.epoch() < epoch;
+        if let Some(served) = served.filter(|s| ends(s)) {
+            tracing::info!(%streamlet, %epoch, "another broker takes the streamlet over; given up here");
+            served.mark_moved();
+        }
+    }
+
+    fn has(&self, copy: &CopyId) -> bool {
+        self.files.has(copy)
+    }
+
+    fn handle(&self, request: Request) -> Result<Reply, Refusal> {
+        if let Request::Free { copy, epoch, .. } = &request
+            && let Some(by) = self.owned_since(copy.streamlet)
+            && epoch < &by
+        {
+            // Whoever asks does not know yet that the file is an owner's again.
+            return Err(Refusal::Sealed { by });
+        }
+        let mut reply = self.files.handle(request)?;
+        if let Reply::Sealed(answers) = &mut reply {
+            // A file may have been removed: that it is not there proves nothing.
+            let absent = answers
+                .iter_mut()
+                .filter(|a| a.answer == CopyAnswer::Absent);
+            absent.for_each(|a| a.answer = CopyAnswer::Unknown);
+        }
+        Ok(reply)
+    }
+}

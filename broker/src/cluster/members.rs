@@ -1,0 +1,152 @@
+//! The brokers that share a store, and who owns what, as clients and this broker's own parts are told.
+
+use std::sync::Arc;
+
+use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Stranger};
+use kera_protocol::ids::{StreamId, StreamletId};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::joining::Joined;
+use crate::catalog::Catalog;
+use crate::directory::{BrokerInfo, Directory, Owner};
+use crate::start::Shared;
+
+/// The brokers that share a store with this one.
+pub struct Members {
+    me: u32,
+    cluster_id: String,
+    catalog: Arc<Catalog>,
+    living: watch::Receiver<Living>,
+    controller: watch::Receiver<Option<u32>>,
+    membership: Arc<Membership>,
+    /// This broker as it described itself last.
+    live: Arc<Mutex<LiveBroker>>,
+}
+
+impl Members {
+    /// The brokers that share the store of `joined`, of cluster `cluster`.
+    pub(crate) fn new(cluster: Uuid, catalog: Arc<Catalog>, joined: &Joined) -> Arc<Self> {
+        Arc::new(Self {
+            me: joined.id,
+            cluster_id: crate::admin::base64url(*cluster.as_bytes()),
+            catalog,
+            living: joined.store.living(),
+            controller: joined.store.controller(),
+            membership: joined.membership.clone(),
+            live: Arc::new(Mutex::new(joined.live.clone())),
+        })
+    }
+
+    /// Those that are alive, this one among them; while the store is away, those that were.
+    pub fn living(&self) -> Living {
+        self.living.borrow().clone()
+    }
+
+    /// Tells the others something else of this broker; its number and incarnation stay. Blocks.
+    ///
+    /// # Errors
+    /// The metadata store's; they may have been told all the same.
+    pub fn describe(&self, change: impl FnOnce(&mut LiveBroker)) -> Result<(), MetadataError> {
+        describe(&self.membership, &self.live, change)
+    }
+}
+
+fn describe(
+    membership: &Membership,
+    live: &Mutex<LiveBroker>,
+    change: impl FnOnce(&mut LiveBroker),
+) -> Result<(), MetadataError> {
+    // One at a time, so that the last to be told is the last that was meant.
+    let mut live = live.lock();
+    change(&mut live);
+    membership.update(live.clone())
+}
+
+fn info_of(live: &LiveBroker) -> BrokerInfo {
+    let kafka = live.kafka_address.iter().flat_map(|list| list.split(','));
+    BrokerInfo {
+        id: live.id,
+        address: live.address.clone(),
+        kafka: kafka.map(str::to_owned).collect(),
+        host: live.host.clone(),
+        rack: live.rack.clone(),
+    }
+}
+
+impl Directory for Members {
+    fn me(&self) -> u32 {
+        self.me
+    }
+
+    fn cluster_id(&self) -> String {
+        self.cluster_id.clone()
+    }
+
+    fn brokers(&self) -> Arc<Vec<BrokerInfo>> {
+        Arc::new(self.living.borrow().values().map(info_of).collect())
+    }
+
+    fn broker(&self, id: u32) -> Option<BrokerInfo> {
+        self.living.borrow().get(&id).map(info_of)
+    }
+
+    fn controller(&self) -> Option<u32> {
+        *self.controller.borrow()
+    }
+
+    fn owner(&self, stream: StreamId, streamlet: StreamletId) -> Option<Owner> {
+        let stream = self.catalog.get(stream)?;
+        let owner = stream.owner(streamlet)?;
+        if owner.broker != self.me {
+            return Some(owner);
+        }
+        // Its own it may have taken anew since.
+        let now = stream.streamlet(streamlet)?;
+        let epoch = now.epoch().max(owner.epoch);
+        Some(Owner { epoch, ..owner })
+    }
+
+    fn serves(&self, stream: StreamId, streamlet: StreamletId) -> bool {
+        let found = self.catalog.streamlet(stream, streamlet);
+        let served = found.is_some_and(|s| !s.is_over() && s.is_recovered());
+        served && self.membership.is_current()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn announce_kafka(&self, addresses: Vec<String>) {
+        let (membership, live) = (self.membership.clone(), self.live.clone());
+        let announced = move || {
+            let told = describe(&membership, &live, |live| {
+                live.kafka_address = (!addresses.is_empty()).then(|| addresses.join(","));
+            });
+            if let Err(error) = told {
+                tracing::warn!(%error, "other brokers do not know yet where this one serves Kafka's clients");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            // It waits for the store.
+            Ok(runtime) => drop(runtime.spawn_blocking(announced)),
+            Err(_) => announced(),
+        }
+    }
+}
+
+impl Shared {
+    /// What answers at the shared store's address and is not the store, while that is so.
+    pub fn stranger(&self) -> Option<Stranger> {
+        let store = self.store.as_ref()?;
+        store.stranger().borrow().clone()
+    }
+
+    /// True while others may take this broker's word for who owns what: it works alone, or its lease is
+    /// valid and it has heard of all that was recorded before the lease was taken. Cheap.
+    pub fn is_member(&self) -> bool {
+        let membership = self.membership.as_ref();
+        membership.is_none_or(|membership| membership.is_current())
+    }
+}

@@ -1,0 +1,252 @@
+//! Metrics of the copies that this broker keeps, and of those that it has elsewhere. All are read when
+//! they are scraped.
+
+use kera_replication::ids::BackupId;
+use prometheus_client::registry::Registry;
+
+use super::{Backup, Cluster, Replicated};
+use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
+use crate::start::Shared;
+
+/// Both sides: the copies kept for others, and what goes to each peer.
+pub(crate) fn register(registry: &mut Registry, cluster: &Cluster) {
+    register_backup(registry, &cluster.backup);
+    register_peers(registry, cluster);
+}
+
+/// The copies that are kept for others.
+pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
+    let stats = backup.store().stats();
+    gauge(
+        registry,
+        "backup_memory_limit_bytes",
+        "Shared memory that copies kept for other brokers may take",
+        stats.memory_bytes,
+    );
+    gauge(
+        registry,
+        "backup_memory_used_bytes",
+        "Shared memory that copies kept for other brokers have reserved",
+        stats.memory_used_bytes,
+    );
+    gauge(
+        registry,
+        "backup_primaries",
+        "Brokers that have a connection for data here",
+        backup.primaries() as u64,
+    );
+    let copies = Family::<Labels, Gauge>::default();
+    for (state, count) in [
+        ("open", stats.copies_open),
+        ("sealed", stats.copies_sealed),
+        ("flushed", stats.copies_flushed),
+    ] {
+        let labels = vec![("state", state.to_owned())];
+        copies.get_or_create(&labels).set(count as i64);
+    }
+    registry.register("backup_copies", "Copies kept for other brokers", copies);
+    counter(
+        registry,
+        "backup_received_bytes",
+        "Bytes received over connections for data",
+        backup.server().received_bytes(),
+    );
+    counter(
+        registry,
+        "backup_seals",
+        "Seals carried out: another broker took a streamlet over, or its own came back",
+        stats.seals,
+    );
+    let refusals = Family::<Labels, Counter>::default();
+    for (reason, count) in [
+        ("no_room", stats.refused_no_room),
+        ("sealed", stats.refused_sealed),
+        ("other", stats.refused_other),
+    ] {
+        let labels = vec![("reason", reason.to_owned())];
+        refusals.get_or_create(&labels).inc_by(count);
+    }
+    registry.register(
+        "backup_refusals",
+        "Requests of other brokers that were refused",
+        refusals,
+    );
+}
+
+/// The brokers that share a store, as this one sees them.
+pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
+    let directory = &shared.directory;
+    gauge(
+        registry,
+        "cluster_brokers",
+        "Brokers that share the metadata store and are alive, as far as this one knows",
+        directory.brokers().len() as u64,
+    );
+    gauge(
+        registry,
+        "cluster_lease",
+        "1 while this broker's lease is valid; without it others may take its streamlets over",
+        u64::from(shared.is_member()),
+    );
+    gauge(
+        registry,
+        "cluster_store_stranger",
+        "1 while what answers at the metadata store's address is refused: another cluster's, an empty one, or an older state of it",
+        u64::from(shared.stranger().is_some()),
+    );
+    gauge(
+        registry,
+        "cluster_controller",
+        "1 while this broker is the controller, as far as it knows",
+        u64::from(directory.controller() == Some(directory.me())),
+    );
+    gauge(
+        registry,
+        "cluster_controller_broker",
+        "Number of the broker that is the controller, as far as this one knows; 0 while nobody is",
+        u64::from(directory.controller().unwrap_or(0)),
+    );
+}
+
+/// What the jobs have done for the copies of this broker's streams.
+pub(crate) fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
+    let stats = replicated.job_stats();
+    counter(
+        registry,
+        "repair_copies",
+        "Copies of closed groups made anew in place of those that were lost, or that are better elsewhere",
+        stats.built,
+    );
+    counter(
+        registry,
+        "repair_bytes",
+        "Bytes copied to make copies of closed groups anew",
+        stats.bytes,
+    );
+    counter(
+        registry,
+        "repair_failures",
+        "Times something about a group's copies could not be put right; it is tried again",
+        stats.failed,
+    );
+    counter(
+        registry,
+        "scrubbed_groups",
+        "Closed groups whose copies were compared",
+        stats.scrubbed,
+    );
+    counter(
+        registry,
+        "scrubbed_bytes",
+        "Bytes read to compare copies, at all their holders together",
+        stats.scrubbed_bytes,
+    );
+    let harmed = Family::<Labels, Counter>::default();
+    for (kind, count) in [
+        ("damaged", stats.damaged),
+        ("missing", stats.missing),
+        ("differing", stats.differing),
+    ] {
+        let labels = vec![("kind", kind.to_owned())];
+        harmed.get_or_create(&labels).inc_by(count);
+    }
+    registry.register(
+        "scrub_harmed_copies",
+        "Copies of closed groups that were found to be not right",
+        harmed,
+    );
+    counter(
+        registry,
+        "scrub_replaced_copies",
+        "Copies that were found to be not right and were replaced",
+        stats.mended,
+    );
+    counter(
+        registry,
+        "spread_copies",
+        "Copies of closed groups that were moved so that brokers hold about as much each",
+        stats.shifted,
+    );
+    counter(
+        registry,
+        "spread_surplus_copies",
+        "Copies of closed groups that were given up because there were too many",
+        stats.surplus,
+    );
+    let spreading = replicated.spreading();
+    gauge(
+        registry,
+        "spread_waiting_copies",
+        "Copies that are to move for that, or are too many, as of the last round",
+        spreading.waiting_copies(),
+    );
+    gauge(
+        registry,
+        "spread_waiting_bytes",
+        "Bytes of the copies that are to move for that, as of the last round",
+        spreading.waiting_bytes(),
+    );
+    gauge(
+        registry,
+        "scrub_unrepaired_groups",
+        "Closed groups with a copy that is not right and could not be replaced yet",
+        stats.unsound,
+    );
+}
+
+fn register_peers(registry: &mut Registry, cluster: &Cluster) {
+    let shipped = Family::<Labels, Counter>::default();
+    let lost = Family::<Labels, Counter>::default();
+    let in_flight = Family::<Labels, Gauge>::default();
+    let lag = Family::<Labels, Gauge>::default();
+    let down = Family::<Labels, Gauge>::default();
+    let groups = Family::<Labels, Gauge>::default();
+    for peer in cluster.peers().iter() {
+        let id = BackupId(peer.id);
+        let labels: Labels = vec![("peer", peer.id.to_string())];
+        let traffic = cluster.primary.traffic(id);
+        let is_down = cluster.primary.down_for(id).is_some();
+        shipped.get_or_create(&labels).inc_by(traffic.shipped_bytes);
+        lost.get_or_create(&labels).inc_by(traffic.lost_copies);
+        in_flight
+            .get_or_create(&labels)
+            .set(traffic.in_flight_bytes as i64);
+        lag.get_or_create(&labels).set(traffic.lag_bytes as i64);
+        down.get_or_create(&labels).set(i64::from(is_down));
+        groups
+            .get_or_create(&labels)
+            .set(traffic.open_groups as i64);
+    }
+    registry.register(
+        "peer_shipped_bytes",
+        "Bytes seen to be in a peer's memory",
+        shipped,
+    );
+    registry.register(
+        "peer_lost_copies",
+        "Copies at a peer that were given up while their group was open",
+        lost,
+    );
+    registry.register(
+        "peer_in_flight_bytes",
+        "Bytes on their way to a peer",
+        in_flight,
+    );
+    registry.register(
+        "peer_lag_bytes",
+        "Bytes of open groups that a peer does not have yet",
+        lag,
+    );
+    registry.register("peer_down", "1 while no copies are placed at a peer", down);
+    registry.register(
+        "peer_open_groups",
+        "Open groups with a copy at a peer",
+        groups,
+    );
+}
+
+fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let counter: Counter = Counter::default();
+    counter.inc_by(value);
+    registry.register(name, help, counter);
+}

@@ -1,0 +1,354 @@
+//! This broker among others: who it is, who its peers are, the copies it keeps for them, and its
+//! own side as a primary whose groups have copies there.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `alone` | a process that only keeps copies |
+//! | `backup` | the passive side: a store of other brokers' copies, and its listener |
+//! | `cards` | network cards that write copies by themselves |
+//! | `changes` | what it counts of streamlets that come and leave |
+//! | `controller` | who owns what, decided at the broker that is elected |
+//! | `copies` | the copies of one streamlet's groups |
+//! | `describe` | what it tells of itself and its peers |
+//! | `election` | standing for election as controller |
+//! | `forgotten` | deleted streams that not every backup has heard of |
+//! | `former` | files of streamlets that are another broker's now |
+//! | `joining` | becoming one of the brokers that share a store |
+//! | `jobs` | work in the background: lost copies are made again |
+//! | `known` | how far the shared store was read, over restarts |
+//! | `leaving` | what a broker hands over before it stops |
+//! | `local` | all copies at this broker: its own files, and those in its store |
+//! | `members` | the brokers that share a store, and who owns what |
+//! | `metrics` | what it counts of both |
+//! | `ownership` | how streamlets come to this broker and leave it |
+//! | `pictured` | owners and copies of all streamlets, kept by watching the store |
+//! | `records` | groups' records in the metadata store |
+//! | `replicated` | the streamlets with copies elsewhere that are served |
+//! | `restore` | own files that are missing, fetched from the other copies |
+//! | `ruling` | what the controller counts |
+//! | `shortage` | copies that streams lack, and streamlets that are not served |
+//! | `source` | a group as replication takes it |
+//! | `spreading` | which copies move so that brokers hold about as much each |
+//! | `suspicion` | brokers that are most likely gone before their lease ends |
+//! | `takeover` | replicated streamlets at a start |
+//! | `transports` | over what copies travel |
+//! | `store` | the metadata store that brokers share |
+//! | `waiting` | streamlets that wait for their copies, and the operator's decision |
+//! | `watching` | what others change in the shared store, as it comes |
+//!
+//! The order of a start: the backup store waits for its predecessor to be gone, reads its seals and
+//! seals what was open ([`Backup::start`]), then listens, all before this broker's own streamlets are
+//! recovered. So brokers that start at the same time find each other's copies.
+
+mod alone;
+mod backup;
+#[cfg(feature = "rdma")]
+mod cards;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_cards.rs"]
+mod cards;
+pub(crate) mod changes;
+pub(crate) mod controller;
+mod copies;
+mod describe;
+pub(crate) mod election;
+mod forgotten;
+mod former;
+pub(crate) mod jobs;
+mod joining;
+pub(crate) mod known;
+pub(crate) mod leaving;
+mod local;
+mod members;
+pub(crate) mod metrics;
+pub mod ownership;
+pub(crate) mod pictured;
+mod records;
+mod replicated;
+mod restore;
+pub(crate) mod ruling;
+pub(crate) mod shortage;
+mod source;
+mod spreading;
+pub(crate) mod store;
+mod suspicion;
+pub(crate) mod takeover;
+mod transports;
+mod waiting;
+pub(crate) mod watching;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use kera_metadata::{LiveBroker, LiveState, Living};
+use kera_replication::ids::BackupId;
+use kera_replication::own::{OwnFiles, OwnRef};
+use kera_replication::placement::Placement;
+use kera_replication::primary::{Config as PrimaryConfig, Primary};
+use kera_replication::records::RecordsRef;
+use kera_replication::runtime::TokioRuntime;
+
+use crate::broken;
+use crate::config::{BrokerConfig, Peer};
+use crate::error::BrokerError;
+use crate::start::Shared;
+use local::{LocalCopies, OwnWriters};
+
+pub use alone::BackupProcess;
+pub use backup::{Backup, BackupOptions};
+pub use copies::Replicas;
+pub use describe::describe;
+pub(crate) use joining::Joined;
+pub use members::Members;
+pub use ownership::Ownership;
+pub use records::StoreRecords;
+pub use replicated::Replicated;
+pub use transports::{TransportState, Ways, transports};
+
+/// This broker among others. There is one if `cluster.broker_id` is set.
+pub struct Cluster {
+    /// This broker.
+    pub me: BackupId,
+    /// The machine it runs on.
+    pub host: String,
+    /// Copies of a group may lie on one machine.
+    pub allow_same_host: bool,
+    /// This broker's side as the primary of its streamlets. It knows itself as the first candidate
+    /// for a copy, and every peer.
+    pub primary: Arc<Primary>,
+    /// Copies of other brokers' groups.
+    pub backup: Arc<Backup>,
+    peers: ArcSwap<Vec<Peer>>,
+    /// The brokers that share the store, as they were last followed.
+    seen: ArcSwap<BTreeMap<u32, LiveBroker>>,
+    ways: Ways,
+    /// Its own files as others ask for them, where others may own what it owned.
+    writers: Option<Arc<OwnWriters>>,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("me", &self.me)
+            .field("peers", &self.peers())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// This broker as `config` describes it, over the copies that `backup` serves already. `own` are
+    /// this broker's own files, `records` is where its groups are recorded, in a store that is `shared`
+    /// with the other brokers or its own. `None` if the broker has no number.
+    ///
+    /// To be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`BrokerError::Peer`] if a peer's address cannot be used, [`BrokerError::Transport`] if the
+    /// transport that was asked for cannot be.
+    pub fn new(
+        config: &BrokerConfig,
+        backup: Option<Arc<Backup>>,
+        own: Arc<OwnFiles>,
+        shared: bool,
+        records: RecordsRef,
+    ) -> Result<Option<Self>, BrokerError> {
+        let cluster = &config.cluster;
+        let (Some(id), Some(backup)) = (cluster.broker_id, backup) else {
+            return Ok(None);
+        };
+        let me = BackupId(id);
+        let ways = Ways::new(me, config)?;
+        let writers = shared.then(|| OwnWriters::new(own.clone()));
+        let own: OwnRef = match &writers {
+            Some(writers) => {
+                backup.store().set_beside(writers.clone());
+                LocalCopies::new(me, own, backup.store().clone())
+            }
+            None => own,
+        };
+        let primary = Primary::new(
+            me,
+            vec![me],
+            ways.transport(),
+            records,
+            Arc::new(TokioRuntime::new(tokio::runtime::Handle::current())),
+            PrimaryConfig {
+                tidy_after: takeover::LATER,
+                ..PrimaryConfig::default()
+            },
+        )
+        .with_own(own)
+        .with_faults(broken::faults());
+        let this = Self {
+            me,
+            host: cluster.host.clone().unwrap_or_else(host_name),
+            allow_same_host: cluster.allow_same_host,
+            primary: Arc::new(primary),
+            backup,
+            peers: ArcSwap::default(),
+            seen: ArcSwap::default(),
+            ways,
+            writers,
+        };
+        for peer in &cluster.peers {
+            this.set_address(peer)?;
+        }
+        let rack = cluster.rack.clone().map(|rack| (me, rack));
+        this.set_peers(
+            cluster.peers.clone(),
+            rack.into_iter().collect(),
+            Vec::new(),
+        );
+        Ok(Some(this))
+    }
+
+    /// The other brokers: numbers, addresses and hosts fit together.
+    pub fn peers(&self) -> Arc<Vec<Peer>> {
+        self.peers.load_full()
+    }
+
+    /// Says whose streamlets write this broker's own files.
+    pub(crate) fn written_by(&self, shared: &Arc<Shared>) {
+        if let Some(writers) = &self.writers {
+            writers.written_by(shared);
+        }
+    }
+
+    /// The brokers that share the store are these now; true if that is news.
+    pub(crate) fn follow(&self, living: &Living) -> bool {
+        let (before, before_seen) = (self.peers(), self.seen.swap(living.clone()));
+        let others = living.values().filter(|live| live.id != self.me.0);
+        let others = others.filter(|live| !live.replication_address.is_empty());
+        let mut peers = Vec::new();
+        for live in others {
+            let peer = Peer {
+                id: live.id,
+                address: live.replication_address.clone(),
+                host: Some(live.host.clone()),
+            };
+            let known = before.iter().find(|known| known.id == peer.id);
+            let moved = known.is_none_or(|known| known.address != peer.address);
+            if moved && let Err(error) = self.set_address(&peer) {
+                tracing::error!(%error, "a broker cannot be reached at the address it names");
+                continue;
+            }
+            peers.push(peer);
+        }
+        for peer in peers
+            .iter()
+            .filter(|p| !before.iter().any(|b| b.id == p.id))
+        {
+            tracing::info!(
+                broker = peer.id,
+                address = peer.address,
+                "a broker is there"
+            );
+        }
+        for peer in before
+            .iter()
+            .filter(|b| !peers.iter().any(|p| p.id == b.id))
+        {
+            tracing::warn!(
+                broker = peer.id,
+                address = peer.address,
+                "a broker is gone: its lease has ended"
+            );
+        }
+        let is_news = before_seen != *living;
+        if is_news {
+            let racks = living.values().filter_map(|live| {
+                let rack = live.rack.clone()?;
+                Some((BackupId(live.id), rack))
+            });
+            let leaving = living
+                .values()
+                .filter(|live| live.state == LiveState::Draining);
+            let leaving = leaving.map(|live| BackupId(live.id)).collect();
+            self.set_peers(peers, racks.collect(), leaving);
+        }
+        is_news
+    }
+
+    fn set_address(&self, peer: &Peer) -> Result<(), BrokerError> {
+        let set = self.ways.set_address(BackupId(peer.id), &peer.address);
+        set.map_err(|error| BrokerError::Peer {
+            peer: peer.to_string(),
+            error,
+        })
+    }
+
+    fn set_peers(&self, peers: Vec<Peer>, racks: Vec<(BackupId, String)>, leaving: Vec<BackupId>) {
+        let hosts = peers.iter().map(|peer| {
+            let host = peer.host_seen_from(&self.host);
+            (BackupId(peer.id), host.to_owned())
+        });
+        let mine = std::iter::once((self.me, self.host.clone()));
+        let hosts: Vec<_> = mine.chain(hosts).collect();
+        let mut brokers: Vec<_> = hosts.iter().map(|(broker, _)| *broker).collect();
+        // In the same order at every broker: each chooses from its own place on.
+        brokers.sort_unstable();
+        let placement = Placement::new(hosts, self.allow_same_host).with_racks(racks);
+        warn_if_crowded(&placement, &brokers);
+        self.primary.set_peers(brokers, placement, leaving);
+        self.peers.store(Arc::new(peers));
+    }
+
+    /// All brokers, this one first.
+    fn brokers(&self) -> Vec<BackupId> {
+        let peers = self.peers();
+        let peers = peers.iter().map(|peer| BackupId(peer.id));
+        std::iter::once(self.me).chain(peers).collect()
+    }
+
+    /// The most copies that a group can have, the primary's own included: one on each machine, or
+    /// one at each broker where machines may hold several.
+    pub fn most_copies(&self) -> usize {
+        self.primary.placement().most_copies(&self.brokers())
+    }
+
+    /// Whether a group can have `replicas` copies.
+    ///
+    /// # Errors
+    /// Says, for people, what is missing and what to do.
+    pub fn check_copies(&self, replicas: u32) -> Result<(), String> {
+        let (most, brokers) = (self.most_copies(), self.brokers().len());
+        if replicas as usize <= most {
+            return Ok(());
+        }
+        let more = match self.writers {
+            Some(_) => "start more, with the same --cluster",
+            None => "name more in cluster.peers",
+        };
+        if replicas as usize <= brokers {
+            return Err(format!(
+                "{replicas} copies need {replicas} machines, and the {brokers} brokers known here run on {most}; {more} on other machines, or set cluster.allow_same_host"
+            ));
+        }
+        Err(format!(
+            "{replicas} copies need {replicas} brokers, and {brokers} are known here; {more}"
+        ))
+    }
+}
+
+/// Brokers that can never hold copies together are most likely not meant.
+fn warn_if_crowded(placement: &Placement, brokers: &[BackupId]) {
+    for (index, broker) in brokers.iter().enumerate() {
+        let mut others = brokers[..index].iter();
+        let Some(other) = others.find(|other| placement.same_host(**other, *broker)) else {
+            continue;
+        };
+        if placement.most_copies(brokers) < brokers.len() {
+            tracing::warn!(
+                "{other} and {broker} run on one machine, {}: no group has copies at both; name machines as id@host:port@machine in cluster.peers, or set cluster.allow_same_host",
+                placement.host(*broker).unwrap_or_default()
+            );
+        }
+    }
+}
+
+/// The machine's name, as the system tells it.
+pub fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}

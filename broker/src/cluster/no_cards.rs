@@ -1,0 +1,51 @@
+//! What stands for network cards in a build without them: types of which none can be made.
+
+use std::io;
+use std::net::SocketAddr;
+
+use kera_replication::backup::BackupStore;
+use kera_replication::ids::BackupId;
+use kera_replication::transport::TransportRef;
+use kera_replication::transport::tcp::TcpTransport;
+
+const MISSING: &str = "this build has it not; build with the feature rdma";
+
+/// The way to peers through this machine's card: there is none.
+#[derive(Clone, Debug)]
+pub enum Ways {}
+
+impl Ways {
+    pub(crate) fn new(_: BackupId, _: TcpTransport, _: bool) -> Result<Self, String> {
+        Err(MISSING.into())
+    }
+
+    pub(crate) fn set_address(&self, _: BackupId, _: &str) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn transport(&self) -> TransportRef {
+        match *self {}
+    }
+}
+
+/// A store served through a card: there is none.
+#[derive(Debug)]
+pub(crate) enum Listener {}
+
+impl Listener {
+    pub(crate) fn start(_: SocketAddr, _: &BackupStore) -> Result<Self, String> {
+        Err(MISSING.into())
+    }
+
+    pub(crate) fn device(&self) -> String {
+        match *self {}
+    }
+
+    pub(crate) fn primaries(&self) -> usize {
+        match *self {}
+    }
+
+    pub(crate) async fn stop(&self) {
+        match *self {}
+    }
+}

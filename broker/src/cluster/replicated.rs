@@ -1,0 +1,265 @@
+//! The streamlets of this broker whose groups have copies at other brokers.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use kera_metadata::StreamConfig;
+use kera_protocol::ids::{Epoch, GroupId, StreamId};
+use kera_replication::ids::StreamletKey;
+use kera_replication::jobs::{JobConfig, JobStats, Jobs, Owned};
+use kera_replication::primary::Primary;
+use kera_streamlet::Streamlet;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+
+use super::changes::Changes;
+use super::copies::{Replicas, StreamletCopies, key_of};
+use super::forgotten::Forgotten;
+use super::records::StoreRecords;
+use super::ruling::Ruling;
+use super::shortage::Counted;
+use super::spreading::Spreading;
+use super::waiting::WaitingList;
+
+/// Streamlets taken over side by side. Each mostly waits: for the store, for copies, for disks.
+const AT_ONCE: usize = 64;
+
+/// Replicated streamlets that this broker serves.
+pub struct Replicated {
+    primary: Arc<Primary>,
+    records: Arc<StoreRecords>,
+    served: Mutex<HashMap<StreamletKey, Arc<StreamletCopies>>>,
+    waiting: WaitingList,
+    forgotten: Forgotten,
+    jobs: OnceLock<Arc<Jobs>>,
+    /// Turns to take streamlets over.
+    turns: Arc<Semaphore>,
+    /// Streamlets that are being taken over.
+    taking: Mutex<HashMap<StreamletKey, Weak<Taking>>>,
+    changes: Changes,
+    counted: Counted,
+    spreading: Spreading,
+    stirred: watch::Sender<u64>,
+    ruling: Arc<Ruling>,
+}
+
+/// Held by whoever takes a streamlet over: its files are one task's at a time, even where the owner
+/// changes away and back while an attempt is under way.
+pub(super) type Taking = tokio::sync::Mutex<()>;
+
+impl std::fmt::Debug for Replicated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replicated")
+            .field("served", &self.served.lock().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Replicated {
+    /// None served yet; `primary` must commit to `records`. Deleted streams that not every peer has
+    /// heard of are remembered in `forget_dir`.
+    pub fn new(primary: Arc<Primary>, records: Arc<StoreRecords>, forget_dir: PathBuf) -> Self {
+        Self {
+            primary,
+            records,
+            served: Mutex::default(),
+            waiting: WaitingList::default(),
+            forgotten: Forgotten::open(forget_dir),
+            jobs: OnceLock::new(),
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            taking: Mutex::default(),
+            changes: Changes::default(),
+            counted: Counted::default(),
+            spreading: Spreading::default(),
+            stirred: watch::Sender::new(0),
+            ruling: Arc::default(),
+        }
+    }
+
+    /// To be held while a streamlet is taken over.
+    pub(super) fn taking(&self, streamlet: StreamletKey) -> Arc<Taking> {
+        let mut taking = self.taking.lock();
+        if let Some(known) = taking.get(&streamlet).and_then(Weak::upgrade) {
+            return known;
+        }
+        taking.retain(|_, known| known.strong_count() > 0);
+        let new = Arc::new(Taking::default());
+        taking.insert(streamlet, Arc::downgrade(&new));
+        new
+    }
+
+    /// What owners' changes come to here.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Groups that lack copies, as they were counted last.
+    pub(super) fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// What it counts as controller.
+    pub(super) fn ruling(&self) -> &Arc<Ruling> {
+        &self.ruling
+    }
+
+    /// Copies that are to move, as they were counted last.
+    pub(super) fn spreading(&self) -> &Spreading {
+        &self.spreading
+    }
+
+    /// Something has changed that the jobs may have work for: they look soon, and once for many changes.
+    pub(super) fn stirred(&self) {
+        self.stirred.send_modify(|times| *times += 1);
+    }
+
+    /// How often [`stirred`](Self::stirred) was called.
+    pub(super) fn stirs(&self) -> watch::Receiver<u64> {
+        self.stirred.subscribe()
+    }
+
+    /// Has the jobs look for work.
+    pub(super) fn ask_jobs(&self) {
+        if let Some(jobs) = self.jobs.get() {
+            jobs.ask();
+        }
+    }
+
+    /// Waits until `bytes` more may be fetched in the background: jobs and whoever asks here keep to one
+    /// limit, `cluster.repair_bytes_per_second`.
+    pub(super) async fn may_copy(&self, bytes: u64) {
+        if let Some(jobs) = self.jobs.get() {
+            jobs.may_copy(bytes).await;
+        }
+    }
+
+    /// This broker's side as a primary.
+    pub fn primary(&self) -> &Arc<Primary> {
+        &self.primary
+    }
+
+    /// Where its groups are recorded.
+    pub(super) fn records(&self) -> &StoreRecords {
+        &self.records
+    }
+
+    /// Turns to take streamlets over.
+    pub(super) fn turns(&self) -> Arc<Semaphore> {
+        self.turns.clone()
+    }
+
+    /// The copies of `streamlet`, if it is served with copies.
+    pub(super) fn served(&self, streamlet: &Arc<Streamlet>) -> Option<Arc<StreamletCopies>> {
+        let served = self.served.lock().get(&key_of(streamlet)).cloned();
+        served.filter(|copies| copies.are_of(streamlet))
+    }
+
+    /// `streamlet` is over: another broker owns it.
+    pub(super) fn unserve(&self, streamlet: &Arc<Streamlet>) {
+        let key = key_of(streamlet);
+        let mut served = self.served.lock();
+        if served
+            .get(&key)
+            .is_some_and(|copies| copies.are_of(streamlet))
+        {
+            served.remove(&key);
+        }
+        drop(served);
+        self.waiting.left(key);
+    }
+
+    /// The streamlets that are not served yet.
+    pub(crate) fn waiting(&self) -> &WaitingList {
+        &self.waiting
+    }
+
+    /// Serves `streamlet` under `epoch`, which this broker took, with groups from `next_group` on. Nothing
+    /// is done if it is over: another stretch of its ownership may be served in its place by now.
+    pub(crate) fn serve(
+        &self,
+        streamlet: &Arc<Streamlet>,
+        epoch: Epoch,
+        next_group: GroupId,
+        config: &StreamConfig,
+    ) {
+        let promise = Replicas {
+            replicas: config.replicas,
+            min_copies: config.min_copies,
+        };
+        let (primary, records) = (self.primary.clone(), self.records.clone());
+        let copies = StreamletCopies::new(primary, records, streamlet, epoch, next_group, promise);
+        {
+            let mut served = self.served.lock();
+            // Whoever ends it later comes here to remove it.
+            if streamlet.is_over() {
+                return;
+            }
+            served.insert(key_of(streamlet), copies.clone());
+        }
+        streamlet.serve(copies);
+    }
+
+    /// Deleted streams that not every peer has heard of.
+    pub(super) fn forgotten(&self) -> &Forgotten {
+        &self.forgotten
+    }
+
+    /// The jobs over what is served, which are to be run.
+    pub(super) fn begin_jobs(self: &Arc<Self>, config: JobConfig) -> Arc<Jobs> {
+        let this = Arc::downgrade(self);
+        let owned = move || this.upgrade().map_or_else(Vec::new, |this| this.owned());
+        let jobs = Jobs::new(&self.primary, Box::new(owned), config);
+        self.jobs.get_or_init(|| jobs).clone()
+    }
+
+    /// What the jobs have done since this process began.
+    pub(crate) fn job_stats(&self) -> JobStats {
+        let jobs = self.jobs.get();
+        jobs.map_or_else(JobStats::default, |jobs| jobs.stats())
+    }
+
+    /// What is served, as jobs look at it.
+    fn owned(&self) -> Vec<Owned> {
+        let served: Vec<_> = self.served.lock().values().cloned().collect();
+        served.iter().map(|copies| copies.owned()).collect()
+    }
+
+    /// The stream is about to be deleted; waits for the disk. To be called before its records go, so
+    /// that backups that are away hear of it even if this broker ends in between.
+    pub(crate) fn deleting(&self, stream: StreamId) {
+        self.forgotten.deleting(stream);
+    }
+
+    /// The stream was deleted: its copies at other brokers are to be forgotten.
+    pub(crate) fn forget(&self, stream: StreamId) {
+        self.end(stream);
+        self.forgotten.deleted(stream);
+    }
+
+    /// The stream was deleted by another broker, which sees to its copies.
+    pub(crate) fn end(&self, stream: StreamId) {
+        self.served.lock().retain(|key, _| key.stream != stream);
+        self.waiting.forget(stream);
+        self.records.forget_stream(stream);
+    }
+
+    /// Drains and closes every group, for at most `within`: what is left then is recovered at the
+    /// next start.
+    pub(crate) async fn finish(&self, within: Duration) {
+        let served: Vec<_> = self.served.lock().values().cloned().collect();
+        let mut tasks = tokio::task::JoinSet::new();
+        for copies in served {
+            tasks.spawn(async move { copies.finish().await });
+        }
+        if tokio::time::timeout(within, tasks.join_all())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "copies at other brokers could not be closed in time; the next start recovers them"
+            );
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! This broker's own files of closed groups, before their streamlet serves: what is missing or short
+//! is fetched from the other copies, byte for byte, and checked as any bytes that come from elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kera_log_segments::group::{Group, GroupSpec};
+use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::scan::{ScanSpec, read_head, scan};
+use kera_log_segments::window::Place;
+use kera_metadata::{
+    Compare, CopyRecord, GroupRecord, GroupState, Image, MAX_COPIES, Transaction, Write,
+};
+use kera_protocol::ids::{Epoch, GroupId, LaneKey};
+use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::primary::Primary;
+use kera_replication::transport::{Reply, Request};
+use kera_streamlet::Streamlet;
+use uuid::Uuid;
+
+use super::copies::key_of;
+use super::records::record_of;
+use crate::start::Shared;
+
+/// Bytes fetched at once.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Pauses after which what could not be fetched is asked for again. After the last it is fetched when it is
+/// read.
+const AGAIN: [Duration; 4] = [
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::ZERO,
+];
+/// Records changed by one transaction.
+const CHANGES_AT_ONCE: usize = 64;
+
+/// The own files of a streamlet that this broker has under an epoch.
+pub(super) struct Restore<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) primary: &'a Arc<Primary>,
+    pub(super) streamlet: &'a Arc<Streamlet>,
+    pub(super) epoch: Epoch,
+}
+
+impl Restore<'_> {
+    /// Puts the own file of each closed group in `image` in order, or, where other brokers may have owned
+    /// the streamlet, of those without which it cannot be served; the others are returned. Groups whose
+    /// file had to be fetched name this broker as a holder again, in the records and in `image`.
+    ///
+    /// # Errors
+    /// Says, for people, which group could be had from nobody.
+    pub(super) async fn before_serving(
+        &self,
+        image: &mut Image,
+    ) -> Result<Vec<GroupRecord>, String> {
+        let whole = image.groups.iter().filter(|record| holds_records(record));
+        let (now, later): (Vec<_>, Vec<_>) = match &self.shared.store {
+            // History moves when the streamlet is served.
+            Some(_) => {
+                let newest = newest_of_lanes(image);
+                let needed = |record: &&GroupRecord| {
+                    newest.contains(&record.group) || record.max_timestamp_ms < 0
+                };
+                whole.partition(needed)
+            }
+            None => (whole.collect(), Vec::new()),
+        };
+        let mut changed = Vec::new();
+        for record in now {
+            let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
+            let max_timestamp_ms = match file.inspect().await? {
+                Some(found) => found,
+                None => fetch(self.primary, &file, record).await?,
+            };
+            changed.extend(mended(self.shared, record, max_timestamp_ms));
+        }
+        let later = later.into_iter().cloned().collect();
+        for records in changed.chunks(CHANGES_AT_ONCE) {
+            let revision = self.record(records.to_vec()).await?;
+            for record in records {
+                let mut groups = image.groups.iter_mut();
+                if let Some(known) = groups.find(|known| known.group == record.group) {
+                    known.clone_from(record);
+                    known.revision = revision;
+                }
+            }
+        }
+        Ok(later)
+    }
+
+    /// Fetches the files of `later` that are not here, one after the other, no faster than jobs may copy;
+    /// whoever reads one first has it fetched first. Then copies in this broker's own store that its files stand for now are freed.
+    pub(super) async fn after_serving(&self, later: Vec<GroupRecord>) {
+        let had_some = !later.is_empty();
+        let mut left = later;
+        for pause in AGAIN {
+            left = match self.fetch_all(left).await {
+                Some(failed) => failed,
+                None => return,
+            };
+            if left.is_empty() {
+                break;
+            }
+            let mut stopping = self.shared.stopping.subscribe();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+        }
+        if let Err(error) = self.free_superfluous().await {
+            tracing::info!(streamlet = %key_of(self.streamlet), error, "copies kept by this broker beside its own files were not freed");
+        }
+        if let Some(replicated) = self.shared.replicated.as_ref().filter(|_| had_some) {
+            // What it has now others need no more.
+            replicated.stirred();
+        }
+    }
+
+    /// Those that could not be had; `None` once another broker owns the streamlet.
+    async fn fetch_all(&self, records: Vec<GroupRecord>) -> Option<Vec<GroupRecord>> {
+        let mut failed = Vec::new();
+        for record in records {
+            if self.streamlet.is_over() {
+                return None;
+            }
+            if let Err(error) = self.fetch_later(&record).await {
+                tracing::debug!(group = %record.key(), error, "it is not in this broker's own files yet");
+                failed.push(record);
+            }
+        }
+        Some(failed)
+    }
+
+    async fn fetch_later(&self, record: &GroupRecord) -> Result<(), String> {
+        let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
+        let found = match file.inspect().await? {
+            Some(found) => found,
+            None => {
+                if let Some(replicated) = &self.shared.replicated {
+                    replicated.may_copy(record.length).await;
+                }
+                if self.streamlet.is_over() {
+                    return Err("another broker owns it meanwhile".into());
+                }
+                let (streamlet, lane, group) = (self.streamlet.clone(), record.lane, record.group);
+                let fetched =
+                    tokio::task::spawn_blocking(move || streamlet.fetch_again(lane, group));
+                if !fetched.await.map_err(|error| error.to_string())? {
+                    return Err("nobody has it now".into());
+                }
+                file.inspect().await?.ok_or("it was trimmed")?
+            }
+        };
+        let (metadata, key) = (self.shared.metadata.clone(), record.key());
+        let stored = tokio::task::spawn_blocking(move || metadata.group(key)).await;
+        let stored = stored.map_err(|error| error.to_string())?;
+        let stored = stored.map_err(|error| error.to_string())?;
+        if let Some(mended) = stored.and_then(|record| mended(self.shared, &record, found)) {
+            self.record(vec![mended]).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees what lies in this broker's own store of groups that its files hold, or that nobody records.
+    async fn free_superfluous(&self) -> Result<(), String> {
+        let (me, streamlet) = (self.primary.me(), key_of(self.streamlet));
+        let list = Request::List {
+            streamlet: Some(streamlet),
+        };
+        let listed = self.primary.ask(me, list).await;
+        let Ok(Reply::Copies(copies)) = listed else {
+            return Ok(());
+        };
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let (metadata, streamlet) = (self.shared.metadata.clone(), self.streamlet.clone());
+        let loaded = tokio::task::spawn_blocking(move || {
+            metadata.load_streamlet(streamlet.stream(), streamlet.id())
+        });
+        let image = loaded.await.map_err(|error| error.to_string())?;
+        let image = image.map_err(|error| error.to_string())?;
+        for held in copies.iter().filter(|held| held.copy.epoch < self.epoch) {
+            let mut records = image.groups.iter();
+            if let Some(record) = records.find(|record| record.group == held.copy.group) {
+                let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
+                if record.state != GroupState::Closed || file.inspect().await?.is_none() {
+                    continue;
+                }
+            }
+            let free = Request::Free {
+                copy: held.copy,
+                epoch: self.epoch,
+                version: Some(held.version),
+            };
+            let freed = self.primary.ask(me, free).await;
+            freed.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The revision of the change.
+    async fn record(&self, records: Vec<GroupRecord>) -> Result<u64, String> {
+        let epoch = Compare::StreamletEpoch {
+            stream: self.streamlet.stream(),
+            streamlet: self.streamlet.id(),
+            epoch: self.epoch,
+        };
+        let compare = std::iter::once(epoch).chain(records.iter().map(Compare::group));
+        let write = records.iter().cloned().map(Write::PutGroup);
+        let transaction = Transaction::new(compare.collect(), write.collect());
+        let committed = self.shared.metadata.commit_async(transaction).await;
+        let revision = committed.map_err(|error| error.to_string())?.revision;
+        for record in records {
+            self.shared.recorder.learned(record.key(), Some(revision));
+        }
+        Ok(revision)
+    }
+}
+
+/// A closed group without records only says where its lane goes on.
+fn holds_records(record: &GroupRecord) -> bool {
+    let first = record.first_ordinal.unwrap_or(record.end_ordinal);
+    record.state == GroupState::Closed && record.end_ordinal > first
+}
+
+/// The last group with records of each lane: its file tells what the lane remembers of its producers.
+fn newest_of_lanes(image: &Image) -> BTreeSet<GroupId> {
+    let mut newest = BTreeMap::new();
+    for record in image.groups.iter().filter(|record| holds_records(record)) {
+        let of_lane: &mut GroupId = newest.entry(record.lane).or_default();
+        *of_lane = record.group.max(*of_lane);
+    }
+    newest.into_values().collect()
+}
+
+/// The record of a group whose own file is whole, if that is not what it says.
+fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Option<GroupRecord> {
+    let incarnation = shared.dir.incarnation();
+    let own = CopyRecord {
+        broker: shared.broker_id,
+        store_id: Uuid::from_bytes(incarnation.store_id),
+        boot_id: Uuid::from_bytes(incarnation.boot_id),
+    };
+    let mut mended = record.clone();
+    mended.max_timestamp_ms = mended.max_timestamp_ms.max(max_timestamp_ms);
+    let mut brokers = record.copies.iter().map(|copy| copy.broker);
+    if !brokers.any(|broker| broker == own.broker) && record.copies.len() < MAX_COPIES {
+        mended.copies.push(own);
+    }
+    (mended != *record).then_some(mended)
+}
+
+/// Fetches a closed group whose own file is damaged or gone, and puts it into its place at once, so
+/// that nobody reads half of it.
+///
+/// # Errors
+/// Says, for people, why the group could be had from nobody.
+pub(super) async fn replace(
+    primary: &Primary,
+    io: Arc<dyn Io>,
+    streamlet: &Streamlet,
+    record: &GroupRecord,
+) -> Result<(), String> {
+    let mut file = OwnFile::new(io, streamlet, record);
+    let path = file.spec.path.clone();
+    // The name of a group file that is not recorded: a start removes it.
+    let beside = GroupSpec::file_name(record.group, u32::MAX);
+    file.spec.path = streamlet.dir().join(beside);
+    let fetched = fetch(primary, &file, record).await;
+    let outcome = match fetched {
+        Ok(_) => file.off_runtime(move |this| std::fs::rename(&this.spec.path, &path)),
+        Err(error) => {
+            let removed = file.off_runtime(|this| this.io.remove_file(&this.spec.path));
+            let _ = removed.await;
+            return Err(error);
+        }
+    };
+    outcome.await?;
+    file.off_runtime(|this| {
+        let dir = this.spec.path.parent();
+        dir.map_or(Ok(()), |dir| this.io.sync_dir(dir))
+    })
+    .await
+}
+
+/// Fetches a group from the first holder whose copy is whole; its greatest timestamp.
+async fn fetch(primary: &Primary, file: &OwnFile, record: &GroupRecord) -> Result<i64, String> {
+    let me = primary.me();
+    let (copy, path) = (record_of(record).copy, file.spec.path.display());
+    let mut reasons = Vec::new();
+    let mut holders: Vec<_> = record.copies.iter().map(|c| BackupId(c.broker)).collect();
+    // One in this broker's own store needs no network; who is not alive may not answer for long.
+    let alive = primary.peers();
+    holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
+    for holder in holders {
+        if holder == me && !is_kept_here(primary, &copy).await {
+            continue;
+        }
+        match fetch_from(primary, file, record, holder).await {
+            Ok(Some(max_timestamp_ms)) => {
+                tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another copy");
+                return Ok(max_timestamp_ms);
+            }
+            Ok(None) => reasons.push(format!("the copy at {holder} is not whole")),
+            Err(reason) => reasons.push(format!("{holder}: {reason}")),
+        }
+    }
+    Err(format!(
+        "{path} is missing or damaged, and group {copy} cannot be fetched: {}",
+        reasons.join("; ")
+    ))
+}
+
+/// Whether this broker keeps the copy in its store, apart from its own files.
+async fn is_kept_here(primary: &Primary, copy: &CopyId) -> bool {
+    let list = Request::List {
+        streamlet: Some(copy.streamlet),
+    };
+    match primary.ask(primary.me(), list).await {
+        Ok(Reply::Copies(copies)) => copies.iter().any(|kept| kept.copy == *copy),
+        _ => false,
+    }
+}
+
+async fn fetch_from(
+    primary: &Primary,
+    file: &OwnFile,
+    record: &GroupRecord,
+    holder: BackupId,
+) -> Result<Option<i64>, String> {
+    let (copy, size) = (record_of(record).copy, u64::from(file.spec.segment_size));
+    let mut address = 0;
+    while address < record.length {
+        let end_of_segment = (address / size + 1) * size;
+        let to = record.length.min(address + PIECE_BYTES).min(end_of_segment);
+        let request = Request::Read {
+            copy,
+            address,
+            len: (to - address) as u32,
+        };
+        let reply = primary.ask(holder, request).await;
+        match reply.map_err(|error| error.to_string())? {
+            Reply::Bytes(bytes) if bytes.len() as u64 == to - address => {
+                file.write(address, bytes).await?;
+            }
+            other => return Err(format!("it answered a read with {other:?}")),
+        }
+        address = to;
+    }
+    file.sync().await?;
+    file.inspect().await
+}
+
+/// The file of one closed group.
+#[derive(Clone)]
+struct OwnFile {
+    io: Arc<dyn Io>,
+    spec: GroupSpec,
+    end: Place,
+}
+
+impl OwnFile {
+    fn new(io: Arc<dyn Io>, streamlet: &Streamlet, record: &GroupRecord) -> Self {
+        let settings = streamlet.settings();
+        let name = GroupSpec::file_name(record.group, record.generation);
+        let spec = GroupSpec {
+            lane: LaneKey {
+                stream: record.stream,
+                streamlet: record.streamlet,
+                lane: record.lane,
+            },
+            group: record.group,
+            generation: record.generation,
+            epoch: record.epoch,
+            segment_size: settings.segment_size,
+            segments: settings.segments_per_group,
+            first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
+            created_ms: 0,
+            path: streamlet.dir().join(name),
+        };
+        let end = Place {
+            address: record.length,
+            ordinal: record.end_ordinal,
+        };
+        Self { io, spec, end }
+    }
+
+    async fn off_runtime<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&Self) -> Result<T, std::io::Error> + Send + 'static,
+    ) -> Result<T, String> {
+        let (this, path) = (self.clone(), self.spec.path.clone());
+        let done = tokio::task::spawn_blocking(move || step(&this)).await;
+        let done = done.map_err(|error| error.to_string())?;
+        done.map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The greatest timestamp, if the file holds the whole group. A footer says that it was closed
+    /// here, and its batches are checked when they are read; without one every batch is checked now.
+    async fn inspect(&self) -> Result<Option<i64>, String> {
+        self.off_runtime(|this| {
+            let file = match this.io.open(&this.spec.path, OpenHow::ReadOnly, false) {
+                Ok(file) => file,
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let spec = ScanSpec {
+                verify_all: true,
+                ..ScanSpec::closed(&this.spec, this.end)
+            };
+            if read_head(&*file, &spec).is_err() {
+                return Ok(None);
+            }
+            let group = Group::closed(this.spec.clone(), this.end, 0, -1, this.io.clone());
+            if let Some(footer) = group.read_footer() {
+                return Ok(Some(footer.max_timestamp));
+            }
+            Ok(match scan(&*file, &spec, |_, _| {}) {
+                Ok(found) if found.end == this.end => Some(found.max_timestamp),
+                _ => None,
+            })
+        })
+        .await
+    }
+
+    async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
+        self.off_runtime(move |this| {
+            let path: &Path = &this.spec.path;
+            if address == 0 {
+                // Whatever was there did not count.
+                match this.io.remove_file(path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                this.io.create_dir_all(path.parent().unwrap_or(path))?;
+                let file = this.io.open(path, OpenHow::CreateNew, false)?;
+                return file.write_vectored_at(&[IoSlice::new(&bytes)], 0);
+            }
+            let file = this.io.open(path, OpenHow::ReadWrite, false)?;
+            file.write_vectored_at(&[IoSlice::new(&bytes)], address)
+        })
+        .await
+    }
+
+    async fn sync(&self) -> Result<(), String> {
+        self.off_runtime(|this| {
+            let path: &Path = &this.spec.path;
+            this.io.open(path, OpenHow::ReadWrite, false)?.sync_data()?;
+            path.parent().map_or(Ok(()), |dir| this.io.sync_dir(dir))
+        })
+        .await
+    }
+}

@@ -1,0 +1,118 @@
+//! What streams with copies at other brokers lack: copies, and streamlets that are served.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::{GroupRecord, GroupState, MetadataError};
+use kera_protocol::ids::StreamId;
+use kera_protocol::v1;
+use parking_lot::Mutex;
+
+use super::copies::key_of;
+use crate::catalog::Stream;
+use crate::start::Shared;
+
+/// Groups of a stream that are recorded to have fewer copies than it is to have. Reads the records of
+/// all its groups: not for a thread that must not wait.
+///
+/// # Errors
+/// The metadata store's.
+pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, MetadataError> {
+    let config = stream.record.load().config.clone();
+    if !config.is_replicated() {
+        return Ok(0);
+    }
+    // The internal stream may be older than the brokers for its copies.
+    let possible = match &shared.cluster {
+        Some(cluster) if stream.record.load().internal => cluster.most_copies(),
+        _ => usize::MAX,
+    };
+    let wanted = possible.min(config.replicas as usize);
+    let mut short = 0;
+    // Each owner counts its own.
+    for streamlet in stream.streamlets.iter().filter(|s| !s.is_moved()) {
+        let image = shared
+            .metadata
+            .load_streamlet(streamlet.stream(), streamlet.id())?;
+        let lacks = |group: &&GroupRecord| !is_empty(group) && group.copies.len() < wanted;
+        short += image.groups.iter().filter(lacks).count() as u64;
+    }
+    Ok(short)
+}
+
+/// Groups that lack copies, as they were counted last, by stream.
+pub(super) type Counted = Mutex<HashMap<StreamId, u64>>;
+
+/// As [`under_replicated`], but where brokers share a store it is not read for it: `None` until
+/// [`count`] has counted the stream.
+///
+/// # Errors
+/// The metadata store's.
+pub(crate) fn as_counted(shared: &Shared, stream: &Stream) -> Result<Option<u64>, MetadataError> {
+    match &shared.replicated {
+        Some(replicated) if shared.store.is_some() => {
+            Ok(replicated.counted().lock().get(&stream.id()).copied())
+        }
+        _ => under_replicated(shared, stream).map(Some),
+    }
+}
+
+/// Counts, where brokers share a store, at once and then at an interval.
+pub(super) async fn count(shared: Arc<Shared>, interval: Duration) {
+    if shared.store.is_none() {
+        return std::future::pending().await;
+    }
+    loop {
+        let counting = shared.clone();
+        let counted = tokio::task::spawn_blocking(move || count_all(&counting)).await;
+        if let Err(error) = counted {
+            tracing::error!(%error, "counting copies failed");
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+pub(crate) fn count_all(shared: &Shared) {
+    let Some(replicated) = &shared.replicated else {
+        return;
+    };
+    let streams = shared.catalog.all();
+    let there = |id: &StreamId| streams.iter().any(|stream| stream.id() == *id);
+    replicated.counted().lock().retain(|id, _| there(id));
+    for stream in streams.iter().filter(|_| !*shared.stopping.borrow()) {
+        match under_replicated(shared, stream) {
+            Ok(short) => {
+                replicated.counted().lock().insert(stream.id(), short);
+            }
+            Err(error) => {
+                tracing::debug!(stream = stream.name(), %error, "its copies could not be counted");
+            }
+        }
+    }
+}
+
+/// A closed group without records only says where its lane goes on.
+fn is_empty(group: &GroupRecord) -> bool {
+    group.state == GroupState::Closed && group.first_ordinal.is_none_or(|o| o == group.end_ordinal)
+}
+
+/// The streamlets of a stream that are not recovered from their copies.
+pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
+    let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
+    let has_copies = stream.record.load().config.is_replicated();
+    let described = waiting.map(|streamlet| match &shared.replicated {
+        Some(_) if !has_copies => v1::UnrecoveredStreamlet {
+            streamlet: streamlet.id().0,
+            reason: "its files are in another data directory of its broker, and there are no copies; start the broker with that --data-dir".into(),
+            unclean: Vec::new(),
+        },
+        Some(replicated) => replicated.waiting().describe(key_of(&streamlet)),
+        None => v1::UnrecoveredStreamlet {
+            streamlet: streamlet.id().0,
+            reason: "the stream has copies at other brokers and this one works alone; set cluster.broker_id and cluster.peers as they were".into(),
+            unclean: Vec::new(),
+        },
+    });
+    described.collect()
+}

@@ -1,0 +1,123 @@
+//! Copies of closed groups move to where fewer bytes are: what [`kera_metadata::controller::spread`] plans
+//! for this broker's own streamlets, for the jobs to carry out. All brokers plan alike from what is
+//! recorded, so that nobody has to tell anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use kera_metadata::controller::{CopyMove, Spread, spread};
+use kera_replication::ids::{BackupId, StreamletKey};
+use kera_replication::jobs::{Jobs, Shift};
+
+use crate::admin;
+use crate::start::Shared;
+
+/// What is left to move, as of the last round.
+#[derive(Debug, Default)]
+pub(super) struct Spreading {
+    waiting_bytes: AtomicU64,
+    waiting_copies: AtomicU64,
+}
+
+impl Spreading {
+    /// Bytes of copies of this broker's groups that are to move.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// These copies, and those that are one too many.
+    pub(super) fn waiting_copies(&self) -> u64 {
+        self.waiting_copies.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells the jobs what is to move, where brokers share a store.
+pub(super) fn begin(shared: &Arc<Shared>, jobs: &Jobs) {
+    if shared.store.is_none() {
+        return;
+    }
+    let shared = Arc::downgrade(shared);
+    jobs.set_shifts(Box::new(move |most| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let planned = tokio::task::spawn_blocking(move || planned(&shared, most));
+            planned.await.unwrap_or_else(|error| {
+                tracing::error!(%error, "planning where copies are to be failed");
+                Vec::new()
+            })
+        })
+    }));
+}
+
+/// The next copies to move of what this broker owns.
+fn planned(shared: &Weak<Shared>, most: usize) -> Vec<Shift> {
+    let Some(shared) = shared.upgrade() else {
+        return Vec::new();
+    };
+    let (Some(replicated), Ok(members)) = (&shared.replicated, admin::clusters::members(&shared))
+    else {
+        return Vec::new();
+    };
+    let tolerance = shared.config.cluster.spread_tolerance_bytes;
+    let plan = shared
+        .pictured
+        .read(|picture| spread(picture, &members, tolerance));
+    let mine = mine(plan.unwrap_or_default(), shared.broker_id);
+    let moving = mine.iter().filter(|one| one.to.is_some());
+    let spreading = replicated.spreading();
+    let bytes = moving.map(|one| one.bytes).sum();
+    spreading.waiting_bytes.store(bytes, Ordering::Relaxed);
+    spreading
+        .waiting_copies
+        .store(mine.len() as u64, Ordering::Relaxed);
+    mine.iter().take(most).map(shift).collect()
+}
+
+/// What a broker has to do of a plan.
+fn mine(plan: Spread, me: u32) -> Vec<CopyMove> {
+    let settled = plan.settled;
+    let mut mine = plan.moves;
+    mine.retain(|one| one.owner == me && (settled || one.to.is_none()));
+    mine
+}
+
+fn shift(one: &CopyMove) -> Shift {
+    Shift {
+        streamlet: StreamletKey {
+            stream: one.stream,
+            streamlet: one.streamlet,
+        },
+        group: one.group,
+        from: BackupId(one.from),
+        to: one.to.map(BackupId),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::{GroupId, StreamId, StreamletId};
+
+    use super::*;
+
+    #[test]
+    fn nothing_moves_before_owners_are_settled_but_what_is_one_too_many_goes() {
+        let one = |owner, to| CopyMove {
+            stream: StreamId(uuid::Uuid::nil()),
+            streamlet: StreamletId(0),
+            group: GroupId(1),
+            owner,
+            from: 9,
+            to,
+            bytes: 5,
+        };
+        let plan = |settled| Spread {
+            moves: vec![one(1, Some(4)), one(2, Some(4)), one(1, None)],
+            settled,
+            ..Spread::default()
+        };
+        assert_eq!(mine(plan(true), 1), [one(1, Some(4)), one(1, None)]);
+        assert_eq!(mine(plan(false), 1), [one(1, None)]);
+        let shift = shift(&one(1, Some(4)));
+        assert_eq!((shift.from, shift.to), (BackupId(9), Some(BackupId(4))));
+    }
+}

@@ -1,0 +1,189 @@
+//! Brokers that are most likely gone though their lease goes on: their machine answers, and says that
+//! nobody listens any more, as after a crash of the process.
+//!
+//! The controller keeps a connection to each living broker that carries nothing, and each broker one to
+//! the controller. When it ends and a new one is refused a few times in a row, the broker is suspected, and
+//! its streamlets get new owners without waiting for the lease; a controller's office is taken by whoever
+//! is first. That is safe whoever is right: the new owners seal what the old one could still write, and
+//! what a former controller decides is refused. A broker that does not answer at all is not suspected; its
+//! lease decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::Living;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Refusals in a row that make a suspicion.
+const REFUSALS: usize = 3;
+/// Pause between attempts to connect.
+const PAUSE: Duration = Duration::from_millis(60);
+/// An attempt to connect that takes longer says nothing.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// Who is suspected, by number.
+pub(crate) type Suspects = BTreeSet<u32>;
+
+/// Watches the living brokers but `me` while this one is `elected`, and else the `controller`, until
+/// `stopping` is set.
+pub(crate) async fn watch_over(
+    me: u32,
+    mut living: watch::Receiver<Living>,
+    mut controller: watch::Receiver<Option<u32>>,
+    mut elected: watch::Receiver<Option<u64>>,
+    mut stopping: watch::Receiver<bool>,
+    suspects: Arc<watch::Sender<Suspects>>,
+) {
+    let mut watched: BTreeMap<u32, Watched> = BTreeMap::new();
+    loop {
+        let in_office = *controller.borrow_and_update();
+        // Both are told of one election, one after the other; what is suspected stays so in between.
+        let rules = elected.borrow_and_update().is_some() || in_office == Some(me);
+        let mut wanted: BTreeMap<u32, String> = BTreeMap::new();
+        {
+            let living = living.borrow_and_update();
+            let others = living.values().filter(|live| live.id != me);
+            let watched = others.filter(|live| rules || in_office == Some(live.id));
+            wanted.extend(watched.map(|live| (live.id, live.address.clone())));
+        }
+        watched.retain(|id, one| wanted.get(id) == Some(&one.address));
+        suspects.send_if_modified(|all| {
+            let before = all.len();
+            all.retain(|id| watched.contains_key(id));
+            all.len() != before
+        });
+        for (id, address) in wanted {
+            let suspects = suspects.clone();
+            watched
+                .entry(id)
+                .or_insert_with(|| Watched::begin(id, address, suspects));
+        }
+        tokio::select! {
+            _ = stopping.wait_for(|stop| *stop) => return,
+            changed = living.changed() => if changed.is_err() { return },
+            changed = elected.changed() => if changed.is_err() { return },
+            changed = controller.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// A broker to which a connection is kept.
+struct Watched {
+    address: String,
+    task: AbortHandle,
+}
+
+impl Watched {
+    fn begin(id: u32, address: String, suspects: Arc<watch::Sender<Suspects>>) -> Self {
+        let task = tokio::spawn(watch_one(id, address.clone(), suspects)).abort_handle();
+        Self { address, task }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch_one(id: u32, address: String, suspects: Arc<watch::Sender<Suspects>>) {
+    let mut refusals = 0;
+    loop {
+        match tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(&address)).await {
+            Ok(Ok(mut connection)) => {
+                refusals = 0;
+                if suspects.send_if_modified(|all| all.remove(&id)) {
+                    tracing::info!(broker = id, "the broker is reached again");
+                }
+                // Nothing is said on it; it ends with the process, or when the broker tires of it.
+                let mut byte = [0];
+                let _ended = connection.read(&mut byte).await;
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
+                refusals += 1;
+                if refusals >= REFUSALS && suspects.send_if_modified(|all| all.insert(id)) {
+                    tracing::warn!(
+                        broker = id,
+                        address,
+                        "nobody listens there any more: the broker is taken for gone before its lease ends"
+                    );
+                }
+            }
+            Ok(Err(_)) | Err(_) => refusals = 0,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_metadata::{Incarnation, LiveBroker};
+    use tokio::net::{TcpListener, TcpSocket};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    async fn until(suspects: &mut watch::Receiver<Suspects>, wanted: &[u32]) {
+        let wanted: Suspects = wanted.iter().copied().collect();
+        let seen = suspects.wait_for(|now| *now == wanted);
+        let seen = tokio::time::timeout(PATIENCE, seen).await;
+        assert!(seen.is_ok(), "not seen: {wanted:?}");
+    }
+
+    #[tokio::test]
+    async fn a_broker_at_which_nobody_listens_is_suspected_until_somebody_does() {
+        // Keeps the port while nobody listens there.
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.set_reuseaddr(true).unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = bound.local_addr().unwrap();
+        let listener = TcpListener::bind(address).await.unwrap();
+        let incarnation = Incarnation {
+            store_id: Uuid::nil(),
+            boot_id: Uuid::nil(),
+        };
+        let live = |id: u32| LiveBroker {
+            address: address.to_string(),
+            ..LiveBroker::new(id, incarnation)
+        };
+        let living: Living = Arc::new(BTreeMap::from([(1, live(1)), (2, live(2))]));
+        let living = watch::Sender::new(living);
+        let elected = watch::Sender::new(Some(1));
+        let controller = watch::Sender::new(Some(1));
+        let stopping = watch::Sender::new(false);
+        let suspects = Arc::new(watch::Sender::new(Suspects::new()));
+        let mut seen = suspects.subscribe();
+        tokio::spawn(watch_over(
+            1,
+            living.subscribe(),
+            controller.subscribe(),
+            elected.subscribe(),
+            stopping.subscribe(),
+            suspects.clone(),
+        ));
+        let (connection, _) = listener.accept().await.unwrap();
+        drop((listener, connection));
+        until(&mut seen, &[2]).await;
+        let listener = TcpListener::bind(address).await.unwrap();
+        until(&mut seen, &[]).await;
+        drop(listener);
+        until(&mut seen, &[2]).await;
+        // The office goes to it: it is suspected still, and by whoever is to succeed it.
+        controller.send_replace(Some(2));
+        elected.send_replace(None);
+        let listener = TcpListener::bind(address).await.unwrap();
+        until(&mut seen, &[]).await;
+        drop(listener);
+        until(&mut seen, &[2]).await;
+        // Who is not controller suspects nobody else.
+        controller.send_replace(None);
+        until(&mut seen, &[]).await;
+    }
+}

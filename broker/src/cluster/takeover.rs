@@ -1,0 +1,286 @@
+//! Taking over replicated streamlets, at a start or because this broker became their owner: the new
+//! epoch, the seals at every copy, the longest whole copy, and this broker's own files, before the
+//! streamlet serves anything.
+//!
+//! Each streamlet is taken over by itself, beside the rest of the broker. Where too few copies can be
+//! reached it answers that it is not recovered, and is tried again until it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::{GroupRecord, GroupState, Image, StreamConfig};
+use kera_protocol::ids::{Epoch, LaneId, Ordinal};
+use kera_replication::recovery::{RecoverSpec, Recovered, recover};
+use kera_streamlet::Streamlet;
+use tokio::sync::Semaphore;
+
+use super::copies::key_of;
+use super::replicated::Replicated;
+use super::restore::Restore;
+use super::waiting::Stuck;
+use crate::catalog::Stream;
+use crate::clock::now_ms;
+use crate::recover::{lane_records, settle};
+use crate::start::Shared;
+
+/// Pause before the second attempt; it doubles up to [`MAX_PAUSE`].
+const PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// How often an attempt looks whether the streamlet is still this broker's.
+const LOOK: Duration = Duration::from_millis(50);
+/// What nobody needs before the streamlet is served waits so long.
+pub(super) const LATER: Duration = Duration::from_secs(3);
+
+/// Begins to take over every streamlet that waits for it; returns at once.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    for stream in shared.catalog.all() {
+        let config = stream.record.load().config.clone();
+        let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() {
+            continue;
+        }
+        if !config.is_replicated() {
+            tracing::error!(
+                stream = stream.name(),
+                streamlets = waiting.len(),
+                "files are in another data directory of this broker, and there are no copies: not served; start it with that --data-dir"
+            );
+            continue;
+        }
+        let Some(replicated) = &shared.replicated else {
+            tracing::error!(
+                stream = stream.name(),
+                replicas = config.replicas,
+                "the stream has copies at other brokers and this one works alone: it is not served; set cluster.broker_id and cluster.peers as they were"
+            );
+            continue;
+        };
+        for streamlet in waiting {
+            TakeOver::spawn(shared, replicated, &stream, &streamlet);
+        }
+    }
+}
+
+/// One streamlet on its way to be served.
+pub(super) struct TakeOver {
+    shared: Arc<Shared>,
+    replicated: Arc<Replicated>,
+    stream: Arc<Stream>,
+    streamlet: Arc<Streamlet>,
+}
+
+impl TakeOver {
+    /// Begins to take `streamlet` over, which awaits it; returns at once.
+    pub(super) fn spawn(
+        shared: &Arc<Shared>,
+        replicated: &Arc<Replicated>,
+        stream: &Arc<Stream>,
+        streamlet: &Arc<Streamlet>,
+    ) {
+        let takeover = Self {
+            shared: shared.clone(),
+            replicated: replicated.clone(),
+            stream: stream.clone(),
+            streamlet: streamlet.clone(),
+        };
+        tokio::spawn(takeover.run(replicated.turns()));
+    }
+
+    async fn run(self, turns: Arc<Semaphore>) {
+        let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
+        let mut stopping = self.shared.stopping.subscribe();
+        let mut pause = PAUSE;
+        let mut told = String::new();
+        let taken = self.replicated.changes().taking_over();
+        let waiting = self.replicated.waiting();
+        while !*stopping.borrow() {
+            let taking = self.replicated.taking(key_of(&self.streamlet));
+            let alone = taking.lock().await;
+            if self.streamlet.is_over() || self.streamlet.is_recovered() {
+                return;
+            }
+            let Ok(turn) = turns.acquire().await else {
+                return;
+            };
+            let attempt = self.attempt().await;
+            drop(turn);
+            if self.streamlet.is_deleted() {
+                // What the attempt has left of it since.
+                self.replicated.end(self.streamlet.stream());
+            }
+            if self.streamlet.is_over() {
+                // Another broker's meanwhile, or nobody's.
+                return;
+            }
+            waiting.ended(key_of(&self.streamlet), attempt.as_ref().err());
+            drop(alone);
+            match attempt {
+                Ok(()) => {
+                    let took = taken.served();
+                    tracing::info!(
+                        stream,
+                        streamlet,
+                        ?took,
+                        "recovered from its copies; served"
+                    );
+                    self.shared.coordination.owners_changed();
+                    return;
+                }
+                Err(stuck) if stuck.reason == told => {}
+                Err(Stuck { reason, .. }) => {
+                    tracing::warn!(stream, streamlet, reason, "not recovered yet; trying again");
+                    told = reason;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
+                () = waiting.decided() => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    /// Returns once there is nothing to take over any more.
+    async fn over(&self) {
+        while !self.streamlet.is_over() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// An error if there is nothing to take over any more.
+    fn still(&self) -> Result<(), Stuck> {
+        if self.streamlet.is_over() {
+            return Err(Stuck::from("another broker owns it meanwhile".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn attempt(&self) -> Result<(), Stuck> {
+        let config = self.stream.record.load().config.clone();
+        let image = self.image().await?;
+        let spec = RecoverSpec {
+            streamlet: key_of(&self.streamlet),
+            min_copies: config.min_copies as usize,
+            unclean: self.replicated.waiting().begin(key_of(&self.streamlet)),
+            starts: starts_of(&image, config.lanes),
+        };
+        // Seals and records may be left anywhere: whoever comes next goes on from there.
+        let recovered = tokio::select! {
+            recovered = recover(self.replicated.primary(), &spec) => recovered,
+            () = self.over() => return self.still(),
+        };
+        let recovered = recovered.map_err(|error| error.to_string())?;
+        self.still()?;
+        self.report(&recovered);
+        if let Some(stuck) = Stuck::of(&recovered.lanes) {
+            return Err(stuck);
+        }
+        let mut image = self.image().await?;
+        let restore = Restore {
+            shared: &self.shared,
+            primary: self.replicated.primary(),
+            streamlet: &self.streamlet,
+            epoch: recovered.epoch,
+        };
+        let later = restore.before_serving(&mut image).await?;
+        self.still()?;
+        let epoch = recovered.epoch;
+        self.serve(recovered, config, image).await?;
+        if !later.is_empty() || self.shared.store.is_some() {
+            self.restore_later(epoch, later);
+        }
+        Ok(())
+    }
+
+    /// What nobody needs before the streamlet is served: history that lies elsewhere is fetched, and
+    /// copies in this broker's own store that its files have made superfluous are freed.
+    fn restore_later(&self, epoch: Epoch, later: Vec<GroupRecord>) {
+        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let streamlet = self.streamlet.clone();
+        let mut stopping = self.shared.stopping.subscribe();
+        tokio::spawn(async move {
+            // What is taken over at the same moment is served first.
+            tokio::select! {
+                () = tokio::time::sleep(LATER) => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+            let restore = Restore {
+                shared: &shared,
+                primary: replicated.primary(),
+                streamlet: &streamlet,
+                epoch,
+            };
+            restore.after_serving(later).await;
+        });
+    }
+
+    /// Puts the streamlet together from its records, `image`, all of whose groups are closed, and serves
+    /// it.
+    async fn serve(
+        &self,
+        recovered: Recovered,
+        config: StreamConfig,
+        image: Image,
+    ) -> Result<(), String> {
+        if let Some(open) = image.groups.iter().find(|g| g.state != GroupState::Closed) {
+            return Err(format!("group {} was not closed", open.group));
+        }
+        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let (name, streamlet) = (self.stream.name(), self.streamlet.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            shared.recorder.adopt(&image);
+            let records = lane_records(&image, streamlet.stream(), streamlet.id());
+            let next = recovered.next_group;
+            let found = streamlet
+                .take_over(recovered.epoch, next, records, now_ms())
+                .map_err(|error| error.to_string())?;
+            settle(&name, &streamlet, found, &shared.env, &shared.recorder)
+                .map_err(|error| error.to_string())?;
+            let next = next.max(streamlet.next_group());
+            replicated.serve(&streamlet, recovered.epoch, next, &config);
+            if streamlet.is_over() {
+                // Given up while it was taken.
+                replicated.unserve(&streamlet);
+            }
+            Ok(())
+        });
+        taken.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// What is recorded of the streamlet now.
+    async fn image(&self) -> Result<Image, String> {
+        let metadata = self.shared.metadata.clone();
+        let (stream, streamlet) = (self.streamlet.stream(), self.streamlet.id());
+        let read = tokio::task::spawn_blocking(move || metadata.load_streamlet(stream, streamlet));
+        let read = read.await.map_err(|error| error.to_string())?;
+        read.map_err(|error| error.to_string())
+    }
+
+    fn report(&self, recovered: &Recovered) {
+        let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
+        for lane in &recovered.lanes {
+            for (from, to) in &lane.gaps {
+                let waiting = self.replicated.waiting();
+                waiting.lost(key_of(&self.streamlet), lane.lane.0, *from, *to);
+                tracing::warn!(
+                    stream,
+                    streamlet,
+                    lane = lane.lane.0,
+                    from,
+                    to,
+                    "ordinals jump: what was shown between them may be lost and is never reused"
+                );
+            }
+        }
+    }
+}
+
+/// Where each lane begins as far as its groups do not say: at 0, unless it was trimmed.
+fn starts_of(image: &Image, lanes: u32) -> BTreeMap<LaneId, Ordinal> {
+    let mut starts: BTreeMap<_, _> = (0..lanes).map(|lane| (LaneId(lane), 0)).collect();
+    let trimmed = image.lane_starts.iter();
+    starts.extend(trimmed.map(|start| (start.key.lane, start.ordinal)));
+    starts
+}

@@ -1,0 +1,76 @@
+//! The `Clusters` service: control calls to [`crate::admin::clusters`].
+
+use std::sync::Arc;
+
+use kera_protocol::v1;
+use kera_rpc::v1::clusters_server::Clusters;
+use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::admin::clusters as admin;
+use crate::start::Shared;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Serves what concerns all brokers of a cluster.
+pub struct ClustersService {
+    shared: Arc<Shared>,
+}
+
+impl ClustersService {
+    /// A service over this broker's view of its cluster.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl Clusters for ClustersService {
+    async fn describe_cluster(
+        &self,
+        _request: Request<v1::DescribeClusterRequest>,
+    ) -> Answer<v1::DescribeClusterResponse> {
+        let described = admin::describe_cluster(&self.shared).await;
+        described.map(Response::new).map_err(status)
+    }
+
+    async fn plan_moves(
+        &self,
+        request: Request<v1::PlanMovesRequest>,
+    ) -> Answer<v1::PlanMovesResponse> {
+        let planned = admin::plan_moves(&self.shared, request.into_inner().most).await;
+        planned.map(Response::new).map_err(status)
+    }
+
+    async fn move_streamlet(
+        &self,
+        request: Request<v1::MoveStreamletRequest>,
+    ) -> Answer<v1::MoveStreamletResponse> {
+        let moved = admin::move_streamlet(&self.shared, request.into_inner()).await;
+        moved.map(Response::new).map_err(status)
+    }
+
+    async fn set_draining(
+        &self,
+        request: Request<v1::SetDrainingRequest>,
+    ) -> Answer<v1::SetDrainingResponse> {
+        let set = admin::set_draining(&self.shared, request.into_inner()).await;
+        set.map(Response::new).map_err(status)
+    }
+
+    async fn describe_drain(
+        &self,
+        request: Request<v1::DescribeDrainRequest>,
+    ) -> Answer<v1::DescribeDrainResponse> {
+        let described = admin::describe_drain(&self.shared, request.into_inner().broker).await;
+        described.map(Response::new).map_err(status)
+    }
+
+    async fn plan_restart(
+        &self,
+        _request: Request<v1::PlanRestartRequest>,
+    ) -> Answer<v1::PlanRestartResponse> {
+        let planned = admin::plan_restart(&self.shared).await;
+        planned.map(Response::new).map_err(status)
+    }
+}

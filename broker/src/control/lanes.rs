@@ -1,0 +1,178 @@
+//! The `Lanes` service: what coordinators at other brokers ask of lanes that this one serves.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_protocol::v1;
+use kera_rpc::v1::lanes_server::Lanes;
+use kera_streamlet::Streamlet;
+use tonic::{Request, Response, Status};
+
+use super::status;
+use crate::admin;
+use crate::bell::Bell;
+use crate::catalog::Stream;
+use crate::fetch::cursor;
+use crate::start::Shared;
+
+/// Longest wait for news.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// While waiting, owners are looked at this often.
+const LOOK: Duration = Duration::from_millis(250);
+/// Heads that move within this time are told together.
+const COALESCE: Duration = Duration::from_millis(1);
+
+/// Serves lanes.
+pub struct LanesService {
+    shared: Arc<Shared>,
+}
+
+impl LanesService {
+    /// A service over the broker's catalog.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    fn stream(&self, id: &[u8]) -> Result<Arc<Stream>, Status> {
+        let id = StreamId::from_slice(id).ok_or_else(|| {
+            let text = "stream id is not 16 bytes";
+            status(WireError::new(ErrorCode::InvalidArgument, text))
+        })?;
+        self.shared.catalog.get(id).ok_or_else(|| {
+            let text = format!("no stream has id {id}; it may have been deleted");
+            status(WireError::new(ErrorCode::UnknownStream, text))
+        })
+    }
+
+    /// The stream's streamlets that this broker serves.
+    fn served(&self, stream: &Stream) -> Vec<Arc<Streamlet>> {
+        let directory = &self.shared.directory;
+        let served = stream.streamlets.iter();
+        let served = served.filter(|s| s.is_recovered() && directory.serves(s.stream(), s.id()));
+        served.collect()
+    }
+}
+
+fn bounds(streamlets: &[Arc<Streamlet>]) -> Vec<v1::LaneBounds> {
+    let lanes = streamlets.iter().flat_map(|streamlet| {
+        let lanes = streamlet.bounds().into_iter();
+        lanes.map(|(lane, log_start, head_ordinal)| v1::LaneBounds {
+            streamlet: streamlet.id().0,
+            lane: lane.0,
+            log_start,
+            head_ordinal,
+        })
+    });
+    let mut lanes: Vec<_> = lanes.collect();
+    lanes.sort_unstable_by_key(|lane| (lane.streamlet, lane.lane));
+    lanes
+}
+
+/// Has `waker` woken when a head moves above what `lanes` says. False: one has moved already.
+fn park(streamlets: &[Arc<Streamlet>], lanes: &[v1::LaneBounds], waker: &Waker) -> bool {
+    lanes.iter().all(|lane| {
+        let streamlet = streamlets.iter().find(|s| s.id().0 == lane.streamlet);
+        let head = streamlet.and_then(|s| s.head(LaneId(lane.lane)));
+        head.is_none_or(|head| head.wait(lane.head_ordinal.saturating_add(1), waker))
+    })
+}
+
+fn forget(streamlets: &[Arc<Streamlet>], waker: &Waker) {
+    for streamlet in streamlets {
+        for (lane, _, _) in streamlet.bounds() {
+            if let Some(head) = streamlet.head(lane) {
+                head.forget(waker);
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Lanes for LanesService {
+    async fn watch_lanes(
+        &self,
+        request: Request<v1::WatchLanesRequest>,
+    ) -> Result<Response<v1::WatchLanesResponse>, Status> {
+        let request = request.into_inner();
+        let mut known = request.known;
+        known.sort_unstable_by_key(|lane| (lane.streamlet, lane.lane));
+        let wait = Duration::from_millis(u64::from(request.max_wait_ms)).min(MAX_WAIT);
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut stopping = self.shared.stopping.subscribe();
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(bell.clone());
+        loop {
+            let stream = self.stream(&request.stream)?;
+            let served = self.served(&stream);
+            let lanes = bounds(&served);
+            let now = tokio::time::Instant::now();
+            if lanes != known || now >= deadline || *stopping.borrow() {
+                return Ok(Response::new(v1::WatchLanesResponse { lanes }));
+            }
+            if park(&served, &lanes, &waker) {
+                let moved = tokio::select! {
+                    () = bell.rung() => true,
+                    () = tokio::time::sleep_until(deadline.min(now + LOOK)) => false,
+                    _ = stopping.wait_for(|stop| *stop) => false,
+                };
+                if moved {
+                    tokio::time::sleep(COALESCE).await;
+                }
+            }
+            forget(&served, &waker);
+        }
+    }
+
+    async fn cut_lane(
+        &self,
+        request: Request<v1::CutLaneRequest>,
+    ) -> Result<Response<v1::CutLaneResponse>, Status> {
+        let request = request.into_inner();
+        let stream = self.stream(&request.stream)?;
+        let id = StreamletId(request.streamlet);
+        let served = self.served(&stream);
+        let Some(streamlet) = served.into_iter().find(|s| s.id() == id) else {
+            let text = format!("stream {} streamlet {id}: not served here", stream.name());
+            return Err(status(WireError::new(ErrorCode::NotOwner, text)));
+        };
+        let cut = admin::blocking(move || {
+            let bytes = request.max_bytes as usize;
+            let ordinals = request.max_ordinals.max(1);
+            let lane = LaneId(request.lane);
+            let found = streamlet.batch_boundary(lane, request.from_ordinal, bytes, ordinals);
+            let found = found.map_err(|e| WireError::new(ErrorCode::OutOfRange, e.to_string()))?;
+            Ok(match found {
+                Some((start, end)) => v1::CutLaneResponse {
+                    found: true,
+                    start: Some(cursor(&start, streamlet.settings().segment_size)),
+                    end_ordinal: end,
+                },
+                None => v1::CutLaneResponse::default(),
+            })
+        });
+        cut.await.map(Response::new).map_err(status)
+    }
+
+    async fn cut_for_growth(
+        &self,
+        request: Request<v1::CutForGrowthRequest>,
+    ) -> Result<Response<v1::CutForGrowthResponse>, Status> {
+        let request = request.into_inner();
+        let stream = self.stream(&request.stream)?;
+        let cut = admin::cut_for_growth(&self.shared, &stream, &request).await;
+        cut.map(Response::new).map_err(status)
+    }
+
+    async fn give_up_growth(
+        &self,
+        request: Request<v1::GiveUpGrowthRequest>,
+    ) -> Result<Response<v1::GiveUpGrowthResponse>, Status> {
+        let request = request.into_inner();
+        let stream = self.stream(&request.stream)?;
+        admin::give_up_growth(&stream, request.attempt);
+        Ok(Response::new(v1::GiveUpGrowthResponse {}))
+    }
+}

@@ -1,0 +1,304 @@
+//! Lanes that other brokers serve, as their owners told last.
+//!
+//! A coordinator decides by looking at memory. So each owner of lanes that one of its groups reads is
+//! asked, again and again, to tell as soon as one of them moves; and where a range ends is asked for when
+//! it is first needed, and answered at the next look.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kera_coordinator::{Cut, CutWish, LaneStatus};
+use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::v1::{self, find_ordinals_request::At};
+use parking_lot::Mutex;
+
+use super::ask::{self, ASK_WITHIN};
+use crate::bell::Bell;
+use crate::start::Shared;
+
+/// How long an owner may wait for news before it answers that there is none.
+const NEWS_WAIT: Duration = Duration::from_secs(5);
+/// Pause after an owner was not reached.
+const PAUSE: Duration = Duration::from_millis(100);
+/// A stream that nobody looked at for so long is not followed any more.
+const UNWATCHED: Duration = Duration::from_secs(60);
+/// Most ranges remembered, and for how long.
+const MAX_CUTS: usize = 4096;
+const KEEP_CUT: Duration = Duration::from_secs(5);
+
+/// What other owners told.
+pub struct Remote {
+    state: Mutex<State>,
+    bell: Arc<Bell>,
+}
+
+#[derive(Default)]
+struct State {
+    streams: HashMap<StreamId, Followed>,
+    cuts: HashMap<(LaneKey, Ordinal), Wanted>,
+    times: HashMap<(LaneKey, u64), Ordinal>,
+}
+
+struct Followed {
+    lanes: HashMap<(u32, u32), LaneStatus>,
+    /// When it was last looked at.
+    looked: Instant,
+    /// Brokers that are asked for news.
+    asked: HashSet<u32>,
+}
+
+/// A range that was asked for.
+struct Wanted {
+    wish: CutWish,
+    since: Instant,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    New,
+    Asked,
+    Known(Cut),
+}
+
+impl Remote {
+    /// Nothing is known; `bell` is rung at news.
+    pub fn new(bell: Arc<Bell>) -> Self {
+        Self {
+            state: Mutex::default(),
+            bell,
+        }
+    }
+
+    /// Where a lane begins and ends, as heard last; from now on its owner is asked for news.
+    pub fn lane(&self, lane: LaneKey) -> Option<LaneStatus> {
+        let mut state = self.state.lock();
+        let followed = state.follow(lane.stream);
+        let found = followed.lanes.get(&(lane.streamlet.0, lane.lane.0));
+        found.copied()
+    }
+
+    /// The range that begins at `from`, if its owner has told; otherwise it is asked.
+    pub fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {
+        let mut state = self.state.lock();
+        let key = (lane, from);
+        let known = match state.cuts.get(&key).map(|wanted| wanted.progress) {
+            Some(Progress::Known(cut)) => Some(cut),
+            Some(_) => return None,
+            None => None,
+        };
+        // What is leased next is asked for while this is worked on.
+        let next = match known {
+            Some(cut) => {
+                state.cuts.remove(&key);
+                (lane, cut.end)
+            }
+            None => key,
+        };
+        state.want(next, wish);
+        drop(state);
+        self.bell.ring();
+        known
+    }
+
+    /// The ordinal of a time that was looked up before.
+    pub fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
+        self.state.lock().times.get(&(lane, timestamp_ms)).copied()
+    }
+
+    /// Asks whom there is to ask: owners of lanes that are looked at, for news; and for ranges.
+    pub fn tend(shared: &Arc<Shared>) {
+        let remote = shared.coordination.remote();
+        let now = Instant::now();
+        let (streams, cuts) = {
+            let mut state = remote.state.lock();
+            state
+                .streams
+                .retain(|_, followed| now.duration_since(followed.looked) < UNWATCHED);
+            state
+                .cuts
+                .retain(|_, wanted| now.duration_since(wanted.since) < KEEP_CUT);
+            let mut cuts = Vec::new();
+            for (key, wanted) in &mut state.cuts {
+                if wanted.progress == Progress::New {
+                    wanted.progress = Progress::Asked;
+                    cuts.push((*key, wanted.wish));
+                }
+            }
+            let streams: Vec<StreamId> = state.streams.keys().copied().collect();
+            (streams, cuts)
+        };
+        for stream in streams {
+            let owners = ask::other_owners(shared, stream);
+            for broker in owners {
+                let is_new = {
+                    let mut state = remote.state.lock();
+                    let followed = state.streams.get_mut(&stream);
+                    followed.is_some_and(|followed| followed.asked.insert(broker))
+                };
+                if is_new {
+                    tokio::spawn(follow(shared.clone(), stream, broker));
+                }
+            }
+        }
+        for ((lane, from), wish) in cuts {
+            let shared = shared.clone();
+            tokio::spawn(async move {
+                let cut = ask::cut(&shared, lane, from, wish).await;
+                shared.coordination.remote().learn_cut((lane, from), cut);
+            });
+        }
+    }
+
+    /// Asks every other owner of the stream's lanes now where they begin and end, and with a time, where
+    /// that is. Owners that are not reached in time leave their lanes unknown.
+    pub async fn refresh(shared: &Arc<Shared>, stream: StreamId, time: Option<u64>) {
+        let remote = shared.coordination.remote();
+        let owners = ask::other_owners(shared, stream);
+        let asked = owners.into_iter().map(|broker| async move {
+            let news = ask::watch(shared, stream, broker, Vec::new(), Duration::ZERO);
+            match news.await {
+                Ok(lanes) => remote.learn(shared, stream, broker, lanes),
+                Err(error) => {
+                    tracing::debug!(%stream, broker, %error, "an owner was not reached");
+                    remote.forget(shared, stream, broker);
+                }
+            }
+            let Some(time) = time else { return };
+            match ask::find(shared, stream, broker, At::TimestampMs(time)).await {
+                Ok(found) => remote.learn_times(stream, time, found),
+                Err(error) => tracing::debug!(%stream, broker, %error, "a time was not found"),
+            }
+        });
+        futures::future::join_all(asked).await;
+    }
+
+    /// Forgets the times that were looked up.
+    pub fn forget_times(&self, time: u64) {
+        self.state.lock().times.retain(|(_, at), _| *at != time);
+    }
+
+    fn learn(&self, shared: &Shared, stream: StreamId, broker: u32, lanes: Vec<v1::LaneBounds>) {
+        let owned = ask::streamlets_of(shared, stream, broker);
+        let mut state = self.state.lock();
+        let followed = state.follow(stream);
+        followed
+            .lanes
+            .retain(|(streamlet, _), _| !owned.contains(streamlet));
+        for lane in lanes {
+            if owned.contains(&lane.streamlet) {
+                let status = LaneStatus {
+                    log_start: lane.log_start,
+                    head: lane.head_ordinal,
+                };
+                followed.lanes.insert((lane.streamlet, lane.lane), status);
+            }
+        }
+        drop(state);
+        self.bell.ring();
+    }
+
+    /// Nothing is known of the lanes of an owner that is not reached.
+    fn forget(&self, shared: &Shared, stream: StreamId, broker: u32) {
+        self.learn(shared, stream, broker, Vec::new());
+    }
+
+    fn learn_cut(&self, key: (LaneKey, Ordinal), cut: Option<Cut>) {
+        let mut state = self.state.lock();
+        match (cut, state.cuts.get_mut(&key)) {
+            (Some(cut), Some(wanted)) => {
+                wanted.progress = Progress::Known(cut);
+                wanted.since = Instant::now();
+            }
+            // Asked for again when it is needed again.
+            (None, Some(_)) => {
+                state.cuts.remove(&key);
+                return;
+            }
+            (_, None) => return,
+        }
+        drop(state);
+        self.bell.ring();
+    }
+
+    fn learn_times(&self, stream: StreamId, time: u64, found: Vec<v1::LaneCursor>) {
+        let mut state = self.state.lock();
+        for lane in found {
+            let key = LaneKey {
+                stream,
+                streamlet: StreamletId(lane.streamlet),
+                lane: LaneId(lane.lane),
+            };
+            let ordinal = lane.cursor.unwrap_or_default().ordinal;
+            state.times.insert((key, time), ordinal);
+        }
+    }
+
+    /// What is known of the lanes of an owner; `None` if nobody looks at the stream any more.
+    fn known(&self, shared: &Shared, stream: StreamId, broker: u32) -> Option<Vec<v1::LaneBounds>> {
+        let owned = ask::streamlets_of(shared, stream, broker);
+        let state = self.state.lock();
+        let followed = state.streams.get(&stream)?;
+        let lanes = followed.lanes.iter();
+        let lanes = lanes.filter(|((streamlet, _), _)| owned.contains(streamlet));
+        let known = lanes.map(|((streamlet, lane), status)| v1::LaneBounds {
+            streamlet: *streamlet,
+            lane: *lane,
+            log_start: status.log_start,
+            head_ordinal: status.head,
+        });
+        (!owned.is_empty()).then(|| known.collect())
+    }
+
+    fn stop_asking(&self, stream: StreamId, broker: u32) {
+        if let Some(followed) = self.state.lock().streams.get_mut(&stream) {
+            followed.asked.remove(&broker);
+        }
+    }
+}
+
+impl State {
+    fn follow(&mut self, stream: StreamId) -> &mut Followed {
+        let now = Instant::now();
+        let followed = self.streams.entry(stream).or_insert_with(|| Followed {
+            lanes: HashMap::new(),
+            looked: now,
+            asked: HashSet::new(),
+        });
+        followed.looked = now;
+        followed
+    }
+
+    fn want(&mut self, key: (LaneKey, Ordinal), wish: CutWish) {
+        if self.cuts.len() < MAX_CUTS {
+            self.cuts.entry(key).or_insert(Wanted {
+                wish,
+                since: Instant::now(),
+                progress: Progress::New,
+            });
+        }
+    }
+}
+
+/// Asks one owner for news of a stream, until nobody looks at the stream or the owner has nothing of it.
+async fn follow(shared: Arc<Shared>, stream: StreamId, broker: u32) {
+    let remote = shared.coordination.remote();
+    let mut stopping = shared.stopping.subscribe();
+    while let Some(known) = remote.known(&shared, stream, broker) {
+        let news = ask::watch(&shared, stream, broker, known, NEWS_WAIT);
+        let answer = tokio::select! {
+            answer = news => answer,
+            _ = stopping.wait_for(|stop| *stop) => break,
+        };
+        match answer {
+            Ok(lanes) => remote.learn(&shared, stream, broker, lanes),
+            Err(error) => {
+                tracing::debug!(%stream, broker, %error, "an owner tells nothing");
+                remote.forget(&shared, stream, broker);
+                tokio::time::sleep(PAUSE.min(ASK_WITHIN)).await;
+            }
+        }
+    }
+    remote.stop_asking(stream, broker);
+}

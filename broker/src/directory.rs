@@ -1,0 +1,148 @@
+//! The brokers there are and who owns what, as clients are told.
+
+use std::sync::Arc;
+
+use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+
+/// A broker as clients and other brokers reach it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrokerInfo {
+    /// Its number.
+    pub id: u32,
+    /// HOST:PORT for native clients.
+    pub address: String,
+    /// HOST:PORT for Kafka's clients, one for each listener in the order of the configuration; empty if
+    /// it does not listen for them.
+    pub kafka: Vec<String>,
+    /// The machine it runs on.
+    pub host: String,
+    /// Its rack, if it has one.
+    pub rack: Option<String>,
+}
+
+impl BrokerInfo {
+    /// HOST:PORT that a client of listener number `listener` is told; brokers are expected to have the
+    /// same listeners, and one that has fewer is named by its first. `None`: not for Kafka's clients.
+    pub fn kafka_at(&self, listener: usize) -> Option<(&str, u16)> {
+        let address = self.kafka.get(listener).or_else(|| self.kafka.first())?;
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Some((host, port.parse().ok()?))
+    }
+}
+
+/// Who owns a streamlet, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The broker's number.
+    pub broker: u32,
+    /// The epoch that it took.
+    pub epoch: Epoch,
+}
+
+/// What a broker knows of its cluster at the moment. Every call is a look at memory.
+pub trait Directory: Send + Sync {
+    /// This broker's number.
+    fn me(&self) -> u32;
+
+    /// The cluster's id, as Kafka's clients are told it.
+    fn cluster_id(&self) -> String;
+
+    /// The brokers that live, by number, this one among them.
+    fn brokers(&self) -> Arc<Vec<BrokerInfo>>;
+
+    /// A broker that lives.
+    fn broker(&self, id: u32) -> Option<BrokerInfo> {
+        self.brokers().iter().find(|b| b.id == id).cloned()
+    }
+
+    /// The broker that decides who owns what; `None` while there is none.
+    fn controller(&self) -> Option<u32>;
+
+    /// The recorded owner of a streamlet; `None` if there is no such streamlet, or if this broker works
+    /// alone and owns whatever there is.
+    fn owner(&self, stream: StreamId, streamlet: StreamletId) -> Option<Owner>;
+
+    /// True while this broker may answer for a streamlet: it is the recorded owner, its lease is valid,
+    /// and the streamlet is recovered. A broker that works alone may always.
+    fn serves(&self, stream: StreamId, streamlet: StreamletId) -> bool;
+
+    /// True if other brokers may own streamlets of the same streams.
+    fn is_shared(&self) -> bool;
+
+    /// Takes note of the addresses for Kafka's clients, one for each listener, once they are bound; other
+    /// brokers are told.
+    fn announce_kafka(&self, addresses: Vec<String>);
+}
+
+/// A broker that works alone, or with peers that keep copies of its groups and own nothing of it.
+#[derive(Debug)]
+pub struct Alone {
+    cluster_id: String,
+    brokers: arc_swap::ArcSwap<Vec<BrokerInfo>>,
+}
+
+impl Alone {
+    /// Nobody but `me`, whose data directory's id is the cluster's.
+    pub fn new(cluster_id: String, me: BrokerInfo) -> Self {
+        Self {
+            cluster_id,
+            brokers: arc_swap::ArcSwap::from_pointee(vec![me]),
+        }
+    }
+}
+
+impl Directory for Alone {
+    fn me(&self) -> u32 {
+        self.brokers.load().first().map_or(0, |me| me.id)
+    }
+
+    fn cluster_id(&self) -> String {
+        self.cluster_id.clone()
+    }
+
+    fn brokers(&self) -> Arc<Vec<BrokerInfo>> {
+        self.brokers.load_full()
+    }
+
+    fn controller(&self) -> Option<u32> {
+        Some(self.me())
+    }
+
+    fn owner(&self, _stream: StreamId, _streamlet: StreamletId) -> Option<Owner> {
+        None
+    }
+
+    fn serves(&self, _stream: StreamId, _streamlet: StreamletId) -> bool {
+        true
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn announce_kafka(&self, addresses: Vec<String>) {
+        let mut brokers = (*self.brokers.load_full()).clone();
+        for broker in &mut brokers {
+            broker.kafka.clone_from(&addresses);
+        }
+        self.brokers.store(Arc::new(brokers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_with_fewer_listeners_is_named_by_its_first() {
+        let info = BrokerInfo {
+            kafka: vec!["a:9092".to_owned(), "[::1]:9093".to_owned()],
+            ..BrokerInfo::default()
+        };
+        assert_eq!(info.kafka_at(0), Some(("a", 9092)));
+        assert_eq!(info.kafka_at(1), Some(("::1", 9093)));
+        assert_eq!(info.kafka_at(2), Some(("a", 9092)));
+        assert_eq!(BrokerInfo::default().kafka_at(0), None);
+    }
+}

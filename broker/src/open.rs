@@ -1,0 +1,285 @@
+//! The middle of a start: the metadata store, new epochs for every streamlet of this broker, and all
+//! that its parts share.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use kera_log_segments::io::{EngineKind, open_engine};
+use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::pump::Pump;
+use kera_metadata::{
+    BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, MetadataError,
+    MetadataStore, Transaction, Write,
+};
+use kera_replication::own::OwnFiles;
+use kera_rpc::Channels;
+use kera_streamlet::{Env, Limits};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::clock::wall_ms;
+use crate::cluster::pictured::Pictured;
+use crate::cluster::{
+    Backup, Cluster, Joined, Members, Ownership, Replicated, StoreRecords, host_name,
+};
+use crate::config::{BrokerConfig, EngineChoice};
+use crate::coordination::Coordination;
+use crate::copy_reads::listed::Listed;
+use crate::directory::{Alone, BrokerInfo, Directory};
+use crate::error::BrokerError;
+use crate::fallen::Fallen;
+use crate::maintenance::{Jobs, Maintenance};
+use crate::metrics::Metrics;
+use crate::recorder::StoreRecorder;
+use crate::recover::{recover_all, remove_deleted_streams};
+use crate::start::{BROKER_ID, MEMORY_WAIT, Shared};
+use crate::store_dir::{StoreDir, outlasting};
+
+/// Longest attempt to connect to another broker.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a start has made so far.
+pub(crate) struct Begun {
+    pub(crate) config: BrokerConfig,
+    pub(crate) dir: StoreDir,
+    /// The native address.
+    pub(crate) local: SocketAddr,
+    pub(crate) backup: Option<Arc<Backup>>,
+    /// The store that it shares with other brokers; `None` for one of its own.
+    pub(crate) store: Option<Arc<dyn ClusterStore>>,
+}
+
+/// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
+/// open still is ending: a killed process's files are not all closed at once.
+fn open_own(dir: &StoreDir) -> Result<EmbeddedStore, MetadataError> {
+    outlasting(
+        || EmbeddedStore::open(dir.metadata(), EmbeddedOptions::default()),
+        |error| matches!(error, MetadataError::Locked { .. }),
+    )
+}
+
+/// Opens the metadata store and recovers this broker's streamlets. Blocks. To be called within a tokio
+/// runtime.
+///
+/// # Errors
+/// [`BrokerError`] says what stands in the way and what to do.
+pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerError> {
+    let Begun {
+        config,
+        dir,
+        local,
+        backup,
+        store,
+    } = begun;
+    let advertised = config
+        .server
+        .advertise
+        .clone()
+        .unwrap_or_else(|| advertised_address(local));
+    let started_ms = wall_ms();
+    let joined = match store {
+        Some(store) => Some(Joined::join(
+            store,
+            &config,
+            &dir,
+            backup.as_deref(),
+            &advertised,
+        )?),
+        None => None,
+    };
+    let (metadata, broker_id): (Arc<dyn MetadataStore>, u32) = match &joined {
+        Some(joined) => (joined.store.clone(), joined.id),
+        None => {
+            dir.works_alone()?;
+            let store = open_own(&dir)?;
+            let id = number(&store, &dir, config.cluster.broker_id)?;
+            (Arc::new(store), id)
+        }
+    };
+    record_broker(&*metadata, &dir, broker_id, &advertised, started_ms)?;
+    let streamlets = metadata.bump_epochs(broker_id)?;
+    let image = metadata.load()?;
+    // A shared store that may be older than the files here says nothing of what it does not know.
+    let believed = joined.is_none() || dir.revision() > 0;
+    if joined.is_some()
+        && let Err(error) = dir.keep_revision(image.revision)
+    {
+        // Before anything here rests on it, or goes because of it.
+        tracing::warn!(%error, "how far the metadata store was read cannot be remembered");
+    }
+
+    let io = open_engine(match config.storage.engine {
+        EngineChoice::Auto => EngineKind::Auto,
+        EngineChoice::Uring => EngineKind::Uring,
+        EngineChoice::Blocking => EngineKind::Blocking,
+    });
+    let pool = ChunkPool::new(usize::try_from(config.memory.pool).unwrap_or(usize::MAX)).map_err(
+        |error| BrokerError::System {
+            what: "reserving memory.pool failed",
+            error,
+        },
+    )?;
+    let recorder = Arc::new(StoreRecorder::new(
+        metadata.clone(),
+        broker_id,
+        dir.incarnation(),
+        &image,
+        &streamlets,
+    ));
+    let own = OwnFiles::new(io.clone(), dir.streams(), dir.incarnation());
+    let is_shared = joined.is_some();
+    let records = StoreRecords::new(metadata.clone(), is_shared, recorder.clone(), &streamlets);
+    let cluster = Cluster::new(&config, backup, own, is_shared, records.clone())?;
+    let forget = dir.path().join("forget");
+    let replicated = cluster
+        .as_ref()
+        .map(|cluster| Arc::new(Replicated::new(cluster.primary.clone(), records, forget)));
+    let jobs = Arc::new(Jobs::default());
+    let pump = Pump::new(io.clone());
+    let env = Arc::new(Env {
+        io,
+        pool,
+        pump,
+        recorder: recorder.clone(),
+        incarnation: dir.incarnation(),
+        jobs: Box::new({
+            let jobs = jobs.clone();
+            move |job| jobs.push(job)
+        }),
+        root: dir.streams(),
+        limits: Limits {
+            max_producers: config.producers.max_per_lane as usize,
+            producer_expiry_ms: config.producers.expiry.as_millis() as u64,
+            prepare_at: if config.groups.prepare_ahead {
+                0.5
+            } else {
+                2.0
+            },
+            ..Limits::default()
+        },
+        disk_full: Default::default(),
+    });
+    let catalog = recover_all(&image, &streamlets, is_shared, &env, &recorder)?;
+    let catalog = Arc::new(catalog);
+    if let Some(joined) = &joined {
+        joined.membership.read_to(image.revision);
+    }
+    remove_deleted_streams(&dir, &image, believed);
+    let members = joined
+        .as_ref()
+        .map(|joined| Members::new(image.cluster, catalog.clone(), joined));
+    let directory: Arc<dyn Directory> = match &members {
+        Some(members) => members.clone(),
+        None => {
+            let me = BrokerInfo {
+                id: broker_id,
+                address: advertised.clone(),
+                host: cluster.as_ref().map_or_else(host_name, |c| c.host.clone()),
+                rack: config.cluster.rack.clone(),
+                ..BrokerInfo::default()
+            };
+            let cluster_id = crate::admin::base64url(dir.incarnation().store_id);
+            Arc::new(Alone::new(cluster_id, me))
+        }
+    };
+    let ownership = joined.as_ref().map(|_| Ownership::new(image.revision));
+    let pictured = Pictured::default();
+    if is_shared {
+        pictured.load(&image);
+    }
+    let shared = Arc::new(Shared {
+        coordination: Coordination::new(&config),
+        config,
+        broker_id,
+        cluster,
+        replicated,
+        dir,
+        metadata,
+        store: joined.as_ref().map(|joined| joined.store.clone()),
+        membership: joined.map(|joined| joined.membership),
+        directory,
+        others: Channels::new(CONNECT_WITHIN),
+        members,
+        ownership,
+        pictured: Arc::new(pictured),
+        listed: Listed::default(),
+        recorder,
+        env,
+        catalog,
+        metrics: Metrics::default(),
+        in_flight: AtomicU64::new(0),
+        outgoing: AtomicU64::new(0),
+        connections: AtomicU64::new(0),
+        data_connections: AtomicU64::new(0),
+        advertised,
+        started_ms,
+        recovery_ms: AtomicU64::new(0),
+        stopping: watch::channel(false).0,
+        producer_ids: Default::default(),
+        memory_wait_ms: AtomicU64::new(MEMORY_WAIT.as_millis() as u64),
+        releasing: AtomicBool::new(false),
+        stalling: AtomicBool::new(false),
+        fallen: Fallen::default(),
+    });
+    if let Some(cluster) = &shared.cluster {
+        cluster.written_by(&shared);
+    }
+    let maintenance = Maintenance::start(shared.clone(), jobs)?;
+    Ok((shared, maintenance))
+}
+
+/// What clients are told: the bound address, or loopback where it is bound to every interface.
+fn advertised_address(local: SocketAddr) -> String {
+    if local.ip().is_unspecified() {
+        return format!("127.0.0.1:{}", local.port());
+    }
+    local.to_string()
+}
+
+/// The broker's number: the one that is recorded, or, in a new data directory, the one that is
+/// configured. A directory is never another broker's, since streamlets there are owned by number.
+fn number(
+    metadata: &dyn MetadataStore,
+    dir: &StoreDir,
+    configured: Option<u32>,
+) -> Result<u32, BrokerError> {
+    let likely = configured.unwrap_or(BROKER_ID);
+    if metadata.broker(likely)?.is_some() {
+        return Ok(likely);
+    }
+    let recorded = metadata.load()?.brokers.first().map(|broker| broker.id);
+    match (recorded, configured) {
+        (Some(found), Some(wanted)) if found != wanted => Err(BrokerError::OtherBroker {
+            path: dir.path().to_path_buf(),
+            found,
+            wanted,
+        }),
+        (recorded, configured) => Ok(recorded.or(configured).unwrap_or(BROKER_ID)),
+    }
+}
+
+fn record_broker(
+    metadata: &dyn MetadataStore,
+    dir: &StoreDir,
+    id: u32,
+    address: &str,
+    started_ms: u64,
+) -> Result<(), BrokerError> {
+    let revision = metadata.broker(id)?.map_or(0, |b| b.revision);
+    let record = BrokerRecord {
+        id,
+        address: address.to_string(),
+        store_id: Uuid::from_bytes(dir.incarnation().store_id),
+        boot_id: Uuid::from_bytes(dir.incarnation().boot_id),
+        started_ms,
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        revision: 0,
+    };
+    metadata.commit(Transaction::new(
+        vec![Compare::BrokerRevision { id, revision }],
+        vec![Write::PutBroker(record)],
+    ))?;
+    Ok(())
+}

@@ -1,0 +1,348 @@
+//! At a start: every streamlet of this broker from its records and files, and the catalog of all
+//! streams there are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kera_metadata::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
+use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
+use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
+use kera_streamlet::{Env, LaneRecords, RecoveredGroup, Recovery, Streamlet};
+
+use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
+use crate::clock::now_ms;
+use crate::directory::Owner;
+use crate::error::BrokerError;
+use crate::recorder::StoreRecorder;
+use crate::store_dir::StoreDir;
+
+/// Recovers `streamlets`, which are this broker's, and makes the catalog of all streams in `image`,
+/// which is `shared` with other brokers or this one's own.
+///
+/// # Errors
+/// [`BrokerError::Stream`] if files cannot be read, or what was found cannot be recorded.
+pub(crate) fn recover_all(
+    image: &Image,
+    streamlets: &[StreamletRecord],
+    shared: bool,
+    env: &Arc<Env>,
+    recorder: &StoreRecorder,
+) -> Result<Catalog, BrokerError> {
+    let catalog = Catalog::default();
+    let mut work: Vec<(&StreamRecord, &StreamletRecord)> = Vec::with_capacity(streamlets.len());
+    let streams: HashMap<StreamId, &StreamRecord> =
+        image.streams.iter().map(|s| (s.id, s)).collect();
+    for streamlet in streamlets {
+        if let Some(stream) = streams.get(&streamlet.stream) {
+            work.push((stream, streamlet));
+        }
+    }
+    // Scans wait for the disk and checksum: as many threads as cores, at least two.
+    let threads = std::thread::available_parallelism()
+        .map_or(2, |n| n.get())
+        .max(2)
+        .min(work.len().max(1));
+    let next = AtomicU64::new(0);
+    let results = parking_lot::Mutex::new(Vec::with_capacity(work.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((stream, streamlet)) =
+                    work.get(next.fetch_add(1, Ordering::Relaxed) as usize)
+                {
+                    let outcome = recover_one(image, stream, streamlet, shared, env);
+                    results.lock().push((stream.name.clone(), outcome));
+                }
+            });
+        }
+    });
+    let mut recovered: HashMap<StreamId, Vec<Arc<Streamlet>>> = HashMap::new();
+    let (mut scanned, mut scanned_bytes) = (0, 0);
+    for (name, outcome) in results.into_inner() {
+        let (streamlet, recovery) = outcome.map_err(|error| BrokerError::Stream {
+            stream: name.clone(),
+            error,
+        })?;
+        scanned += recovery.scanned;
+        scanned_bytes += recovery.scanned_bytes;
+        settle(&name, &streamlet, recovery, env, recorder)?;
+        recovered
+            .entry(streamlet.stream())
+            .or_default()
+            .push(streamlet);
+    }
+    if scanned > 0 {
+        tracing::info!(
+            groups = scanned,
+            bytes = scanned_bytes,
+            "scanned open groups"
+        );
+    }
+    for stream in &image.streams {
+        let own = recovered.remove(&stream.id).unwrap_or_default();
+        make_dirs(&own, env).map_err(|error| BrokerError::Stream {
+            stream: stream.name.clone(),
+            error,
+        })?;
+        catalog.insert(whole(stream, own, image, env));
+    }
+    Ok(catalog)
+}
+
+/// A stream with the streamlets that this broker has, and the places of those that others have.
+fn whole(
+    record: &StreamRecord,
+    own: Vec<Arc<Streamlet>>,
+    image: &Image,
+    env: &Arc<Env>,
+) -> Arc<Stream> {
+    let count = record.config.streamlets as usize;
+    let mut owners = vec![NOBODY; count];
+    for streamlet in image.streamlets_of(record.id) {
+        if let Some(owner) = owners.get_mut(streamlet.streamlet.0 as usize) {
+            *owner = Owner {
+                broker: streamlet.owner,
+                epoch: streamlet.epoch,
+            };
+        }
+    }
+    let mut places: Vec<Option<Arc<Streamlet>>> = vec![None; count];
+    for streamlet in own {
+        if let Some(place) = places.get_mut(streamlet.id().0 as usize) {
+            *place = Some(streamlet);
+        }
+    }
+    let settings = settings_of(record);
+    let streamlets = places.into_iter().zip((0..).map(StreamletId));
+    let streamlets = streamlets.map(|(place, id)| {
+        let others =
+            || Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings.clone(), env.clone());
+        place.unwrap_or_else(others)
+    });
+    Stream::new(record.clone(), streamlets.collect(), owners)
+}
+
+/// The owner of a streamlet that is not known yet.
+const NOBODY: Owner = Owner {
+    broker: 0,
+    epoch: Epoch(0),
+};
+
+/// A stream all of whose streamlets other brokers own; nobody knows yet which.
+pub(crate) fn elsewhere(record: &StreamRecord, env: &Arc<Env>) -> Arc<Stream> {
+    let settings = settings_of(record);
+    let places = (0..record.config.streamlets).map(StreamletId);
+    let streamlets: Vec<_> = places
+        .map(|id| Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings.clone(), env.clone()))
+        .collect();
+    let owners = vec![NOBODY; streamlets.len()];
+    Stream::new(record.clone(), streamlets, owners)
+}
+
+/// The lanes of a streamlet as recorded.
+pub(crate) fn lane_records(
+    image: &Image,
+    stream: StreamId,
+    streamlet: StreamletId,
+) -> HashMap<LaneId, LaneRecords> {
+    let mut lanes: HashMap<LaneId, LaneRecords> = HashMap::new();
+    for start in image.lane_starts_of(stream, streamlet) {
+        lanes.entry(start.key.lane).or_default().log_start = start.ordinal;
+    }
+    for group in image.groups_of(stream, streamlet) {
+        lanes
+            .entry(group.lane)
+            .or_default()
+            .groups
+            .push(recovered_group(group));
+    }
+    lanes
+}
+
+/// Whether the files of a streamlet without copies elsewhere are this store's. If they are not they
+/// lie in another data directory of this broker, and are not to be taken for lost.
+pub(crate) fn is_here(image: &Image, streamlet: &StreamletRecord, env: &Env) -> bool {
+    let store_id = env.incarnation.store_id;
+    let mut groups = image
+        .groups_of(streamlet.stream, streamlet.streamlet)
+        .iter();
+    groups.all(|group| {
+        let mut copies = group.copies.iter();
+        copies.any(|copy| *copy.store_id.as_bytes() == store_id)
+    })
+}
+
+fn recover_one(
+    image: &Image,
+    stream: &StreamRecord,
+    streamlet: &StreamletRecord,
+    shared: bool,
+    env: &Arc<Env>,
+) -> std::io::Result<(Arc<Streamlet>, Recovery)> {
+    if stream.config.is_replicated() || (shared && !is_here(image, streamlet, env)) {
+        // Recovered from its copies, beside what this broker can serve at once.
+        let waiting = Streamlet::awaiting(
+            stream.id,
+            streamlet.streamlet,
+            streamlet.epoch,
+            settings_of(stream),
+            env.clone(),
+        );
+        return Ok((waiting, Recovery::default()));
+    }
+    Streamlet::recover(
+        stream.id,
+        streamlet.streamlet,
+        streamlet.epoch,
+        streamlet.next_group,
+        settings_of(stream),
+        env.clone(),
+        lane_records(image, stream.id, streamlet.streamlet),
+        now_ms(),
+    )
+}
+
+fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
+    let closed = (record.state == GroupState::Closed).then(|| Closed {
+        group: GroupName {
+            stream: record.stream,
+            streamlet: record.streamlet,
+            group: record.group,
+        },
+        lane: record.lane,
+        epoch: record.epoch,
+        first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
+        data_start: 0,
+        length: record.length,
+        end_ordinal: record.end_ordinal,
+        next_ordinal: record.next_ordinal,
+        max_timestamp: record.max_timestamp_ms,
+        closed_ms: record.closed_ms,
+        damage: record
+            .damaged
+            .as_ref()
+            .map(|d| d.detail.clone())
+            .unwrap_or_default(),
+    });
+    RecoveredGroup {
+        group: record.group,
+        generation: record.generation,
+        epoch: record.epoch,
+        first_ordinal: record.first_ordinal,
+        closed,
+        boot_id: record
+            .copies
+            .first()
+            .map_or([0; 16], |c| *c.boot_id.as_bytes()),
+    }
+}
+
+/// Records what recovery decided, then removes what no longer counts.
+pub(crate) fn settle(
+    name: &str,
+    streamlet: &Streamlet,
+    recovery: Recovery,
+    env: &Env,
+    recorder: &StoreRecorder,
+) -> Result<(), BrokerError> {
+    for report in &recovery.reports {
+        tracing::warn!(stream = name, streamlet = streamlet.id().0, "{report}");
+    }
+    for (lane, from, to) in &recovery.gaps {
+        tracing::warn!(
+            stream = name,
+            streamlet = streamlet.id().0,
+            lane = lane.0,
+            from,
+            to,
+            "ordinals jump: what was shown between them may be lost and is never reused"
+        );
+    }
+    if !recovery.changes.is_empty() {
+        let recorded = recorder.record_now(streamlet.epoch(), recovery.changes);
+        recorded.map_err(|error| BrokerError::Stream {
+            stream: name.to_string(),
+            error: std::io::Error::other(error),
+        })?;
+    }
+    for path in &recovery.remove {
+        if let Err(error) = env.io.remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(file = %path.display(), %error, "a file that no longer counts could not be removed");
+        }
+    }
+    Ok(())
+}
+
+/// Directories of streams that no longer exist: a delete was cut short by a crash. Where `image` is not
+/// `believed` to be newer than they are, they are set aside.
+pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bool) {
+    let Ok(entries) = std::fs::read_dir(dir.streams()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Ok(id) = name.to_string_lossy().parse::<StreamId>() else {
+            tracing::warn!(path = %entry.path().display(), "not a stream's directory; it is left alone");
+            continue;
+        };
+        if image.streams.iter().any(|s| s.id == id) {
+            continue;
+        }
+        if !believed {
+            set_aside(dir, id);
+        } else if let Err(error) = std::fs::remove_dir_all(entry.path()) {
+            tracing::warn!(path = %entry.path().display(), %error, "files of a deleted stream could not be removed");
+        }
+    }
+}
+
+/// Keeps the files of a stream that the metadata store knows nothing of, which says nothing: it is not known
+/// to be as new as they are.
+fn set_aside(dir: &StoreDir, stream: StreamId) {
+    let aside = dir.unknown();
+    let (from, to) = (
+        dir.streams().join(stream.to_string()),
+        aside.join(stream.to_string()),
+    );
+    let moved = std::fs::create_dir_all(&aside).and_then(|()| std::fs::rename(&from, &to));
+    match moved {
+        Ok(()) => tracing::warn!(
+            path = %to.display(),
+            "the metadata store does not know this stream and may be older than it: its files are set aside; remove them if it was deleted"
+        ),
+        Err(error) => {
+            tracing::error!(path = %from.display(), %error, "files of an unknown stream cannot be set aside")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn what_the_store_does_not_know_goes_only_where_the_store_is_known_to_be_newer() {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = StoreDir::open(home.path()).expect("opens");
+        let id = StreamId::random();
+        let file = Path::new(&id.to_string()).join("1.0.log");
+        let stream = dir.streams().join(id.to_string());
+        std::fs::create_dir_all(&stream).expect("a directory");
+        std::fs::write(dir.streams().join(&file), b"records").expect("a file");
+        let empty = Image::default();
+        remove_deleted_streams(&dir, &empty, false);
+        assert!(!stream.exists());
+        let kept = std::fs::read(dir.unknown().join(&file)).expect("it is kept");
+        assert_eq!(kept, b"records");
+
+        std::fs::create_dir_all(&stream).expect("a directory");
+        remove_deleted_streams(&dir, &empty, true);
+        assert!(!stream.exists());
+        assert!(dir.unknown().join(&file).exists());
+    }
+}

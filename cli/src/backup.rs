@@ -1,0 +1,76 @@
+//! `kera backup`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use kera_broker::cluster::BackupProcess;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::ConfigArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::Out;
+use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
+
+/// Arguments of `kera backup`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera backup --broker-id 3
+  kera backup --broker-id 3 --replication-listen 10.0.0.3:7601 --backup-memory-bytes 8GiB
+  kera backup --config backup.toml
+
+Brokers that name it in cluster.peers place copies of their groups here. It has no streams and no address for clients. The \
+copies are kept on shared memory until their groups close, then below the data directory; another start with the same \
+directories goes on with them. SIGTERM or SIGINT stops it, and what open copies hold goes to disk.")]
+pub struct BackupArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Keeps copies until a signal ends it.
+pub fn run(args: &BackupArgs) -> Outcome {
+    let resolved = args.config.resolve()?;
+    let config = resolved.config;
+    set_up_log(&config.log)?;
+    for warning in &resolved.warnings {
+        tracing::warn!("{warning}");
+    }
+    raise_open_files();
+    runtime_of(&config)?.block_on(async {
+        // Before anything can be interrupted half-way.
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let process = BackupProcess::start(&config).await?;
+        announce(&process)?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        }
+        tokio::select! {
+            () = process.shutdown() => {
+                tracing::info!("stopped");
+                Ok(ExitCode::SUCCESS)
+            }
+            _ = terminate.recv() => Err(stopped_hard()),
+            _ = interrupt.recv() => Err(stopped_hard()),
+        }
+    })
+}
+
+fn announce(process: &BackupProcess) -> Result<(), Failure> {
+    let backup = process.backup();
+    let options = backup.options();
+    let mut out = Out::stdout();
+    out.line(format_args!(
+        "keeping copies for other brokers on {}",
+        backup.local_addr()
+    ))?;
+    out.line(format_args!(
+        "copies in {} and {}",
+        options.shared_dir.display(),
+        options.disk_dir.display()
+    ))?;
+    if let Some(address) = process.http_addr() {
+        out.line(format_args!("metrics on http://{address}/metrics"))?;
+    }
+    out.flush()
+}

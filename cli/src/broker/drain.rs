@@ -1,0 +1,280 @@
+//! `kera broker drain`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use kera_protocol::v1;
+use serde::Serialize;
+
+use crate::cluster::{answering, progress};
+use crate::connect::{ConnectArgs, Control, refused};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, OutputArgs, Steps, Table, count, end, rfc3339, rounded_bytes};
+use crate::parse;
+
+/// Between two looks at what is left.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Arguments of `kera broker drain`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera broker drain 3
+  kera broker drain 3 --no-wait --json
+  kera broker drain 3 --empty --timeout 6h
+  kera broker drain 3 --cancel
+
+The broker's streamlets are handed over to others, one at a time, each after what is in flight is acknowledged; producers \
+and consumers follow by themselves. Its copies of other brokers' groups follow in the background, at \
+cluster.repair_bytes_per_second; --empty waits for them too. It gets nothing new until it is started again or the drain \
+is cancelled. The exit status is 0 once it may be stopped for good, and 1 if something keeps it: a streamlet \
+with one copy stays with the broker that has it until its stream is deleted or its records expire.
+
+With --json every change is a line, an object with \"event\":\"step\"; the last line has \"event\":\"end\" and \
+\"outcome\": done, kept (something keeps it), begun (--no-wait), cancelled, timeout or failed.")]
+pub struct DrainArgs {
+    /// The broker's number
+    broker: u32,
+    /// End the drain: the broker gets streamlets again
+    #[arg(long)]
+    cancel: bool,
+    /// Do not wait until the streamlets are handed over
+    #[arg(long, conflicts_with = "cancel")]
+    no_wait: bool,
+    /// Wait too until others have its copies of closed groups
+    #[arg(long, conflicts_with_all = ["cancel", "no_wait"])]
+    empty: bool,
+    /// Wait at most so long
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse::duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// What a broker still has, as it is shown.
+#[derive(Clone, PartialEq, Serialize)]
+struct View {
+    broker_id: u32,
+    draining: bool,
+    may_stop: bool,
+    streamlets: u64,
+    leaving: u64,
+    kept: Vec<KeptView>,
+    copies: u64,
+    copy_bytes: u64,
+    last_copies: u64,
+}
+
+/// A streamlet that cannot leave.
+#[derive(Clone, PartialEq, Serialize)]
+struct KeptView {
+    stream: String,
+    streamlet: u32,
+    reason: String,
+    until: Option<String>,
+}
+
+impl View {
+    fn new(broker_id: u32, answer: v1::DescribeDrainResponse) -> Self {
+        let kept = answer.kept.into_iter().map(|one| KeptView {
+            stream: one.stream,
+            streamlet: one.streamlet,
+            reason: one.reason,
+            until: one.until_ms.map(rfc3339),
+        });
+        Self {
+            broker_id,
+            draining: answer.draining,
+            may_stop: answer.may_stop,
+            streamlets: answer.owned,
+            leaving: answer.leaving,
+            kept: kept.collect(),
+            copies: answer.copies,
+            copy_bytes: answer.copy_bytes,
+            last_copies: answer.last_copies,
+        }
+    }
+}
+
+async fn look(control: &mut Control, broker: u32) -> Result<View, Failure> {
+    let request = v1::DescribeDrainRequest { broker };
+    let answer = control.clusters.describe_drain(request).await;
+    Ok(View::new(
+        broker,
+        answer.map_err(|s| refused(&s))?.into_inner(),
+    ))
+}
+
+pub(super) async fn run(args: DrainArgs) -> Outcome {
+    let (mut control, _) = answering(&args.connect).await?;
+    let request = v1::SetDrainingRequest {
+        broker: args.broker,
+        draining: !args.cancel,
+        passed_on: false,
+    };
+    let answer = control.clusters.set_draining(request).await;
+    let changed = answer.map_err(|s| refused(&s))?.into_inner().changed;
+    if args.cancel {
+        return cancelled(&args, changed);
+    }
+    let mut view = look(&mut control, args.broker).await?;
+    let failure = if args.no_wait {
+        None
+    } else {
+        wait_all(&mut control, &mut view, &args).await
+    };
+    let outcome = match &failure {
+        Some((outcome, _)) => *outcome,
+        None if view.may_stop => "done",
+        None if args.no_wait => "begun",
+        None => "kept",
+    };
+    if args.output.json {
+        end(outcome, failure.as_ref().map(|(_, failure)| failure), &view)?;
+    }
+    if let Some((_, failure)) = failure {
+        return Err(failure);
+    }
+    if !args.output.json {
+        print(&view)?;
+    }
+    Ok(match view.may_stop || args.no_wait {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Waits for all that is to be waited for; says how it ended if that was not to the end.
+async fn wait_all(
+    control: &mut Control,
+    view: &mut View,
+    args: &DrainArgs,
+) -> Option<(&'static str, Failure)> {
+    let waiting = async {
+        let mut steps = Steps::new(args.output.json);
+        steps.step(view)?;
+        wait(control, view, &mut steps, |view| view.leaving).await?;
+        match args.empty {
+            true => wait(control, view, &mut steps, |view| view.copies).await,
+            false => Ok(()),
+        }
+    };
+    match tokio::time::timeout(args.timeout, waiting).await {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) => Some(("failed", failure)),
+        Err(_) => {
+            let text = format!(
+                "broker {} still has {} streamlets and copies of {} groups, {}; it goes on giving them away, wait longer with --timeout",
+                args.broker,
+                view.leaving,
+                view.copies,
+                rounded_bytes(view.copy_bytes)
+            );
+            Some(("timeout", Failure::message(text)))
+        }
+    }
+}
+
+fn cancelled(args: &DrainArgs, changed: bool) -> Outcome {
+    #[derive(Serialize)]
+    struct Cancelled {
+        broker_id: u32,
+        changed: bool,
+    }
+    if args.output.json {
+        let body = Cancelled {
+            broker_id: args.broker,
+            changed,
+        };
+        end("cancelled", None, &body)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = Out::stdout();
+    match changed {
+        true => out.line(format_args!("broker {} gets streamlets again", args.broker))?,
+        false => out.line(format_args!("broker {} was not draining", args.broker))?,
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns once nothing is `left`.
+async fn wait(
+    control: &mut Control,
+    view: &mut View,
+    steps: &mut Steps<View>,
+    left: fn(&View) -> u64,
+) -> Result<(), Failure> {
+    let bar = progress(left(view));
+    let mut most = left(view);
+    let mut look_again = tokio::time::interval(LOOK_EVERY);
+    while left(view) > 0 {
+        look_again.tick().await;
+        *view = look(control, view.broker_id).await?;
+        steps.step(view)?;
+        most = most.max(left(view));
+        bar.set_length(most);
+        bar.set_position(most - left(view));
+        bar.set_message(format!(
+            "given away by broker {}; {} of copies left",
+            view.broker_id,
+            rounded_bytes(view.copy_bytes)
+        ));
+        if !view.draining {
+            return Err(Failure::message(format!(
+                "the drain of broker {} was ended by somebody else, or it was started again",
+                view.broker_id
+            )));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn print(view: &View) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    let broker = view.broker_id;
+    match (view.streamlets, view.leaving) {
+        (0, _) => out.line(format_args!("broker {broker} owns no streamlets any more"))?,
+        (owned, 0) => out.line(format_args!(
+            "broker {broker} keeps {} streamlets that it cannot hand over",
+            count(owned)
+        ))?,
+        (owned, leaving) => out.line(format_args!(
+            "broker {broker} owns {} streamlets, of which {} leave",
+            count(owned),
+            count(leaving)
+        ))?,
+    }
+    if !view.kept.is_empty() {
+        let mut table = Table::new(&["stream", ">streamlet", "why it stays", "until"]);
+        for one in &view.kept {
+            table.row([
+                one.stream.clone(),
+                one.streamlet.to_string(),
+                one.reason.clone(),
+                one.until.clone().unwrap_or_else(|| "-".into()),
+            ]);
+        }
+        out.bytes(table.render().as_bytes())?;
+    }
+    if view.copies > 0 {
+        out.line(format_args!(
+            "it holds copies of {} groups of other brokers, {}, which others get in the background; --empty waits for that",
+            count(view.copies),
+            rounded_bytes(view.copy_bytes)
+        ))?;
+    }
+    if view.last_copies > 0 {
+        out.line(format_args!(
+            "it holds the only living copy of {} groups: do not stop it for good",
+            count(view.last_copies)
+        ))?;
+    }
+    if view.may_stop {
+        out.line(format_args!("broker {broker} may be stopped"))?;
+    }
+    out.flush()
+}

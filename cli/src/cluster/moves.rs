@@ -1,0 +1,375 @@
+//! `kera cluster plan` and `kera cluster apply`.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use kera_protocol::v1;
+use serde::Serialize;
+
+use super::{ApplyArgs, PlanArgs, answering, progress, progress_bytes};
+use crate::connect::{Control, refused};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, Steps, Table, count, end, print_json, rounded_bytes, short_time};
+
+/// Between two looks at copies that are to come.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A plan, as it is shown.
+#[derive(Serialize)]
+struct View {
+    moves: Vec<MoveView>,
+    copies: Vec<CopiesView>,
+    brokers: Vec<LoadView>,
+}
+
+/// Copies of a stream's closed groups that move by themselves.
+#[derive(Serialize)]
+struct CopiesView {
+    stream: String,
+    from: u32,
+    /// Absent: they are too many, and go.
+    to: Option<u32>,
+    groups: u64,
+    bytes: u64,
+}
+
+/// A streamlet that moves.
+#[derive(Clone, PartialEq, Serialize)]
+struct MoveView {
+    stream: String,
+    streamlet: u32,
+    epoch: u32,
+    from: u32,
+    to: u32,
+    bytes: u64,
+}
+
+/// What a broker owns before and after.
+#[derive(Serialize)]
+struct LoadView {
+    broker_id: u32,
+    streamlets: u64,
+    bytes: u64,
+    streamlets_then: u64,
+    bytes_then: u64,
+    /// Of closed groups of which it has a copy, its own among them.
+    held_bytes: u64,
+    held_bytes_then: u64,
+}
+
+/// What became of a move.
+#[derive(Clone, PartialEq, Serialize)]
+struct MadeView {
+    #[serde(flatten)]
+    planned: MoveView,
+    took_ms: Option<u64>,
+    error: Option<String>,
+}
+
+/// How far it is.
+#[derive(Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+enum Far {
+    /// A move was made, or not.
+    Made {
+        number: usize,
+        of: usize,
+        #[serde(flatten)]
+        made: MadeView,
+    },
+    /// Copies are on their way.
+    Copies { to_come_bytes: u64 },
+}
+
+/// How it ended.
+#[derive(Default, Serialize)]
+struct Ended {
+    moves: usize,
+    made: usize,
+    failed: usize,
+    /// Of copies that are still to come to some broker.
+    to_come_bytes: u64,
+}
+
+impl View {
+    fn new(answer: v1::PlanMovesResponse) -> Self {
+        let moves = answer.moves.into_iter().map(|one| MoveView {
+            stream: one.stream,
+            streamlet: one.streamlet,
+            epoch: one.epoch,
+            from: one.from,
+            to: one.to,
+            bytes: one.bytes,
+        });
+        let loads = answer.loads.into_iter().map(|load| LoadView {
+            broker_id: load.broker,
+            streamlets: load.streamlets,
+            bytes: load.bytes,
+            streamlets_then: load.streamlets_then,
+            bytes_then: load.bytes_then,
+            held_bytes: load.held_bytes,
+            held_bytes_then: load.held_bytes_then,
+        });
+        let copies = answer.copies.into_iter().map(|one| CopiesView {
+            stream: one.stream,
+            from: one.from,
+            to: one.to,
+            groups: one.groups,
+            bytes: one.bytes,
+        });
+        Self {
+            moves: moves.collect(),
+            copies: copies.collect(),
+            brokers: loads.collect(),
+        }
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        let mut out = Out::stdout();
+        if self.moves.is_empty() && self.copies.is_empty() {
+            out.line("nothing to move: the brokers' load is even")?;
+            return out.flush();
+        }
+        let mut table = Table::new(&["stream", ">streamlet", ">from", ">to", ">bytes"]);
+        for one in &self.moves {
+            table.row([
+                one.stream.clone(),
+                one.streamlet.to_string(),
+                one.from.to_string(),
+                one.to.to_string(),
+                rounded_bytes(one.bytes),
+            ]);
+        }
+        if !self.moves.is_empty() {
+            out.bytes(table.render().as_bytes())?;
+            out.bytes(b"\n")?;
+        }
+        let mut table = Table::new(&["copies of", ">groups", ">from", ">to", ">bytes"]);
+        for one in &self.copies {
+            table.row([
+                one.stream.clone(),
+                count(one.groups),
+                one.from.to_string(),
+                one.to.map_or_else(|| "-".into(), |to| to.to_string()),
+                rounded_bytes(one.bytes),
+            ]);
+        }
+        if !self.copies.is_empty() {
+            out.bytes(table.render().as_bytes())?;
+            out.line("copies move by themselves, in the background; those to nobody are too many")?;
+            out.bytes(b"\n")?;
+        }
+        let mut table = Table::new(&[
+            "broker",
+            ">streamlets",
+            ">then",
+            ">bytes",
+            ">bytes then",
+            ">held",
+            ">held then",
+        ]);
+        for load in &self.brokers {
+            table.row([
+                load.broker_id.to_string(),
+                count(load.streamlets),
+                count(load.streamlets_then),
+                rounded_bytes(load.bytes),
+                rounded_bytes(load.bytes_then),
+                rounded_bytes(load.held_bytes),
+                rounded_bytes(load.held_bytes_then),
+            ]);
+        }
+        out.bytes(table.render().as_bytes())?;
+        out.flush()
+    }
+}
+
+async fn ask(control: &mut Control, most: u32) -> Result<View, Failure> {
+    let request = v1::PlanMovesRequest { most };
+    let answer = control.clusters.plan_moves(request).await;
+    Ok(View::new(answer.map_err(|s| refused(&s))?.into_inner()))
+}
+
+pub(super) async fn plan(args: PlanArgs) -> Outcome {
+    let (mut control, _) = answering(&args.connect).await?;
+    let view = ask(&mut control, args.most).await?;
+    match args.output.json {
+        true => print_json(&view)?,
+        false => view.print()?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) async fn apply(args: ApplyArgs) -> Outcome {
+    let (mut control, _) = answering(&args.connect).await?;
+    let view = ask(&mut control, args.most).await?;
+    if !args.output.json {
+        view.print()?;
+    }
+    if !view.moves.is_empty() && !args.yes {
+        agree(view.moves.len())?;
+    }
+    let mut ended = Ended {
+        moves: view.moves.len(),
+        ..Ended::default()
+    };
+    let outcome = carry_out(&mut control, view, &args, &mut ended).await;
+    let (outcome, failure) = match outcome {
+        Ok(()) => ("done", None),
+        Err((outcome, failure)) => (outcome, Some(failure)),
+    };
+    if args.output.json {
+        end(outcome, failure.as_ref(), &ended)?;
+    }
+    match failure {
+        None => Ok(ExitCode::SUCCESS),
+        Some(failure) => Err(failure),
+    }
+}
+
+/// Makes the moves one after the other, and waits for copies if it is to.
+async fn carry_out(
+    control: &mut Control,
+    view: View,
+    args: &ApplyArgs,
+    ended: &mut Ended,
+) -> Result<(), (&'static str, Failure)> {
+    let failed = |failure: Failure| ("failed", failure);
+    let mut steps = Steps::new(args.output.json);
+    let bar = progress(view.moves.len() as u64);
+    let mut made = Vec::new();
+    for planned in view.moves {
+        bar.set_message(format!(
+            "{} streamlet {}: {} to {}",
+            planned.stream, planned.streamlet, planned.from, planned.to
+        ));
+        let request = v1::MoveStreamletRequest {
+            stream: planned.stream.clone(),
+            streamlet: planned.streamlet,
+            to: planned.to,
+            epoch: Some(planned.epoch),
+            passed_on: false,
+        };
+        let (took_ms, error) = match control.clusters.move_streamlet(request).await {
+            Ok(answer) => (Some(answer.into_inner().took_ms), None),
+            Err(status) => (None, Some(status.message().to_owned())),
+        };
+        bar.inc(1);
+        let one = MadeView {
+            planned,
+            took_ms,
+            error,
+        };
+        match one.error {
+            None => ended.made += 1,
+            Some(_) => ended.failed += 1,
+        }
+        made.push(one.clone());
+        let step = steps.step(&Far::Made {
+            number: made.len(),
+            of: ended.moves,
+            made: one,
+        });
+        step.map_err(failed)?;
+    }
+    bar.finish_and_clear();
+    if !args.output.json {
+        print_made(&made).map_err(failed)?;
+    }
+    if args.copies {
+        let waiting = wait_for_copies(control, &mut steps, ended);
+        let waited = tokio::time::timeout(args.timeout, waiting).await;
+        match waited {
+            Ok(waited) => waited.map_err(failed)?,
+            Err(_) => {
+                let text = format!(
+                    "{} of copies are still to come; they go on coming, wait longer with --timeout",
+                    rounded_bytes(ended.to_come_bytes)
+                );
+                return Err(("timeout", Failure::message(text)));
+            }
+        }
+    } else {
+        ended.to_come_bytes = to_come(control).await.map_err(failed)?;
+    }
+    match ended.failed {
+        0 => Ok(()),
+        some => Err(failed(Failure::message(format!(
+            "{some} of {} moves were not made; look at `kera cluster plan` again",
+            made.len()
+        )))),
+    }
+}
+
+/// Bytes of copies that are to come to some broker.
+async fn to_come(control: &mut Control) -> Result<u64, Failure> {
+    let request = v1::DescribeClusterRequest {};
+    let answer = control.clusters.describe_cluster(request).await;
+    Ok(answer.map_err(|s| refused(&s))?.into_inner().to_come_bytes)
+}
+
+/// Returns once copies are where they are to be.
+async fn wait_for_copies(
+    control: &mut Control,
+    steps: &mut Steps<Far>,
+    ended: &mut Ended,
+) -> Result<(), Failure> {
+    let bar = progress_bytes();
+    bar.set_message("of copies moved");
+    let mut most = 0;
+    let mut look_again = tokio::time::interval(LOOK_EVERY);
+    loop {
+        look_again.tick().await;
+        let left = to_come(control).await?;
+        ended.to_come_bytes = left;
+        steps.step(&Far::Copies {
+            to_come_bytes: left,
+        })?;
+        most = most.max(left);
+        bar.set_length(most);
+        bar.set_position(most - left);
+        if left == 0 {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Asks whoever sits at the terminal.
+fn agree(moves: usize) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage("add --yes to make the moves".into()));
+    }
+    eprint!("Make these {moves} moves? Type yes to go on: ");
+    std::io::stderr().flush()?;
+    let mut typed = String::new();
+    std::io::stdin().lock().read_line(&mut typed)?;
+    match typed.trim() {
+        "yes" | "y" => Ok(()),
+        _ => Err(Failure::message("nothing was moved")),
+    }
+}
+
+fn print_made(made: &[MadeView]) -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    for one in made {
+        if let Some(error) = &one.error {
+            out.line(format_args!(
+                "{} streamlet {} stays at broker {}: {error}",
+                one.planned.stream, one.planned.streamlet, one.planned.from
+            ))?;
+        }
+    }
+    let longest = made.iter().filter_map(|one| one.took_ms).max();
+    if let Some(longest) = longest {
+        let moved = made.iter().filter(|one| one.took_ms.is_some()).count();
+        out.line(format_args!(
+            "{} streamlets moved, the slowest within {}",
+            count(moved as u64),
+            short_time(Duration::from_millis(longest))
+        ))?;
+    }
+    out.flush()
+}

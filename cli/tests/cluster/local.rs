@@ -1,0 +1,179 @@
+//! A cluster on loopback: brokers that share an etcd, at ports of their own.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::clock::Clock;
+use crate::common::command::finish_within;
+use crate::common::ports::Reserved;
+use crate::common::{Broker, Finished, PATIENCE, home, kera};
+use crate::etcd::Etcd;
+use crate::nodes::init;
+
+/// For what moves between brokers under load.
+const LONG_PATIENCE: Duration = PATIENCE.saturating_mul(3);
+
+/// Brokers 1, 2, ... and their etcd.
+pub struct Local {
+    pub brokers: Vec<Broker>,
+    pub clocks: Vec<Clock>,
+    pub store: Etcd,
+    /// How long a broker may be silent before others take over.
+    lease: Duration,
+    /// Brokers that are stopped, and would let a command wait.
+    stopped: Vec<u32>,
+    _shared: Vec<TempDir>,
+    _ports: Vec<Reserved>,
+}
+
+impl Local {
+    /// So many brokers with such leases, which serve when this returns.
+    pub fn start(brokers: u32, lease: Duration) -> Self {
+        let (clients, peers) = (Reserved::new(), Reserved::new());
+        let store = Etcd::start(Vec::new(), clients.address(), peers.address());
+        init(&store.url());
+        let mut local = Self {
+            brokers: Vec::new(),
+            clocks: Vec::new(),
+            store,
+            lease,
+            stopped: Vec::new(),
+            _shared: Vec::new(),
+            _ports: vec![clients, peers],
+        };
+        for _ in 0..brokers {
+            local.add();
+        }
+        local
+    }
+
+    /// One more broker, under the next number.
+    pub fn add(&mut self) {
+        let number = self.brokers.len() + 1;
+        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let port = Reserved::new();
+        let flags = [
+            ("--cluster", self.store.url()),
+            ("--broker-id", number.to_string()),
+            ("--cluster-lease", format!("{}s", self.lease.as_secs())),
+            ("--replication-listen", port.address().to_owned()),
+            ("--backup-memory-bytes", "64MiB".to_owned()),
+            ("--backup-shared-dir", shared.path().display().to_string()),
+            ("--consumers-session-min", "500ms".to_owned()),
+            ("--retention-check-interval", "200ms".to_owned()),
+        ];
+        let flags = flags.into_iter();
+        let mut words: Vec<_> = flags
+            .flat_map(|(name, value)| [name.to_owned(), value])
+            .collect();
+        words.push("--allow-same-host".to_owned());
+        let clock = Clock::new();
+        let broker = Broker::within(clock.within(), "127.0.0.1:0", words);
+        self.brokers.push(broker);
+        self.clocks.push(clock);
+        self._shared.push(shared);
+        self._ports.push(port);
+    }
+
+    /// Where clients begin: at any of the brokers.
+    pub fn bootstrap(&self) -> String {
+        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
+        brokers.join(",")
+    }
+
+    pub fn broker(&mut self, number: u32) -> &mut Broker {
+        &mut self.brokers[number as usize - 1]
+    }
+
+    /// Stops the process where it is, or lets it go on.
+    pub fn pause(&mut self, number: u32, paused: bool) {
+        self.stopped.retain(|other| *other != number);
+        if paused {
+            self.stopped.push(number);
+        }
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        self.broker(number).signal(signal);
+    }
+
+    /// Runs a client command at whichever broker answers.
+    fn attempt(&self, words: &[&str]) -> Finished {
+        let runs = |(number, _): &(u32, &Broker)| !self.stopped.contains(number);
+        let brokers: Vec<_> = (1..)
+            .zip(&self.brokers)
+            .filter(runs)
+            .map(|(_, broker)| broker.address())
+            .collect();
+        let mut command = kera();
+        command.args(words).env("KERA_BOOTSTRAP", brokers.join(","));
+        finish_within(command, b"", LONG_PATIENCE)
+    }
+
+    /// Runs a client command until it succeeds, and until its answer is as it is to be.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nobody tells when a broker has heard of another"
+    )]
+    fn until<T>(&self, words: &[&str], look: impl Fn(&str) -> Option<T>) -> T {
+        let begin = Instant::now();
+        loop {
+            let finished = self.attempt(words);
+            let text = finished.text();
+            let found = finished.status.success().then(|| look(&text)).flatten();
+            if let Some(found) = found {
+                return found;
+            }
+            assert!(
+                begin.elapsed() < LONG_PATIENCE,
+                "kera {}: {text} {}",
+                words.join(" "),
+                finished.stderr
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The number of the broker that owns a stream's first streamlet, and the epoch.
+    pub fn owner(&self, stream: &str) -> (u32, u64) {
+        self.until(&["stream", "list", "--json"], |text| {
+            let listed: Value = serde_json::from_str(text).ok()?;
+            let mut streams = listed.as_array()?.iter();
+            let found = streams.find(|found| found["name"] == stream)?;
+            let owner = found["owners"].as_array()?.first()?;
+            let address = owner["owner"].as_str()?;
+            let at = self.brokers.iter().position(|b| b.address() == address)?;
+            Some((at as u32 + 1, owner["epoch"].as_u64()?))
+        })
+    }
+
+    /// Waits until a broker owns at least one streamlet; how far it is.
+    pub fn owns_something(&self, number: u32) -> String {
+        self.until(&["cluster", "status", "--json"], |text| {
+            let status: Value = serde_json::from_str(text).ok()?;
+            let mut brokers = status["brokers"].as_array()?.iter();
+            let found = brokers.find(|found| found["broker_id"] == number)?;
+            let streamlets = found["streamlets"].as_u64().filter(|count| *count > 0)?;
+            Some(format!("{streamlets} of {} streamlets", found["share"]))
+        })
+    }
+
+    /// Waits until a broker that was started has its share.
+    pub fn has_joined(&self, number: u32) {
+        let number = number.to_string();
+        self.until(&["broker", "add", &number, "--json"], |text| {
+            let last: Value = serde_json::from_str(text.lines().last()?).ok()?;
+            (last["state"] == "NORMAL").then_some(())
+        });
+    }
+
+    /// Has a broker give away what it owns, until nobody needs it any more.
+    pub fn drain(&self, number: u32) {
+        let number = number.to_string();
+        self.until(&["broker", "drain", &number, "--json"], |text| {
+            let left: Value = serde_json::from_str(text.lines().last()?).ok()?;
+            (left["may_stop"] == true).then_some(())
+        });
+    }
+}

@@ -1,0 +1,264 @@
+//! Stories of owners that change at the worst moment, told by processes on loopback, under load.
+
+use std::time::{Duration, Instant};
+
+use kera_history::Event;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use crate::clock::Clock;
+use crate::common::PATIENCE;
+use crate::common::machine::skip;
+use crate::etcd::Etcd;
+use crate::load::Load;
+use crate::local::Local;
+use crate::nodes::{BROKERS, LEASE};
+use crate::world::{KEYED, World};
+
+/// A cluster under load.
+struct Story {
+    cluster: Local,
+    load: Load,
+    begun: Instant,
+}
+
+impl Story {
+    /// None, and said so, where there is no etcd.
+    async fn begin(name: &str) -> Option<Self> {
+        Self::begin_with(name, LEASE).await
+    }
+
+    /// The same with other leases.
+    async fn begin_with(name: &str, lease: Duration) -> Option<Self> {
+        if let Some(reason) = Etcd::lacking().or_else(Clock::lacking) {
+            skip(name, &reason);
+            return None;
+        }
+        let cluster = block_in_place(|| Local::start(BROKERS, lease));
+        let load = Load::start(name, &cluster.bootstrap(), 1).await;
+        let begun = Instant::now();
+        let story = Self {
+            cluster,
+            load,
+            begun,
+        };
+        story.progress().await;
+        Some(story)
+    }
+
+    /// More is acknowledged of every streamlet.
+    async fn progress(&self) {
+        self.load.world.acknowledged_everywhere().await;
+        self.tell("all streamlets go on");
+    }
+
+    fn tell(&self, what: &str) {
+        eprintln!("{:?}: {what}", self.begun.elapsed());
+    }
+
+    fn owner(&self) -> (u32, u64) {
+        block_in_place(|| self.cluster.owner(World::stream_name(KEYED)))
+    }
+
+    fn pause(&mut self, number: u32, paused: bool) {
+        self.cluster.pause(number, paused);
+        self.tell(&format!("broker {number} stopped: {paused}"));
+    }
+
+    fn kill(&mut self, number: u32) {
+        self.load.world.recorder().record(Event::BrokerKilled);
+        block_in_place(|| self.cluster.broker(number).kill());
+        self.tell(&format!("broker {number} is killed"));
+    }
+
+    fn restart(&mut self, number: u32) {
+        block_in_place(|| self.cluster.broker(number).restart());
+        self.tell(&format!("broker {number} is back"));
+        self.load.world.recorder().record(Event::BrokerStarted);
+    }
+
+    /// Waits until somebody else owns the first streamlet; who, and under which epoch.
+    async fn owner_after(&self, (before, epoch): (u32, u64)) -> (u32, u64) {
+        let begin = Instant::now();
+        loop {
+            assert!(begin.elapsed() < PATIENCE, "nobody follows broker {before}");
+            let now = self.owner();
+            if now.0 != before {
+                assert!(now.1 > epoch, "epoch {epoch} is followed by {}", now.1);
+                self.tell(&format!("broker {} owns the first streamlet", now.0));
+                return now;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn finish(self) {
+        let report = self.load.finish().await;
+        eprintln!("{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_stopped_across_its_lease_is_a_zombie_that_harms_nobody() {
+    let Some(mut story) = Story::begin("an_owner_stopped_across_its_lease").await else {
+        return;
+    };
+    let first = story.owner();
+    story.pause(first.0, true);
+    story.owner_after(first).await;
+    story.progress().await;
+    // It wakes up as the owner that it was.
+    story.pause(first.0, false);
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_killed_is_followed_and_so_is_the_one_that_follows() {
+    let Some(mut story) = Story::begin("an_owner_killed_is_followed").await else {
+        return;
+    };
+    let first = story.owner();
+    story.kill(first.0);
+    // Whatever the next owner is in the middle of: recovering lanes, loading groups.
+    let second = story.owner_after(first).await;
+    story.kill(second.0);
+    story.restart(first.0);
+    story.progress().await;
+    story.restart(second.0);
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_stopped_while_it_takes_over_is_overtaken() {
+    let Some(mut story) = Story::begin("an_owner_stopped_while_it_takes_over").await else {
+        return;
+    };
+    let first = story.owner();
+    story.kill(first.0);
+    let second = story.owner_after(first).await;
+    story.pause(second.0, true);
+    story.restart(first.0);
+    story.progress().await;
+    story.pause(second.0, false);
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_etcd_for_longer_than_a_lease_all_waits_and_goes_on_by_itself() {
+    let Some(mut story) = Story::begin("without_etcd_for_longer_than_a_lease").await else {
+        return;
+    };
+    story.cluster.store.pause(true);
+    sleep(LEASE + Duration::from_secs(1)).await;
+    story.cluster.store.pause(false);
+    story.progress().await;
+    block_in_place(|| story.cluster.store.kill());
+    sleep(Duration::from_secs(1)).await;
+    block_in_place(|| story.cluster.store.restart());
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn brokers_restarted_one_by_one_cost_no_client_an_error() {
+    let Some(mut story) = Story::begin("brokers_restarted_one_by_one").await else {
+        return;
+    };
+    for number in 1..=BROKERS {
+        story.load.world.recorder().record(Event::BrokerStopped);
+        let status = block_in_place(|| story.cluster.broker(number).stop());
+        assert!(status.success(), "broker {number} ended with {status}");
+        story.progress().await;
+        story.restart(number);
+        story.progress().await;
+    }
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_joins_and_is_killed_at_once_takes_nothing_with_it() {
+    let Some(mut story) = Story::begin("a_broker_that_joins_and_is_killed").await else {
+        return;
+    };
+    block_in_place(|| story.cluster.add());
+    story.load.world.recorder().record(Event::BrokerStarted);
+    let joined = BROKERS + 1;
+    story.kill(joined);
+    story.progress().await;
+    story.restart(joined);
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_killed_while_it_gets_its_share_takes_nothing_with_it() {
+    let Some(mut story) = Story::begin("a_broker_killed_while_it_gets_its_share").await else {
+        return;
+    };
+    block_in_place(|| story.cluster.add());
+    story.load.world.recorder().record(Event::BrokerStarted);
+    let joined = BROKERS + 1;
+    let got = block_in_place(|| story.cluster.owns_something(joined));
+    story.tell(&format!("broker {joined} has {got}"));
+    story.kill(joined);
+    story.progress().await;
+    story.restart(joined);
+    story.progress().await;
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_brokers_become_five_and_others_three_remain() {
+    let Some(mut story) = Story::begin("three_brokers_become_five").await else {
+        return;
+    };
+    for _ in 0..2 {
+        block_in_place(|| story.cluster.add());
+        story.load.world.recorder().record(Event::BrokerStarted);
+        let number = story.cluster.brokers.len() as u32;
+        block_in_place(|| story.cluster.has_joined(number));
+        story.tell(&format!("broker {number} has its share"));
+        story.progress().await;
+    }
+    // Those that were there first: all that is left of them is what the others have.
+    for number in 1..=2 {
+        block_in_place(|| story.cluster.drain(number));
+        story.tell(&format!("broker {number} may be stopped"));
+        story.progress().await;
+        story.load.world.recorder().record(Event::BrokerStopped);
+        let status = block_in_place(|| story.cluster.broker(number).stop());
+        assert!(status.success(), "broker {number} ended with {status}");
+        story.progress().await;
+    }
+    story.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_jumps_by_hours_ends_no_lease_and_deletes_nothing() {
+    // Long enough for no lease to end because the machine is busy, and far less than the clock jumps.
+    let lease = LEASE * 4;
+    let Some(story) = Story::begin_with("a_clock_that_jumps_by_hours", lease).await else {
+        return;
+    };
+    let before = story.owner();
+    let broker = before.0 as usize - 1;
+    for hours in [30, -30, 0, -7, 7] {
+        story.cluster.clocks[broker].set(hours * 3_600);
+        story.tell(&format!("the owner's clock is {hours} h off"));
+        story.progress().await;
+        // All of them together are longer than a broker may be silent; retention looks many times.
+        sleep(LEASE + Duration::from_secs(1)).await;
+        story.progress().await;
+    }
+    assert_eq!(story.owner(), before, "it was the owner all the time");
+    let log = story.cluster.brokers[broker].log();
+    assert!(
+        log.contains("the machine's clock jumped forward"),
+        "it went by another clock"
+    );
+    story.cluster.clocks[broker].set(0);
+    story.finish().await;
+}

@@ -1,0 +1,176 @@
+//! Three brokers and an etcd, each at a node of its own, and what can be done to them.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::clock::Clock;
+use crate::common::{Broker, finish, home, kera};
+use crate::etcd::Etcd;
+use crate::namespaces::{Network, address, small_disk};
+
+/// Brokers of a run, at nodes 1 to 3.
+pub const BROKERS: u32 = 3;
+/// The node of etcd.
+pub const STORE: u32 = 4;
+/// The node of all clients.
+pub const CLIENTS: u32 = 5;
+/// How long a broker may be silent before others take over.
+pub const LEASE: Duration = Duration::from_secs(3);
+/// What a backup may hold in memory, and on its disk, which a fault can fill.
+const MEMORY: &str = "64MiB";
+const DISK: u64 = 96 << 20;
+
+/// The directories of one broker's copies for others.
+struct Kept {
+    shared: TempDir,
+    disk: TempDir,
+}
+
+/// The processes, and the network between them.
+pub struct Nodes {
+    brokers: Vec<Broker>,
+    kept: Vec<Kept>,
+    clocks: Vec<Clock>,
+    pub store: Etcd,
+    pub network: Network,
+}
+
+fn listen(node: u32, port: u16) -> String {
+    format!("{}:{port}", address(node))
+}
+
+impl Nodes {
+    /// All of them serve when this returns.
+    pub fn start(network: Network) -> Self {
+        let store = Etcd::start(
+            network.enter(STORE),
+            &listen(STORE, 2379),
+            &listen(STORE, 2380),
+        );
+        init(&store.url());
+        let mut nodes = Self {
+            brokers: Vec::new(),
+            kept: Vec::new(),
+            clocks: Vec::new(),
+            store,
+            network,
+        };
+        for number in 1..=BROKERS {
+            let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+            let disk = home();
+            small_disk(disk.path(), DISK);
+            let kept = Kept { shared, disk };
+            let flags = nodes.flags(number, &kept);
+            let clock = Clock::new();
+            let mut enter = nodes.network.enter(number);
+            enter.extend(clock.within());
+            let broker = Broker::within(enter, &listen(number, 7600), flags);
+            nodes.clocks.push(clock);
+            nodes.brokers.push(broker);
+            nodes.kept.push(kept);
+        }
+        nodes
+    }
+
+    fn flags(&self, number: u32, kept: &Kept) -> Vec<String> {
+        let path = |dir: &TempDir| dir.path().display().to_string();
+        let mut flags: Vec<_> = [
+            ("--cluster", self.store.url()),
+            ("--broker-id", number.to_string()),
+            ("--rack", format!("rack{number}")),
+            ("--cluster-lease", format!("{}s", LEASE.as_secs())),
+            ("--replication-listen", listen(number, 7601)),
+            ("--backup-memory-bytes", MEMORY.to_owned()),
+            ("--backup-shared-dir", path(&kept.shared)),
+            ("--backup-disk-dir", path(&kept.disk)),
+            ("--consumers-session-min", "500ms".to_owned()),
+            ("--retention-check-interval", "200ms".to_owned()),
+        ]
+        .into_iter()
+        .flat_map(|(name, value)| [name.to_owned(), value])
+        .collect();
+        flags.push("--allow-same-host".to_owned());
+        flags
+    }
+
+    /// Where clients begin: at any of the brokers.
+    pub fn bootstrap(&self) -> String {
+        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
+        brokers.join(",")
+    }
+
+    pub fn broker(&self, number: u32) -> &Broker {
+        &self.brokers[number as usize - 1]
+    }
+
+    /// The broker's clock, also while it does not run.
+    pub fn clock(&self, number: u32) -> &Clock {
+        &self.clocks[number as usize - 1]
+    }
+
+    fn broker_mut(&mut self, number: u32) -> &mut Broker {
+        &mut self.brokers[number as usize - 1]
+    }
+
+    pub fn kill(&mut self, number: u32) {
+        self.broker_mut(number).kill();
+    }
+
+    /// SIGTERM: it hands over what it owns, and ends.
+    pub fn stop(&mut self, number: u32) {
+        let status = self.broker_mut(number).stop();
+        assert!(status.success(), "broker {number} ended with {status}");
+    }
+
+    pub fn restart(&mut self, number: u32) -> Duration {
+        self.broker_mut(number).restart()
+    }
+
+    /// Stops the process where it is, or lets it go on.
+    pub fn pause(&self, number: u32, paused: bool) {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        self.broker(number).signal(signal);
+    }
+
+    fn filler(&self, number: u32) -> PathBuf {
+        self.kept[number as usize - 1].disk.path().join("filler")
+    }
+
+    /// Leaves no room on the disk to which the broker writes its copies.
+    pub fn fill_disk(&self, number: u32) {
+        let mut file = fs::File::create(self.filler(number)).expect("a file on the small disk");
+        let zeros = vec![0; 1 << 20];
+        while file.write_all(&zeros).is_ok() {}
+    }
+
+    pub fn empty_disk(&self, number: u32) {
+        fs::remove_file(self.filler(number)).expect("the filler is there");
+    }
+
+    /// Fails if a broker has ended by itself.
+    pub fn all_run(&mut self) {
+        for number in 1..=BROKERS {
+            assert!(
+                self.broker_mut(number).is_running(),
+                "broker {number} has ended by itself"
+            );
+        }
+    }
+}
+
+/// Makes a new cluster of an etcd.
+pub fn init(store: &str) {
+    let mut command = kera();
+    command.args(["cluster", "init", "--cluster", store]);
+    let finished = finish(command, b"");
+    assert!(
+        finished.status.success(),
+        "kera cluster init: {}",
+        finished.stderr
+    );
+}

@@ -1,0 +1,116 @@
+//! A broker that shares its store with others, as files of `deploy/` set it up: how the store is prepared
+//! at each start, and what probes say while it is away.
+
+use std::time::Instant;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{PATIENCE, finish, home, kera};
+use crate::etcd::Etcd;
+use crate::process::Process;
+
+/// A broker and its etcd.
+pub struct Member {
+    pub broker: Process,
+    etcd: Etcd,
+    _copies: TempDir,
+}
+
+/// `kera cluster init`; whether it was content, and what it wrote.
+fn init(etcd: &Etcd, flags: &[&str]) -> (bool, String) {
+    let mut command = kera();
+    command
+        .args(["cluster", "init", "--json"])
+        .args(flags)
+        // As services do.
+        .env("KERA_CLUSTER_STORE", store(etcd));
+    let finished = finish(command, b"");
+    let said = format!("{}{}", finished.text(), finished.stderr);
+    (finished.status.success(), said)
+}
+
+fn store(etcd: &Etcd) -> String {
+    format!("etcd://{}", etcd.endpoint())
+}
+
+impl Member {
+    /// A cluster of one, with a short lease; `None`, and said so, where there is no etcd.
+    pub fn start() -> Option<Self> {
+        let etcd = Etcd::start()?;
+        let (good, said) = init(&etcd, &["--if-needed"]);
+        assert!(good, "{said}");
+        let copies = home();
+        let shared = copies.path().display().to_string();
+        let store = store(&etcd);
+        let flags = [
+            ["--cluster", &store],
+            ["--broker-id", "1"],
+            ["--cluster-lease", "3s"],
+            ["--replication-listen", "127.0.0.1:0"],
+            ["--backup-memory-bytes", "32MiB"],
+            ["--backup-shared-dir", &shared],
+        ];
+        Some(Self {
+            broker: Process::with(&flags.concat()),
+            etcd,
+            _copies: copies,
+        })
+    }
+
+    /// Asks `/readyz` until it answers with `status`; with which words.
+    fn ready_with(&self, status: u16) -> String {
+        let asked = Instant::now();
+        loop {
+            let (found, text) = self.broker.get("/readyz");
+            if found == status {
+                return text;
+            }
+            assert!(asked.elapsed() < PATIENCE, "/readyz: {found} {text}");
+        }
+    }
+}
+
+#[test]
+fn a_store_is_prepared_once_however_often_it_is_asked_for() {
+    let Some(etcd) = Etcd::start() else {
+        return;
+    };
+    let told = |flags: &[&str]| -> Value {
+        let (good, said) = init(&etcd, flags);
+        assert!(good, "{said}");
+        serde_json::from_str(&said).expect("JSON")
+    };
+    let first = told(&["--if-needed"]);
+    let second = told(&["--if-needed"]);
+    assert_eq!(
+        (&first["new"], &second["new"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(first["cluster"], second["cluster"]);
+    // A person who did not mean that one is told.
+    let (good, said) = init(&etcd, &[]);
+    assert!(!good && said.contains("already"), "{said}");
+}
+
+#[test]
+fn a_member_without_its_store_lives_and_is_not_ready() {
+    let Some(member) = Member::start() else {
+        return;
+    };
+    let metrics = || member.broker.get("/metrics").1;
+    member.ready_with(200);
+    assert!(metrics().contains("\nkera_cluster_lease 1\n"));
+    assert!(metrics().contains("\nkera_cluster_brokers 1\n"));
+    member.etcd.kill();
+    let reason = member.ready_with(503);
+    assert!(reason.starts_with("no lease: "), "{reason}");
+    assert_eq!(
+        member.broker.get("/livez").0,
+        200,
+        "a restart mends nothing"
+    );
+    assert!(metrics().contains("\nkera_cluster_lease 0\n"));
+    member.etcd.restart();
+    member.ready_with(200);
+}

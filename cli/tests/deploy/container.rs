@@ -1,0 +1,152 @@
+//! The container file and the profile of system calls for containers.
+
+use std::process::Command;
+
+use crate::common::{home, machine};
+use crate::process::Process;
+use crate::sandbox::{Allowed, IO_URING, spawn};
+use crate::settings::check_environment;
+use crate::systemd::exercise;
+use crate::tools::{node_tool, run, wanted};
+use crate::{read, repository};
+
+const FILE: &str = "deploy/container/Containerfile";
+const PROFILE: &str = "deploy/container/seccomp.json";
+
+/// The instructions, each on one line, without comments.
+fn instructions(text: &str) -> Vec<String> {
+    let lines = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    let joined = lines.collect::<Vec<_>>().join("\n").replace("\\\n", " ");
+    let lines = joined
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    lines
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+#[test]
+fn a_linter_has_nothing_to_say_about_the_container_file() {
+    const NAME: &str = "a_linter_has_nothing_to_say_about_the_container_file";
+    let Some(tool) = node_tool(NAME, "dockerfile-utils") else {
+        return;
+    };
+    let lint = |path: &std::path::Path| {
+        let mut command = Command::new(&tool);
+        command.arg("lint").arg(path);
+        run(command)
+    };
+    let verdict = lint(&repository(FILE));
+    assert!(
+        verdict.good && verdict.said.trim().is_empty(),
+        "{}",
+        verdict.said
+    );
+    let home = home();
+    let path = home.path().join("Containerfile");
+    std::fs::write(&path, read(FILE).replace("STOPSIGNAL", "STOPSIGN")).expect("a file");
+    let verdict = lint(&path);
+    assert!(
+        !verdict.said.trim().is_empty(),
+        "it sees no wrong instruction"
+    );
+}
+
+#[test]
+fn the_image_runs_a_broker_as_nobody_in_particular() {
+    let all = instructions(&read(FILE));
+    let last_stage = all
+        .iter()
+        .rposition(|line| line.starts_with("FROM "))
+        .expect("a stage");
+    assert!(last_stage > 0, "one stage only");
+    let stage = &all[last_stage..];
+    let values = |instruction: &str| -> Vec<&str> {
+        let lines = stage
+            .iter()
+            .filter_map(|line| line.strip_prefix(instruction));
+        lines.map(str::trim).collect()
+    };
+    assert_eq!(values("USER "), ["65532:65532"]);
+    assert_eq!(values("STOPSIGNAL "), ["SIGTERM"]);
+    assert_eq!(values("ENTRYPOINT "), ["[\"/usr/bin/kera\"]"]);
+    assert!(
+        values("RUN ").is_empty(),
+        "there is no shell in the last stage"
+    );
+    let variables: Vec<(&str, &str)> = values("ENV ")
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .filter_map(|word| word.split_once('='))
+        .collect();
+    check_environment(variables.iter().copied());
+
+    // What it builds with is what the workspace asks for.
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("TOML");
+    let rust = manifest["workspace"]["package"]["rust-version"].as_str();
+    let image = format!("/rust:{}-", rust.expect("a version"));
+    assert!(all[0].contains(&image), "{} is not {image}", all[0]);
+    let builds = all
+        .iter()
+        .any(|line| line.contains("--profile dist --package kera"));
+    assert!(builds && manifest["profile"]["dist"].is_table());
+}
+
+#[test]
+fn a_broker_works_under_the_profile_for_containers() {
+    const NAME: &str = "a_broker_works_under_the_profile_for_containers";
+    let allowed = Allowed::profile(&read(PROFILE));
+    for name in IO_URING {
+        assert!(allowed.has(name), "{name} is not allowed");
+    }
+    for name in [
+        "mount", "unshare", "setns", "ptrace", "bpf", "keyctl", "reboot",
+    ] {
+        assert!(!allowed.has(name), "{name} is allowed");
+    }
+    let Some(process) = Process::start(|command| spawn(command, &allowed)) else {
+        machine::skip(
+            NAME,
+            "needs linux-libc-dev, for the numbers of system calls",
+        );
+        return;
+    };
+    exercise(&process);
+    let status = process.stop();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn the_program_needs_no_library_that_the_image_lacks() {
+    const NAME: &str = "the_program_needs_no_library_that_the_image_lacks";
+    let Some(ldd) = wanted(NAME, "ldd") else {
+        return;
+    };
+    let mut command = Command::new(ldd);
+    command.arg(env!("CARGO_BIN_EXE_kera"));
+    let verdict = run(command);
+    assert!(verdict.good, "{}", verdict.said);
+    // What libc and the compiler's own library consist of.
+    let there = [
+        "linux-vdso",
+        "ld-linux",
+        "libc",
+        "libm",
+        "libgcc_s",
+        "libpthread",
+        "libdl",
+        "librt",
+    ];
+    for line in verdict.stdout.lines() {
+        let path = line.split_whitespace().next().unwrap_or_default();
+        let library = path.rsplit('/').next().unwrap_or_default();
+        let name = library.split(['.', '-']).next().unwrap_or_default();
+        let known = there
+            .iter()
+            .any(|known| known.split('-').next() == Some(name));
+        assert!(known, "the image has no {library}: {}", verdict.stdout);
+    }
+}

@@ -1,0 +1,97 @@
+//! What a broker that has seen all kinds of traffic exposes at `/metrics`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::cluster::Member;
+use crate::common::PATIENCE;
+use crate::process::Process;
+
+/// Names of series with the names of their labels.
+pub type Exposed = BTreeMap<String, BTreeSet<String>>;
+
+/// The series in a text of metrics.
+fn series(text: &str) -> Exposed {
+    let mut exposed = Exposed::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name_end = line.find(['{', ' ']).expect("a name and a value");
+        let labels = exposed.entry(line[..name_end].to_owned()).or_default();
+        let Some(inner) = line[name_end..].strip_prefix('{') else {
+            continue;
+        };
+        // Values are in quotes, in which everything may stand.
+        let (mut rest, mut in_value, mut name) = (inner.chars(), false, String::new());
+        while let Some(c) = rest.next() {
+            match c {
+                '\\' if in_value => drop(rest.next()),
+                '"' => in_value = !in_value,
+                '}' if !in_value => break,
+                '=' if !in_value => drop(labels.insert(std::mem::take(&mut name))),
+                c if !in_value && c != ',' => name.push(c),
+                _ => {}
+            }
+        }
+    }
+    exposed
+}
+
+/// A request of a Kafka client that is answered by any broker: ApiVersions, version 0.
+fn ask_as_kafka_client(address: &str) {
+    let mut socket = TcpStream::connect(address).expect("the broker accepts");
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    // Length; API 18, version 0, correlation 7, no client id.
+    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+    socket.write_all(&request).expect("a request");
+    let mut head = [0; 8];
+    socket.read_exact(&mut head).expect("an answer");
+    assert_eq!(head[4..], [0, 0, 0, 7], "the answer is to another request");
+}
+
+/// What brokers expose, one by itself and one that shares its store; `None`, and said so, where there is
+/// no etcd.
+pub fn exposed() -> Option<Exposed> {
+    let member = Member::start()?;
+    let (status, text) = member.broker.get("/metrics");
+    assert_eq!(status, 200);
+    let mut all = by_itself();
+    for (name, labels) in series(&text) {
+        all.entry(name).or_default().extend(labels);
+    }
+    Some(all)
+}
+
+/// What a broker exposes once it has streams, consumer groups and clients of both kinds.
+fn by_itself() -> Exposed {
+    // With a number it counts copies, and one peer is enough to count by.
+    let broker = Process::with(&[
+        "--broker-id",
+        "1",
+        "--replication-listen",
+        "127.0.0.1:0",
+        "--peers",
+        "2@127.0.0.1:1",
+        "--allow-same-host",
+    ]);
+    broker.run(&["stream", "create", "s"], b"");
+    broker.run(&["stream", "create", "copied", "--replicas", "2"], b"");
+    broker.run(&["produce", "s", "-q"], b"one\ntwo\n");
+    broker.run(&["consume", "s", "--group", "g", "--max", "1"], b"");
+    ask_as_kafka_client(&broker.kafka);
+    let (status, text) = broker.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(text.ends_with("# EOF\n"), "OpenMetrics ends so: {text}");
+    series(&text)
+}
+
+#[test]
+fn series_are_found_with_their_labels() {
+    let text = "# HELP a x\n# TYPE a counter\na_total{x=\"1,}\\\"=\",y=\"2\"} 5\nb 1\n# EOF\n";
+    let exposed = series(text);
+    let labels: Vec<_> = exposed["a_total"].iter().map(String::as_str).collect();
+    assert_eq!(labels, ["x", "y"]);
+    assert!(exposed["b"].is_empty());
+    assert_eq!(exposed.len(), 2);
+}

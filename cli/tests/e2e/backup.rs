@@ -1,0 +1,263 @@
+//! `kera backup`: a process that keeps copies, over its deaths and returns.
+
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
+use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
+use kera_replication::transport::{
+    CallError, CopyAnswer, Refusal, Reply, Request, Transport, Write,
+};
+use rustix::process::Signal;
+
+use super::cluster::{flags, shared};
+use crate::common::http::get;
+use crate::common::ports::Reserved;
+use crate::common::{Broker, finish};
+
+const SEGMENT: u32 = 1 << 20;
+const ME: BackupId = BackupId(1);
+const BACKUP: BackupId = BackupId(3);
+
+/// Broker 1, as far as a backup sees of it.
+struct Primary {
+    transport: TcpTransport,
+    copy: CopyId,
+}
+
+/// Some copy.
+fn copy() -> CopyId {
+    let streamlet = StreamletKey {
+        stream: StreamId::random(),
+        streamlet: StreamletId(0),
+    };
+    CopyId {
+        streamlet,
+        group: GroupId(0),
+        epoch: Epoch(1),
+    }
+}
+
+impl Primary {
+    /// To be made on a runtime.
+    fn new(address: &str, copy: CopyId) -> Self {
+        let transport = TcpTransport::new(ME, LinkOptions::default());
+        transport.set_address(BACKUP, address).expect("an address");
+        Self { transport, copy }
+    }
+
+    async fn call(&self, request: Request) -> Result<Reply, CallError> {
+        self.transport.call(BACKUP, request).await
+    }
+
+    async fn incarnation(&self) -> Incarnation {
+        match self.call(Request::Describe).await {
+            Ok(Reply::Description(description)) => description.incarnation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn opening(&self, incarnation: Incarnation, bytes: u32) -> Request {
+        Request::Open {
+            copy: self.copy,
+            incarnation,
+            primary: ME,
+            segment_size: SEGMENT,
+            segments: 32,
+            address: 0,
+            bytes,
+        }
+    }
+
+    /// Opens the copy and puts `bytes` into it, over a link.
+    async fn ship(&self, incarnation: Incarnation, bytes: &'static [u8]) {
+        let opened = match self.call(self.opening(incarnation, 64 << 10)).await {
+            Ok(Reply::Opened(opened)) => opened,
+            other => panic!("{other:?}"),
+        };
+        let link = self.transport.connect(BACKUP, opened.process).await;
+        let mut link = link.expect("a link");
+        let write = Write {
+            buffer: opened.buffers[0].key,
+            offset: 0,
+            parts: vec![bytes.into()],
+        };
+        let number = link.submit(vec![write]).expect("a submission");
+        let completed = std::future::poll_fn(|cx| link.poll_completed(cx)).await;
+        assert_eq!(completed, Ok(number));
+    }
+
+    async fn read(&self, len: u32) -> Vec<u8> {
+        let request = Request::Read {
+            copy: self.copy,
+            address: 0,
+            len,
+        };
+        match self.call(request).await {
+            Ok(Reply::Bytes(bytes)) => bytes.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn on_runtime<T>(task: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(task)
+}
+
+#[test]
+fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
+    let (shared, http) = (shared(), Reserved::new());
+    let path = shared.path().display().to_string();
+    let mut more = flags("3", "", &path);
+    more.drain(2..4);
+    more.extend(["--http-listen", http.address()]);
+    let mut backup = Broker::backup(&more);
+    let described = backup.json(&["broker", "describe"]);
+    assert_eq!(described["free_bytes"], 16 << 20, "{described:#}");
+
+    let copy = copy();
+    let incarnation = on_runtime(async {
+        let primary = Primary::new(backup.address(), copy);
+        let incarnation = primary.incarnation().await;
+        primary.ship(incarnation, b"acknowledged").await;
+        incarnation
+    });
+    let metrics = get(http.address(), "/metrics");
+    for said in [
+        "kera_backup_copies{state=\"open\"} 1",
+        "kera_backup_memory_used_bytes 65536",
+        "kera_backup_received_bytes_total ",
+    ] {
+        assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
+    }
+    assert!(get(http.address(), "/readyz").ends_with("ready\n"));
+
+    backup.kill();
+    backup.restart();
+    let metrics = get(http.address(), "/metrics");
+    assert!(
+        metrics.contains("kera_backup_copies{state=\"sealed\"} 1"),
+        "{metrics}"
+    );
+    on_runtime(async {
+        let primary = Primary::new(backup.address(), copy);
+        assert_eq!(
+            primary.incarnation().await,
+            incarnation,
+            "its memory has outlived it"
+        );
+        assert_eq!(primary.read(12).await, b"acknowledged");
+        // Its primary may not go on with it, and hears so.
+        let again = primary.call(primary.opening(incarnation, 1)).await;
+        let refused = matches!(
+            again,
+            Err(CallError::Refused {
+                refusal: Refusal::Sealed { .. },
+                ..
+            })
+        );
+        assert!(refused, "{again:?}");
+        let seal = Request::Seal {
+            streamlet: copy.streamlet,
+            epoch: Epoch(2),
+            copies: vec![(copy, incarnation)],
+        };
+        match primary.call(seal).await {
+            // The bytes are no batch.
+            Ok(Reply::Sealed(sealed)) => assert!(
+                matches!(sealed[0].answer, CopyAnswer::Scanned { length: 0, .. }),
+                "{sealed:?}"
+            ),
+            other => panic!("{other:?}"),
+        }
+        // Beyond the quota it says so at once.
+        let next = CopyId {
+            group: GroupId(1),
+            epoch: Epoch(2),
+            ..copy
+        };
+        for segment in 0..16 {
+            let request = Request::Open {
+                copy: next,
+                incarnation,
+                primary: ME,
+                segment_size: SEGMENT,
+                segments: 32,
+                address: u64::from(segment * SEGMENT),
+                bytes: SEGMENT,
+            };
+            let opened = primary.call(request).await;
+            let full = matches!(
+                &opened,
+                Err(CallError::Refused {
+                    refusal: Refusal::NoRoom { .. },
+                    ..
+                })
+            );
+            assert_eq!(full, segment == 15, "{opened:?}");
+        }
+    });
+    let metrics = get(http.address(), "/metrics");
+    for said in [
+        "kera_backup_seals_total 1",
+        "kera_backup_refusals_total{reason=\"no_room\"} 1",
+        "kera_backup_refusals_total{reason=\"sealed\"} 1",
+    ] {
+        assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
+    }
+    let stopped = backup.stop();
+    assert!(stopped.success(), "{stopped}: {}", backup.log());
+}
+
+#[test]
+fn a_second_start_on_the_same_store_is_refused_while_the_first_lives() {
+    let shared = shared();
+    let path = shared.path().display().to_string();
+    let mut more = flags("3", "", &path);
+    more.drain(2..4);
+    let mut backup = Broker::backup(&more);
+    let pid = backup.pid().to_string();
+    let refused = |backup: &Broker| {
+        let finished = finish(backup.command(), b"");
+        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+        for said in [&pid, &path] {
+            assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        }
+    };
+    refused(&backup);
+    // Stopped, it may go on at any time.
+    backup.signal(Signal::STOP);
+    refused(&backup);
+    backup.signal(Signal::CONT);
+    let incarnation = |backup: &Broker| {
+        on_runtime(async {
+            let primary = Primary::new(backup.address(), copy());
+            primary.incarnation().await
+        })
+    };
+    let before = incarnation(&backup);
+    backup.kill();
+    backup.restart();
+    assert_eq!(incarnation(&backup), before);
+}
+
+#[test]
+fn a_backup_needs_a_number() {
+    let shared = shared();
+    let path = shared.path().display().to_string();
+    let mut numbered = flags("3", "127.0.0.1:0", &path);
+    numbered.drain(..2);
+    let mut backup = crate::common::kera();
+    backup.arg("backup").args(numbered);
+    backup
+        .args(["--http-listen", "off", "--data-dir"])
+        .arg(&path);
+    let finished = finish(backup, b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("--broker-id 3"),
+        "{}",
+        finished.stderr
+    );
+}

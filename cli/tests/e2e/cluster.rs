@@ -1,0 +1,262 @@
+//! Brokers that know each other: what they tell of themselves and their peers, and configurations
+//! that cannot be.
+
+use crate::common::http::get;
+use crate::common::ports::Reserved;
+use crate::common::{Broker, Finished, finish, home, kera};
+
+/// A directory on shared memory, or elsewhere where there is none.
+pub fn shared() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home())
+}
+
+/// Flags of a broker among others, with its store in `shared`.
+pub fn flags<'a>(id: &'a str, listen: &'a str, shared: &'a str) -> Vec<&'a str> {
+    let (store, quota) = (
+        ["--backup-shared-dir", shared],
+        ["--backup-memory-bytes", "16MiB"],
+    );
+    let me = ["--broker-id", id, "--replication-listen", listen];
+    [&me[..], &store, &quota].concat()
+}
+
+/// Two brokers on this machine that know each other, and what they need as long as they run.
+struct Pair {
+    one: Broker,
+    two: Broker,
+    _shared: [tempfile::TempDir; 2],
+    _ports: [Reserved; 3],
+}
+
+impl Pair {
+    fn start(more: &[&str]) -> Self {
+        let ports = [Reserved::new(), Reserved::new(), Reserved::new()];
+        let dirs = [shared(), shared()];
+        let [a, b, http] = [0, 1, 2].map(|at: usize| ports[at].address().to_owned());
+        let paths = [0, 1].map(|at: usize| dirs[at].path().display().to_string());
+        let peers = [format!("2@{b}"), format!("1@{a}")];
+        let mut first = flags("1", &a, &paths[0]);
+        first.extend(["--peers", &peers[0], "--http-listen", &http]);
+        first.extend(more);
+        let mut second = flags("2", &b, &paths[1]);
+        second.extend(["--peers", &peers[1]]);
+        second.extend(more);
+        Self {
+            one: Broker::with(&first),
+            two: Broker::with(&second),
+            _shared: dirs,
+            _ports: ports,
+        }
+    }
+
+    fn http(&self) -> &str {
+        self._ports[2].address()
+    }
+}
+
+#[test]
+fn brokers_describe_each_other() {
+    let mut pair = Pair::start(&["--allow-same-host"]);
+    let one = pair.one.json(&["broker", "describe"]);
+    let two = pair.two.json(&["broker", "describe"]);
+    assert_eq!(
+        (&one["broker_id"], &two["broker_id"]),
+        (&1.into(), &2.into())
+    );
+    let peer = &one["cluster"]["peers"][0];
+    assert_eq!(peer["id"], 2, "{one:#}");
+    assert_eq!(peer["reachable"], true, "{one:#}");
+    assert_eq!(peer["same_host"], true, "{one:#}");
+    assert_eq!(
+        peer["host"], two["cluster"]["host"],
+        "a loopback address is this machine"
+    );
+    assert_eq!(peer["address"], two["cluster"]["replication"]);
+    assert_eq!(peer["store_id"], two["cluster"]["backup"]["store_id"]);
+    assert_eq!(peer["free_bytes"], 16 << 20);
+    let backup = &one["cluster"]["backup"];
+    assert_eq!(backup["memory_bytes"], 16 << 20, "{one:#}");
+    assert_eq!(backup["memory_used_bytes"], 0);
+    assert_eq!(backup["copies_open"], 0);
+    let used = |transport: &&serde_json::Value| transport["used"] == true;
+    let transports = one["cluster"]["transports"].as_array().expect("a list");
+    let used: Vec<_> = transports.iter().filter(used).map(|t| &t["name"]).collect();
+    assert_eq!(used, ["tcp"], "{one:#}");
+
+    let text = pair.one.run(&["broker", "describe"]);
+    for said in [
+        "broker 1 at",
+        "transport    tcp;",
+        "rdma not usable: ",
+        "0 B of 16.0 MiB",
+        "reachable, 16.0 MiB free",
+    ] {
+        assert!(text.contains(said), "`{said}` is not in\n{text}");
+    }
+    let metrics = get(pair.http(), "/metrics");
+    for said in [
+        "kera_backup_memory_limit_bytes 16777216",
+        "kera_backup_copies{state=\"open\"} 0",
+        "kera_backup_refusals_total{reason=\"no_room\"} 0",
+        "kera_peer_down{peer=\"2\"} 0",
+        "kera_peer_shipped_bytes_total{peer=\"2\"} 0",
+    ] {
+        assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
+    }
+
+    pair.two.kill();
+    let one = pair.one.json(&["broker", "describe"]);
+    let peer = &one["cluster"]["peers"][0];
+    assert_eq!(peer["reachable"], false, "{one:#}");
+    assert!(
+        peer["store_id"].is_null() && peer["free_bytes"].is_null(),
+        "{one:#}"
+    );
+    let listed = pair.one.run(&["broker", "list"]);
+    assert!(listed.contains("the one that was asked"), "{listed}");
+    assert!(
+        listed.contains("unreachable: broker 2 did not answer"),
+        "{listed}"
+    );
+    pair.two.restart();
+    let listed = pair.one.json(&["broker", "list"]);
+    assert_eq!(listed[1]["broker_id"], 2);
+    assert_eq!(listed[1]["reachable"], true, "{listed:#}");
+    let stopped = pair.one.stop();
+    assert!(stopped.success(), "{stopped}: {}", pair.one.log());
+}
+
+#[test]
+fn brokers_of_one_machine_are_told_that_they_hold_no_copies_together() {
+    let pair = Pair::start(&[]);
+    let log = pair.one.log();
+    let warned = log.lines().find(|line| line.contains("run on one machine"));
+    let warned = warned.unwrap_or_else(|| panic!("no warning in {log}"));
+    assert!(warned.contains("cluster.allow_same_host"), "{warned}");
+    let text = pair.one.run(&["broker", "describe"]);
+    assert!(text.contains("(this one: no copies)"), "{text}");
+}
+
+#[test]
+fn a_broker_without_a_number_works_alone() {
+    let broker = Broker::start();
+    let described = broker.json(&["broker", "describe"]);
+    assert_eq!(described["broker_id"], 1);
+    assert!(described["cluster"].is_null(), "{described:#}");
+    let listed = broker.json(&["broker", "list"]);
+    assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed:#}");
+}
+
+/// Runs `kera serve` with `flags`, which cannot work.
+fn serve(flags: &[&str]) -> Finished {
+    let home = home();
+    let mut serve = kera();
+    serve
+        .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"])
+        .arg("--data-dir")
+        .arg(home.path())
+        .args(flags);
+    finish(serve, b"")
+}
+
+#[test]
+fn configurations_that_cannot_be_are_refused_before_anything_starts() {
+    let me = ["--broker-id", "1"];
+    for (flags, said) in [
+        (
+            ["--peers", "1@10.0.0.1:7601"],
+            "has the number of this broker",
+        ),
+        (["--peers", "2@a:7601,2@b:7601"], "names broker 2 twice"),
+        (
+            ["--peers", "2@a:7601,3@a:7601"],
+            "have the same address a:7601",
+        ),
+        (["--peers", "10.0.0.2:7601"], "write id@host:port"),
+        (
+            ["--peers", "2@10.0.0.2"],
+            "is not an address; write host:port",
+        ),
+        (["--replication-listen", "here"], "is not an address"),
+        (["--cluster-host", "a b"], "is not a machine's name"),
+    ] {
+        let finished = serve(&[&me[..], &flags].concat());
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        assert_eq!(finished.text(), "", "it never listened");
+    }
+    let finished = serve(&["--peers", "2@10.0.0.2:7601"]);
+    assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("set cluster.broker_id"),
+        "{}",
+        finished.stderr
+    );
+
+    let home = home();
+    let file = home.path().join("kera.toml");
+    std::fs::write(&file, "[cluster]\nbroker_id = 1\npeer = [\"2@a:1\"]\n").expect("a file");
+    let mut check = kera();
+    check.args(["config", "check"]).arg(&file);
+    let finished = finish(check, b"");
+    assert_eq!(finished.status.code(), Some(2));
+    assert!(
+        finished.stderr.contains("did you mean `cluster.peers`?"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn what_the_machine_cannot_give_is_named_with_what_to_set() {
+    let dir = shared();
+    let path = dir.path().display().to_string();
+    let mut large = flags("1", "127.0.0.1:0", &path);
+    large[7] = "1TiB";
+    let finished = serve(&large);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    for said in ["backup.memory_bytes is 1TiB", "--shm-size=1TiB", &path] {
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    }
+    let mut rdma = flags("1", "127.0.0.1:0", &path);
+    rdma.extend(["--cluster-transport", "rdma"]);
+    let finished = serve(&rdma);
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("use auto or tcp"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_data_directory_stays_with_its_number() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    broker.stop();
+    let dir = shared();
+    let path = dir.path().display().to_string();
+    let mut other = broker.command();
+    other.args(flags("2", "127.0.0.1:0", &path));
+    let finished = finish(other, b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    assert!(
+        finished
+            .stderr
+            .contains("is that of broker 1, and this broker has number 2"),
+        "{}",
+        finished.stderr
+    );
+    // A broker that worked alone is number 1, and may go on among others.
+    let mut same = broker.command();
+    same.args(flags("1", "127.0.0.1:0", &path));
+    same.args(["--cluster-transport", "rdma"]);
+    let finished = finish(same, b"");
+    assert!(
+        finished.stderr.contains("use auto or tcp"),
+        "{}",
+        finished.stderr
+    );
+    broker.restart();
+    assert!(broker.run(&["stream", "list"]).contains('s'));
+}

@@ -1,0 +1,216 @@
+//! Three brokers, each at a node of its own, and what can be done to them.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::common::{Broker, home};
+use crate::namespaces::{Network, address, small_disk};
+
+/// Brokers of a run, at nodes 1 to 3.
+pub const BROKERS: u32 = 3;
+/// What a backup may hold in memory, and on its disk, which a fault can fill.
+const MEMORY: &str = "64MiB";
+const DISK: u64 = 96 << 20;
+
+/// The directories of one broker's copies for others.
+struct Kept {
+    shared: TempDir,
+    disk: TempDir,
+}
+
+/// Three brokers and the network between them.
+pub struct Cluster {
+    brokers: Vec<Broker>,
+    kept: Vec<Kept>,
+    pub network: Network,
+}
+
+fn listen(broker: u32, port: u16) -> String {
+    format!("{}:{port}", address(broker))
+}
+
+impl Cluster {
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With variables, as NAME=VALUE, in the environment of the first broker.
+    pub fn with(first: &[&str]) -> Self {
+        let network = Network::new(BROKERS);
+        let mut cluster = Self {
+            brokers: Vec::new(),
+            kept: Vec::new(),
+            network,
+        };
+        for number in 1..=BROKERS {
+            let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+            let disk = home();
+            small_disk(disk.path(), DISK);
+            let kept = Kept { shared, disk };
+            let flags = flags(number, &kept);
+            let mut enter = cluster.network.enter(number);
+            if number == 1 && !first.is_empty() {
+                enter.push("env".to_owned());
+                enter.extend(first.iter().map(|&variable| variable.to_owned()));
+            }
+            let broker = Broker::within(enter, &listen(number, 7600), flags);
+            cluster.brokers.push(broker);
+            cluster.kept.push(kept);
+        }
+        cluster
+    }
+
+    pub fn broker(&self, number: u32) -> &Broker {
+        &self.brokers[number as usize - 1]
+    }
+
+    fn broker_mut(&mut self, number: u32) -> &mut Broker {
+        &mut self.brokers[number as usize - 1]
+    }
+
+    pub fn kill(&mut self, number: u32) {
+        self.broker_mut(number).kill();
+    }
+
+    pub fn restart(&mut self, number: u32) -> Duration {
+        self.broker_mut(number).restart()
+    }
+
+    /// Stops the process where it is, or lets it go on.
+    pub fn pause(&self, number: u32, paused: bool) {
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
+        self.broker(number).signal(signal);
+    }
+
+    fn filler(&self, number: u32) -> PathBuf {
+        self.kept[number as usize - 1].disk.path().join("filler")
+    }
+
+    /// Leaves no room on the disk to which the broker writes its copies.
+    pub fn fill_disk(&self, number: u32) {
+        let mut file = fs::File::create(self.filler(number)).expect("a file on the small disk");
+        let zeros = vec![0; 1 << 20];
+        while file.write_all(&zeros).is_ok() {}
+    }
+
+    pub fn empty_disk(&self, number: u32) {
+        fs::remove_file(self.filler(number)).expect("the filler is there");
+    }
+
+    /// Bytes that are free on that disk.
+    pub fn free(&self, number: u32) -> u64 {
+        let disk = self.kept[number as usize - 1].disk.path();
+        let found = rustix::fs::statvfs(disk).expect("a file system tells its size");
+        found.f_bavail * found.f_frsize
+    }
+
+    /// The files of the copies that a broker keeps for others.
+    fn copies(&self, number: u32) -> Vec<PathBuf> {
+        let kept = &self.kept[number as usize - 1];
+        let mut files = Vec::new();
+        for folder in [kept.shared.path(), kept.disk.path()] {
+            logs(folder, &mut files);
+        }
+        files.sort();
+        files
+    }
+
+    /// How many there are.
+    pub fn kept(&self, number: u32) -> usize {
+        self.copies(number).len()
+    }
+
+    /// Removes the broker's own files of these streams' groups; how many. It must not run.
+    pub fn lose_files(&self, number: u32, streams: &[String]) -> usize {
+        let mut files = Vec::new();
+        for stream in streams {
+            let folder = self.broker(number).data_dir().join("streams").join(stream);
+            logs(&folder, &mut files);
+        }
+        for file in &files {
+            fs::remove_file(file).expect("a group's file can be removed");
+        }
+        files.len()
+    }
+
+    /// The ids of a broker's streams of those names.
+    pub fn streams(&self, number: u32, names: &[&str]) -> Vec<String> {
+        let id = |name: &&str| {
+            let described = self.broker(number).json(&["stream", "describe", name]);
+            described["id"].as_str().expect("an id").to_owned()
+        };
+        names.iter().map(id).collect()
+    }
+
+    /// Flips a bit in the middle of what one of the copies holds that the broker keeps for others;
+    /// which. The broker must not run. None if it keeps nothing.
+    pub fn damage(&self, number: u32, choice: u64) -> Option<String> {
+        let files = self.copies(number);
+        let at = choice as usize % files.len().max(1);
+        let path = files.get(at)?;
+        flip(path, choice).then(|| path.display().to_string())
+    }
+}
+
+/// The files of copies below a folder; memory that no copy has is none.
+fn logs(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("spare") {
+            logs(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "log") {
+            found.push(path);
+        }
+    }
+}
+
+/// Flips one bit of the bytes that are not zeros; false if there are none.
+fn flip(path: &Path, choice: u64) -> bool {
+    let mut bytes = Vec::new();
+    let mut file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .expect("a copy can be opened");
+    file.read_to_end(&mut bytes).expect("a copy can be read");
+    let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+    if used.is_empty() {
+        return false;
+    }
+    let at = used[choice as usize % used.len()];
+    file.seek(SeekFrom::Start(at as u64)).expect("a place");
+    let flipped = [bytes[at] ^ 1 << (choice % 8)];
+    file.write_all(&flipped).expect("a byte is written");
+    true
+}
+
+fn flags(number: u32, kept: &Kept) -> Vec<String> {
+    let mut flags = vec!["--consumers-session-min", "500ms"]
+        .into_iter()
+        .map(str::to_owned)
+        .collect::<Vec<_>>();
+    let peers: Vec<_> = (1..=BROKERS)
+        .filter(|peer| *peer != number)
+        .map(|peer| format!("{peer}@{}", listen(peer, 7601)))
+        .collect();
+    let path = |dir: &TempDir| dir.path().display().to_string();
+    let more = [
+        ("--broker-id", number.to_string()),
+        ("--replication-listen", listen(number, 7601)),
+        ("--peers", peers.join(",")),
+        ("--backup-memory-bytes", MEMORY.to_owned()),
+        ("--backup-shared-dir", path(&kept.shared)),
+        ("--backup-disk-dir", path(&kept.disk)),
+    ];
+    flags.extend(
+        more.into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value]),
+    );
+    flags.push("--allow-same-host".to_owned());
+    flags
+}

@@ -1,0 +1,13 @@
+//! Streams whose groups have copies at other brokers: one broker and two that keep copies, as
+//! processes, over their deaths and returns.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod appends;
+mod loss;
+mod recovery;
+mod repair;
+mod scrub;
+mod settings;
+mod trio;

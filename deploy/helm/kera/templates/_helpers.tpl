@@ -1,0 +1,93 @@
+{{- define "kera.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The name of everything. 40 characters: what is appended still fits into 63. */}}
+{{- define "kera.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "kera.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "kera.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The service that gives each broker a name of its own. */}}
+{{- define "kera.headless" -}}
+{{- printf "%s-brokers" (include "kera.fullname" .) -}}
+{{- end -}}
+
+{{- define "kera.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "kera.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "kera.labels" -}}
+{{ include "kera.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* kera.toml from .Values.settings: text in quotes, numbers without a fraction. */}}
+{{- define "kera.toml" -}}
+{{- range $section, $keys := .Values.settings }}
+[{{ $section }}]
+{{- range $key, $value := $keys }}
+{{- if kindIs "string" $value }}
+{{ $key }} = {{ $value | quote }}
+{{- else if kindIs "bool" $value }}
+{{ $key }} = {{ $value }}
+{{- else }}
+{{ $key }} = {{ int64 $value }}
+{{- end }}
+{{- end }}
+{{ end }}
+{{- end -}}
+
+{{/* Where brokers share their records; empty for one broker with a store of its own. */}}
+{{- define "kera.store" -}}
+{{- $members := .Values.cluster.etcd -}}
+{{- if .Values.etcd.enabled -}}
+{{- if $members }}{{ fail "etcd.enabled and cluster.etcd are both set: use the chart's etcd or your own" }}{{ end -}}
+{{- $members = list (printf "%s-etcd.%s.svc.%s:2379" (include "kera.fullname" .) .Release.Namespace .Values.clusterDomain) -}}
+{{- end -}}
+{{- if $members -}}
+{{- if semverCompare "<1.28.0-0" .Capabilities.KubeVersion.Version }}{{ fail "several brokers need Kubernetes 1.28, whose stateful sets tell pods their number" }}{{ end -}}
+{{- if and .Values.cluster.rack .Values.cluster.rackLabel }}{{ fail "cluster.rack and cluster.rackLabel are both set: leave one empty" }}{{ end -}}
+etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/" . }}{{ end }}
+{{- else if gt (int .Values.replicas) 1 -}}
+{{- fail (printf "replicas is %d and there is no etcd: several brokers share their records there, so set cluster.etcd to its members as host:port, or etcd.enabled to try things out" (int .Values.replicas)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Shared memory for copies, and some for what lies beside them. */}}
+{{- define "kera.sharedMemory" -}}
+{{- $copies := .Values.cluster.copies -}}
+{{- if hasSuffix "Gi" $copies -}}
+{{- printf "%dMi" (add (mul (trimSuffix "Gi" $copies | int64) 1024) 64) -}}
+{{- else -}}
+{{- printf "%dMi" (add (trimSuffix "Mi" $copies | int64) 64) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Brokers of a cluster keep off each other's nodes; what the values say comes first. */}}
+{{- define "kera.affinity" -}}
+{{- $ours := dict -}}
+{{- if include "kera.store" . -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (include "kera.selectorLabels" . | fromYaml)) -}}
+{{- if eq .Values.cluster.antiAffinity "required" -}}
+{{- $ours = dict "podAntiAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (list $term)) -}}
+{{- else if eq .Values.cluster.antiAffinity "preferred" -}}
+{{- $ours = dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "podAffinityTerm" $term))) -}}
+{{- end -}}
+{{- end -}}
+{{- with merge (deepCopy .Values.affinity) $ours }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{/* Of etcd's own: no selector of the brokers takes them for one. */}}
+{{- define "kera.etcdLabels" -}}
+app.kubernetes.io/name: {{ include "kera.name" . }}-etcd
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}

@@ -1,0 +1,221 @@
+//! A group whose bytes have copies elsewhere: where they are taken from, and what the head waits for.
+//!
+//! Such a group is *shipped*: somebody outside this crate brings its bytes to other copies. Then not
+//! its own file decides how far it may be shown, but that somebody ([`Group::set_copied`]): the least
+//! of all copies, this file being one of them.
+
+use std::io::{Error, ErrorKind, IoSlice};
+
+use bytes::Bytes;
+
+use crate::group::Group;
+use crate::pump::Turn;
+use crate::scan::{ScanSpec, scan};
+use crate::sync::{Arc, Ordering, Weak};
+use crate::window::Place;
+
+/// Bytes written anew at once.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
+
+/// Brings a group's bytes to its other copies. Called without any lock; must not block.
+pub trait Shipping: Send + Sync {
+    /// Bytes were published.
+    fn grew(&self);
+
+    /// The group's own file has more, or its writing failed: see [`Group::written`] and
+    /// [`Group::is_broken`].
+    fn wrote(&self);
+
+    /// Nothing more is appended.
+    fn froze(&self);
+}
+
+/// Bytes of one segment, without a gap.
+#[derive(Clone, Debug)]
+pub struct ShipRun {
+    /// Address in the group of the first byte.
+    pub address: u64,
+    /// The bytes, as slices of the chunks they lie in.
+    pub parts: Vec<Bytes>,
+}
+
+/// What [`Group::ship`] found.
+#[derive(Clone, Debug)]
+pub struct Shipped {
+    /// In order of address; at most one run per segment.
+    pub runs: Vec<ShipRun>,
+    /// Where the group ended when they were taken: a batch boundary.
+    pub end: Place,
+}
+
+impl Group {
+    /// Has `by` ship the group, for good. To be called before anything is appended.
+    pub fn ship_by(&self, by: Weak<dyn Shipping>) {
+        let _only_once = self.shipping.set(by);
+    }
+
+    /// True if the group has copies elsewhere.
+    pub fn is_shipped(&self) -> bool {
+        self.shipping.get().is_some()
+    }
+
+    /// Who ships the group, as long as they do.
+    pub(crate) fn shipping(&self) -> Option<Arc<dyn Shipping>> {
+        self.shipping.get()?.upgrade()
+    }
+
+    /// Says that nothing more is appended. Call without holding any lock.
+    pub fn announce_frozen(&self) {
+        if let Some(shipping) = self.shipping() {
+            shipping.froze();
+        }
+    }
+
+    /// Everything below `place`, a batch boundary, is where it must be: it may be acknowledged and
+    /// read. Never goes back. Call without holding any lock: wakers run here.
+    pub fn set_copied(&self, place: Place) {
+        {
+            let mut window = self.window.lock();
+            // Only what is recorded has copies.
+            window.recorded = true;
+            if window.copied.is_none_or(|at| at.address < place.address) {
+                window.copied = Some(place);
+            }
+        }
+        if let Some(head) = self.lane_head() {
+            head.advance();
+        }
+    }
+
+    /// Below this place every copy has the group; `None` while nothing of it counts.
+    pub fn copied(&self) -> Option<Place> {
+        self.window.lock().copied
+    }
+
+    /// The group's one close is recorded; for a group that is shipped.
+    pub fn set_ended(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// True once it is.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Bytes from `from` on, at most `max_bytes`: from memory, or from the file where they have left
+    /// it. They begin with the first segment's header and the lane snapshot.
+    ///
+    /// # Errors
+    /// The store's, when bytes must come from the file.
+    pub fn ship(&self, from: u64, max_bytes: usize) -> std::io::Result<Shipped> {
+        let size = u64::from(self.spec.segment_size);
+        let (mut runs, mut on_disk) = (Vec::new(), None);
+        let (end, mut left) = (self.end(), max_bytes as u64);
+        let mut at = from;
+        while at < end.address && left > 0 {
+            let window = self.window.lock();
+            let segment = at / size;
+            let whole = window.end_of_segment(segment).min(end.address);
+            if at >= whole {
+                at = (segment + 1) * size;
+                continue;
+            }
+            let stop = whole.min(at + left);
+            let memory = window.memory_start();
+            if at < memory {
+                // One range of the file is enough for one call; the rest is asked for next.
+                on_disk = Some((at, stop.min(memory)));
+                break;
+            }
+            let parts = window.parts(at, stop);
+            drop(window);
+            let slice = |(chunk, range): (crate::pool::ChunkReader, std::ops::Range<usize>)| {
+                chunk.slice(range)
+            };
+            runs.push(ShipRun {
+                address: at,
+                parts: parts.into_iter().map(slice).collect(),
+            });
+            left -= stop - at;
+            at = if stop == whole && whole < end.address {
+                (segment + 1) * size
+            } else {
+                stop
+            };
+            if stop < whole {
+                break;
+            }
+        }
+        if let Some((at, stop)) = on_disk {
+            runs.push(self.read_back(at, stop)?);
+        }
+        Ok(Shipped { runs, end })
+    }
+
+    /// Writes anew what a failed write or sync may have left out of the file of a group that has ended,
+    /// syncs it, and checks that all of it is there. Every address receives the bytes it was to have,
+    /// so what the failure left is harmless.
+    ///
+    /// # Errors
+    /// The store's, or `InvalidData` if the file is not whole even so; the group stays as it is then,
+    /// with what the file lacks in memory.
+    pub fn write_again(&self) -> std::io::Result<()> {
+        self.window.lock().failed = None;
+        self.broken.store(false, Ordering::Release);
+        if self.write_out() == Turn::Failed {
+            return Err(self.failure().unwrap_or(ErrorKind::Other.into()));
+        }
+        let outcome = self.dirty_and_sync().and_then(|()| self.check_file());
+        if let Err(error) = &outcome {
+            self.fail(error);
+        }
+        outcome
+    }
+
+    /// What a failed sync may have lost is written once more: the kernel takes it for clean.
+    fn dirty_and_sync(&self) -> std::io::Result<()> {
+        let (mut at, end) = {
+            let window = self.window.lock();
+            (window.synced.address, window.end)
+        };
+        let file = self.file()?;
+        let mut bytes = vec![0; WRITTEN_AT_ONCE];
+        while at < end.address {
+            let want = bytes.len().min((end.address - at) as usize);
+            let got = file.read_at(&mut bytes[..want], at)?;
+            if got == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            file.write_vectored_at(&[IoSlice::new(&bytes[..got])], at)?;
+            at += got as u64;
+        }
+        file.sync_data()?;
+        self.window.lock().synced = end;
+        Ok(())
+    }
+
+    fn check_file(&self) -> std::io::Result<()> {
+        let end = self.end();
+        let spec = ScanSpec {
+            verify_all: true,
+            ..ScanSpec::closed(&self.spec, end)
+        };
+        match scan(&*self.file()?, &spec, |_, _| {}) {
+            Ok(found) if found.end == end => Ok(()),
+            Ok(found) => Err(Error::new(ErrorKind::InvalidData, found.stop.to_string())),
+            Err(error) => Err(Error::new(ErrorKind::InvalidData, error.to_string())),
+        }
+    }
+
+    fn read_back(&self, at: u64, stop: u64) -> std::io::Result<ShipRun> {
+        let mut bytes = vec![0; (stop - at) as usize];
+        let got = self.file()?.read_at(&mut bytes, at)?;
+        if got < bytes.len() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(ShipRun {
+            address: at,
+            parts: vec![bytes.into()],
+        })
+    }
+}

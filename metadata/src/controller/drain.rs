@@ -1,0 +1,202 @@
+//! Brokers that are to be emptied.
+
+use super::{Busy, Cause, Loads, Members, Move, Picture, StreamView, StreamletRef, StreamletView};
+use crate::record::GroupState;
+
+/// Hand-overs of what draining brokers own, at most `room` of them and one from each broker.
+pub(super) fn plan(
+    picture: &Picture,
+    members: &Members,
+    loads: &mut Loads<'_>,
+    busy: &mut Busy,
+    room: usize,
+) -> Vec<Move> {
+    let leaving: Vec<_> = picture
+        .streamlets()
+        .filter(|(which, stream, streamlet)| {
+            let drains = members.get(streamlet.owner()).is_some_and(|m| m.draining);
+            drains
+                && !busy.streamlets.contains(which)
+                && keeps(stream, streamlet, members).is_none()
+        })
+        .collect();
+    let level = loads.level(leaving.len());
+    let mut moves = Vec::new();
+    for (which, _, streamlet) in leaving {
+        if moves.len() >= room {
+            break;
+        }
+        let from = streamlet.owner();
+        if busy.givers.contains(&from) {
+            continue;
+        }
+        let Some(to) = loads.choose(which.0, streamlet, from, level) else {
+            continue;
+        };
+        let one = hand_over(which, streamlet, to, Cause::Drain);
+        loads.moved(&one);
+        busy.take(&one);
+        moves.push(one);
+    }
+    moves
+}
+
+/// Hand-overs of everything that `broker`, which is about to stop, owns and can hand over.
+pub fn farewell(picture: &Picture, members: &Members, broker: u32) -> Vec<Move> {
+    let mut loads = Loads::of(picture, members);
+    let owned: Vec<_> = picture
+        .owned_by(broker)
+        .filter(|(_, stream, streamlet)| keeps(stream, streamlet, members).is_none())
+        .collect();
+    let level = loads.level(owned.len());
+    let mut moves = Vec::new();
+    for (which, _, streamlet) in owned {
+        if let Some(to) = loads.choose(which.0, streamlet, broker, level) {
+            let one = hand_over(which, streamlet, to, Cause::Drain);
+            loads.moved(&one);
+            moves.push(one);
+        }
+    }
+    moves
+}
+
+/// A hand-over of `streamlet` by its owner.
+pub(super) fn hand_over(
+    which: StreamletRef,
+    streamlet: &StreamletView,
+    to: u32,
+    cause: Cause,
+) -> Move {
+    Move {
+        stream: which.0,
+        streamlet: which.1,
+        epoch: streamlet.epoch(),
+        from: streamlet.owner(),
+        to,
+        cause,
+        bytes: streamlet.bytes,
+    }
+}
+
+/// Why a broker that drains keeps a streamlet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptBecause {
+    /// Its records have one copy, at this broker.
+    OnlyCopy,
+    /// No other broker may own it: all others are gone or drain as well.
+    NobodyElse,
+    /// Without this broker fewer machines live than copies are needed.
+    TooFewMachines {
+        /// Copies without which nothing is acknowledged.
+        wanted: usize,
+        /// Copies that the other brokers could hold.
+        living: usize,
+    },
+}
+
+/// A streamlet that a draining broker cannot hand over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The stream and the streamlet.
+    pub which: StreamletRef,
+    /// The stream's name.
+    pub stream: String,
+    /// Why.
+    pub because: KeptBecause,
+    /// When retention will have removed all of its records, milliseconds since 1970; `None` if that
+    /// cannot be told: it may still be appended to, or its records are kept for ever.
+    pub until_ms: Option<u64>,
+}
+
+/// What a broker that drains still has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Streamlets it owns.
+    pub owned: usize,
+    /// Those of them that it can hand over.
+    pub leaving: usize,
+    /// The others.
+    pub kept: Vec<Kept>,
+    /// Groups of other owners' streamlets of which it holds a copy, and their bytes.
+    pub copies: usize,
+    /// Bytes of the closed ones among them.
+    pub copy_bytes: u64,
+    /// Groups of which no other broker holds a copy that lives: stopping this one makes them unreadable.
+    pub last_copies: usize,
+}
+
+impl Drained {
+    /// True if nothing is lost or interrupted when the broker is stopped for good: it owns nothing and
+    /// holds no group's last copy.
+    pub fn may_stop(&self) -> bool {
+        self.owned == 0 && self.last_copies == 0
+    }
+
+    /// True if the broker has nothing left.
+    pub fn is_empty(&self) -> bool {
+        self.owned == 0 && self.copies == 0
+    }
+}
+
+/// What `broker` would have to give up to leave, and what keeps it from that.
+pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
+    let mut found = Drained::default();
+    for (which, stream, streamlet) in picture.streamlets() {
+        if streamlet.owner() == broker {
+            found.owned += 1;
+            match keeps(stream, streamlet, members) {
+                None => found.leaving += 1,
+                Some(because) => found.kept.push(Kept {
+                    which,
+                    stream: stream.name.clone(),
+                    because,
+                    until_ms: expiry(stream, streamlet),
+                }),
+            }
+        }
+        let held = streamlet.groups.values();
+        for group in held.filter(|g| !g.empty && g.copies.contains(&broker)) {
+            if streamlet.owner() != broker {
+                found.copies += 1;
+                found.copy_bytes += group.bytes;
+            }
+            let mut others = group.copies.iter().filter(|id| **id != broker);
+            if !others.any(|id| members.lives(*id)) {
+                found.last_copies += 1;
+            }
+        }
+    }
+    found
+}
+
+/// Why the owner of a streamlet cannot hand it over; `None`: it can.
+pub(super) fn keeps(
+    stream: &StreamView,
+    streamlet: &StreamletView,
+    members: &Members,
+) -> Option<KeptBecause> {
+    let owner = streamlet.owner();
+    if !stream.is_movable() {
+        return Some(KeptBecause::OnlyCopy);
+    }
+    if !members.targets().any(|member| member.id != owner) {
+        return Some(KeptBecause::NobodyElse);
+    }
+    let (wanted, living) = (stream.min_copies as usize, members.most_copies(Some(owner)));
+    (living < wanted).then_some(KeptBecause::TooFewMachines { wanted, living })
+}
+
+/// When retention will have removed everything, if nothing is appended any more.
+fn expiry(stream: &StreamView, streamlet: &StreamletView) -> Option<u64> {
+    let mut groups = streamlet.groups.values().filter(|group| !group.empty);
+    let closed = groups.clone().all(|g| g.state == GroupState::Closed);
+    if stream.retention_ms == 0 || !closed || groups.next().is_none() {
+        return None;
+    }
+    let newest = streamlet
+        .groups
+        .values()
+        .map(|g| g.max_timestamp_ms)
+        .max()?;
+    u64::try_from(newest).ok()?.checked_add(stream.retention_ms)
+}

@@ -1,0 +1,228 @@
+//! Who is alive and who is controller, as seen from here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message;
+use tokio::sync::{mpsc, watch};
+use uuid::Uuid;
+
+use super::client::{Client, Pauses, pages};
+use super::follow::follow;
+use super::messages::*;
+use super::space::{Space, range_of};
+use crate::cluster::{Incarnation, LiveBroker, LiveState, Living};
+
+/// Changes that wait to be taken in.
+const WAITING: usize = 64;
+
+/// A broker's place, as etcd holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) live: LiveBroker,
+    pub(super) lease: i64,
+    pub(super) revision: u64,
+}
+
+/// The elected controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Elected {
+    pub(super) broker: u32,
+    pub(super) lease: i64,
+    pub(super) term: u64,
+}
+
+/// Everybody, at one revision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Presence {
+    pub(super) places: BTreeMap<u32, Place>,
+    pub(super) controller: Option<Elected>,
+    /// 0 before anything was seen.
+    pub(super) revision: u64,
+}
+
+impl Presence {
+    fn put(&mut self, space: &Space, kv: &KeyValue) {
+        if kv.key == space.controller() {
+            let broker = ControllerMessage::decode(kv.value.as_slice());
+            self.controller = broker.ok().map(|message| Elected {
+                broker: message.broker,
+                lease: kv.lease,
+                term: kv.revision(),
+            });
+        } else if let Some(id) = space.broker_of(&kv.key) {
+            match decode(id, &kv.value) {
+                Ok(live) => {
+                    let place = Place {
+                        live,
+                        lease: kv.lease,
+                        revision: kv.revision(),
+                    };
+                    self.places.insert(id, place);
+                }
+                Err(detail) => tracing::error!(broker = id, detail, "a living broker's record"),
+            }
+        }
+    }
+
+    fn remove(&mut self, space: &Space, key: &[u8]) {
+        if key == space.controller() {
+            self.controller = None;
+        } else if let Some(id) = space.broker_of(key) {
+            self.places.remove(&id);
+        }
+    }
+}
+
+/// A living broker's record, as it is stored.
+pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
+    let message = LiveMessage {
+        store_id: live.incarnation.store_id.as_bytes().to_vec(),
+        boot_id: live.incarnation.boot_id.as_bytes().to_vec(),
+        address: live.address.clone(),
+        replication_address: live.replication_address.clone(),
+        kafka_address: live.kafka_address.clone(),
+        host: live.host.clone(),
+        rack: live.rack.clone(),
+        state: match live.state {
+            LiveState::Serving => 0,
+            LiveState::Draining => 1,
+        },
+        version: live.version.clone(),
+    };
+    message.encode_to_vec()
+}
+
+/// The living broker of a stored record.
+pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> {
+    let message = LiveMessage::decode(value).map_err(|_| "it cannot be decoded")?;
+    let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).map_err(|_| "an id is not 16 bytes long");
+    Ok(LiveBroker {
+        id,
+        incarnation: Incarnation {
+            store_id: uuid(&message.store_id)?,
+            boot_id: uuid(&message.boot_id)?,
+        },
+        address: message.address,
+        replication_address: message.replication_address,
+        kafka_address: message.kafka_address,
+        host: message.host,
+        rack: message.rack,
+        state: match message.state {
+            0 => LiveState::Serving,
+            1 => LiveState::Draining,
+            _ => return Err("its state is unknown"),
+        },
+        version: message.version,
+    })
+}
+
+/// What the three kinds of onlookers see.
+pub(super) struct Boards {
+    pub(super) presence: watch::Sender<Arc<Presence>>,
+    pub(super) living: watch::Sender<Living>,
+    pub(super) controller: watch::Sender<Option<u32>>,
+}
+
+impl Boards {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            presence: watch::Sender::new(Arc::default()),
+            living: watch::Sender::new(Living::default()),
+            controller: watch::Sender::new(None),
+        })
+    }
+
+    fn show(&self, presence: &Presence) {
+        let living: BTreeMap<u32, LiveBroker> = presence
+            .places
+            .iter()
+            .map(|(id, place)| (*id, place.live.clone()))
+            .collect();
+        self.living.send_if_modified(|known| {
+            let changed = **known != living;
+            if changed {
+                *known = Arc::new(living);
+            }
+            changed
+        });
+        let controller = presence.controller.map(|elected| elected.broker);
+        self.controller.send_if_modified(|known| {
+            let changed = *known != controller;
+            *known = controller;
+            changed
+        });
+        self.presence.send_replace(Arc::new(presence.clone()));
+    }
+}
+
+/// Keeps the boards true, for as long as it is polled.
+pub(super) async fn look_on(client: Arc<Client>, space: Space, boards: Arc<Boards>) {
+    let mut pauses = Pauses::endless();
+    loop {
+        let range = range_of(space.members());
+        match pages(&client, range.clone(), 0, false).await {
+            Ok((revision, found)) => {
+                pauses = Pauses::endless();
+                let mut presence = Presence {
+                    revision,
+                    ..Presence::default()
+                };
+                for kv in &found {
+                    presence.put(&space, kv);
+                }
+                boards.show(&presence);
+                let (sender, mut receiver) = mpsc::channel(WAITING);
+                let following = follow(client.clone(), range, revision, sender);
+                let taking = async {
+                    while let Some(Ok((events, revision))) = receiver.recv().await {
+                        for event in &events {
+                            match &event.kv {
+                                Some(kv) if event.kind == DELETE => {
+                                    presence.remove(&space, &kv.key);
+                                }
+                                Some(kv) => presence.put(&space, kv),
+                                None => {}
+                            }
+                        }
+                        presence.revision = revision;
+                        boards.show(&presence);
+                    }
+                };
+                // Ends when changes may have been missed: then all is read anew.
+                tokio::join!(following, taking);
+            }
+            Err(error) => tracing::debug!(%error, "who is alive cannot be read yet"),
+        }
+        pauses.pause().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn living_brokers_round_trip() {
+        let incarnation = Incarnation {
+            store_id: Uuid::from_u128(1),
+            boot_id: Uuid::from_u128(2),
+        };
+        let plain = LiveBroker::new(7, incarnation);
+        let full = LiveBroker {
+            address: "a:1".into(),
+            replication_address: "a:2".into(),
+            kafka_address: Some("a:3,b:3".into()),
+            host: "a".into(),
+            rack: Some(String::new()),
+            state: LiveState::Draining,
+            version: "0.1.0".into(),
+            ..plain.clone()
+        };
+        for live in [plain, full] {
+            assert_eq!(decode(7, &encode(&live)), Ok(live));
+        }
+        assert!(decode(7, b"\xff").is_err());
+        assert!(decode(7, b"").is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! The bounded queue of transactions, and the thread that begins them and tells what came of them.
+//!
+//! Several are under way at a time, but never two that have anything in common, and none begins before
+//! an earlier one that it has anything in common with: so what a caller submits takes effect in its
+//! order, as far as anybody can tell by what it is about.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::zones::{Busy, Zones};
+use crate::error::MetadataError;
+use crate::queue::{Outcome, answer};
+use crate::store::Done;
+use crate::transaction::Transaction;
+
+/// Waiting transactions that are looked at for one that may begin.
+const LOOK_AHEAD: usize = 64;
+
+/// A transaction that waits, and whom to tell.
+struct Job {
+    transaction: Transaction,
+    zones: Zones,
+    done: Done,
+    submitted: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    /// Operations of all jobs that wait.
+    operations: usize,
+    /// Callbacks of transactions that found no room.
+    refused: Vec<Done>,
+    /// What came of transactions, not yet told.
+    finished: Vec<(Zones, Done, Outcome)>,
+    busy: Busy,
+    closed: bool,
+}
+
+impl State {
+    /// Takes the first transaction that has nothing in common with those under way and those that wait
+    /// before it.
+    fn begin(&mut self, most: usize) -> Option<Job> {
+        if self.busy.transactions() >= most {
+            return None;
+        }
+        let mut before = Busy::default();
+        for (index, job) in self.jobs.iter().enumerate().take(LOOK_AHEAD) {
+            if self.busy.allows(&job.zones) && before.allows(&job.zones) {
+                self.busy.begin(&job.zones);
+                return self.jobs.remove(index);
+            }
+            before.begin(&job.zones);
+        }
+        None
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Most operations that may wait.
+    capacity: usize,
+    /// Most transactions under way.
+    most: usize,
+}
+
+/// Tells what came of a transaction that began.
+pub(super) struct Finish {
+    shared: Arc<Shared>,
+    /// Until it is told.
+    whom: Option<(Zones, Done)>,
+}
+
+impl Finish {
+    pub(super) fn tell(mut self, outcome: Outcome) {
+        self.put(outcome);
+    }
+
+    fn put(&mut self, outcome: Outcome) {
+        if let Some((zones, done)) = self.whom.take() {
+            let mut state = self.shared.state.lock();
+            state.finished.push((zones, done, outcome));
+            drop(state);
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        // The task ended without a word: it panicked.
+        self.put(Err(MetadataError::UnknownOutcome {
+            path: "etcd".into(),
+            detail: "committing it failed in an unexpected way".into(),
+        }));
+    }
+}
+
+enum Step {
+    Tell(Vec<(Done, Outcome)>),
+    Begin(Transaction, Instant, Zones, Done),
+    End,
+}
+
+impl Shared {
+    fn next(&self) -> Step {
+        let mut state = self.state.lock();
+        loop {
+            let mut told = Vec::new();
+            let waiting = state.operations;
+            for done in std::mem::take(&mut state.refused) {
+                told.push((done, Err(MetadataError::Overloaded { waiting })));
+            }
+            for (zones, done, outcome) in std::mem::take(&mut state.finished) {
+                state.busy.end(&zones);
+                told.push((done, outcome));
+            }
+            if !told.is_empty() {
+                return Step::Tell(told);
+            }
+            if let Some(job) = state.begin(self.most) {
+                state.operations -= job.transaction.operations().max(1);
+                return Step::Begin(job.transaction, job.submitted, job.zones, job.done);
+            }
+            if state.closed && state.jobs.is_empty() && state.busy.transactions() == 0 {
+                return Step::End;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+/// The queue and its thread.
+pub(super) struct Pump {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    id: ThreadId,
+}
+
+impl Pump {
+    /// Starts the thread. `begin` starts a transaction, submitted at the time given, and returns at
+    /// once; at most `most` are under way.
+    pub(super) fn start(
+        capacity: usize,
+        most: usize,
+        begin: impl Fn(Transaction, Instant, Finish) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            capacity,
+            most: most.max(1),
+        });
+        let working = shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("kera-metadata".into())
+            .spawn(move || {
+                loop {
+                    match working.next() {
+                        Step::Tell(told) => {
+                            for (done, outcome) in told {
+                                answer(done, outcome);
+                            }
+                        }
+                        Step::Begin(transaction, submitted, zones, done) => {
+                            let finish = Finish {
+                                shared: working.clone(),
+                                whom: Some((zones, done)),
+                            };
+                            begin(transaction, submitted, finish);
+                        }
+                        Step::End => return,
+                    }
+                }
+            })?;
+        Ok(Self {
+            shared,
+            id: thread.thread().id(),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    pub(super) fn push(&self, transaction: Transaction, done: Done) {
+        // Even a transaction without writes takes room.
+        let operations = transaction.operations().max(1);
+        let zones = Zones::of(&transaction);
+        let mut state = self.shared.state.lock();
+        if state.closed {
+            drop(state);
+            answer(done, Err(MetadataError::Closed));
+            return;
+        }
+        // One that is greater than the whole queue still gets in alone, to be refused by name.
+        if state.operations > 0 && state.operations + operations > self.shared.capacity {
+            state.refused.push(done);
+        } else {
+            state.operations += operations;
+            state.jobs.push_back(Job {
+                transaction,
+                zones,
+                done,
+                submitted: Instant::now(),
+            });
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+    }
+
+    /// Finishes what waits and ends the thread. When called on that thread, as by a callback that drops
+    /// the last handle of the store, it cannot wait for itself, and ends soon after.
+    pub(super) fn close(&self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_all();
+        if std::thread::current().id() == self.id {
+            return;
+        }
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the metadata store's thread panicked");
+        }
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,143 @@
+//! What a start finds under the names of copies, and what that takes: of each copy its record is read
+//! and its file is looked at, by several threads, since a disk that has to seek answers many at once.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::thread;
+
+use kera_protocol::ids::GroupId;
+
+use super::record::{self, Kept, Record};
+use super::{FoundFiles, Paths, ShmMemory};
+use crate::backup::StartError;
+use crate::backup::memory::CopySpec;
+use crate::ids::StreamletKey;
+
+/// What it took to take over what a process left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// Copies that are there.
+    pub copies: usize,
+    /// Records read, and files looked at without opening them.
+    pub looked: usize,
+    /// Files of copies opened; none of them stays open.
+    pub opened: usize,
+    /// Records stored anew, each brought to the disk.
+    pub stored: usize,
+}
+
+/// Threads that look, at most, and names that are worth one.
+const LOOKERS: usize = 16;
+const NAMES_EACH: usize = 128;
+
+type Group = (StreamletKey, GroupId);
+
+/// What stands under a copy's name.
+pub(super) enum Look {
+    Copy {
+        spec: CopySpec,
+        kept: Kept,
+        /// Of memory, or of a disk, that its file has.
+        bytes: u64,
+    },
+    /// No record, so no copy: what was beside it is removed.
+    Nothing,
+    /// There was a copy, and what it held is not known any more.
+    Damaged,
+}
+
+/// Looks at all of them; in their order.
+pub(super) fn look_at(
+    found: FoundFiles,
+    took: &mut Took,
+) -> Result<Vec<(Group, Paths, Look)>, StartError> {
+    took.looked += found.len();
+    let lookers = (found.len() / NAMES_EACH).clamp(1, LOOKERS);
+    if lookers == 1 {
+        return look_each(found);
+    }
+    let share = found.len().div_ceil(lookers);
+    let mut parts = Vec::with_capacity(lookers);
+    let mut found = found.into_iter();
+    loop {
+        let part: FoundFiles = found.by_ref().take(share).collect();
+        if part.is_empty() {
+            break;
+        }
+        parts.push(part);
+    }
+    thread::scope(|scope| {
+        let looking: Vec<_> = parts
+            .into_iter()
+            .map(|part| scope.spawn(|| look_each(part)))
+            .collect();
+        let mut out = Vec::new();
+        for one in looking {
+            match one.join() {
+                Ok(looked) => out.extend(looked?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(out)
+    })
+}
+
+fn look_each(found: FoundFiles) -> Result<Vec<(Group, Paths, Look)>, StartError> {
+    let looked = found.into_iter().map(|(group, paths)| {
+        let found = look(&group, &paths)?;
+        Ok((group, paths, found))
+    });
+    looked.collect()
+}
+
+fn look(group: &Group, paths: &Paths) -> Result<Look, StartError> {
+    // What cannot be read now, for want of descriptors for example, is not damaged.
+    let mut bytes = [0; record::MOST_BYTES + 1];
+    let read = match read(paths, &mut bytes) {
+        Ok(read) => read,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let _ = fs::remove_file(&paths.log);
+            return Ok(Look::Nothing);
+        }
+        Err(error) => return ShmMemory::io(&paths.record, Err(error)),
+    };
+    let (log_bytes, allocated) = match fs::metadata(&paths.log) {
+        Ok(metadata) => (metadata.len(), metadata.blocks() * 512),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (0, 0),
+        Err(error) => return ShmMemory::io(&paths.log, Err(error)),
+    };
+    Ok(match record::decode(&bytes[..read]) {
+        Record::Newer { version } => {
+            return Err(StartError::Unusable {
+                path: paths.record.clone(),
+                reason: format!(
+                    "format {version} is newer than this build reads; use the newer build"
+                ),
+            });
+        }
+        // Touching a mapping beyond a file that was cut short would end the process.
+        Record::Copy { spec, kept }
+            if (spec.copy.streamlet, spec.copy.group) == *group
+                && (kept.released == record::ALL || log_bytes >= spec.group_bytes()) =>
+        {
+            Look::Copy {
+                spec,
+                kept,
+                bytes: allocated,
+            }
+        }
+        Record::Copy { .. } | Record::Damaged => Look::Damaged,
+    })
+}
+
+/// Reads the record with one call; one byte more than a record has tells that it is none.
+fn read(paths: &Paths, bytes: &mut [u8]) -> io::Result<usize> {
+    let file = File::open(&paths.record)?;
+    loop {
+        match file.read_at(bytes, 0) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The table of buffers that links may write, and what network cards know of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::BackupStore;
+use crate::backup::copy::{Copy, Region, failed};
+use crate::backup::registrar::{Registrar, Registration};
+use crate::ids::{BackupId, BufferKey};
+use crate::transport::Refusal;
+
+/// A buffer that a link may write.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Dropped first, so that no card writes what belongs to nobody any more.
+    registration: Option<Box<dyn Registration>>,
+    pub(super) primary: BackupId,
+    pub(super) region: Region,
+}
+
+/// Buffers by key.
+pub(super) type Buffers = HashMap<BufferKey, Entry>;
+
+/// Buffers registered for one request and not in the table yet.
+pub(super) type Registrations = HashMap<BufferKey, Box<dyn Registration>>;
+
+/// Whether a primary may be in the middle of writing what is taken from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// It may: its connections are destroyed first.
+    ByForce,
+    /// It has seen all its writes complete, and says so.
+    WhenDone,
+}
+
+impl BackupStore {
+    /// Lets network cards at buffers that are opened from now on. The first one stays.
+    pub fn register_with(&self, registrar: Arc<dyn Registrar>) {
+        let _first_stays = self.registrar.set(registrar);
+    }
+
+    /// A key for `bytes` reserved bytes of `copy` at `address`: any, or what the card gives.
+    pub(super) fn key_for(
+        &self,
+        copy: &Copy,
+        primary: BackupId,
+        address: u64,
+        bytes: u64,
+        registrations: &mut Registrations,
+    ) -> Result<BufferKey, Refusal> {
+        let Some(registrar) = self.registrar.get() else {
+            return Ok(BufferKey(rand::random()));
+        };
+        let window = match copy.memory.window(address, bytes) {
+            Ok(window) => window,
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                return Ok(BufferKey(rand::random()));
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let (key, registration) = registrar.register(primary, window).map_err(failed)?;
+        registrations.insert(key, registration);
+        Ok(key)
+    }
+
+    /// Enters buffers of `copy` that are not known yet. To be called while its state is locked and
+    /// open, so that whoever ends its life finds them here.
+    pub(super) fn enter(
+        &self,
+        copy: &Arc<Copy>,
+        primary: BackupId,
+        buffers: &[crate::transport::Buffer],
+        registrations: &mut Registrations,
+    ) {
+        let mut known = self.buffers.write();
+        for buffer in buffers {
+            known.entry(buffer.key).or_insert_with(|| Entry {
+                registration: registrations.remove(&buffer.key),
+                primary,
+                region: Region {
+                    copy: copy.clone(),
+                    address: buffer.address,
+                    bytes: buffer.bytes,
+                },
+            });
+        }
+    }
+
+    /// Takes all buffers of `copy` from the table, so that their keys mean nothing.
+    pub(super) fn forget_buffers(&self, copy: &Copy, taking: Taking) -> Result<(), Refusal> {
+        let keys: Vec<_> = copy.state.lock().buffers.iter().map(|b| b.key).collect();
+        self.forget_where(taking, |key, _| keys.contains(key))
+    }
+
+    /// Takes `which` from the table and from the cards. When this returns without an error nobody
+    /// writes them any more; after an error they stay known, and asked again it is tried again.
+    pub(super) fn forget_where(
+        &self,
+        taking: Taking,
+        which: impl Fn(&BufferKey, &Entry) -> bool,
+    ) -> Result<(), Refusal> {
+        let mut known = self.buffers.write();
+        let mut primaries: Vec<_> = known
+            .iter()
+            .filter(|(key, entry)| entry.registration.is_some() && which(key, entry))
+            .map(|(_, entry)| entry.primary)
+            .collect();
+        primaries.sort_unstable();
+        primaries.dedup();
+        let mut result = Ok(());
+        let mut take = || {
+            known.retain(|key, entry| {
+                if !which(key, entry) {
+                    return true;
+                }
+                match entry.registration.as_mut().map_or(Ok(()), |r| r.end()) {
+                    Ok(()) => false,
+                    Err(error) => {
+                        tracing::error!(%error, copy = %entry.region.copy.spec.copy, "a buffer could not be taken from the network card");
+                        result = Err(failed(error));
+                        true
+                    }
+                }
+            });
+        };
+        match self.registrar.get() {
+            Some(registrar) if taking == Taking::ByForce && !primaries.is_empty() => {
+                registrar.disconnect(&primaries, &mut take);
+            }
+            _ => take(),
+        }
+        result
+    }
+}

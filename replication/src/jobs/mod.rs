@@ -1,0 +1,474 @@
+//! Work in the background: closed groups get back the copies that they have lost, copies are compared
+//! and those that are damaged replaced, they move from brokers that hold much or leave to others, open
+//! groups that were begun with too few end once more can be had, and what nobody needs any more is given
+//! back.
+//!
+//! All state is in the records and at the backups, so a round may be broken off anywhere and begun
+//! again by anyone: what was built and not recorded is freed by a later round. A copy is built aside,
+//! at a broker that no record names for the group yet; it is checked there, batch by batch, against the
+//! recorded length and end, brought to disk, and only then added, by a transaction that compares the
+//! record's revision. No head waits for any of it.
+
+mod pace;
+mod repair;
+mod scrub;
+mod shift;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use kera_protocol::ids::Epoch;
+use parking_lot::Mutex;
+
+pub use pace::Pace;
+pub use scrub::{Harm, Mend, Mended};
+pub use shift::{Shift, ShiftsNow};
+
+use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::primary::tidy::{self, Tidied};
+use crate::primary::{Lane, MoreCopies, Primary};
+use crate::runtime::{all, within};
+use crate::signal::Signal;
+use crate::transport::{CopyInfo, Pending, Reply, Request};
+
+/// A stretch of work that took a time is followed by a pause of so many times that.
+const REST: u32 = 3;
+/// Pause before the next round, where one has left something to do.
+const GO_ON: Duration = Duration::from_millis(200);
+/// Open groups that a round ends are waited for so long: the next round finds them closed.
+const CLOSED_WITHIN: Duration = Duration::from_secs(5);
+/// How often it looks whether they are.
+const LOOK: Duration = Duration::from_millis(50);
+/// A round that somebody asks for begins within this time, so that those of many brokers do not all begin
+/// at once.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How the jobs go about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobConfig {
+    /// Between two rounds; each wait is up to a quarter longer or shorter, so that brokers that were
+    /// started together do not work together.
+    pub interval: Duration,
+    /// Bytes copied per second at most.
+    pub bytes_per_second: u64,
+    /// A holder that has not answered for so long counts as lost: its groups get other copies.
+    pub lost_after: Duration,
+    /// Copies built in one round at most; the next round, which goes on with the others, begins at once.
+    pub builds: usize,
+    /// After so long the copies of a closed group are compared again; waits vary as those between
+    /// rounds do.
+    pub scrub_interval: Duration,
+}
+
+impl Default for JobConfig {
+    /// Every minute; 32 MiB a second; lost after ten minutes; 64 copies a round; compared every week.
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(60),
+            bytes_per_second: 32 << 20,
+            lost_after: Duration::from_secs(600),
+            builds: 64,
+            scrub_interval: Duration::from_secs(7 * 24 * 3600),
+        }
+    }
+}
+
+/// A streamlet that this broker owns.
+#[derive(Clone)]
+pub struct Owned {
+    /// The streamlet.
+    pub streamlet: StreamletKey,
+    /// The epoch under which it is this broker's.
+    pub epoch: Epoch,
+    /// Copies that each closed group should have.
+    pub replicas: usize,
+    /// Copies without which no record is left.
+    pub min_copies: usize,
+    /// Its lanes, as far as they take appends: their open groups are looked at too.
+    pub lanes: Vec<Arc<Lane>>,
+    /// Puts this broker's own files right, if they are copies.
+    pub mend: Option<Arc<dyn Mend>>,
+}
+
+impl std::fmt::Debug for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owned")
+            .field("streamlet", &self.streamlet)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says what this broker owns at present.
+pub type OwnedNow = Box<dyn Fn() -> Vec<Owned> + Send + Sync>;
+
+/// What the jobs have done since they began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobStats {
+    /// Rounds ended.
+    pub rounds: u64,
+    /// Copies built and recorded.
+    pub built: u64,
+    /// Bytes copied for them.
+    pub bytes: u64,
+    /// Copies built that replace others where those were not needed, or too many, and nothing was lost.
+    pub shifted: u64,
+    /// Copies given up because their groups had more than they are to have.
+    pub surplus: u64,
+    /// Copies freed that no record named.
+    pub freed: u64,
+    /// Closed copies brought to disk.
+    pub flushed: u64,
+    /// What could not be done, and is tried again.
+    pub failed: u64,
+    /// Open groups with too few copies that were ended, so that their lanes go on with more.
+    pub renewed: u64,
+    /// Closed groups that had too few copies when they were last looked at.
+    pub wanting: u64,
+    /// Closed groups whose copies were compared.
+    pub scrubbed: u64,
+    /// Bytes read for that, at all holders together.
+    pub scrubbed_bytes: u64,
+    /// Copies found that were not whole.
+    pub damaged: u64,
+    /// Copies found to be gone.
+    pub missing: u64,
+    /// Copies found whole that differ from others.
+    pub differing: u64,
+    /// Copies of these three kinds that were replaced.
+    pub mended: u64,
+    /// Groups that have such copies now, as far as is known.
+    pub unsound: u64,
+    /// How long ago the last round ended.
+    pub round_ended: Option<Duration>,
+    /// How long ago the copies of some streamlet's groups had all been compared.
+    pub scrub_ended: Option<Duration>,
+    /// Streamlets owned, whose copies are compared in turn.
+    pub scrub_streamlets: u64,
+    /// Those of them that have had their turn since this broker has owned them.
+    pub scrub_done: u64,
+    /// Since how long ago all of them have had their turn; `None`: not all had one yet.
+    pub scrub_whole: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    rounds: AtomicU64,
+    built: AtomicU64,
+    bytes: AtomicU64,
+    shifted: AtomicU64,
+    surplus: AtomicU64,
+    freed: AtomicU64,
+    flushed: AtomicU64,
+    failed: AtomicU64,
+    renewed: AtomicU64,
+    wanting: AtomicU64,
+    scrubbed: AtomicU64,
+    scrubbed_bytes: AtomicU64,
+    damaged: AtomicU64,
+    missing: AtomicU64,
+    differing: AtomicU64,
+    mended: AtomicU64,
+}
+
+impl Counts {
+    fn tidied(&self, tidied: &Tidied) {
+        self.freed.fetch_add(tidied.freed, Ordering::Relaxed);
+        self.flushed.fetch_add(tidied.flushed, Ordering::Relaxed);
+        self.failed.fetch_add(tidied.failed, Ordering::Relaxed);
+    }
+}
+
+/// The jobs of one broker. They end when its [`Primary`] is dropped.
+pub struct Jobs {
+    primary: Weak<Primary>,
+    owned: OwnedNow,
+    config: JobConfig,
+    pace: Pace,
+    counts: Counts,
+    /// Since when each broker has not answered.
+    silent: Mutex<BTreeMap<BackupId, Duration>>,
+    plan: Mutex<scrub::Plan>,
+    /// Says which copies are to move.
+    shifts: OnceLock<ShiftsNow>,
+    /// Somebody asks for a round.
+    asked: Arc<Signal>,
+    ended: Mutex<Ended>,
+    /// The last round ended open groups.
+    renewed: AtomicBool,
+    /// Held by whoever changes a closed group's copies, from a look at its record on.
+    repairing: tokio::sync::Mutex<()>,
+}
+
+/// When work ended last, in the runtime's time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    round: Option<Duration>,
+    scrub: Option<Duration>,
+}
+
+/// Who is recorded for a group, and is there.
+#[derive(Default)]
+struct Standing {
+    /// They have it.
+    have: Vec<Holder>,
+    /// They do not answer; they may have it.
+    silent: Vec<Holder>,
+    /// They have it, and are to be emptied: they give it to others, and do not count.
+    leaving: Vec<Holder>,
+}
+
+impl std::fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Jobs")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What each broker held when the round began, as far as it answered.
+pub(crate) struct Held {
+    by: BTreeMap<BackupId, BTreeMap<CopyId, CopyInfo>>,
+    /// Copies that were listed, and have less than is recorded.
+    short: BTreeSet<(BackupId, CopyId)>,
+}
+
+/// What is known of a copy since the round began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It was listed.
+    There,
+    /// It was listed, and has less than is recorded.
+    Short,
+    /// It was not in the list. Its group may be younger than that.
+    NotListed,
+    /// Its broker did not answer.
+    Silent,
+}
+
+impl Held {
+    fn of(&self, backup: BackupId, copy: CopyId) -> Known {
+        match self.by.get(&backup) {
+            None => Known::Silent,
+            Some(_) if self.short.contains(&(backup, copy)) => Known::Short,
+            Some(copies) if copies.contains_key(&copy) => Known::There,
+            Some(_) => Known::NotListed,
+        }
+    }
+}
+
+impl Jobs {
+    /// The jobs of a broker that owns what `owned` says.
+    pub fn new(primary: &Arc<Primary>, owned: OwnedNow, config: JobConfig) -> Arc<Self> {
+        Arc::new(Self {
+            primary: Arc::downgrade(primary),
+            owned,
+            config,
+            pace: Pace::new(config.bytes_per_second, u64::from(primary.me.0)),
+            counts: Counts::default(),
+            silent: Mutex::default(),
+            plan: Mutex::default(),
+            shifts: OnceLock::new(),
+            asked: Arc::default(),
+            ended: Mutex::default(),
+            renewed: AtomicBool::default(),
+            repairing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Says which copies are to move. Only the first word counts; without it none do.
+    pub fn set_shifts(&self, shifts: ShiftsNow) {
+        let _only_once = self.shifts.set(shifts);
+    }
+
+    /// A round is to begin soon: something has changed that there is work for, like a broker that comes or
+    /// leaves. Cheap.
+    pub fn ask(&self) {
+        self.asked.notify();
+    }
+
+    /// What they have done so far.
+    pub fn stats(&self) -> JobStats {
+        let counts = &self.counts;
+        let now = self.primary.upgrade().map(|primary| primary.runtime.now());
+        let ended = *self.ended.lock();
+        let ago = |then: Option<Duration>| Some(now?.saturating_sub(then?));
+        let owned = (self.owned)();
+        let plan = self.plan.lock();
+        let (scrub_done, scrub_whole) = plan.done(owned.iter().map(|one| one.streamlet));
+        JobStats {
+            rounds: counts.rounds.load(Ordering::Relaxed),
+            built: counts.built.load(Ordering::Relaxed),
+            bytes: counts.bytes.load(Ordering::Relaxed),
+            shifted: counts.shifted.load(Ordering::Relaxed),
+            surplus: counts.surplus.load(Ordering::Relaxed),
+            freed: counts.freed.load(Ordering::Relaxed),
+            flushed: counts.flushed.load(Ordering::Relaxed),
+            failed: counts.failed.load(Ordering::Relaxed),
+            renewed: counts.renewed.load(Ordering::Relaxed),
+            wanting: counts.wanting.load(Ordering::Relaxed),
+            scrubbed: counts.scrubbed.load(Ordering::Relaxed),
+            scrubbed_bytes: counts.scrubbed_bytes.load(Ordering::Relaxed),
+            damaged: counts.damaged.load(Ordering::Relaxed),
+            missing: counts.missing.load(Ordering::Relaxed),
+            differing: counts.differing.load(Ordering::Relaxed),
+            mended: counts.mended.load(Ordering::Relaxed),
+            unsound: plan.unsound(),
+            round_ended: ago(ended.round),
+            scrub_ended: ago(ended.scrub),
+            scrub_streamlets: owned.len() as u64,
+            scrub_done,
+            scrub_whole: ago(scrub_whole),
+        }
+    }
+
+    /// Waits until `bytes` more may be copied for the sake of these streamlets, for somebody who copies
+    /// beside the jobs: both together keep to [`JobConfig::bytes_per_second`].
+    pub async fn may_copy(&self, bytes: u64) {
+        let runtime = self
+            .primary
+            .upgrade()
+            .map(|primary| primary.runtime.clone());
+        if let Some(runtime) = runtime {
+            self.pace.take(&*runtime, bytes).await;
+        }
+    }
+
+    /// Works round after round, until the primary is dropped. One that had more to do than a round may is
+    /// followed by the next at once: how much is copied is limited by bytes per second and not by rounds.
+    pub async fn run(self: Arc<Self>) {
+        let mut more = false;
+        let mut seen = self.asked.seen();
+        loop {
+            let Some(primary) = self.primary.upgrade() else {
+                return;
+            };
+            let runtime = primary.runtime.clone();
+            drop(primary);
+            let interval = self.config.interval;
+            let wait = if more { GO_ON.min(interval) } else { interval };
+            let asked = self.asked.clone();
+            let asking: Pending<()> = Box::pin(async move { asked.changed(seen).await });
+            if within(&*runtime, self.pace.about(wait), asking)
+                .await
+                .is_some()
+            {
+                runtime.sleep(self.pace.within(SOON.min(interval))).await;
+            }
+            seen = self.asked.seen();
+            more = self.work().await;
+        }
+    }
+
+    /// One round over all that this broker owns.
+    pub async fn round(&self) {
+        self.work().await;
+    }
+
+    /// One round; true if it has got something done and there is more of that.
+    async fn work(&self) -> bool {
+        let Some(primary) = self.primary.upgrade() else {
+            return false;
+        };
+        let owned = (self.owned)();
+        // The lists first, the records after them: see `tidy`.
+        let mut held = self.held(&primary).await;
+        for (backup, copies) in &held.by {
+            for one in &owned {
+                let of = copies
+                    .range(CopyId::all_of(one.streamlet))
+                    .map(|(_, info)| *info);
+                let of: Vec<_> = of.collect();
+                let at = (one.streamlet, one.epoch);
+                let tidied = tidy::listed(&primary, at, *backup, &of).await;
+                self.counts.tidied(&tidied);
+                let short = tidied.short.into_iter();
+                held.short.extend(short.map(|copy| (*backup, copy)));
+            }
+        }
+        let built_before = self.counts.built.load(Ordering::Relaxed);
+        let mut left = self.config.builds;
+        let mut wanting = 0;
+        for one in &owned {
+            wanting += self.repair(&primary, one, &held, &mut left).await;
+        }
+        self.counts.wanting.store(wanting, Ordering::Relaxed);
+        let renewed = self.renew(&primary, &owned).await;
+        // What is lost comes first.
+        let shifted = match left {
+            0 => false,
+            _ => self.shift(&primary, &owned, &held, left).await,
+        };
+        self.counts.rounds.fetch_add(1, Ordering::Relaxed);
+        self.ended.lock().round = Some(primary.runtime.now());
+        let built = self.counts.built.load(Ordering::Relaxed) > built_before;
+        // What was ended is closed by then; once, so that nothing goes round and round.
+        let first_renewal = !self.renewed.swap(renewed, Ordering::Relaxed) && renewed;
+        shifted || first_renewal || (left == 0 && built)
+    }
+
+    /// Ends open groups whose copies are not where they should be, and sees them closed; true if there were
+    /// any.
+    async fn renew(&self, primary: &Arc<Primary>, owned: &[Owned]) -> bool {
+        let (runtime, mut more) = (&*primary.runtime, MoreCopies::default());
+        let mut ended = Vec::new();
+        for lane in owned.iter().flat_map(|one| &one.lanes) {
+            for set in lane.renew(&mut more).await {
+                self.counts.renewed.fetch_add(1, Ordering::Relaxed);
+                // Each takes a close and an open: what that costs others is bounded like everything here.
+                let cost = u64::from(primary.config.first_buffer_bytes);
+                self.pace.take(runtime, cost).await;
+                ended.push(set);
+            }
+        }
+        let any = !ended.is_empty();
+        let until = runtime.now() + CLOSED_WITHIN;
+        while ended.iter().any(|set| !set.is_closed()) && runtime.now() < until {
+            runtime.sleep(LOOK).await;
+        }
+        any
+    }
+
+    /// What every peer holds now.
+    async fn held(&self, primary: &Arc<Primary>) -> Held {
+        let peers = primary.peers();
+        let others = peers.iter().filter(|peer| !primary.is_own(**peer));
+        let asks = others.map(|peer| -> Pending<_> {
+            let (peer, asked) = (
+                *peer,
+                primary
+                    .caller()
+                    .ask(*peer, Request::List { streamlet: None }),
+            );
+            Box::pin(async move { (peer, asked.await) })
+        });
+        let now = primary.runtime.now();
+        let mut by = BTreeMap::new();
+        for (peer, answer) in all(asks.collect()).await {
+            let mut silent = self.silent.lock();
+            match answer {
+                Ok(Reply::Copies(copies)) => {
+                    silent.remove(&peer);
+                    let copies = copies.into_iter().map(|info| (info.copy, info));
+                    by.insert(peer, copies.collect());
+                }
+                _ => {
+                    silent.entry(peer).or_insert(now);
+                }
+            }
+        }
+        Held {
+            by,
+            short: BTreeSet::new(),
+        }
+    }
+
+    /// True if the broker has not answered for so long that its copies count as lost.
+    fn is_lost(&self, backup: BackupId, now: Duration) -> bool {
+        let silent = self.silent.lock();
+        let since = silent.get(&backup);
+        since.is_some_and(|since| now.saturating_sub(*since) >= self.config.lost_after)
+    }
+}

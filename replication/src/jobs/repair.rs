@@ -1,0 +1,433 @@
+//! Giving closed groups back the copies that they have lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+use super::{Held, Jobs, Known, Owned, REST, Standing};
+use crate::ids::{BackupId, CopyId, Holder};
+use crate::primary::Primary;
+use crate::records::{Change, ClosedRecord, GroupRecord, RecordsError, Transaction, commit};
+use crate::transport::{CallError, Reply, Request};
+
+/// Bytes of one read and one write.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Why a copy was not built.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BuildError {
+    #[error("no broker is left that could take one")]
+    NoTarget,
+    #[error("no holder gave bytes from {0} on")]
+    NoSource(u64),
+    #[error("{0}")]
+    Target(String),
+    #[error("{0} left while it was to take one")]
+    TargetLeft(BackupId),
+    #[error("what was built ends at byte {length}, ordinal {end_ordinal}: not the recorded group")]
+    Differs { length: u64, end_ordinal: u64 },
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+}
+
+/// Where a copy is built.
+pub(super) struct Target {
+    pub(super) holder: Holder,
+    /// Nothing is lost without it: it is broken off if the broker goes, or is to hold nothing more.
+    pub(super) optional: bool,
+}
+
+impl Target {
+    fn has_left(&self, primary: &Primary) -> bool {
+        let broker = self.holder.broker;
+        self.optional && (!primary.peers().contains(&broker) || primary.is_leaving(broker))
+    }
+}
+
+/// Whether a holder gives the first bytes of a copy; `None` if it does not answer.
+async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<bool> {
+    let first = Request::Read {
+        copy,
+        address: 0,
+        len: SEGMENT_HEADER_BYTES as u32,
+    };
+    match primary.caller().once(holder.broker, first).await {
+        Ok(_) => Some(true),
+        Err(error) => error.refusal().map(|_| false),
+    }
+}
+
+impl Jobs {
+    /// Builds what is wanting in one streamlet, `left` copies at most; returns how many groups had
+    /// too few.
+    pub(super) async fn repair(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        held: &Held,
+        left: &mut usize,
+    ) -> u64 {
+        let Some(records) = self.records_of(primary, owned).await else {
+            return 0;
+        };
+        let mut wanting = 0;
+        for record in &records {
+            let Some(closed) = record.closed().filter(|closed| closed.length > 0) else {
+                continue;
+            };
+            let standing = self.standing(primary, record, closed, held).await;
+            let counted = standing.have.len() + standing.silent.len();
+            if counted >= owned.replicas {
+                if counted < closed.holders.len() {
+                    // Enough without those that have lost it, or leave.
+                    let mut holders = standing.have;
+                    holders.extend(standing.silent);
+                    let placed = self.place(primary, owned, record, holders).await;
+                    let is_placed = placed.is_ok();
+                    self.note(placed.map(|_| ()), record);
+                    for holder in standing.leaving.iter().filter(|_| is_placed) {
+                        self.free(primary, owned, record, holder.broker).await;
+                    }
+                }
+                continue;
+            }
+            let lacking = counted + standing.leaving.len() < owned.replicas;
+            wanting += u64::from(lacking);
+            if *left == 0 || standing.have.is_empty() && standing.leaving.is_empty() {
+                continue;
+            }
+            let _one_at_a_time = self.repairing.lock().await;
+            let restored = self.restore(primary, owned, record, closed, standing).await;
+            if matches!(restored, Err(BuildError::NoTarget)) && !lacking {
+                // Whoever leaves keeps its copy until somebody else can take it.
+                continue;
+            }
+            *left -= 1;
+            if restored.is_ok() {
+                self.counts.built.fetch_add(1, Ordering::Relaxed);
+            }
+            self.note(restored, record);
+        }
+        wanting
+    }
+
+    pub(super) fn note(&self, done: Result<(), BuildError>, record: &GroupRecord) {
+        if let Err(error) = done {
+            self.counts.failed.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(group = %record.copy, %error, "its copies are not what they should be; it is tried again");
+        }
+    }
+
+    /// Records who holds a group, if nobody else has changed its record.
+    pub(super) async fn place(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+        record: &GroupRecord,
+        holders: Vec<Holder>,
+    ) -> Result<u64, BuildError> {
+        let transaction = Transaction {
+            streamlet: owned.streamlet,
+            epoch: owned.epoch,
+            changes: vec![Change::Place {
+                group: record.copy.group,
+                revision: record.revision,
+                holders,
+            }],
+        };
+        Ok(commit(&primary.records, &*primary.runtime, &transaction, false).await?)
+    }
+
+    pub(super) async fn standing(
+        &self,
+        primary: &Primary,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        held: &Held,
+    ) -> Standing {
+        let mut out = Standing::default();
+        for holder in &closed.holders {
+            let has = if primary.is_own(holder.broker) {
+                Some(can_be_read(primary, *holder, record.copy).await == Some(true))
+            } else {
+                match held.of(holder.broker, record.copy) {
+                    Known::There => Some(true),
+                    Known::Short => Some(false),
+                    Known::Silent => None,
+                    Known::NotListed => can_be_read(primary, *holder, record.copy).await,
+                }
+            };
+            match has {
+                Some(true) if primary.is_leaving(holder.broker) => out.leaving.push(*holder),
+                Some(true) => out.have.push(*holder),
+                Some(false) => {}
+                None if self.is_lost(holder.broker, primary.runtime.now()) => {}
+                None => out.silent.push(*holder),
+            }
+        }
+        out
+    }
+
+    /// Has another copy stand for the one at `harmed`, which is not right and not in `standing`. It is
+    /// built at a broker without one; where there is none, the record first forgets the one that is not
+    /// right, then its holder does, and takes another.
+    pub(super) async fn instead_of(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        standing: Standing,
+        harmed: Holder,
+    ) -> Result<(), BuildError> {
+        let counted = [&standing.have[..], &standing.silent[..]].concat();
+        if counted.len() >= owned.replicas {
+            return self
+                .place(primary, owned, record, counted)
+                .await
+                .map(|_| ());
+        }
+        let mut without: Vec<_> = closed.holders.iter().map(|h| h.broker).collect();
+        without.push(primary.me);
+        let mut record = record.clone();
+        if primary.choose(1, 1, &without).await.is_empty() {
+            let rest = [&counted[..], &standing.leaving[..]].concat();
+            record.revision = self.place(primary, owned, &record, rest).await?;
+            let freed = ask_to_free(primary, owned, &record, harmed.broker).await;
+            freed.map_err(|error| BuildError::Target(error.to_string()))?;
+        }
+        self.restore(primary, owned, &record, closed, standing)
+            .await
+    }
+
+    /// Builds one copy more, and records it.
+    async fn restore(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        standing: Standing,
+    ) -> Result<(), BuildError> {
+        let mut without: Vec<BackupId> = closed.holders.iter().map(|h| h.broker).collect();
+        if primary.own.is_some() {
+            // Its own files are the broker's to restore: it may have them open.
+            without.push(primary.me);
+        }
+        // A copy that only moves does not go to another that leaves.
+        let counted = standing.have.len() + standing.silent.len() + standing.leaving.len();
+        let least = usize::from(counted < owned.replicas);
+        let mut chosen = primary.choose(least, 1, &without).await;
+        if chosen.is_empty() {
+            // One that had it, and came back without.
+            let still = standing.have.iter().chain(&standing.silent);
+            let still = still.chain(&standing.leaving);
+            let mut without: Vec<_> = still.map(|holder| holder.broker).collect();
+            if primary.own.is_some() {
+                without.push(primary.me);
+            }
+            chosen = primary.choose(least, 1, &without).await;
+        }
+        let target = Target {
+            holder: *chosen.first().ok_or(BuildError::NoTarget)?,
+            optional: false,
+        };
+        self.restore_at(primary, owned, record, closed, standing, target)
+            .await
+    }
+
+    /// Builds a copy at `target`, and records it; then whoever leaves has as many copies less to hold as
+    /// are not needed any more, and frees them.
+    pub(super) async fn restore_at(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        standing: Standing,
+        target: Target,
+    ) -> Result<(), BuildError> {
+        let copy = record.copy;
+        let building = primary.building(copy, target.holder.broker);
+        let sources: Vec<_> = [&standing.have[..], &standing.leaving[..]].concat();
+        let faults = primary.faults;
+        if !faults.recorded_before_built {
+            self.build(primary, owned, record, closed, &sources, &target)
+                .await?;
+        }
+        let mut holders = standing.have;
+        holders.extend(standing.silent);
+        holders.push(target.holder);
+        // Until there are enough without those that leave.
+        let room = owned.replicas.saturating_sub(holders.len());
+        let (kept, given_up) = standing.leaving.split_at(room.min(standing.leaving.len()));
+        holders.extend_from_slice(kept);
+        if holders.len() < owned.min_copies {
+            // Whoever is recorded and seems lost stays so until there are enough without it.
+            let named: Vec<_> = holders.iter().map(|h| h.broker).collect();
+            let lost = closed.holders.iter().filter(|h| !named.contains(&h.broker));
+            holders.extend(lost);
+        }
+        let given_up = given_up
+            .iter()
+            .filter(|holder| !holders.contains(holder))
+            .copied()
+            .collect::<Vec<_>>();
+        for holder in given_up.iter().filter(|_| faults.freed_before_recorded) {
+            self.free(primary, owned, record, holder.broker).await;
+        }
+        let placed = self.place(primary, owned, record, holders).await;
+        if matches!(placed, Err(BuildError::Records(RecordsError::Unknown(_)))) {
+            building.keep();
+        }
+        placed?;
+        if faults.recorded_before_built {
+            self.build(primary, owned, record, closed, &sources, &target)
+                .await?;
+        }
+        tracing::info!(group = %copy, at = %target.holder.broker, "a closed group has another copy");
+        for holder in given_up {
+            self.free(primary, owned, record, holder.broker).await;
+        }
+        Ok(())
+    }
+
+    /// Frees a copy that no record names any more. What is not freed now a later round frees, unless it
+    /// is a file that the broker wrote as an owner: that stays until its group is trimmed.
+    pub(super) async fn free(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+        record: &GroupRecord,
+        at: BackupId,
+    ) {
+        match ask_to_free(primary, owned, record, at).await {
+            Ok(()) => {
+                self.counts.freed.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::info!(group = %record.copy, %error, "a copy that nothing names is not freed yet");
+            }
+        }
+    }
+
+    /// Copies the group to a broker that has none of it, and has it checked there.
+    async fn build(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        sources: &[Holder],
+        target: &Target,
+    ) -> Result<(), BuildError> {
+        let (caller, copy) = (primary.caller(), record.copy);
+        let ask = async |request: Request| {
+            if target.has_left(primary) {
+                return Err(BuildError::TargetLeft(target.holder.broker));
+            }
+            let answer = caller.ask(target.holder.broker, request).await;
+            answer.map_err(|error| BuildError::Target(error.to_string()))
+        };
+        // Only who has sealed may write a copy.
+        ask(Request::Seal {
+            streamlet: owned.streamlet,
+            epoch: owned.epoch,
+            copies: Vec::new(),
+        })
+        .await?;
+        let head = SEGMENT_HEADER_BYTES as u64;
+        let head = self.read(primary, copy, sources, 0, head).await?;
+        let header = SegmentHeader::decode(&head).map_err(|_| BuildError::NoSource(0))?;
+        let size = u64::from(header.segment_size);
+        let mut at = 0;
+        while at < closed.length {
+            let to = closed
+                .length
+                .min(at + PIECE_BYTES)
+                .min((at / size + 1) * size);
+            self.pace.take(&*primary.runtime, to - at).await;
+            let begun = primary.runtime.now();
+            let bytes = self.read(primary, copy, sources, at, to - at).await?;
+            ask(Request::Complete {
+                copy,
+                epoch: owned.epoch,
+                segment_size: header.segment_size,
+                segments: header.segments,
+                address: at,
+                bytes,
+            })
+            .await?;
+            let took = primary.runtime.now().saturating_sub(begun);
+            self.pace.took(&*primary.runtime, took, REST);
+            self.counts.bytes.fetch_add(to - at, Ordering::Relaxed);
+            at = to;
+        }
+        let flushed = ask(Request::Flush {
+            copy,
+            length: closed.length,
+            closed: true,
+        })
+        .await?;
+        match flushed {
+            Reply::Flushed {
+                length,
+                end_ordinal,
+            } if length == closed.length && end_ordinal != closed.end_ordinal => {
+                Err(BuildError::Differs {
+                    length,
+                    end_ordinal,
+                })
+            }
+            Reply::Flushed { .. } => Ok(()),
+            other => Err(BuildError::Target(format!(
+                "it answered flush with {other:?}"
+            ))),
+        }
+    }
+
+    /// Reads from whichever source gives the bytes, this broker's own files first.
+    async fn read(
+        &self,
+        primary: &Primary,
+        copy: CopyId,
+        sources: &[Holder],
+        address: u64,
+        len: u64,
+    ) -> Result<Bytes, BuildError> {
+        let (own, others): (Vec<_>, Vec<_>) = sources
+            .iter()
+            .map(|holder| holder.broker)
+            .partition(|broker| primary.is_own(*broker));
+        for broker in own.into_iter().chain(others) {
+            let request = Request::Read {
+                copy,
+                address,
+                len: len as u32,
+            };
+            if let Ok(Reply::Bytes(bytes)) = primary.caller().ask(broker, request).await
+                && bytes.len() as u64 == len
+            {
+                return Ok(bytes);
+            }
+        }
+        Err(BuildError::NoSource(address))
+    }
+}
+
+/// Asks a broker to free its copy of a group, of whatever version.
+async fn ask_to_free(
+    primary: &Primary,
+    owned: &Owned,
+    record: &GroupRecord,
+    at: BackupId,
+) -> Result<(), CallError> {
+    let free = Request::Free {
+        copy: record.copy,
+        epoch: owned.epoch,
+        version: None,
+    };
+    primary.caller().ask(at, free).await.map(|_| ())
+}

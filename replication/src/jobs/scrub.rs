@@ -1,0 +1,485 @@
+//! Comparing the copies of closed groups, so that what disks lose is noticed while there is another
+//! copy to make it good from.
+//!
+//! Every holder looks at its own bytes, a stretch at a time, and answers with a digest: whether each
+//! batch is whole, and whether the group ends where its record says. Copies that are whole and alike
+//! are right. One that is not whole, is gone, or differs from what most holders have, is replaced: by
+//! one that is built aside, checked and recorded as any copy that was lost. Copies that are all whole
+//! and differ without a majority are reported, and nothing is touched.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Jobs, Owned, REST, Standing};
+use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::primary::Primary;
+use crate::records::{ClosedRecord, GroupRecord, read};
+use crate::transport::{Pending, Place, Progress, Refusal, Reply, Request};
+
+/// Bytes checked by one request.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Groups remembered whose copies could not be put right; there are more only where a disk is lost.
+const MAX_UNSOUND: usize = 65_536;
+
+/// What came of an attempt to put the owner's own file right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mended {
+    /// It was fetched from another copy.
+    Yes,
+    /// It is still being written, though its group is closed: there is nothing to judge yet.
+    NotYet,
+    /// Nobody had it.
+    No,
+}
+
+/// Puts right an owner's own file of a closed group.
+pub trait Mend: Send + Sync {
+    /// Whether the file has been brought to its end, so that what is missing is damage.
+    fn is_settled(&self, record: &GroupRecord) -> bool;
+
+    /// Fetches the file anew from a copy that is whole, and puts it in its place at once.
+    fn mend(&self, record: &GroupRecord) -> Pending<Mended>;
+}
+
+/// What is wrong with a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Harm {
+    /// Its bytes are not whole.
+    Damaged,
+    /// It is not there.
+    Missing,
+    /// It is whole, and not what most holders have.
+    Differs,
+}
+
+/// What one holder's copy is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Whole(u64),
+    Harmed {
+        harm: Harm,
+        /// Up to here it is whole.
+        address: u64,
+        why: String,
+    },
+    /// Its holder does not answer, or the copy is not to be judged yet.
+    Silent,
+}
+
+/// What a look at a group came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judged {
+    /// Every copy that could be looked at is right.
+    Sound,
+    /// Something was wrong, and is right now.
+    Repaired,
+    /// Something is wrong still.
+    Unsound,
+    /// Nothing can be said: the record has changed meanwhile.
+    Stale,
+}
+
+/// When each streamlet is looked at, and what is wrong.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    due: BTreeMap<StreamletKey, Duration>,
+    /// When each was looked at last from end to end.
+    done: BTreeMap<StreamletKey, Duration>,
+    /// Groups with copies that are not right, by when that was seen first.
+    unsound: BTreeMap<CopyId, Duration>,
+}
+
+impl Plan {
+    pub(super) fn unsound(&self) -> u64 {
+        self.unsound.len() as u64
+    }
+
+    /// How many of these streamlets were looked at, and if it was all of them, since when.
+    pub(super) fn done(
+        &self,
+        owned: impl Iterator<Item = StreamletKey>,
+    ) -> (u64, Option<Duration>) {
+        let (mut all, mut done, mut since) = (true, 0, None::<Duration>);
+        for streamlet in owned {
+            match self.done.get(&streamlet) {
+                Some(at) => {
+                    done += 1;
+                    since = Some(since.map_or(*at, |since| since.min(*at)));
+                }
+                None => all = false,
+            }
+        }
+        (done, since.filter(|_| all))
+    }
+}
+
+impl Jobs {
+    /// Compares copies as they fall due, until the primary is dropped. Each streamlet's first time
+    /// comes at random within the interval: brokers that start together do not work together, and one
+    /// that starts often gets round in the end.
+    pub async fn run_scrubs(self: Arc<Self>) {
+        loop {
+            let Some(primary) = self.primary.upgrade() else {
+                return;
+            };
+            let every = self.config.interval.min(self.config.scrub_interval);
+            let slept = primary.runtime.sleep(self.pace.about(every));
+            drop(primary);
+            slept.await;
+            self.scrub_due().await;
+        }
+    }
+
+    /// Looks at the streamlets whose time has come, and again at groups that were not put right.
+    pub async fn scrub_due(&self) {
+        let Some(primary) = self.primary.upgrade() else {
+            return;
+        };
+        let owned = (self.owned)();
+        let (due, unsound) = {
+            let now = primary.runtime.now();
+            let mut plan = self.plan.lock();
+            let is_owned = |key: &StreamletKey| owned.iter().any(|one| one.streamlet == *key);
+            plan.due.retain(|key, _| is_owned(key));
+            plan.done.retain(|key, _| is_owned(key));
+            plan.unsound.retain(|copy, _| is_owned(&copy.streamlet));
+            for one in &owned {
+                let first = || now + self.pace.within(self.config.scrub_interval);
+                plan.due.entry(one.streamlet).or_insert_with(first);
+            }
+            let is_due = |one: &&Owned| plan.due.get(&one.streamlet).is_some_and(|at| *at <= now);
+            let due: Vec<_> = owned.iter().filter(is_due).cloned().collect();
+            let unsound: Vec<_> = plan.unsound.keys().copied().collect();
+            (due, unsound)
+        };
+        for one in &owned {
+            let is_unsound = |copy: &CopyId| unsound.contains(copy);
+            if unsound.iter().any(|copy| copy.streamlet == one.streamlet) {
+                self.scrub_some(&primary, one, is_unsound).await;
+            }
+        }
+        for one in due {
+            self.scrub_whole(&primary, &one).await;
+            let next = primary.runtime.now() + self.pace.about(self.config.scrub_interval);
+            self.plan.lock().due.insert(one.streamlet, next);
+        }
+    }
+
+    /// Looks at all that this broker owns, whenever it was looked at last.
+    pub async fn scrub_all(&self) {
+        if let Some(primary) = self.primary.upgrade() {
+            for one in (self.owned)() {
+                self.scrub_whole(&primary, &one).await;
+            }
+        }
+    }
+
+    /// Looks at a streamlet from end to end, and remembers when that was.
+    async fn scrub_whole(&self, primary: &Arc<Primary>, owned: &Owned) {
+        let begun = primary.runtime.now();
+        if self.scrub_some(primary, owned, |_| true).await {
+            self.ended.lock().scrub = Some(primary.runtime.now());
+            self.plan.lock().done.insert(owned.streamlet, begun);
+        }
+    }
+
+    /// Looks at those closed groups of a streamlet that `wanted` names; false if its records could not be
+    /// read, or it became another broker's meanwhile.
+    async fn scrub_some(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        wanted: impl Fn(&CopyId) -> bool,
+    ) -> bool {
+        let Some(found) = self.records_of(primary, owned).await else {
+            return false;
+        };
+        {
+            // What was trimmed needs no copies.
+            let is_there = |copy: &CopyId| found.iter().any(|record| record.copy == *copy);
+            let mut plan = self.plan.lock();
+            plan.unsound
+                .retain(|copy, _| copy.streamlet != owned.streamlet || is_there(copy));
+        }
+        for record in found.iter().filter(|record| wanted(&record.copy)) {
+            if record.closed().is_none_or(|closed| closed.length == 0) {
+                continue;
+            }
+            let still = |one: &Owned| one.streamlet == owned.streamlet && one.epoch == owned.epoch;
+            if !(self.owned)().iter().any(still) {
+                return false;
+            }
+            self.scrub_group(primary, owned, record).await;
+        }
+        true
+    }
+
+    pub(super) async fn records_of(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+    ) -> Option<Vec<GroupRecord>> {
+        let found = read(&primary.records, &*primary.runtime, owned.streamlet).await;
+        let found = found.ok().filter(|found| found.epoch == owned.epoch);
+        found.map(|found| found.groups)
+    }
+
+    /// The record as it is now; `None` if it is not closed any more, or another broker's.
+    async fn record_now(
+        &self,
+        primary: &Primary,
+        owned: &Owned,
+        copy: &CopyId,
+    ) -> Option<(GroupRecord, ClosedRecord)> {
+        let records = self.records_of(primary, owned).await?;
+        let record = records.into_iter().find(|record| record.copy == *copy)?;
+        let closed = record.closed()?.clone();
+        Some((record, closed))
+    }
+
+    async fn scrub_group(&self, primary: &Arc<Primary>, owned: &Owned, record: &GroupRecord) {
+        let Some(closed) = record.closed() else {
+            return;
+        };
+        let judged = self.compare(primary, owned, record, closed).await;
+        self.counts.scrubbed.fetch_add(1, Ordering::Relaxed);
+        let mut plan = self.plan.lock();
+        match judged {
+            Judged::Sound | Judged::Repaired => {
+                plan.unsound.remove(&record.copy);
+            }
+            Judged::Unsound if plan.unsound.len() < MAX_UNSOUND => {
+                let now = primary.runtime.now();
+                plan.unsound.entry(record.copy).or_insert(now);
+            }
+            Judged::Unsound | Judged::Stale => {}
+        }
+    }
+
+    async fn compare(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+    ) -> Judged {
+        let mut found = Vec::new();
+        for holder in &closed.holders {
+            let looked = self.look(primary, owned, record, closed, holder.broker);
+            found.push((*holder, looked.await));
+        }
+        let right = match agreed(&found) {
+            Agreed::On(right) => right,
+            Agreed::Nobody => {
+                // All that is known to be there is harmed; who is silent may have it.
+                let harmed = found.iter().any(|(_, f)| matches!(f, Found::Harmed { .. }));
+                if !harmed {
+                    return Judged::Stale;
+                }
+                self.report(record, &found);
+                tracing::error!(group = %record.copy, "no copy of it is whole among the brokers that answer; start those that are away, or read what is left of it with `kera segment verify` at its holders");
+                return Judged::Unsound;
+            }
+            Agreed::Split => {
+                self.counts.differing.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(group = %record.copy, ?found, "its copies are whole and differ, and most holders do not agree on one; nothing is changed: compare them with `kera segment verify` at their brokers, and remove the file that is wrong while its broker is stopped");
+                return Judged::Unsound;
+            }
+        };
+        for (_, looked) in &mut found {
+            if matches!(looked, Found::Whole(digest) if *digest != right) {
+                *looked = Found::Harmed {
+                    harm: Harm::Differs,
+                    address: 0,
+                    why: "most holders have other bytes".into(),
+                };
+            }
+        }
+        if !found.iter().any(|(_, f)| matches!(f, Found::Harmed { .. })) {
+            return Judged::Sound;
+        }
+        let _one_at_a_time = self.repairing.lock().await;
+        match self.record_now(primary, owned, &record.copy).await {
+            Some((now, _)) if now.revision == record.revision => {}
+            _ => return Judged::Stale,
+        }
+        self.report(record, &found);
+        self.replace(primary, owned, record, &found, right).await
+    }
+
+    /// Tells people of each copy that is not right, the first time.
+    fn report(&self, record: &GroupRecord, found: &[(Holder, Found)]) {
+        if self.plan.lock().unsound.contains_key(&record.copy) {
+            return;
+        }
+        for (holder, looked) in found {
+            if let Found::Harmed { harm, address, why } = looked {
+                let count = match harm {
+                    Harm::Damaged => &self.counts.damaged,
+                    Harm::Missing => &self.counts.missing,
+                    Harm::Differs => &self.counts.differing,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(group = %record.copy, at = %holder.broker, address, why, "a copy of a closed group is {harm:?}; it is made anew from another, look at the disk it was on");
+            }
+        }
+    }
+
+    /// Puts right what is harmed, others' copies first: then the own file has more to be fetched from.
+    async fn replace(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        found: &[(Holder, Found)],
+        right: u64,
+    ) -> Judged {
+        let mut outcome = Judged::Repaired;
+        let is_harmed = |f: &Found| matches!(f, Found::Harmed { .. });
+        let harmed = || found.iter().filter(|(_, f)| is_harmed(f)).map(|(h, _)| *h);
+        for holder in harmed().filter(|holder| !primary.is_own(holder.broker)) {
+            let Some((now, closed)) = self.record_now(primary, owned, &record.copy).await else {
+                return Judged::Stale;
+            };
+            let mut standing = Standing::default();
+            for still in &closed.holders {
+                let looked = found.iter().find(|(h, _)| h == still).map(|(_, f)| f);
+                match looked {
+                    Some(Found::Whole(_)) if primary.is_leaving(still.broker) => {
+                        standing.leaving.push(*still);
+                    }
+                    Some(Found::Whole(_)) => standing.have.push(*still),
+                    // It stays in the record until its own turn, and is no source.
+                    Some(Found::Harmed { .. }) if still == &holder => {}
+                    _ => standing.silent.push(*still),
+                }
+            }
+            if standing.have.is_empty() && standing.leaving.is_empty() {
+                return Judged::Unsound;
+            }
+            let done = self.instead_of(primary, owned, &now, &closed, standing, holder);
+            match done.await {
+                Ok(()) => {
+                    self.counts.mended.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(group = %record.copy, instead_of = %holder.broker, "a copy that was not right has been replaced");
+                }
+                Err(error) => {
+                    self.note(Err(error), record);
+                    outcome = Judged::Unsound;
+                }
+            }
+        }
+        for holder in harmed().filter(|holder| primary.is_own(holder.broker)) {
+            let mended = match &owned.mend {
+                Some(mend) => mend.mend(record).await,
+                None => Mended::No,
+            };
+            let Some((record, closed)) = self.record_now(primary, owned, &record.copy).await else {
+                return Judged::Stale;
+            };
+            let looked = self.look(primary, owned, &record, &closed, holder.broker);
+            if mended == Mended::Yes && looked.await == Found::Whole(right) {
+                self.counts.mended.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(group = %record.copy, "this broker's own file was not right and has been replaced");
+            } else {
+                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                outcome = Judged::Unsound;
+            }
+        }
+        outcome
+    }
+
+    /// Has a holder look at its copy, from end to end.
+    async fn look(
+        &self,
+        primary: &Arc<Primary>,
+        owned: &Owned,
+        record: &GroupRecord,
+        closed: &ClosedRecord,
+        broker: BackupId,
+    ) -> Found {
+        let is_own = primary.is_own(broker);
+        let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
+        if is_own && owned.mend.as_ref().is_some_and(unsettled) {
+            return Found::Silent;
+        }
+        let end = Place {
+            address: closed.length,
+            ordinal: closed.end_ordinal,
+        };
+        let harmed = |harm, address, why| Found::Harmed { harm, address, why };
+        let mut from = Progress::default();
+        let mut failed_before = false;
+        while from.place.address < end.address {
+            let bytes = PIECE_BYTES.min(end.address - from.place.address);
+            self.pace.take(&*primary.runtime, bytes).await;
+            let request = Request::Check {
+                copy: record.copy,
+                from,
+                bytes: bytes as u32,
+                end,
+            };
+            let begun = primary.runtime.now();
+            let answer = primary.caller().ask(broker, request).await;
+            let took = primary.runtime.now().saturating_sub(begun);
+            self.pace.took(&*primary.runtime, took, REST);
+            let checked = match answer {
+                Ok(Reply::Checked(checked)) => checked,
+                Ok(_) => return Found::Silent,
+                Err(error) => match error.refusal() {
+                    Some(Refusal::Unknown) => {
+                        return harmed(Harm::Missing, 0, "it is not there".into());
+                    }
+                    // Once may be chance; twice the bytes cannot be had.
+                    Some(Refusal::Failed(_)) if !failed_before => {
+                        failed_before = true;
+                        continue;
+                    }
+                    Some(Refusal::Failed(why)) => {
+                        return harmed(Harm::Damaged, from.place.address, why.clone());
+                    }
+                    _ => return Found::Silent,
+                },
+            };
+            let read = checked.to.place.address.saturating_sub(from.place.address);
+            self.counts
+                .scrubbed_bytes
+                .fetch_add(read, Ordering::Relaxed);
+            if let Some(why) = checked.wrong {
+                return harmed(Harm::Damaged, checked.to.place.address, why);
+            }
+            if read == 0 {
+                return Found::Silent;
+            }
+            from = checked.to;
+        }
+        Found::Whole(from.digest)
+    }
+}
+
+enum Agreed {
+    /// This is right.
+    On(u64),
+    /// No copy is known to be whole.
+    Nobody,
+    /// Whole copies differ, and no digest is what most holders have.
+    Split,
+}
+
+fn agreed(found: &[(Holder, Found)]) -> Agreed {
+    let mut digests: BTreeMap<u64, usize> = BTreeMap::new();
+    for (_, looked) in found {
+        if let Found::Whole(digest) = looked {
+            *digests.entry(*digest).or_default() += 1;
+        }
+    }
+    let most = digests.iter().max_by_key(|(_, count)| **count);
+    match most {
+        None => Agreed::Nobody,
+        Some((digest, _)) if digests.len() == 1 => Agreed::On(*digest),
+        Some((digest, count)) if 2 * count > found.len() => Agreed::On(*digest),
+        Some(_) => Agreed::Split,
+    }
+}

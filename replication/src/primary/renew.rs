@@ -1,0 +1,60 @@
+//! Open groups that have fewer copies than their stream is to have, or have one at a broker that leaves:
+//! an open group's set never changes, so once another broker could take a copy the group ends and the
+//! lane goes on in one with all of them where they should be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Primary;
+use super::copy_set::CopySet;
+use super::lane::Lane;
+use crate::ids::BackupId;
+
+/// Whether brokers could be had beside those that hold copies already, as found out in one round:
+/// lanes with the same holders need not ask again.
+#[derive(Debug, Default)]
+pub(crate) struct MoreCopies {
+    beside: BTreeMap<Vec<BackupId>, bool>,
+}
+
+impl MoreCopies {
+    async fn beside(&mut self, primary: &Primary, mut holders: Vec<BackupId>) -> bool {
+        holders.sort_unstable();
+        if let Some(known) = self.beside.get(&holders) {
+            return *known;
+        }
+        // One that leaves is chosen where nobody else is there, and the lane's next group would not be
+        // any better.
+        let chosen = primary.choose(1, 1, &holders).await;
+        let more = chosen.iter().any(|h| !primary.is_leaving(h.broker));
+        self.beside.insert(holders, more);
+        more
+    }
+}
+
+impl Lane {
+    /// Ends the lane's open groups that have too few copies or one at a broker that leaves, where others
+    /// can be had now. Returns them: each closes in a moment. The lane's next append opens a group with all
+    /// of its copies; those that ended get their other copies as any closed group does.
+    pub(crate) async fn renew(&self, more: &mut MoreCopies) -> Vec<Arc<CopySet>> {
+        let mut ended = Vec::new();
+        for set in self.ill_placed() {
+            let holders = set.holders().iter().map(|holder| holder.broker).collect();
+            if !more.beside(&self.primary, holders).await {
+                continue;
+            }
+            tracing::info!(group = %set.id(), "another broker can take a copy; the group ends and the lane goes on in one whose copies are where they should be");
+            self.drop_ill_ahead();
+            set.source().freeze();
+            self.froze(&set);
+            ended.push(set);
+        }
+        if let Some(holders) = self.ahead_at_one_that_leaves()
+            && more.beside(&self.primary, holders).await
+        {
+            self.drop_ill_ahead();
+            self.delete_stale().await;
+        }
+        ended
+    }
+}

@@ -1,0 +1,134 @@
+//! Giving back what no record names any more, and flushing what was closed and is not flushed yet.
+//!
+//! A copy that was lost, or that a restarted backup found open, takes its memory until somebody says
+//! that it is over. Only the owner can, and only from the records: the list of copies comes first and
+//! the records after it, so that whatever is listed and not recorded never will be. A copy that is
+//! being built is left alone. It is marked from before it can be listed until its record is there, so
+//! the marks are looked at between the two: who has lost its mark by then is in the records. A copy that
+//! was built since is not the listed one: a request to free names the copy's version, and comes to
+//! nothing when that has changed on its way.
+
+use kera_protocol::ids::Epoch;
+
+use super::Primary;
+use crate::ids::{BackupId, CopyId, StreamletKey};
+use crate::records::{GroupState, StreamletRecords, read};
+use crate::transport::{CopyInfo, CopyState, Refusal, Reply, Request};
+
+/// What a round of tidying did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tidied {
+    /// Copies freed.
+    pub(crate) freed: u64,
+    /// Closed copies flushed.
+    pub(crate) flushed: u64,
+    /// What could not be done now.
+    pub(crate) failed: u64,
+    /// Copies that are recorded for a closed group and do not hold all of it any more.
+    pub(crate) short: Vec<CopyId>,
+}
+
+enum Named {
+    /// Its record is open and names this holder: it stays as it is.
+    Open,
+    /// Its record is closed at this length and names this holder.
+    Closed(u64),
+    /// No record names it here.
+    No,
+}
+
+fn named(found: &StreamletRecords, copy: &CopyId, backup: BackupId) -> Named {
+    let record = found.groups.iter().find(|record| record.copy == *copy);
+    let record = record.filter(|r| r.holders().iter().any(|h| h.broker == backup));
+    match record.map(|record| &record.state) {
+        None => Named::No,
+        Some(GroupState::Open(_)) => Named::Open,
+        Some(GroupState::Closed(closed)) => Named::Closed(closed.length),
+    }
+}
+
+/// Tidies what `backup` holds of a streamlet, of which this broker is the owner under `epoch`.
+pub(crate) async fn streamlet_at(
+    primary: &Primary,
+    streamlet: StreamletKey,
+    epoch: Epoch,
+    backup: BackupId,
+) -> Tidied {
+    let list = Request::List {
+        streamlet: Some(streamlet),
+    };
+    match primary.caller().ask(backup, list).await {
+        Ok(Reply::Copies(copies)) => listed(primary, (streamlet, epoch), backup, &copies).await,
+        _ => Tidied {
+            failed: 1,
+            ..Tidied::default()
+        },
+    }
+}
+
+/// The same, of copies that were listed just now.
+pub(crate) async fn listed(
+    primary: &Primary,
+    (streamlet, epoch): (StreamletKey, Epoch),
+    backup: BackupId,
+    copies: &[CopyInfo],
+) -> Tidied {
+    let mut out = Tidied::default();
+    if copies.is_empty() {
+        return out;
+    }
+    let caller = primary.caller();
+    // Before the records: a mark that goes while they are read says nothing about what was read.
+    let mut building = primary.building_at(backup);
+    let Ok(found) = read(&primary.records, &*primary.runtime, streamlet).await else {
+        out.failed += 1;
+        return out;
+    };
+    if primary.faults.marks_read_late {
+        building = primary.building_at(backup);
+    }
+    if found.epoch != epoch {
+        return out;
+    }
+    for held in copies.iter().filter(|held| held.copy.epoch <= epoch) {
+        let copy = held.copy;
+        match named(&found, &copy, backup) {
+            Named::Open => {}
+            Named::Closed(_) if held.state == CopyState::Flushed => {}
+            Named::Closed(length) => {
+                let flush = Request::Flush {
+                    copy,
+                    length,
+                    closed: true,
+                };
+                match caller.ask(backup, flush).await {
+                    Ok(_) => out.flushed += 1,
+                    Err(error) => {
+                        if matches!(error.refusal(), Some(Refusal::Short { .. })) {
+                            out.short.push(copy);
+                        }
+                        tracing::warn!(group = %copy, %error, "a closed copy is not flushed");
+                        out.failed += 1;
+                    }
+                }
+            }
+            Named::No if building.contains(&copy) => {}
+            Named::No => {
+                tracing::debug!(group = %copy, %backup, revision = found.revision, "a copy that nothing names is freed");
+                let free = Request::Free {
+                    copy,
+                    epoch,
+                    version: Some(held.version),
+                };
+                match caller.ask(backup, free).await {
+                    Ok(_) => out.freed += 1,
+                    Err(error) => {
+                        tracing::info!(group = %copy, %error, "a copy that nothing names is not freed");
+                        out.failed += 1;
+                    }
+                }
+            }
+        }
+    }
+    out
+}

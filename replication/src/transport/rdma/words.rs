@@ -1,0 +1,165 @@
+//! What is said while a connection is made. Numbers are little-endian; the network may pad what it
+//! carries, so everything tells its own length.
+//!
+//! ```text
+//! primary:  "KERARDMA" | version u16 | zero u16 | primary u32 | process u64      24 bytes
+//! backup:   "KERARDMA" | version u16 | cause u16 | text length u16 | text        14 bytes + text
+//! ```
+//! The backup's words come with a rejection. An acceptance carries none.
+
+use crate::ids::{BackupId, ProcessId};
+
+const MAGIC: [u8; 8] = *b"KERARDMA";
+const VERSION: u16 = 1;
+/// Bytes of a hello; the network allows 56.
+pub(super) const HELLO_BYTES: usize = 24;
+const REFUSAL_HEAD: usize = 14;
+/// Longest text of a refusal; the network allows 148 bytes in all.
+const MAX_TEXT: usize = 120;
+
+/// Who connects, and to which process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) primary: BackupId,
+    pub(super) process: ProcessId,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut out = [0; HELLO_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&self.primary.0.to_le_bytes());
+        out[16..24].copy_from_slice(&self.process.0.to_le_bytes());
+        out
+    }
+
+    /// Reads a hello; `Err` says what is wrong with it.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let Some(bytes) = bytes.first_chunk::<HELLO_BYTES>() else {
+            return Err("the connection does not begin with a hello".into());
+        };
+        let [
+            m0,
+            m1,
+            m2,
+            m3,
+            m4,
+            m5,
+            m6,
+            m7,
+            v0,
+            v1,
+            _,
+            _,
+            p0,
+            p1,
+            p2,
+            p3,
+            process @ ..,
+        ] = *bytes;
+        if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {
+            return Err("the connection does not begin with a hello".into());
+        }
+        let version = u16::from_le_bytes([v0, v1]);
+        if version != VERSION {
+            return Err(format!(
+                "the hello has version {version}, this build speaks {VERSION}; use the same build"
+            ));
+        }
+        Ok(Self {
+            primary: BackupId(u32::from_le_bytes([p0, p1, p2, p3])),
+            process: ProcessId(u64::from_le_bytes(process)),
+        })
+    }
+}
+
+/// Why a backup refuses a connection; the number travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Cause {
+    /// It is not the process that the hello names.
+    OtherProcess = 1,
+    /// The hello makes no sense to it.
+    Malformed = 2,
+    /// It cannot serve another connection now.
+    Unable = 3,
+}
+
+/// A backup's no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    pub(super) cause: Cause,
+    pub(super) text: String,
+}
+
+impl Words {
+    pub(super) fn new(cause: Cause, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { cause, text }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let text = &self.text[..self.text.floor_char_boundary(MAX_TEXT)];
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(self.cause as u16).to_le_bytes());
+        out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+        out.extend_from_slice(text.as_bytes());
+        out
+    }
+
+    /// `None` if no backup said them: nobody listens there, for example.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<REFUSAL_HEAD>()?;
+        let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        if head[..8] != MAGIC || number(8) != VERSION {
+            return None;
+        }
+        let cause = match number(10) {
+            1 => Cause::OtherProcess,
+            2 => Cause::Malformed,
+            3 => Cause::Unable,
+            _ => return None,
+        };
+        let text = rest.get(..usize::from(number(12)))?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        Some(Self { cause, text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood_behind_any_padding() {
+        let hello = Hello {
+            primary: BackupId(7),
+            process: ProcessId(1 << 60),
+        };
+        let mut bytes = hello.encode().to_vec();
+        bytes.resize(56, 0);
+        assert_eq!(Hello::decode(&bytes), Ok(hello));
+        bytes[8] = 9;
+        assert!(Hello::decode(&bytes).is_err_and(|e| e.contains("version 9")));
+        assert!(Hello::decode(&bytes[..20]).is_err());
+
+        let words = Words::new(Cause::OtherProcess, "it was started anew");
+        let mut bytes = words.encode();
+        bytes.resize(196, 0);
+        assert_eq!(Words::decode(&bytes), Some(words));
+        for len in 0..REFUSAL_HEAD {
+            assert_eq!(Words::decode(&bytes[..len]), None, "{len} bytes");
+        }
+        bytes[12] = 255;
+        assert_eq!(Words::decode(&bytes), None, "more text than there is");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_letters() {
+        let words = Words::new(Cause::Unable, "ä".repeat(200));
+        let read = Words::decode(&words.encode()).expect("is read");
+        assert_eq!(read.text, "ä".repeat(60));
+    }
+}

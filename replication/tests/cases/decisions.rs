@@ -1,0 +1,168 @@
+//! Which groups of a lane count, from records and copies that are put there by hand.
+
+use std::collections::BTreeMap;
+
+use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation};
+use kera_replication::records::{
+    Change, ClosedRecord, OpenRecord, Transaction, commit, take_epoch,
+};
+use kera_replication::recovery::{Stopped, Unclean};
+
+use crate::suite::Stage;
+use crate::suite::scenario::streamlet;
+use crate::suite::source::TestSource;
+use crate::{Case, OWNER, case};
+
+const EPOCH: Epoch = Epoch(1);
+const LANE: LaneId = LaneId(0);
+const NODE: BackupId = BackupId(2);
+
+fn copy(group: u64) -> CopyId {
+    CopyId {
+        streamlet: streamlet(),
+        group: GroupId(group),
+        epoch: EPOCH,
+    }
+}
+
+async fn holder(case: &Case) -> Holder {
+    Holder {
+        broker: NODE,
+        incarnation: case.describe(NODE).await.incarnation,
+    }
+}
+
+/// The same broker in a life that is over.
+fn gone() -> Holder {
+    Holder {
+        broker: NODE,
+        incarnation: Incarnation::default(),
+    }
+}
+
+fn opened(group: u64, first_ordinal: Option<u64>, holder: Holder) -> Change {
+    Change::Open {
+        group: GroupId(group),
+        lane: LANE,
+        record: OpenRecord {
+            first_ordinal,
+            holders: vec![holder],
+        },
+    }
+}
+
+async fn record(case: &Case, changes: Vec<Change>) -> u64 {
+    let records = case.stage.records(OWNER);
+    let runtime = case.stage.runtime(OWNER);
+    if case.stage.look().epoch < EPOCH {
+        let taken = take_epoch(&records, &*runtime, streamlet(), OWNER).await;
+        assert_eq!(taken.expect("an epoch").0, EPOCH);
+    }
+    let transaction = Transaction {
+        streamlet: streamlet(),
+        epoch: EPOCH,
+        changes,
+    };
+    commit(&records, &*runtime, &transaction, false)
+        .await
+        .expect("is recorded")
+}
+
+/// A group of `batches` batches, at `NODE`.
+async fn written(case: &Case, group: u64, first_ordinal: u64, batches: u64) -> TestSource {
+    let source = TestSource::new(copy(group), LANE, first_ordinal);
+    for id in 0..batches {
+        source.append(group * 100 + id, 20).expect("room");
+    }
+    case.put(NODE, &source).await;
+    source
+}
+
+#[test]
+fn after_a_decision_a_valid_group_behind_an_unused_one_is_kept() {
+    case(|case| async move {
+        let here = holder(&case).await;
+        let groups = vec![
+            opened(0, Some(0), gone()),
+            opened(1, None, here),
+            opened(2, None, here),
+        ];
+        record(&case, groups).await;
+        written(&case, 2, 5, 3).await;
+        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let lane = &recovered.lanes[0];
+        assert_eq!(
+            (lane.stopped.clone(), lane.next_ordinal),
+            (None, 8),
+            "{lane:?}"
+        );
+        assert_eq!(lane.discarded, [copy(1)]);
+        assert_eq!(lane.gaps, [(0, 5)]);
+    });
+}
+
+#[test]
+fn after_a_decision_the_lane_goes_on_where_a_closed_group_begins() {
+    case(|case| async move {
+        let here = holder(&case).await;
+        let revision = record(
+            &case,
+            vec![opened(0, Some(0), gone()), opened(1, Some(7), here)],
+        )
+        .await;
+        let source = written(&case, 1, 7, 2).await;
+        use kera_replication::primary::Source;
+        let close = Change::Close {
+            group: GroupId(1),
+            revision,
+            record: ClosedRecord {
+                length: source.end().address,
+                first_ordinal: 7,
+                end_ordinal: 9,
+                next_ordinal: 9,
+                holders: vec![here],
+            },
+        };
+        record(&case, vec![close]).await;
+        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let lane = &recovered.lanes[0];
+        assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
+    });
+}
+
+#[test]
+fn what_is_left_of_two_groups_of_another_life_is_kept_together() {
+    case(|case| async move {
+        record(
+            &case,
+            vec![opened(0, Some(0), gone()), opened(1, None, gone())],
+        )
+        .await;
+        written(&case, 0, 0, 2).await;
+        written(&case, 1, 2, 3).await;
+        let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
+        let lane = &recovered.lanes[0];
+        let ends: Vec<_> = lane.groups.iter().map(|(_, c)| c.end_ordinal).collect();
+        assert_eq!(ends, [2, 5], "{lane:?}");
+        assert_eq!(lane.gaps.len(), 1, "after the last of them only");
+    });
+}
+
+#[test]
+fn a_lane_of_which_nobody_knows_the_start_is_left_alone() {
+    case(|case| async move {
+        let here = holder(&case).await;
+        record(&case, vec![opened(4, None, here)]).await;
+        written(&case, 4, 5000, 3).await;
+        let (_, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let stopped = recovered.lanes[0].stopped.clone();
+        assert_eq!(stopped, Some(Stopped::NoStart { copy: copy(4) }));
+        assert_eq!(case.stage.look().groups.len(), 1, "nothing is dropped");
+        let (primary, _) = case.recover(OWNER, Unclean::Wait).await;
+        let starts = BTreeMap::from([(LANE, 5000)]);
+        let recovered = case.recover_from(&primary, Unclean::Wait, starts).await;
+        let lane = &recovered.lanes[0];
+        assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 5003));
+    });
+}

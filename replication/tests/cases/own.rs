@@ -1,0 +1,309 @@
+//! Owners whose own files are one of the copies, or the only one.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_replication::ids::CopyId;
+use kera_replication::own::OwnCopies;
+use kera_replication::primary::{Lane, Primary, Source};
+use kera_replication::recovery::{Recovered, Stopped, Unclean};
+use kera_replication::transport::sim::MemoryFate;
+use kera_replication::transport::{Reply, Request};
+
+use crate::suite::{Plan, Stage};
+use crate::{Case, OWNER, Opened, calm, open, planned};
+
+fn plan(replicas: usize, min_copies: usize) -> Plan {
+    Plan {
+        own: true,
+        replicas,
+        min_copies,
+        ..calm()
+    }
+}
+
+pub async fn take_over(case: &Case) -> (Arc<Primary>, Recovered) {
+    let own = case.stage.own(OWNER).expect("it has files");
+    let primary = Arc::new(case.primary(OWNER).with_own(own));
+    let recovered = case.recover_as(&primary, Unclean::Wait).await;
+    (primary, recovered)
+}
+
+/// The broker's process ends and another starts.
+async fn restart(case: &Case, fate: MemoryFate) -> (Arc<Primary>, Recovered) {
+    case.stage.kill(OWNER).await;
+    case.stage.start(OWNER, fate).await;
+    take_over(case).await
+}
+
+async fn append(case: &Case, lane: &Arc<Lane>, group: &Opened, id: u64) -> u64 {
+    let batch = group.1.append(id, 20).expect("the group takes it");
+    case.stage.write_own(OWNER, &group.0, &group.1);
+    lane.grew(&group.0);
+    let acknowledged = lane.clone().acknowledged(group.0.id().group, batch.end);
+    acknowledged.await.expect("all is well");
+    batch.end
+}
+
+pub async fn own_bytes(case: &Case, copy: CopyId, len: u64) -> Vec<u8> {
+    let read = Request::Read {
+        copy,
+        address: 0,
+        len: len as u32,
+    };
+    match case.stage.own(OWNER).expect("it has files").ask(read).await {
+        Ok(Reply::Bytes(bytes)) => bytes.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A group of some batches, one copy of which is the own file, closed and flushed.
+pub async fn closed(case: &Case, lane: &Arc<Lane>) -> Opened {
+    let group = open(lane, 0);
+    for id in 0..8 {
+        append(case, lane, &group, id).await;
+    }
+    group.1.freeze();
+    lane.froze(&group.0);
+    case.wait(Duration::from_secs(1)).await;
+    assert!(group.0.is_closed());
+    group
+}
+
+#[test]
+fn the_own_file_counts_and_is_not_shipped() {
+    planned(plan(3, 2), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        let batch = group.1.append(1, 20).expect("room");
+        lane.grew(&group.0);
+        case.wait(Duration::from_secs(1)).await;
+        assert_eq!(group.0.holders().len(), 3);
+        assert_eq!(group.0.durable(), 0, "its own file has nothing yet");
+        case.stage.write_own(OWNER, &group.0, &group.1);
+        let acknowledged = lane.clone().acknowledged(group.0.id().group, batch.end);
+        acknowledged.await.expect("now all three have it");
+        assert_eq!(
+            case.copies(OWNER).await,
+            [],
+            "nothing went to its own backup store"
+        );
+    });
+}
+
+#[test]
+fn an_own_file_that_fails_ends_the_group_and_the_others_keep_it() {
+    planned(plan(3, 2), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&case, &lane, &group, 1).await;
+        group.1.append(2, 20).expect("room");
+        lane.grew(&group.0);
+        group.0.own_lost("no space left on the device");
+        case.wait(Duration::from_secs(1)).await;
+        assert!(group.0.is_closed());
+        let found = case.stage.look();
+        let closed = found.groups[0].closed().expect("it is closed");
+        assert_eq!(closed.end_ordinal, 2);
+        assert!(
+            closed.holders.iter().all(|h| h.broker != OWNER),
+            "{closed:?}"
+        );
+    });
+}
+
+#[test]
+fn own_files_that_are_gone_or_damaged_are_made_anew_from_the_others() {
+    for harm in ["gone", "damaged", "of another life"] {
+        planned(plan(3, 2), move |case| async move {
+            let (primary, recovered) = take_over(&case).await;
+            let lane = case.lane(&primary, &recovered);
+            let group = open(&lane, 0);
+            let mut end = 0;
+            for id in 0..8 {
+                end = append(&case, &lane, &group, id).await;
+            }
+            let copy = group.0.id();
+            let whole = own_bytes(&case, copy, end).await;
+            let path = case.stage.own(OWNER).expect("files").path(&copy);
+            let mut fate = MemoryFate::Kept;
+            match harm {
+                "gone" => fs::remove_file(&path).expect("is removed"),
+                "damaged" => {
+                    let mut bytes = fs::read(&path).expect("the file");
+                    bytes[300] ^= 4;
+                    fs::write(&path, bytes).expect("is written");
+                }
+                _ => fate = MemoryFate::PowerLost,
+            }
+            let (_, recovered) = restart(&case, fate).await;
+            let lane = &recovered.lanes[0];
+            assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 8));
+            let holders = &lane.groups[0].1.holders;
+            assert!(holders.iter().any(|h| h.broker == OWNER), "{holders:?}");
+            assert_eq!(own_bytes(&case, copy, end).await, whole);
+        });
+    }
+}
+
+#[test]
+fn a_longer_own_file_completes_the_others() {
+    planned(plan(3, 3), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&case, &lane, &group, 1).await;
+        // The rest never leaves this broker.
+        for node in case.stage.nodes() {
+            case.stage.cut(OWNER, node);
+        }
+        group.1.append(2, 20).expect("room");
+        case.stage.write_own(OWNER, &group.0, &group.1);
+        case.stage.kill(OWNER).await;
+        case.stage.heal();
+        case.stage.start(OWNER, MemoryFate::Kept).await;
+        let (_, recovered) = take_over(&case).await;
+        let (_, closed) = &recovered.lanes[0].groups[0];
+        assert_eq!((closed.end_ordinal, closed.holders.len()), (2, 3));
+    });
+}
+
+#[test]
+fn a_missing_own_file_alone_is_no_proof_that_nothing_was_written() {
+    planned(plan(3, 2), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&case, &lane, &group, 1).await;
+        let path = case.stage.own(OWNER).expect("files").path(&group.0.id());
+        fs::remove_file(path).expect("is removed");
+        for node in case.stage.nodes().into_iter().filter(|n| *n != OWNER) {
+            case.stage.kill(node).await;
+        }
+        let (_, recovered) = restart(&case, MemoryFate::Kept).await;
+        let stopped = &recovered.lanes[0].stopped;
+        assert!(
+            matches!(stopped, Some(Stopped::Unclean { .. })),
+            "{stopped:?}"
+        );
+    });
+}
+
+#[test]
+fn with_one_copy_the_owner_comes_back_and_closes_its_own() {
+    planned(plan(1, 1), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        for id in 0..3 {
+            append(&case, &lane, &group, id).await;
+        }
+        assert_eq!(group.0.holders().len(), 1);
+        let (_, recovered) = restart(&case, MemoryFate::Kept).await;
+        let lane = &recovered.lanes[0];
+        assert_eq!(
+            (lane.next_ordinal, lane.gaps.len()),
+            (3, 0),
+            "nothing can be lost"
+        );
+        assert_eq!(lane.groups.len(), 1, "what was never used is no group");
+    });
+}
+
+#[test]
+fn with_one_copy_a_boot_is_reported_as_a_gap_and_all_that_is_whole_is_kept() {
+    planned(plan(1, 1), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let first = open(&lane, 0);
+        append(&case, &lane, &first, 1).await;
+        append(&case, &lane, &first, 2).await;
+        // The next group is begun before this one is closed, and the machine loses power.
+        case.stage.cut_records(OWNER);
+        first.1.freeze();
+        lane.froze(&first.0);
+        let second = open(&lane, 2);
+        second.1.append(3, 20).expect("room");
+        case.stage.write_own(OWNER, &second.0, &second.1);
+        let copy = second.0.id();
+        case.stage.kill(OWNER).await;
+        case.stage.heal();
+        case.stage.start(OWNER, MemoryFate::PowerLost).await;
+        let (_, recovered) = take_over(&case).await;
+        let lane = &recovered.lanes[0];
+        assert_eq!(lane.stopped, None);
+        let kept: Vec<_> = lane.groups.iter().filter(|(_, c)| c.length > 0).collect();
+        assert_eq!(kept.len(), 2, "{lane:?}");
+        assert_eq!((kept[0].1.end_ordinal, kept[0].1.next_ordinal), (2, 2));
+        assert_eq!(
+            (kept[1].0, kept[1].1.first_ordinal, kept[1].1.end_ordinal),
+            (copy, 2, 3)
+        );
+        assert!(
+            lane.next_ordinal >= 1 << 32,
+            "what somebody may have seen is not numbered again"
+        );
+        assert_eq!(
+            lane.gaps.first().map(|gap| gap.0),
+            Some(3),
+            "and is reported"
+        );
+    });
+}
+
+#[test]
+fn a_close_elsewhere_never_builds_under_its_own_writer() {
+    planned(plan(3, 3), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        let end = append(&case, &lane, &group, 1).await;
+        let before = own_bytes(&case, group.0.id(), end).await;
+        for node in case.stage.nodes() {
+            case.stage.cut(OWNER, node);
+        }
+        group.0.own_lost("no space left on the device");
+        case.wait(Duration::from_secs(3)).await;
+        assert!(!group.0.is_closed(), "nobody else can be reached");
+        assert_eq!(own_bytes(&case, group.0.id(), end).await, before);
+        case.stage.heal();
+        case.wait(Duration::from_secs(10)).await;
+        assert!(group.0.is_closed());
+        assert_eq!(own_bytes(&case, group.0.id(), end).await, before);
+        let found = case.stage.look();
+        let closed = found.groups[0].closed().expect("it is closed");
+        assert_eq!(closed.holders.len(), 3);
+        assert!(
+            closed.holders.iter().all(|h| h.broker != OWNER),
+            "{closed:?}"
+        );
+    });
+}
+
+#[test]
+fn a_group_without_a_file_waits_for_the_operator_when_its_other_holder_has_lost_its_memory() {
+    planned(plan(2, 2), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&case, &lane, &group, 1).await;
+        case.wait(Duration::from_secs(1)).await;
+        let recorded = case.stage.look().groups;
+        assert_eq!(recorded.len(), 2, "one is recorded ahead");
+        for node in case.stage.nodes().into_iter().filter(|n| *n != OWNER) {
+            case.stage.kill(node).await;
+            case.stage.start(node, MemoryFate::PowerLost).await;
+        }
+        let (_, recovered) = restart(&case, MemoryFate::Kept).await;
+        // It was never used; but nobody is left who could say so.
+        let lane = &recovered.lanes[0];
+        assert!(
+            matches!(lane.stopped, Some(Stopped::Unclean { .. })),
+            "{:?}",
+            lane.stopped
+        );
+    });
+}

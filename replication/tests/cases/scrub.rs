@@ -1,0 +1,415 @@
+//! Copies of closed groups are compared, and those that are not right replaced.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
+use kera_replication::primary::Primary;
+use kera_replication::records::GroupRecord;
+use kera_replication::recovery::{Recovered, Unclean};
+use kera_replication::transport::{Pending, Refusal, Reply, Request};
+
+use crate::jobs::{bytes, closed, jobs, owned, record};
+use crate::suite::source::SHAPE;
+use crate::suite::{Plan, Stage, busy};
+use crate::{Case, OWNER, another, calm, case, own, planned};
+
+/// Writes bytes over those of a copy, as only a broken disk does.
+async fn overwrite(case: &Case, at: BackupId, copy: CopyId, address: u64, with: Vec<u8>) {
+    let seal = Request::Seal {
+        streamlet: copy.streamlet,
+        epoch: copy.epoch,
+        copies: Vec::new(),
+    };
+    case.ask(at, seal).await;
+    let spoiled = Request::Complete {
+        copy,
+        epoch: copy.epoch,
+        segment_size: SHAPE.segment_size,
+        segments: SHAPE.segments,
+        address,
+        bytes: with.into(),
+    };
+    case.ask(at, spoiled).await;
+    // On its disk again, as it was.
+    let flush = Request::Flush {
+        copy,
+        length: 0,
+        closed: true,
+    };
+    let _ = case.stage.transport(OWNER).call(at, flush).await;
+}
+
+/// Flips one bit of a copy, in the last batch.
+async fn flip(case: &Case, at: BackupId, copy: CopyId, length: u64) {
+    let whole = bytes(case, at, copy, length).await;
+    let address = length - 3;
+    overwrite(case, at, copy, address, vec![whole[address as usize] ^ 8]).await;
+    assert_ne!(bytes(case, at, copy, length).await, whole);
+}
+
+#[test]
+fn a_flipped_bit_at_a_backup_stays_until_copies_are_compared() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        flip(&case, at, copy, before.length).await;
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        for _ in 0..5 {
+            jobs.round().await;
+        }
+        assert_eq!(record(&case, copy), before, "nobody has noticed");
+        assert_ne!(bytes(&case, at, copy, before.length).await, whole);
+
+        jobs.scrub_all().await;
+        let after = record(&case, copy);
+        assert_eq!(after.holders.len(), 3);
+        for holder in &after.holders {
+            let held = bytes(&case, holder.broker, copy, before.length).await;
+            assert_eq!(held, whole, "{holder:?}");
+        }
+        let stats = jobs.stats();
+        assert_eq!((stats.damaged, stats.mended, stats.unsound), (1, 1, 0));
+        // There was a broker without one, so it was built there; the damaged one is freed.
+        assert!(after.holders.iter().all(|h| h.broker != at), "{after:?}");
+        jobs.round().await;
+        assert!(case.copies(at).await.iter().all(|info| info.copy != copy));
+        jobs.scrub_all().await;
+        assert_eq!(record(&case, copy), after, "all is well");
+        assert_eq!(jobs.stats().mended, 1);
+    });
+}
+
+#[test]
+fn where_no_other_broker_is_left_the_holder_takes_another_copy() {
+    case(|mut case| async move {
+        case.plan.replicas = 4;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        flip(&case, at, copy, before.length).await;
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        jobs.scrub_all().await;
+        assert_eq!(record(&case, copy).holders.len(), 4);
+        assert_eq!(bytes(&case, at, copy, before.length).await, whole);
+        assert_eq!((jobs.stats().mended, jobs.stats().unsound), (1, 0));
+    });
+}
+
+#[test]
+fn a_truncated_copy_and_one_that_is_gone_are_replaced() {
+    for gone in [false, true] {
+        case(move |mut case| async move {
+            case.plan.replicas = 4;
+            let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+            let lane = case.lane(&primary, &recovered);
+            let group = closed(&case, &lane).await;
+            let (copy, at) = (group.0.id(), another(&group));
+            let before = record(&case, copy);
+            let whole = bytes(&case, OWNER, copy, before.length).await;
+            if gone {
+                let free = Request::Free {
+                    copy,
+                    epoch: recovered.epoch,
+                    version: None,
+                };
+                case.ask(at, free).await;
+            } else {
+                overwrite(&case, at, copy, before.length - 100, vec![0; 100]).await;
+            }
+            let jobs = jobs(&case, &primary, &recovered, busy());
+            jobs.scrub_all().await;
+            assert_eq!(bytes(&case, at, copy, before.length).await, whole);
+            let stats = jobs.stats();
+            let found = (stats.damaged, stats.missing, stats.mended, stats.unsound);
+            let expected = if gone { (0, 1, 1, 0) } else { (1, 0, 1, 0) };
+            assert_eq!(found, expected);
+        });
+    }
+}
+
+/// Another batch in place of a copy's own, whole and with the ordinals of the one it replaces.
+async fn forge(case: &Case, at: BackupId, copy: CopyId, length: u64) {
+    let mut whole = bytes(case, at, copy, length).await;
+    let first = group_start(&whole);
+    let len = 12 + u32::from_be_bytes(whole[first + 8..first + 12].try_into().expect("4")) as usize;
+    // The base timestamp, and the checksum over it.
+    whole[first + 27 + 7] ^= 1;
+    let crc = kera_protocol::batch::crc32c(&whole[first + 21..first + len]);
+    whole[first + 17..first + 21].copy_from_slice(&crc.to_be_bytes());
+    let batch = whole[first..first + len].to_vec();
+    overwrite(case, at, copy, first as u64, batch).await;
+}
+
+fn group_start(whole: &[u8]) -> usize {
+    use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+    let header = SegmentHeader::decode(&whole[..SEGMENT_HEADER_BYTES]).expect("a header");
+    SEGMENT_HEADER_BYTES + header.snapshot_bytes as usize
+}
+
+#[test]
+fn a_copy_that_is_whole_and_differs_from_most_is_replaced() {
+    case(|mut case| async move {
+        case.plan.replicas = 4;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        forge(&case, at, copy, before.length).await;
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        jobs.scrub_all().await;
+        assert_eq!(bytes(&case, at, copy, before.length).await, whole);
+        let stats = jobs.stats();
+        assert_eq!((stats.differing, stats.damaged, stats.mended), (1, 0, 1));
+    });
+}
+
+#[test]
+fn whole_copies_that_differ_without_a_majority_are_left_alone() {
+    case(|mut case| async move {
+        case.plan.replicas = 2;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        forge(&case, at, copy, before.length).await;
+        let forged = bytes(&case, at, copy, before.length).await;
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        assert_ne!(forged, whole);
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        jobs.scrub_all().await;
+        jobs.scrub_due().await;
+        assert_eq!(record(&case, copy), before);
+        assert_eq!(bytes(&case, at, copy, before.length).await, forged);
+        assert_eq!(bytes(&case, OWNER, copy, before.length).await, whole);
+        assert_eq!((jobs.stats().mended, jobs.stats().unsound), (0, 1));
+    });
+}
+
+#[test]
+fn damage_that_cannot_be_repaired_yet_is_tried_again() {
+    case(|mut case| async move {
+        case.plan.replicas = 2;
+        case.plan.min_copies = 1;
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let whole = bytes(&case, OWNER, copy, before.length).await;
+        // The only good copy is not to be had for now.
+        let good = before.holders.iter().find(|h| h.broker != at);
+        let good = good.expect("another").broker;
+        flip(&case, at, copy, before.length).await;
+        case.stage.pause(good, true);
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        jobs.scrub_all().await;
+        assert_eq!(record(&case, copy), before);
+        assert_eq!((jobs.stats().damaged, jobs.stats().unsound), (1, 1));
+        case.stage.pause(good, false);
+        jobs.scrub_due().await;
+        let after = record(&case, copy);
+        for holder in &after.holders {
+            assert_eq!(
+                bytes(&case, holder.broker, copy, before.length).await,
+                whole
+            );
+        }
+        let stats = jobs.stats();
+        assert_eq!((stats.damaged, stats.mended, stats.unsound), (1, 1, 0));
+    });
+}
+
+#[test]
+fn every_streamlet_has_its_turn_within_the_interval() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, at) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let config = JobConfig {
+            scrub_interval: Duration::from_secs(20),
+            ..busy()
+        };
+        let jobs = jobs(&case, &primary, &recovered, config);
+        let running = jobs.clone().run_scrubs();
+        primary.runtime().spawn(Box::pin(running));
+        case.wait(Duration::from_secs(21)).await;
+        let first = jobs.stats();
+        assert!(first.scrubbed >= 1, "{first:?}");
+        assert!(first.scrubbed_bytes >= 3 * before.length, "{first:?}");
+        flip(&case, at, copy, before.length).await;
+        case.wait(Duration::from_secs(26)).await;
+        assert_eq!(jobs.stats().mended, 1);
+        let turns = jobs.stats().scrubbed;
+        assert!(
+            turns < 8,
+            "it is looked at no more often than asked: {turns}"
+        );
+    });
+}
+
+#[test]
+fn how_far_comparing_has_come_is_told_for_what_is_owned_now() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let _group = closed(&case, &lane).await;
+        let owned = owned(&case, &recovered);
+        // Of the second nothing is recorded: it cannot be looked at.
+        let mut unknown = owned.clone();
+        unknown.streamlet.streamlet.0 += 1;
+        let now = Arc::new(Mutex::new(vec![owned.clone(), unknown]));
+        let told = now.clone();
+        let jobs = Jobs::new(
+            &primary,
+            Box::new(move || told.lock().expect("no panic").clone()),
+            busy(),
+        );
+        let far = || {
+            let stats = jobs.stats();
+            let whole = stats.scrub_whole.is_some();
+            (stats.scrub_streamlets, stats.scrub_done, whole)
+        };
+        assert_eq!(far(), (2, 0, false));
+        jobs.scrub_all().await;
+        assert_eq!(far(), (2, 1, false));
+        now.lock().expect("no panic").truncate(1);
+        assert_eq!(far(), (1, 1, true));
+        case.wait(Duration::from_secs(100)).await;
+        let since = jobs.stats().scrub_whole.expect("all were compared");
+        assert!(since >= Duration::from_secs(100), "{since:?}");
+        jobs.scrub_all().await;
+        let again = jobs.stats().scrub_whole.expect("all were compared");
+        assert!(again < since, "{again:?} after {since:?}");
+        // What comes back is another's until it has been looked at again.
+        now.lock().expect("no panic").clear();
+        assert_eq!(far(), (0, 0, false));
+        jobs.scrub_due().await;
+        now.lock().expect("no panic").push(owned);
+        assert_eq!(far(), (1, 0, false));
+    });
+}
+
+/// Fetches the own file from a backup, as a broker does.
+struct FromBackup {
+    stage: Arc<crate::common::SimStage>,
+    from: BackupId,
+}
+
+impl Mend for FromBackup {
+    fn is_settled(&self, _: &GroupRecord) -> bool {
+        true
+    }
+
+    fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
+        let (stage, from, copy) = (self.stage.clone(), self.from, record.copy);
+        let len = record.closed().expect("it is closed").length as u32;
+        Box::pin(async move {
+            let read = Request::Read {
+                copy,
+                address: 0,
+                len,
+            };
+            let read = stage.transport(OWNER).call(from, read).await;
+            let Ok(Reply::Bytes(bytes)) = read else {
+                return Mended::No;
+            };
+            let path = stage.own(OWNER).expect("it has files").path(&copy);
+            fs::write(path, bytes).expect("is written");
+            Mended::Yes
+        })
+    }
+}
+
+fn jobs_with_own(
+    case: &Case,
+    primary: &Arc<Primary>,
+    recovered: &Recovered,
+    from: BackupId,
+) -> Arc<Jobs> {
+    let owned = Owned {
+        mend: Some(Arc::new(FromBackup {
+            stage: case.stage.clone(),
+            from,
+        })),
+        ..owned(case, recovered)
+    };
+    Jobs::new(primary, Box::new(move || vec![owned.clone()]), busy())
+}
+
+#[test]
+fn the_owners_own_file_is_made_anew_from_a_copy() {
+    for harm in ["flipped", "truncated", "gone"] {
+        let plan = Plan {
+            own: true,
+            replicas: 3,
+            min_copies: 2,
+            ..calm()
+        };
+        planned(plan, move |case| async move {
+            let (primary, recovered) = own::take_over(&case).await;
+            let lane = case.lane(&primary, &recovered);
+            let group = own::closed(&case, &lane).await;
+            let (copy, from) = (group.0.id(), another(&group));
+            let before = record(&case, copy);
+            let whole = own::own_bytes(&case, copy, before.length).await;
+            let path = case.stage.own(OWNER).expect("files").path(&copy);
+            let mut file = fs::read(&path).expect("the file");
+            match harm {
+                "flipped" => {
+                    file[before.length as usize - 3] ^= 8;
+                    fs::write(&path, file).expect("is written");
+                }
+                "truncated" => {
+                    file.truncate(before.length as usize - 1);
+                    fs::write(&path, file).expect("is written");
+                }
+                _ => fs::remove_file(&path).expect("is removed"),
+            }
+            let jobs = jobs_with_own(&case, &primary, &recovered, from);
+            jobs.scrub_all().await;
+            assert_eq!(own::own_bytes(&case, copy, before.length).await, whole);
+            assert_eq!(record(&case, copy), before, "{harm}: its place is the same");
+            let stats = jobs.stats();
+            assert_eq!((stats.mended, stats.unsound), (1, 0), "{harm}");
+        });
+    }
+}
+
+#[test]
+fn a_copy_is_checked_where_it_is_and_nothing_is_made_up() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let mut copy = group.0.id();
+        copy.group.0 += 1;
+        let check = Request::Check {
+            copy,
+            from: Default::default(),
+            bytes: 1000,
+            end: Default::default(),
+        };
+        let asked = case
+            .stage
+            .transport(OWNER)
+            .call(another(&group), check)
+            .await;
+        let refused = asked.expect_err("there is none");
+        assert_eq!(refused.refusal(), Some(&Refusal::Unknown));
+    });
+}

@@ -1,0 +1,58 @@
+//! An owner that does not know that it is over.
+
+use std::sync::Arc;
+
+use kera_replication::ids::BackupId;
+use kera_replication::primary::{AppendError, Config};
+use kera_replication::records::MemoryRecords;
+
+use crate::child::Backup;
+use crate::machine;
+use crate::owner::{LARGE, Owner};
+use crate::suite::scenario::streamlet;
+
+#[test]
+fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
+    let Some(address) = machine::address("a_zombie_acknowledges_nothing_and_writes_nowhere") else {
+        return;
+    };
+    let backups = Backup::three(address);
+    let peers: Vec<_> = backups.iter().map(|b| (b.id, b.address.clone())).collect();
+    machine::runtime().block_on(async {
+        let records = MemoryRecords::default();
+        records.create(streamlet());
+        let (records, config) = (Arc::new(records), Config::default());
+        let mut zombie = Owner::take(BackupId(9), &peers, records.clone(), config, LARGE).await;
+        for id in 0..20 {
+            let appended = zombie.append(id);
+            zombie.acknowledged(&appended).await.expect("all is well");
+        }
+        let (set, source) = zombie.group();
+        let told = source.bytes();
+
+        let owner = Owner::take(BackupId(8), &peers, records, config, LARGE).await;
+        let lane = &owner.recovered.lanes[0];
+        let (copy, closed) = lane.groups.first().expect("its group");
+        assert_eq!(*copy, set.id());
+        assert_eq!(
+            closed.length,
+            told.len() as u64,
+            "all that was acknowledged"
+        );
+        assert_eq!(lane.next_ordinal, 20);
+
+        // It has heard nothing. Its writes are under way to cards that refuse them.
+        let appended: Vec<_> = (20..60).map(|id| zombie.append(id)).collect();
+        for one in &appended {
+            let error = zombie.acknowledged(one).await.expect_err("it is over");
+            assert!(matches!(error, AppendError::Deposed(_)), "{error}");
+        }
+        let after = source.bytes().len().max(told.len() + 1000);
+        for holder in &closed.holders {
+            let found = owner.read(holder.broker, *copy, after).await;
+            assert!(found[..told.len()] == told, "{}", holder.broker);
+            let beyond = found[told.len()..].iter().any(|byte| *byte != 0);
+            assert!(!beyond, "{} was written to after its seal", holder.broker);
+        }
+    });
+}

@@ -1,0 +1,57 @@
+//! The records as one broker reaches them, or not.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kera_protocol::ids::Epoch;
+use kera_replication::ids::{BackupId, StreamletKey};
+use kera_replication::records::{
+    MemoryRecords, Records, RecordsError, StreamletRecords, Transaction,
+};
+use kera_replication::runtime::RuntimeRef;
+use kera_replication::transport::Pending;
+
+/// Who gets no answer from the records.
+pub type Silent = Arc<Mutex<BTreeSet<BackupId>>>;
+
+pub struct Asked {
+    pub records: Arc<MemoryRecords>,
+    pub clock: RuntimeRef,
+    pub silent: Silent,
+    pub node: BackupId,
+}
+
+impl Asked {
+    fn ask<T: 'static>(
+        &self,
+        question: impl FnOnce() -> Pending<Result<T, RecordsError>>,
+    ) -> Pending<Result<T, RecordsError>> {
+        if !self.silent.lock().unwrap().contains(&self.node) {
+            return question();
+        }
+        let patience = self.clock.sleep(Duration::from_millis(50));
+        Box::pin(async move {
+            patience.await;
+            Err(RecordsError::Unknown("cut off".into()))
+        })
+    }
+}
+
+impl Records for Asked {
+    fn try_commit(&self, transaction: Transaction) -> Pending<Result<u64, RecordsError>> {
+        self.ask(|| self.records.try_commit(transaction))
+    }
+
+    fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
+        self.ask(|| self.records.try_read(streamlet))
+    }
+
+    fn try_take_epoch(
+        &self,
+        streamlet: StreamletKey,
+        owner: BackupId,
+    ) -> Pending<Result<(Epoch, u64), RecordsError>> {
+        self.ask(|| self.records.try_take_epoch(streamlet, owner))
+    }
+}

@@ -1,0 +1,86 @@
+//! A broker's own group files, as its append path would write them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
+use kera_log_segments::layout::FOOTER_OFFSET;
+use kera_replication::ids::{BackupId, CopyId, Incarnation};
+use kera_replication::own::OwnFiles;
+use kera_replication::primary::{CopySet, Source};
+
+use super::source::{SHAPE, TestSource};
+
+/// The disks of some brokers.
+pub struct Disks {
+    root: PathBuf,
+    io: Arc<dyn Io>,
+    lives: Mutex<HashMap<BackupId, Incarnation>>,
+    begun: Mutex<HashSet<(BackupId, CopyId)>>,
+}
+
+impl Disks {
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_path_buf(),
+            io: open_engine(EngineKind::Blocking),
+            lives: Mutex::default(),
+            begun: Mutex::default(),
+        }
+    }
+
+    fn dir(&self, node: BackupId) -> PathBuf {
+        self.root.join(format!("own{}", node.0))
+    }
+
+    pub fn own(&self, node: BackupId) -> Arc<OwnFiles> {
+        let mut lives = self.lives.lock().unwrap();
+        let life = *lives.entry(node).or_insert(Incarnation {
+            store_id: [node.0 as u8 + 1; 16],
+            boot_id: [1; 16],
+        });
+        fs::create_dir_all(self.dir(node)).expect("a directory");
+        OwnFiles::new(self.io.clone(), self.dir(node), life)
+    }
+
+    /// The machine was booted: what was not synced may be gone.
+    pub fn boot(&self, node: BackupId) {
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
+            life.boot_id[0] += 1;
+        }
+    }
+
+    /// The disk was replaced by an empty one.
+    pub fn wipe(&self, node: BackupId) {
+        let _ = fs::remove_dir_all(self.dir(node));
+        if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
+            life.store_id[1] += 1;
+        }
+    }
+
+    /// Writes what `source` has from `from` on and says so.
+    pub fn write(&self, node: BackupId, set: &CopySet, source: &TestSource, from: u64) {
+        let copy: CopyId = set.id();
+        let path = self.own(node).path(&copy);
+        let known = !self.begun.lock().unwrap().insert((node, copy));
+        let file = if known && path.exists() {
+            self.io.open(&path, OpenHow::ReadWrite, false)
+        } else {
+            // A group of an earlier owner that was never recorded may have had the same number.
+            let _ = fs::remove_file(&path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("is made");
+            self.io.open(&path, OpenHow::CreateNew, false)
+        };
+        let file = file.expect("opens");
+        let group_bytes = u64::from(SHAPE.segment_size) * u64::from(SHAPE.segments);
+        file.set_len(group_bytes + FOOTER_OFFSET).expect("room");
+        for run in source.runs(from, usize::MAX) {
+            let slices: Vec<_> = run.parts.iter().map(|p| IoSlice::new(p)).collect();
+            file.write_vectored_at(&slices, run.address).expect("room");
+        }
+        set.own_completed(source.end().address);
+    }
+}

@@ -1,0 +1,65 @@
+//! gRPC channels, one for each broker.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::RpcError;
+
+/// A broker with calls under way that says nothing for so long is asked whether it lives, and given as
+/// long again to answer.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// Channels to brokers by address, each connected with its first call and again when it was lost. To be
+/// used within a tokio runtime.
+#[derive(Debug)]
+pub struct Channels {
+    connect_within: Duration,
+    known: Mutex<HashMap<String, Channel>>,
+}
+
+impl Channels {
+    /// None yet; `connect_within` bounds each attempt to connect.
+    pub fn new(connect_within: Duration) -> Self {
+        Self {
+            connect_within,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The channel to the broker at `address`, HOST:PORT.
+    ///
+    /// # Errors
+    /// [`RpcError::BadAddress`].
+    pub fn to(&self, address: &str) -> Result<Channel, RpcError> {
+        if let Some(channel) = self.known.lock().get(address) {
+            return Ok(channel.clone());
+        }
+        check_address(address)?;
+        let channel = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|_| RpcError::BadAddress(address.to_owned()))?
+            .connect_timeout(self.connect_within)
+            .http2_keep_alive_interval(SILENCE)
+            .keep_alive_timeout(SILENCE)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        self.known
+            .lock()
+            .insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}
+
+/// Refuses what is not HOST:PORT.
+pub(crate) fn check_address(address: &str) -> Result<(), RpcError> {
+    let valid = address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0));
+    if valid {
+        Ok(())
+    } else {
+        Err(RpcError::BadAddress(address.to_owned()))
+    }
+}

@@ -1,0 +1,189 @@
+//! A streamlet whose groups have copies at other brokers: what it needs of whoever makes them, and
+//! what they need of it.
+//!
+//! Who makes the copies also records the groups and closes them, and decides how far the head may go
+//! ([`Group::set_copied`]): for the streamlet a group is one like any other, but for the moment at
+//! which it begins and the moment at which its close is known.
+
+use kera_log_segments::group::Group;
+use kera_log_segments::sync::{Arc, Ordering};
+use kera_log_segments::window::Place;
+use kera_protocol::ids::{Epoch, GroupId, LaneId};
+
+use crate::closing::Job;
+use crate::streamlet::{LaneSlot, Streamlet};
+
+/// Makes the copies of a streamlet's groups.
+pub trait Copies: Send + Sync {
+    /// The id of the lane's next group; each is handed out once, and used at once. Called under the
+    /// streamlet lock: must not wait and must not call back.
+    fn next_group(&self, lane: LaneId) -> GroupId;
+
+    /// The lane goes on in `group`, which takes its first batch after this. Whoever ships it says so
+    /// with [`Group::ship_by`]. Called as [`Self::next_group`], in the order of the groups.
+    fn begin(&self, lane: LaneId, group: &Arc<Group>);
+
+    /// Groups, with their epochs, are no longer recorded: their copies may go. Must not wait.
+    fn deleted(&self, groups: &[(GroupId, Epoch)]);
+
+    /// Fetches the file of a closed group, which is damaged or gone, from another copy that is whole,
+    /// and puts it where the file lies. False if there is none that can be had now. Called on a
+    /// thread that may wait, without any lock.
+    fn mend(&self, group: GroupId) -> bool;
+
+    /// The stream is deleted: nothing more is acknowledged. Must not wait.
+    fn abandon(&self);
+}
+
+impl Streamlet {
+    /// Serves from now on, with the copies that `copies` makes: for a streamlet without history, or
+    /// after [`Self::take_over`].
+    pub fn serve(&self, copies: Arc<dyn Copies>) {
+        let _only_once = self.copies.set(copies);
+        self.recovered.store(true, Ordering::Release);
+    }
+
+    /// False while it has not been recovered from its copies ([`Self::awaiting`]).
+    pub fn is_recovered(&self) -> bool {
+        self.recovered.load(Ordering::Acquire)
+    }
+
+    /// The least group id that no record and no file has.
+    pub fn next_group(&self) -> GroupId {
+        GroupId(self.inner.lock().next_group + 1)
+    }
+
+    /// The engine that its files are read and written with.
+    pub fn io(&self) -> Arc<dyn kera_log_segments::io::Io> {
+        self.env.io.clone()
+    }
+
+    /// Whether damage in a group's own file may be mended from another copy: it is closed, and has
+    /// some.
+    pub(crate) fn is_mendable(&self, group: &Group) -> bool {
+        self.copies.get().is_some() && group.lane_head().is_none() && group.is_frozen()
+    }
+
+    /// Fetches a closed group's file anew and reads that from now on; false if no copy could be had.
+    pub(crate) fn mend(&self, lane: LaneId, group: &Arc<Group>) -> bool {
+        // One at a time: whoever comes second finds it done.
+        let _one_at_a_time = self.mending.lock();
+        let is_current = |inner: &crate::streamlet::Inner| {
+            let slot = inner.lanes.get(lane.0 as usize);
+            slot.and_then(|slot| slot.groups.get(&group.id()))
+                .map(|current| Arc::ptr_eq(current, group))
+        };
+        match is_current(&self.inner.lock()) {
+            Some(true) => {}
+            Some(false) => return true,
+            None => return false,
+        }
+        let Some(copies) = self.copies.get() else {
+            return false;
+        };
+        if !copies.mend(group.id()) {
+            return false;
+        }
+        let fresh = Group::closed(
+            group.spec().clone(),
+            group.end(),
+            0,
+            group.max_timestamp(),
+            self.env.io.clone(),
+        );
+        let mut inner = self.inner.lock();
+        if is_current(&inner) == Some(true)
+            && let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
+        {
+            slot.groups.insert(group.id(), fresh);
+            return true;
+        }
+        drop(inner);
+        // Trimmed meanwhile: the file is nobody's.
+        let path = &group.spec().path;
+        if let Err(error) = self.env.io.remove_file(path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(file = %path.display(), %error, "a file that no longer counts could not be removed");
+        }
+        false
+    }
+
+    /// Whether a group is closed and its own file written to its end, so that what the file lacks is
+    /// damage.
+    pub fn is_settled(&self, lane: LaneId, group: GroupId) -> bool {
+        let inner = self.inner.lock();
+        let slot = inner.lanes.get(lane.0 as usize);
+        let found = slot.and_then(|slot| slot.groups.get(&group));
+        found.is_some_and(|group| self.is_mendable(group))
+    }
+
+    /// Has the file of a closed group that is not here fetched from another copy; false if there is none
+    /// that can be had now, or the group is not closed or not there. Call without holding any lock, on a
+    /// thread that may wait.
+    pub fn fetch_again(&self, lane: LaneId, group: GroupId) -> bool {
+        let found = {
+            let inner = self.inner.lock();
+            let slot = inner.lanes.get(lane.0 as usize);
+            slot.and_then(|slot| slot.groups.get(&group)).cloned()
+        };
+        found.is_some_and(|group| self.is_mendable(&group) && self.mend(lane, &group))
+    }
+
+    /// Ends a group that is shipped, because a copy was lost or the lane is handed over: it takes no
+    /// more appends, the lane goes on in its next group. Returns where it ends. Call without holding
+    /// any lock.
+    pub fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place {
+        {
+            let mut inner = self.inner.lock();
+            if let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
+                && let Some(active) = slot.active()
+                && Arc::ptr_eq(&active.group, group)
+                && let Some(carry) = self.freeze(&active, now_ms)
+            {
+                slot.slot = LaneSlot::Idle(carry);
+            }
+        }
+        group.end()
+    }
+
+    /// The close of a group that is shipped is recorded: its own file is put in order.
+    pub fn group_ended(&self, lane: LaneId, group: &Group) {
+        group.set_ended();
+        (self.env.jobs)(Job::Close {
+            stream: self.stream,
+            streamlet: self.id,
+            lane,
+        });
+    }
+
+    /// Syncs and foots a group whose close is recorded. True also if there is nothing to do yet: it
+    /// is asked for again when there is.
+    pub(crate) fn close_shipped(&self, lane: LaneId, group: &Arc<Group>) -> bool {
+        if !group.has_ended() {
+            return true;
+        }
+        if group.is_broken()
+            && let Err(error) = group.write_again()
+        {
+            // What the file lacks is in memory and in the other copies; it is tried again every
+            // second or so, and fetched at the next start.
+            tracing::debug!(group = ?group, %error, "a closed group is not whole in its own file yet");
+            return true;
+        }
+        if let Err(error) = self.env.pump.settle(group) {
+            tracing::warn!(group = ?group, %error, "a closed group could not be synced here; its other copies have it");
+            return true;
+        }
+        if group.end().ordinal == group.spec().first_ordinal {
+            return self.is_alone(lane, group) || self.drop_empty(lane, group);
+        }
+        let state = self.state_at_end(lane, group.id());
+        if let Err(error) = group.write_footer(state.unwrap_or_default()) {
+            // The footer only spares a scan.
+            tracing::warn!(group = ?group, %error, "writing a footer failed");
+        }
+        self.replace_by_closed(lane, group);
+        true
+    }
+}

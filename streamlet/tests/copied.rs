@@ -1,0 +1,237 @@
+//! Groups that have copies elsewhere: their own file is put in order after their close, and what is
+//! damaged in it is fetched from another copy, whoever meets it.
+
+mod support;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::io::fault::Fault;
+use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::ship::Shipping;
+use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_streamlet::{Copies, LaneReadError};
+use support::batches::stamped;
+use support::{LANE, Machine, Node, settings};
+
+/// Elsewhere: groups as they were when their file was kept, and how often one was asked for.
+struct Elsewhere {
+    io: Arc<dyn Io>,
+    next: AtomicU64,
+    begun: Mutex<Vec<Arc<Group>>>,
+    kept: Mutex<Vec<(GroupId, Vec<u8>)>>,
+    asked: AtomicU64,
+    shipping: Arc<dyn Shipping>,
+}
+
+/// Ships nothing: tests say how far the copies are.
+struct Still;
+
+impl Shipping for Still {
+    fn grew(&self) {}
+    fn wrote(&self) {}
+    fn froze(&self) {}
+}
+
+impl Elsewhere {
+    fn new(io: &Arc<dyn Io>) -> Arc<Self> {
+        Arc::new(Self {
+            io: io.clone(),
+            next: AtomicU64::new(1),
+            begun: Mutex::default(),
+            kept: Mutex::default(),
+            asked: AtomicU64::new(0),
+            shipping: Arc::new(Still),
+        })
+    }
+
+    fn group(&self) -> Arc<Group> {
+        let begun = self.begun.lock().expect("groups");
+        begun.last().expect("a group").clone()
+    }
+
+    /// Another copy has the group as its file is now.
+    fn keep(&self, machine: &Machine, group: GroupId) {
+        let bytes = file_bytes(machine, group);
+        self.kept.lock().expect("copies").push((group, bytes));
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Copies for Elsewhere {
+    fn next_group(&self, _: LaneId) -> GroupId {
+        GroupId(self.next.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn begin(&self, _: LaneId, group: &Arc<Group>) {
+        let shipping: Weak<dyn Shipping> = Arc::downgrade(&self.shipping);
+        group.ship_by(shipping);
+        self.begun.lock().expect("groups").push(group.clone());
+    }
+
+    fn deleted(&self, _: &[(GroupId, Epoch)]) {}
+
+    fn mend(&self, group: GroupId) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let kept = self.kept.lock().expect("copies");
+        let Some((_, bytes)) = kept.iter().find(|(kept, _)| *kept == group) else {
+            return false;
+        };
+        let begun = self.begun.lock().expect("groups");
+        let known = begun.iter().find(|known| known.id() == group);
+        let path = &known.expect("a known group").spec().path;
+        let _may_be_gone = self.io.remove_file(path);
+        let file = self.io.open(path, OpenHow::CreateNew, false);
+        let file = file.expect("a new file");
+        let written = file.write_vectored_at(&[std::io::IoSlice::new(bytes)], 0);
+        written.expect("it is written");
+        true
+    }
+
+    fn abandon(&self) {}
+}
+
+fn file_bytes(machine: &Machine, group: GroupId) -> Vec<u8> {
+    let file = machine
+        .io
+        .open(&machine.file(group.0), OpenHow::ReadOnly, false);
+    let file = file.expect("a file");
+    let mut bytes = vec![0; file.len().expect("a length") as usize];
+    let read = file.read_at(&mut bytes, 0).expect("it is read");
+    bytes.truncate(read);
+    bytes
+}
+
+/// A streamlet whose copies are elsewhere, with nothing in it.
+fn served(machine: &mut Machine) -> (Node, Arc<Elsewhere>) {
+    let node = machine.create(settings(AckPolicy::Written));
+    let elsewhere = Elsewhere::new(&machine.io);
+    node.streamlet.serve(elsewhere.clone());
+    (node, elsewhere)
+}
+
+/// Appends batches of three records, and says that all copies have them.
+fn append(node: &Node, elsewhere: &Elsewhere, first: u64, batches: u64) {
+    for batch in 0..batches {
+        let from = first + batch * 3;
+        let mut bytes = stamped(1, 0, from as i32, from..from + 3, 2000);
+        let appended = node.place(0, &mut bytes).expect("it is taken");
+        appended.group.pump(&node.env.pump);
+    }
+    let group = elsewhere.group();
+    group.set_copied(group.end());
+}
+
+/// The group ends, and its close is recorded.
+fn close(node: &Node, elsewhere: &Elsewhere) -> GroupId {
+    let group = elsewhere.group();
+    node.streamlet.freeze_group(LANE, &group, node.now_ms);
+    group.set_copied(group.end());
+    node.streamlet.group_ended(LANE, &group);
+    group.id()
+}
+
+fn numbered(count: u64) -> Vec<(u64, u64)> {
+    (0..count).map(|n| (n, n)).collect()
+}
+
+/// Nothing is left in memory.
+fn forget(node: &Node) {
+    node.streamlet.release_idle(u64::MAX, 0);
+}
+
+#[test]
+fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
+    let mut machine = Machine::fault(1);
+    let (node, elsewhere) = served(&mut machine);
+    append(&node, &elsewhere, 0, 5);
+    let fault = machine.fault.clone().expect("a fault engine");
+    fault.inject(Fault::FailWrite { nth: 1 });
+    append(&node, &elsewhere, 15, 1);
+    let group = elsewhere.group();
+    assert!(group.is_broken(), "its own file lacks what was appended");
+    assert_eq!(node.read_all(LANE), numbered(18), "the copies have it");
+    // The disk still refuses when it is closed.
+    fault.inject(Fault::NoSpaceAfter { bytes: 0 });
+    let id = close(&node, &elsewhere);
+    node.work();
+    forget(&node);
+    assert!(group.is_broken());
+    assert_eq!(node.read_all(LANE), numbered(18), "memory keeps it");
+    fault.heal();
+    node.streamlet.group_ended(LANE, &group);
+    assert!(node.work());
+    assert!(!group.is_broken());
+
+    forget(&node);
+    assert_eq!(node.read_all(LANE), numbered(18), "from the file");
+    let whole = group.end().address as usize;
+    let bytes = file_bytes(&machine, id);
+    let shipped = group.ship(0, usize::MAX).expect("it can be read");
+    let mut expected = Vec::new();
+    for run in shipped.runs {
+        assert_eq!(run.address, expected.len() as u64, "one segment");
+        run.parts
+            .iter()
+            .for_each(|part| expected.extend_from_slice(part));
+    }
+    assert_eq!(bytes[..whole], expected[..whole]);
+    assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
+}
+
+/// A closed group whose file is gone, of which another copy is kept if `kept`.
+fn robbed(machine: &mut Machine, kept: bool) -> (Node, Arc<Elsewhere>) {
+    let (node, elsewhere) = served(machine);
+    append(&node, &elsewhere, 0, 5);
+    let id = close(&node, &elsewhere);
+    assert!(node.work());
+    if kept {
+        elsewhere.keep(machine, id);
+    }
+    forget(&node);
+    // A start knows its groups by their records, and has none of their files open.
+    let group = elsewhere.group();
+    machine.io.remove_file(&group.spec().path).expect("it goes");
+    (node, elsewhere)
+}
+
+#[test]
+fn a_time_is_found_though_the_own_file_is_gone() {
+    let mut machine = Machine::fault(2);
+    let (node, elsewhere) = robbed(&mut machine, true);
+    let here = node.streamlet.find_time_here(LANE, 0);
+    assert!(matches!(here, Err(LaneReadError::Group(_))), "{here:?}");
+    assert_eq!(elsewhere.asked(), 0, "who must not wait does not ask");
+    let found = node.streamlet.find_time(LANE, 0).expect("it is fetched");
+    assert_eq!(found.ordinal, 0);
+    assert_eq!(elsewhere.asked(), 1);
+    let again = node.streamlet.find_time_here(LANE, 0);
+    assert_eq!(again.expect("it is there").ordinal, 0);
+    assert_eq!(node.read_all(LANE), numbered(15));
+    assert_eq!(elsewhere.asked(), 1);
+}
+
+#[test]
+fn a_range_is_cut_though_the_own_file_is_gone() {
+    let mut machine = Machine::fault(3);
+    let (node, elsewhere) = robbed(&mut machine, true);
+    let here = node.streamlet.batch_boundary_here(LANE, 4, 1, 6);
+    assert!(matches!(here, Err(LaneReadError::Group(_))), "{here:?}");
+    let cut = node.streamlet.batch_boundary(LANE, 4, 1, 6);
+    let (start, end) = cut.expect("it is fetched").expect("a range");
+    assert_eq!((start.ordinal, end), (4, 6));
+    assert_eq!(elsewhere.asked(), 1);
+}
+
+#[test]
+fn what_nobody_else_has_is_told_as_damaged() {
+    let mut machine = Machine::fault(4);
+    let (node, elsewhere) = robbed(&mut machine, false);
+    assert!(node.streamlet.find_time(LANE, 0).is_err());
+    assert!(node.streamlet.batch_boundary(LANE, 0, 1, 6).is_err());
+    assert_eq!(elsewhere.asked(), 2, "each time anew");
+}
