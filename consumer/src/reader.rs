@@ -75,8 +75,8 @@ impl Reader {
         follow: bool,
         chosen: Option<Vec<(u32, u32)>>,
     ) -> Result<Self, ConsumeError> {
-        let id = client.refresh(&stream).await?.id;
-        let found = find(&client, &stream, start).await?;
+        let meta = client.refresh(&stream).await?;
+        let found = client.find_ordinals(&meta, start.find()).await?;
         let fetcher = Fetcher::start(client.clone(), stream.clone(), &settings);
         let mut reader = Self {
             client,
@@ -95,7 +95,7 @@ impl Reader {
         let wanted = |lane: &(u32, u32)| chosen.as_ref().is_none_or(|all| all.contains(lane));
         for lane in found {
             if wanted(&(lane.streamlet, lane.lane)) {
-                reader.add(id, lane);
+                reader.add(meta.id, lane);
             }
         }
         for (streamlet, lane) in chosen.unwrap_or_default() {
@@ -263,7 +263,8 @@ impl Reader {
         let index = *self.index.get(&(streamlet, lane)).ok_or(unknown.clone())?;
         let cursor = match to.into() {
             Seek::Cursor(cursor) => cursor,
-            Seek::To(start) => find(&self.client, &self.stream, start)
+            Seek::To(start) => self
+                .find(start)
                 .await?
                 .into_iter()
                 .find(|found| (found.streamlet, found.lane) == (streamlet, lane))
@@ -279,12 +280,17 @@ impl Reader {
     /// # Errors
     /// [`ConsumeError::Rpc`] if the broker was not reached.
     pub async fn seek_all(&mut self, to: Start) -> Result<(), ConsumeError> {
-        for found in find(&self.client, &self.stream, to).await? {
+        for found in self.find(to).await? {
             if let Some(&index) = self.index.get(&(found.streamlet, found.lane)) {
                 self.restart(index, found.cursor.unwrap_or_default());
             }
         }
         Ok(())
+    }
+
+    async fn find(&self, at: Start) -> Result<Vec<v1::LaneCursor>, RpcError> {
+        let meta = self.client.stream(&self.stream).await?;
+        self.client.find_ordinals(&meta, at.find()).await
     }
 
     fn restart(&mut self, index: usize, cursor: Cursor) {
@@ -355,21 +361,6 @@ async fn new_lanes(
     if lanes == count || known.is_some_and(|id| id != meta.id) {
         return Ok(None);
     }
-    let found = find(&client, &stream, Start::Earliest).await?;
+    let found = client.find_ordinals(&meta, Start::Earliest.find()).await?;
     Ok(Some((meta.id, found)))
-}
-
-async fn find(client: &Client, stream: &str, at: Start) -> Result<Vec<v1::LaneCursor>, RpcError> {
-    let request = v1::FindOrdinalsRequest {
-        name: stream.to_owned(),
-        at: Some(at.find()),
-        local: false,
-    };
-    let reply = client
-        .streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.find_ordinals(request).await }
-        })
-        .await?;
-    Ok(reply.lanes)
 }

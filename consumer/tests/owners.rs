@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fake::{Fake, values};
-use kera_consumer::{Consumer, Fetch, Reader, Start};
+use kera_consumer::{ConsumeError, Consumer, Fetch, Reader, RetryPolicy, Start};
+use kera_protocol::v1;
 
 const BOTH: [Fetch; 2] = [Fetch::Push, Fetch::Pull];
 
@@ -125,4 +126,98 @@ async fn a_coordinator_that_says_nothing_is_looked_up_anew() {
     fake.change(|state| state.coordinator = 1);
     consumer.commit(&first).await.unwrap();
     assert_eq!(fake.state.lock().commits[&1], 10);
+}
+
+#[tokio::test]
+async fn a_reader_opens_although_the_first_brokers_have_not_heard_of_the_stream() {
+    for unheard in [vec![0], vec![0, 1], vec![0, 2]] {
+        let fake = Fake::start_several(3, 1, 1).await;
+        fake.fill((0, 0), 100, 10);
+        let heard = (0..3).find(|member| !unheard.contains(member)).unwrap();
+        fake.change(|state| {
+            state.unheard = unheard.into_iter().collect();
+            state.owner = heard;
+        });
+        let mut reader = follow(&fake, Fetch::Push).await;
+        read(&mut reader, 0, 100).await;
+    }
+}
+
+#[tokio::test]
+async fn one_of_the_others_that_is_gone_is_no_reason_to_give_up() {
+    let fake = Fake::start_several(3, 1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.kill(1);
+    fake.change(|state| {
+        state.unheard = [0].into();
+        state.owner = 2;
+    });
+    let mut reader = follow(&fake, Fetch::Push).await;
+    read(&mut reader, 0, 100).await;
+}
+
+async fn join(fake: &Fake) -> Result<Consumer, ConsumeError> {
+    let consumer = Consumer::builder()
+        .bootstrap(&fake.bootstrap)
+        .stream("s")
+        .group("g")
+        .manual_commit();
+    consumer.open().await
+}
+
+#[tokio::test]
+async fn a_coordinator_that_has_not_heard_of_the_stream_yet_is_asked_again() {
+    let fake = Fake::start_several(2, 1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.grant((0, 0), 0, 0);
+    fake.change(|state| {
+        state.unheard = [0].into();
+        state.joins_unheard = 3;
+        state.owner = 1;
+    });
+    let mut consumer = join(&fake).await.unwrap();
+    assert_eq!(values(&consumer.next_batch().await.unwrap())[0], 0);
+    assert_eq!(fake.state.lock().joins, 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_no_broker_knows_is_refused_at_once() {
+    let fake = Fake::start_several(3, 1, 1).await;
+    fake.change(|state| {
+        state.unheard = [0, 1, 2].into();
+        state.joins_unheard = 2;
+    });
+    let error = join(&fake).await.unwrap_err();
+    assert!(error.to_string().contains("UNKNOWN_STREAM"), "{error}");
+    let left = fake.state.lock().joins_unheard;
+    assert_eq!(left, 1, "it was not asked again");
+}
+
+#[tokio::test]
+async fn a_broker_that_says_nothing_of_places_is_left_for_the_next() {
+    let fake = Fake::start_several(2, 1, 1).await;
+    fake.fill((0, 0), 100, 10);
+    fake.change(|state| state.silent_finds = [0].into());
+    let reader = Reader::builder()
+        .bootstrap(&fake.bootstrap)
+        .stream("s")
+        // A broker is given half of it.
+        .retry(RetryPolicy::within(Duration::from_secs(12)));
+    let mut reader = reader.open().await.unwrap();
+    read(&mut reader, 0, 100).await;
+}
+
+#[tokio::test]
+async fn an_answer_with_a_lane_that_the_stream_cannot_have_is_an_error() {
+    let fake = Fake::start(1, 1).await;
+    fake.change(|state| {
+        state.planted_lane = Some(v1::LaneCursor {
+            streamlet: 1,
+            cursor: Some(v1::Cursor::default()),
+            ..v1::LaneCursor::default()
+        });
+    });
+    let reader = Reader::builder().bootstrap(&fake.bootstrap).stream("s");
+    let error = reader.open().await.unwrap_err().to_string();
+    assert!(error.contains("streamlet 1 lane 0 is none"), "{error}");
 }

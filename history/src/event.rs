@@ -194,6 +194,13 @@ pub enum Event {
         /// The ordinal at which it is stored.
         ordinal: u64,
     },
+    /// A record was acknowledged, and its producer was not told where it is: the acknowledgement of a
+    /// later record of its lane said so, say, after its own answer was lost. Nobody can tell then whether
+    /// it was trimmed: it counts as lost only where nothing was.
+    AckedUnplaced {
+        /// The record.
+        record: Record,
+    },
     /// A record was given up.
     Failed {
         /// The record.

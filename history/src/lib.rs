@@ -15,7 +15,7 @@
 //!
 //! - [`Event::Send`] before the record is handed to the client library; a producer numbers its
 //!   records 0, 1, 2, ... in the order in which it sends them.
-//! - [`Event::Ack`] and [`Event::Failed`] after the outcome is known.
+//! - [`Event::Ack`], [`Event::AckedUnplaced`] and [`Event::Failed`] after the outcome is known.
 //! - [`Event::LeaseGranted`] before the first [`Event::Read`] under the lease, every `Read` before
 //!   the commit that covers it is asked for, and [`Event::LeaseEnded`] *before* the lease is given
 //!   back.

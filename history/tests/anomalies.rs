@@ -31,6 +31,10 @@ fn caught(name: &str) {
         if name == "delivered_after_commit" {
             expected.push(AnomalyKind::CommitRegressed);
         }
+        // Readers miss an ordinal there, of which nobody said what it held.
+        if name == "lost_unplaced" {
+            expected.push(AnomalyKind::Unseen);
+        }
         assert_eq!(report.kinds(), expected, "{name}, seed {seed}: {report}");
         assert!(!report.anomalies.is_empty());
         if let Some(class) = bug.class {
@@ -63,7 +67,7 @@ macro_rules! each_is_caught {
 }
 
 each_is_caught! {
-    lost never_read stored_twice delivered_twice delivered_after_commit stored_out_of_order
+    lost lost_unplaced never_read stored_twice delivered_twice delivered_after_commit stored_out_of_order
     sent_out_of_order_in_one_call sent_out_of_order_between_calls delivered_out_of_order
     went_back_in_one_call went_back_between_calls unseen claimed_unseen skipped_in_one_call
     skipped_between_calls skipped_under_lease altered never_sent acknowledged_unsent

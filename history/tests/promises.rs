@@ -103,6 +103,57 @@ fn judge_by_default(events: Vec<Event>) -> Report {
 }
 
 #[test]
+fn an_acknowledgement_without_a_place_promises_no_less() {
+    let complete = Expectations {
+        complete: true,
+        ..Expectations::default()
+    };
+    let unplaced = |seq| Event::AckedUnplaced {
+        record: record(seq),
+    };
+    // Wherever it is read, it is there; once.
+    let mut events = vec![send(0), send(1), unplaced(0), ack(1, 1)];
+    events.extend([read(1, 0, 0), read(1, 1, 1)]);
+    let report = judge(events.clone(), complete);
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.counts.acknowledged, 2);
+    events.push(read(1, 0, 2));
+    let report = judge(events, complete);
+    assert!(
+        report.kinds().contains(&AnomalyKind::Duplicated),
+        "{report}"
+    );
+    // What nobody reads is lost once reading is complete, and its own events are shown.
+    let unread = vec![send(0), unplaced(0)];
+    let report = judge(unread.clone(), complete);
+    assert_eq!(report.kinds(), [AnomalyKind::Lost], "{report}");
+    assert_eq!(report.evidence[0].len(), 2, "{report}");
+    assert!(judge_by_default(unread).is_clean());
+    // A policy that may lose it: not what was sent after the last fault.
+    let memory = Expectations {
+        ack: AckPolicy::Memory,
+        ..complete
+    };
+    let mut before = vec![send(0), unplaced(0), Event::BrokerKilled];
+    before.push(Event::BrokerStarted);
+    assert!(judge(before.clone(), memory).is_clean());
+    before.extend([send(1), unplaced(1)]);
+    assert_eq!(judge(before, memory).kinds(), [AnomalyKind::Lost]);
+    // Behind a later record of its producer it is out of order, as any other.
+    let behind = vec![
+        send(0),
+        send(1),
+        unplaced(0),
+        ack(1, 0),
+        read(1, 1, 0),
+        read(1, 0, 1),
+    ];
+    assert_eq!(judge(behind, complete).kinds(), [AnomalyKind::Reordered]);
+    let unsent = check(&History::from_events(vec![unplaced(3)]), &complete);
+    assert!(unsent.is_err_and(|error| error.to_string().contains("0:3")));
+}
+
+#[test]
 fn a_policy_loses_only_what_it_may_and_only_when_reported() {
     // Two records are acknowledged, the second is gone afterwards.
     let mut unreported = stored(2);

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kera_metadata::*;
 use support::certificates::Certificates;
@@ -24,6 +24,11 @@ const HASTY: EtcdOptions = EtcdOptions {
     timeout: Duration::from_secs(3),
     ..OPTIONS
 };
+
+/// How etcd calls the renewal of a lease.
+const KEEP_ALIVE: &str = "LeaseKeepAlive";
+/// Whatever takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an open that must fail says: at once where etcd refuses it, and otherwise when its time is up.
 fn refusal(address: &str, access: &EtcdAccess, options: EtcdOptions) -> String {
@@ -91,10 +96,8 @@ fn password(dir: &Path, text: &str) -> PathBuf {
     path
 }
 
-#[test]
-fn with_users_it_is_reached_by_the_one_that_may() {
-    let Some(etcd) = Etcd::start() else { return };
-    let dir = tempfile::tempdir().unwrap();
+/// Has etcd ask for users: root, kera who may do what a broker does, and guest who may do nothing.
+fn enable_users(etcd: &Etcd) {
     for (path, body) in [
         ("user/add", r#"{"name":"root","password":"of all evil"}"#),
         ("role/add", r#"{"name":"root"}"#),
@@ -112,14 +115,24 @@ fn with_users_it_is_reached_by_the_one_that_may() {
     );
     etcd.call("/v3/auth/role/grant", &body);
     etcd.call("/v3/auth/enable", "{}");
+}
 
+fn user(name: &str, password_file: &Path) -> EtcdAccess {
+    EtcdAccess {
+        user: Some(name.to_owned()),
+        password_file: Some(password_file.to_owned()),
+        ..EtcdAccess::default()
+    }
+}
+
+#[test]
+fn with_users_it_is_reached_by_the_one_that_may() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    enable_users(&etcd);
     let address = etcd.address();
     let file = password(dir.path(), "open sesame\n");
-    let user = |name: &str| EtcdAccess {
-        user: Some(name.to_owned()),
-        password_file: Some(file.clone()),
-        ..EtcdAccess::default()
-    };
+    let user = |name: &str| user(name, &file);
     let nobody = refusal(&address, &EtcdAccess::default(), OPTIONS);
     assert!(nobody.contains("set cluster.store_user"), "{nobody}");
     let guest = refusal(&address, &user("guest"), OPTIONS);
@@ -134,7 +147,6 @@ fn with_users_it_is_reached_by_the_one_that_may() {
         boot_id: Uuid::from_u128(1),
     };
     let live = LiveBroker::new(1, incarnation);
-    // A renewal has a third of it, in which etcd checks the password, which takes long.
     let seat = store.join(live, Duration::from_secs(60)).unwrap();
     let (made, _) = store.create_stream(stream("a"), 1).unwrap();
     // The lease first, which is no record.
@@ -153,6 +165,46 @@ fn with_users_it_is_reached_by_the_one_that_may() {
     password(dir.path(), "close sesame");
     let wrong = refusal(&address, &user("kera"), OPTIONS);
     assert!(wrong.contains("cluster.store_password_file"), "{wrong}");
+}
+
+/// Waits until a lease was renewed so often.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "etcd counts renewals and tells nobody of them"
+)]
+fn renewed(etcd: &Etcd, times: u64) {
+    let (before, begun) = (etcd.begun(KEEP_ALIVE), Instant::now());
+    while etcd.begun(KEEP_ALIVE) < before + times {
+        assert!(begun.elapsed() < PATIENCE, "the lease is not renewed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_without_telling_the_password_again() {
+    let Some(etcd) = Etcd::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    enable_users(&etcd);
+    let (address, file) = (etcd.address(), password(dir.path(), "open sesame"));
+    EtcdStore::init_with(&address, &user("kera", &file), OPTIONS).unwrap();
+    let store = EtcdStore::open_with(&address, &user("kera", &file), OPTIONS).unwrap();
+    let incarnation = Incarnation {
+        store_id: Uuid::from_u128(1),
+        boot_id: Uuid::from_u128(1),
+    };
+    let seat = store
+        .join(LiveBroker::new(1, incarnation), Duration::from_secs(3))
+        .unwrap();
+    renewed(&etcd, 1);
+    // Nobody could tell it now.
+    password(dir.path(), "close sesame");
+    renewed(&etcd, 5);
+    // What etcd has forgotten it is told again.
+    password(dir.path(), "open sesame");
+    etcd.restart();
+    renewed(&etcd, 3);
+    store.create_stream(stream("a"), 1).unwrap();
+    drop(seat);
 }
 
 #[test]

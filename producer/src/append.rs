@@ -16,6 +16,9 @@ use crate::record::Record;
 use crate::shared::{Flushes, Shared};
 use crate::slot::{OpenBatch, Slot, SlotState};
 
+/// Slots that are looked at to find one that is not held up.
+const LOOK_AT: usize = 64;
+
 /// Without linger: how long a batch waits at most for its link to become idle.
 const BUSY_PATIENCE: Duration = Duration::from_millis(5);
 
@@ -72,10 +75,10 @@ impl Shared {
     /// Out of the fast path's way: what else an append may need.
     #[cold]
     #[inline(never)]
-    fn append_slowly<R>(
+    fn append_slowly<'a, R>(
         &self,
-        slot: &Slot,
-        state: MutexGuard<'_, SlotState>,
+        slot: &'a Slot,
+        state: MutexGuard<'a, SlotState>,
         new: NewRecord<'_>,
         record: &Record<'_>,
         handle: impl Fn(&Arc<BatchCell>, u32, i64) -> R + Copy,
@@ -89,17 +92,23 @@ impl Shared {
     }
 
     /// Opens, enlarges or replaces the open batch, then appends. `None` if the record has no key and
-    /// its batch was full: it goes to the lane that is next now. A batch of its own behind the full
-    /// one would be all alone once the linger is over.
-    fn append_to(
+    /// its batch was full, or its lane is held up: it goes to the lane that is next now. A batch of its own
+    /// behind the full one would be all alone once the linger is over.
+    fn append_to<'a>(
         &self,
-        slot: &Slot,
-        mut state: MutexGuard<'_, SlotState>,
+        slot: &'a Slot,
+        mut state: MutexGuard<'a, SlotState>,
         mut new: NewRecord<'_>,
         stamp_now: bool,
         bound: usize,
     ) -> Result<Option<(Arc<BatchCell>, u32, i64)>, AppendError> {
         let mut to_flush = None;
+        if state.open.is_none() && state.is_held_up() {
+            match self.held_up(slot, state, new.key.is_none())? {
+                Some(locked) => state = locked,
+                None => return Ok(None),
+            }
+        }
         let result = loop {
             if let Some(open) = &mut state.open {
                 let needed = open.builder.len() + bound;
@@ -186,6 +195,48 @@ impl Shared {
             self.wake_driver();
         }
         result
+    }
+
+    /// Whether a record that would need a batch in a slot that is held up gets one. `None` if it may go
+    /// elsewhere: it is the same to a record without a key.
+    fn held_up<'a>(
+        &self,
+        slot: &'a Slot,
+        state: MutexGuard<'a, SlotState>,
+        keyless: bool,
+    ) -> Result<Option<MutexGuard<'a, SlotState>>, AppendError> {
+        if !keyless && !self.memory.is_scarce() {
+            return Ok(Some(state));
+        }
+        drop(state);
+        match self.next_that_runs(slot) {
+            Some(next) if keyless => {
+                self.sticky.store(next, Ordering::Relaxed);
+                return Ok(None);
+            }
+            // The others' records are not to wait for this one. Memory comes back as they are acknowledged.
+            Some(_) => {
+                Counters::add(&self.counters.appends_refused, 1);
+                return Err(AppendError::Full);
+            }
+            None => {}
+        }
+        let state = slot.state.lock();
+        let still = state.generation == self.slots.shape().generation;
+        Ok(still.then_some(state))
+    }
+
+    /// The next of the slots after `slot` that is not held up, if one of the first few is not. No slot is
+    /// locked.
+    fn next_that_runs(&self, slot: &Slot) -> Option<usize> {
+        let count = self.slots.shape().count;
+        let after = (1..count.min(LOOK_AT)).map(|step| (slot.index + step) % count);
+        let mut running = after.filter(|index| {
+            let other = self.slots.get(*index);
+            let runs = |state: &SlotState| !state.is_held_up() && state.link.connection().is_some();
+            other.is_some_and(|other| runs(&other.state.lock()))
+        });
+        running.next()
     }
 
     /// Without linger: sends the open batch if nothing is under way to its broker.

@@ -38,6 +38,12 @@ impl Memory {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// True if batches take so much that lanes which are held up must leave the rest to the others.
+    pub(crate) fn is_scarce(&self) -> bool {
+        let warm = self.pool.lock().len() * self.full;
+        self.used().saturating_sub(warm) >= self.limit / 4 * 3
+    }
+
     /// Counts `bytes` more, giving up warm buffers for it if need be; false at the limit.
     pub(crate) fn reserve(&self, bytes: usize) -> bool {
         loop {

@@ -53,7 +53,7 @@ impl Producer {
                 name: settings.stream.clone(),
             };
             let answer = client
-                .quick_streams_call(|mut stub| {
+                .stream_call(&settings.stream, |mut stub| {
                     let request = request.clone();
                     async move { stub.init_producer(request).await }
                 })
@@ -90,7 +90,10 @@ impl Producer {
     /// waiting. Now and then the calling thread also hands a full batch to the socket.
     ///
     /// # Errors
-    /// [`AppendError::Full`] when memory is used up: see [`append_wait`](Self::append_wait).
+    /// [`AppendError::Full`] when memory is used up: see [`append_wait`](Self::append_wait). While the lane of a
+    /// record with a key is held up, as by a change of its streamlet's owner, and others are not, that is the
+    /// case at three quarters: the rest is for the others. Records without a key go to lanes that are not
+    /// held up.
     #[inline]
     pub fn append(&self, record: &Record<'_>) -> Result<Delivery, AppendError> {
         self.guard.shared.append(record, |cell, index, timestamp| {

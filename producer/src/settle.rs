@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use kera_rpc::{DataConnection, RpcError};
 
@@ -18,7 +19,7 @@ use crate::shared::{Shared, wire_error};
 use crate::slot::{Again, Finished, Mode, Slot, SlotState, Status};
 
 /// Longest pause between attempts at a streamlet that changes its owner.
-const OWNER_PAUSE: Duration = Duration::from_millis(250);
+const OWNER_PAUSE: Duration = Duration::from_millis(100);
 
 /// What is to be done next about a slot.
 pub(crate) enum Next {
@@ -93,29 +94,54 @@ impl Shared {
         let Some(connection) = state.link.connection() else {
             return (Next::Later, None);
         };
+        let refused = state.last_error.as_ref().map(|error| error.code);
+        let owner_asked = refused.is_some_and(asks_for_owner);
         if state.attempt > 0 {
             let mut pause = self.settings.retry.pause(state.attempt - 1);
             // A new owner serves as soon as it can, and records wait meanwhile.
-            if state
-                .last_error
-                .as_ref()
-                .is_some_and(|error| asks_for_owner(error.code))
-            {
+            if owner_asked {
                 pause = pause.min(OWNER_PAUSE);
             }
             let at = *state.not_before.get_or_insert(now + pause);
             if now < at {
+                // The next owner may be known before this one is asked again.
+                if refused == Some(ErrorCode::NotOwner) {
+                    self.want_meta.store(true, Ordering::Relaxed);
+                }
                 return (Next::Later, None);
             }
         }
         state.not_before = None;
         state.attempt = state.attempt.saturating_add(1);
-        let next = match self.resend(slot, state, &connection) {
+        let sent = match owner_asked {
+            true => self.try_first(slot, state, &connection),
+            false => self.resend(slot, state, &connection),
+        };
+        let next = match sent {
             true => Next::Leave,
             false => Next::Later,
         };
         self.send(slot, state);
         (next, Some(connection))
+    }
+
+    /// Sends the first batch again and no other: as long as nobody serves the streamlet they would all be
+    /// refused, time and again. Once it is taken the others follow.
+    fn try_first(&self, slot: &Slot, state: &mut SlotState, connection: &DataConnection) -> bool {
+        for sent in state.in_flight.iter_mut().skip(1) {
+            // What they were refused for may be that this one was.
+            if let Status::Again(why) = &mut sent.status {
+                *why = Again::Retry;
+            }
+        }
+        Counters::add(&self.counters.batches_resent, 1);
+        match self.submit(slot, state, 0, connection) {
+            Ok(()) => true,
+            Err(error) => {
+                state.last_error = Some(wire_error(&error));
+                false
+            }
+        }
     }
 
     /// Sends all batches in flight again, in order.
@@ -157,7 +183,7 @@ impl Shared {
             };
             let answer = shared
                 .client
-                .quick_streams_call(|mut stub| {
+                .stream_call(&shared.settings.stream, |mut stub| {
                     let request = request.clone();
                     async move { stub.init_producer(request).await }
                 })

@@ -217,6 +217,11 @@ impl Slot {
 }
 
 impl SlotState {
+    /// True while what comes now must wait behind batches that are to be sent again, or for a connection.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.mode != Mode::Running || (!self.queue.is_empty() && self.in_flight.is_empty())
+    }
+
     /// The stamp of the batch that starts at `sequence`.
     fn stamp(&self, sequence: i32) -> ProducerStamp {
         match self.identity {

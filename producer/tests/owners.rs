@@ -164,3 +164,16 @@ async fn an_owner_that_has_not_heard_of_the_stream_yet_is_asked_again() {
     producer.close().await.unwrap();
     check_exactly_once(&broker, 100);
 }
+
+#[tokio::test]
+async fn a_producer_opens_although_the_first_brokers_have_not_heard_of_the_stream() {
+    for unheard in [vec![0], vec![0, 1]] {
+        let broker = brokers(3).await;
+        broker.own(2);
+        broker.state.lock().unheard = unheard;
+        let producer = builder(&broker).build().await.unwrap();
+        append(&producer, 0..100);
+        producer.close().await.unwrap();
+        check_exactly_once(&broker, 100);
+    }
+}

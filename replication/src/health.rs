@@ -50,6 +50,8 @@ struct Seen {
     down_since: Duration,
     /// It had no room, and when it may have some again.
     full_until: Option<Duration>,
+    /// How long its last answer took, if that was long.
+    slow: Option<Duration>,
 }
 
 /// Whom to ask.
@@ -78,9 +80,27 @@ impl Health {
         if let Some(seen) = self.backups.lock().get_mut(&backup) {
             *seen = Seen {
                 full_until: seen.full_until,
+                slow: seen.slow,
                 ..Seen::default()
             };
         }
+    }
+
+    /// `backup` has answered a question that costs it nothing, and took so long; it is slow if that is
+    /// longer than `brief`.
+    pub fn answered(&self, backup: BackupId, took: Duration, brief: Duration) {
+        let slow = (took > brief).then_some(took);
+        let mut backups = self.backups.lock();
+        if slow.is_some() {
+            backups.entry(backup).or_default().slow = slow;
+        } else if let Some(seen) = backups.get_mut(&backup) {
+            seen.slow = None;
+        }
+    }
+
+    /// How long the last answer of `backup` took, if it is slow.
+    pub fn slow(&self, backup: BackupId) -> Option<Duration> {
+        self.backups.lock().get(&backup)?.slow
     }
 
     /// A call, link or write to `backup` failed for want of an answer. Returns true if that took it
@@ -206,6 +226,20 @@ mod tests {
         assert_eq!(health.order(&[A, B], at(13)).probe, Some(A));
         health.success(A);
         assert_eq!(health.order(&[A, B], at(14)).up, [A, B]);
+    }
+
+    #[test]
+    fn who_answers_slowly_is_slow_until_it_answers_soon() {
+        let health = Health::new(HealthLimits::default());
+        let brief = Duration::from_millis(300);
+        health.answered(A, brief, brief);
+        assert_eq!(health.slow(A), None);
+        health.answered(A, 2 * brief, brief);
+        health.success(A);
+        health.failure(A, at(1));
+        assert_eq!((health.slow(A), health.slow(B)), (Some(2 * brief), None));
+        health.answered(A, brief / 2, brief);
+        assert_eq!(health.slow(A), None);
     }
 
     #[test]

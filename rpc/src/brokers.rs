@@ -58,6 +58,20 @@ impl Brokers {
         inner.current = inner.known[next].clone();
     }
 
+    /// All but `asked`, from the one that comes after it on.
+    pub(crate) fn after(&self, asked: &str) -> Vec<Arc<str>> {
+        let inner = self.inner.lock();
+        let at = inner.known.iter().position(|known| **known == *asked);
+        let (before, after) = inner.known.split_at(at.unwrap_or_default());
+        let others = after.iter().chain(before);
+        others.filter(|known| ***known != *asked).cloned().collect()
+    }
+
+    /// From now on `address` is in use.
+    pub(crate) fn turn_to(&self, address: &Arc<str>) {
+        self.inner.lock().current = address.clone();
+    }
+
     /// Takes note of brokers that an answer named, in place of those of earlier answers.
     pub(crate) fn heard_of<'a>(&self, addresses: impl Iterator<Item = &'a str>) {
         let mut inner = self.inner.lock();
@@ -110,6 +124,18 @@ mod tests {
         assert_eq!(&*brokers.current(), "b:1");
         brokers.move_on("b:1");
         assert_eq!(&*brokers.current(), "a:1");
+    }
+
+    #[test]
+    fn the_others_come_in_the_order_of_the_list_and_then_those_heard_of() {
+        let brokers = brokers(&["a:1", "b:1", "c:1"]);
+        brokers.heard_of(["d:1"].into_iter());
+        let after = |asked| brokers.after(asked).join(" ");
+        assert_eq!(after("a:1"), "b:1 c:1 d:1");
+        assert_eq!(after("c:1"), "d:1 a:1 b:1");
+        assert_eq!(after("e:1"), "a:1 b:1 c:1 d:1", "it is forgotten by now");
+        brokers.turn_to(&Arc::from("c:1"));
+        assert_eq!(&*brokers.current(), "c:1");
     }
 
     #[test]

@@ -23,12 +23,9 @@ use crate::v1::streams_client::StreamsClient;
 /// Where clients look for a broker unless told otherwise.
 pub const DEFAULT_BOOTSTRAP: &str = "127.0.0.1:7600";
 
-/// Brokers that are asked who owns a stream's streamlets, while they do not know it of some.
-const MOST_ASKED: usize = 3;
-
 /// How long one broker is given for an answer that costs it next to nothing; then another is asked. A
 /// broker that was stopped keeps its connections and says nothing.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug, Default)]
@@ -43,16 +40,16 @@ pub struct ClientOptions {
 /// clone; clones share everything. To be used within a tokio runtime.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    brokers: Brokers,
+pub(crate) struct Inner {
+    pub(crate) brokers: Brokers,
     /// Brokers that coordinate consumer groups, by group.
     coordinators: Mutex<HashMap<String, Arc<str>>>,
-    options: ClientOptions,
+    pub(crate) options: ClientOptions,
     channels: Channels,
-    streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
+    pub(crate) streams: Mutex<HashMap<String, Arc<StreamMeta>>>,
     data: Mutex<HashMap<String, Arc<DataConnection>>>,
 }
 
@@ -150,20 +147,7 @@ impl Client {
         self.streams_call_within(None, call).await
     }
 
-    /// As [`streams_call`](Self::streams_call), for calls that a broker answers at once: one that does
-    /// not is left for the next after 3 s.
-    ///
-    /// # Errors
-    /// What the last attempt returned.
-    pub async fn quick_streams_call<T, F, Fut>(&self, call: F) -> Result<T, RpcError>
-    where
-        F: FnMut(StreamsClient<Channel>) -> Fut,
-        Fut: Future<Output = Result<tonic::Response<T>, Status>>,
-    {
-        self.streams_call_within(Some(ANSWER_WITHIN), call).await
-    }
-
-    async fn streams_call_within<T, F, Fut>(
+    pub(crate) async fn streams_call_within<T, F, Fut>(
         &self,
         within: Option<Duration>,
         mut call: F,
@@ -288,98 +272,17 @@ impl Client {
     }
 
     /// After a broker was not reached another is used.
-    fn finish<T>(&self, address: &str, answer: Result<T, RpcError>) -> Result<T, RpcError> {
+    pub(crate) fn finish<T>(
+        &self,
+        address: &str,
+        answer: Result<T, RpcError>,
+    ) -> Result<T, RpcError> {
         if let Err(error) = &answer
             && is_unreached(error)
         {
             self.inner.brokers.move_on(address);
         }
         answer
-    }
-
-    /// The stream called `name`, from the cache if it was asked for before.
-    ///
-    /// # Errors
-    /// [`RpcError`], with code `UNKNOWN_STREAM` if there is none.
-    pub async fn stream(&self, name: &str) -> Result<Arc<StreamMeta>, RpcError> {
-        if let Some(meta) = self.inner.streams.lock().get(name) {
-            return Ok(meta.clone());
-        }
-        self.refresh(name).await
-    }
-
-    async fn get_stream(&self, name: &str) -> Result<v1::StreamInfo, RpcError> {
-        let request = v1::GetStreamRequest {
-            name: name.to_owned(),
-        };
-        self.quick_streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.get_stream(request).await }
-        })
-        .await
-    }
-
-    /// The stream called `name`, asked for anew, as after `STALE_LANES` or `NOT_OWNER`. What is older than
-    /// what is known does not count. A broker whose answer brings nothing new is left for the next, since
-    /// it may be one that hears of no changes any more.
-    ///
-    /// # Errors
-    /// [`RpcError`], with code `UNKNOWN_STREAM` if there is none.
-    pub async fn refresh(&self, name: &str) -> Result<Arc<StreamMeta>, RpcError> {
-        let mut answer = self.get_stream(name).await;
-        // A broker that has not heard of a stream yet is not all there is, where another has.
-        let mut others = self.inner.brokers.count();
-        while others > 1
-            && matches!(&answer, Err(error) if error.code() == Some(ErrorCode::UnknownStream))
-            && self.inner.streams.lock().contains_key(name)
-        {
-            self.inner.brokers.move_on(&self.bootstrap());
-            others -= 1;
-            answer = self.get_stream(name).await;
-        }
-        // One that does not know an owner may be cut off from the others, which do.
-        let mut more = others.min(MOST_ASKED) - 1;
-        while more > 0
-            && let Ok(info) = &answer
-            && info.streamlets.iter().any(|s| s.owner.is_empty())
-        {
-            more -= 1;
-            self.inner.brokers.move_on(&self.bootstrap());
-            match self.get_stream(name).await {
-                Ok(found) if knows_as_much(&found, info) => answer = Ok(found),
-                Ok(_) => {}
-                Err(_) => break,
-            }
-        }
-        match answer {
-            Ok(info) => {
-                let asked = self.bootstrap();
-                let meta = Arc::new(StreamMeta::from_info(info, &asked)?);
-                let owners = meta.owners().iter().map(String::as_str);
-                self.inner.brokers.heard_of(owners);
-                let mut streams = self.inner.streams.lock();
-                if let Some(known) = streams.get(name) {
-                    if meta.is_older_than(known) {
-                        self.inner.brokers.move_on(&asked);
-                        return Ok(known.clone());
-                    }
-                    if meta.brings_nothing_new_to(known) {
-                        self.inner.brokers.move_on(&asked);
-                    }
-                }
-                streams.insert(name.to_owned(), meta.clone());
-                Ok(meta)
-            }
-            Err(error) => {
-                self.forget(name);
-                Err(error)
-            }
-        }
-    }
-
-    /// Drops the stream called `name` from the cache.
-    pub fn forget(&self, name: &str) {
-        self.inner.streams.lock().remove(name);
     }
 
     /// A new data connection to the broker at `address`, whose frames go to `sink`.
@@ -422,10 +325,10 @@ impl Client {
 /// Most groups whose coordinators are remembered.
 const MAX_COORDINATORS: usize = 1024;
 /// Descriptions of streams with thousands of lanes and groups are large.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A call's answer, taken apart; with a limit, one that takes longer counts as none.
-async fn answered<T>(
+pub(crate) async fn answered<T>(
     address: &str,
     within: Option<Duration>,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -455,12 +358,6 @@ fn is_unreached(error: &RpcError) -> bool {
         RpcError::Broker(error) => error.code == ErrorCode::ShuttingDown,
         RpcError::BadAddress(_) | RpcError::BadAnswer(_) => false,
     }
-}
-
-/// True if `found` was told by a broker that has heard of every change of owners that `info` tells.
-fn knows_as_much(found: &v1::StreamInfo, info: &v1::StreamInfo) -> bool {
-    let mut pairs = found.streamlets.iter().zip(&info.streamlets);
-    pairs.all(|(found, known)| found.epoch >= known.epoch)
 }
 
 /// True if the broker does not have the call.

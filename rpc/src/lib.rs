@@ -9,7 +9,9 @@ mod channels;
 mod client;
 mod data;
 mod error;
+mod finding;
 mod meta;
+mod places;
 mod retry;
 
 pub use channels::Channels;

@@ -28,6 +28,8 @@ pub struct StreamMeta {
     epochs: Vec<u32>,
 }
 
+/// Most lanes of a stream, in all of its streamlets.
+pub(crate) const MAX_LANES: u32 = 1 << 16;
 /// Most bytes of a batch if the broker names no limit.
 const DEFAULT_MAX_BATCH_BYTES: u32 = 1 << 20;
 
@@ -42,7 +44,7 @@ impl StreamMeta {
         let config = info.config.ok_or_else(|| bad("its settings are missing"))?;
         let streamlets = config.streamlets.unwrap_or(0);
         let lanes = config.lanes.unwrap_or(0);
-        if !(1..=1 << 16).contains(&streamlets) || !(1..=1 << 16).contains(&lanes) {
+        if !(1..=MAX_LANES).contains(&streamlets) || !(1..=MAX_LANES).contains(&lanes) {
             return Err(bad("it has no streamlets or no lanes, or too many"));
         }
         let mut owners = vec![String::new(); streamlets as usize];

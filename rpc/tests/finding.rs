@@ -34,6 +34,8 @@ struct World {
     nameless: Vec<usize>,
     /// Epochs of the stream as brokers know them, by broker; 1 where it is not said.
     epochs: Vec<u32>,
+    /// Brokers that have not heard of the stream.
+    unheard: Vec<usize>,
 }
 
 #[derive(Clone)]
@@ -100,6 +102,10 @@ impl Streams for Broker {
         self.enter().await?;
         let (owners, epoch) = {
             let world = self.world.lock();
+            if world.unheard.contains(&self.number) {
+                let unknown = WireError::new(ErrorCode::UnknownStream, "planted");
+                return Err(status_of(&unknown));
+            }
             let epoch = world.epochs.get(self.number).copied().unwrap_or(1);
             let mut owners = world.addresses.clone();
             // With each epoch everything is its next broker's.
@@ -282,6 +288,41 @@ async fn where_a_broker_names_no_owner_others_are_asked_at_once() {
     // Nobody knows: it is no error, and ends.
     world.lock().nameless = vec![0, 1, 2];
     client.refresh("s").await.unwrap();
+}
+
+#[tokio::test]
+async fn where_a_broker_does_not_know_a_stream_each_of_the_others_is_asked_once() {
+    let world = brokers().await;
+    let list = world.lock().addresses.join(",");
+    // Nobody knows it.
+    world.lock().unheard = vec![0, 1, 2];
+    let client = client(&list);
+    let error = client.refresh("s").await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::UnknownStream));
+    assert_eq!(world.lock().calls, [1, 1, 1]);
+    // One does, and is asked from now on.
+    world.lock().unheard = vec![0, 1];
+    client.refresh("s").await.unwrap();
+    assert_eq!(world.lock().calls, [2, 2, 2]);
+    assert_eq!(*client.bootstrap(), *address(&world, 2));
+    client.refresh("s").await.unwrap();
+    assert_eq!(world.lock().calls, [2, 2, 3]);
+}
+
+#[tokio::test]
+async fn callers_that_look_at_the_same_time_each_find_who_knows_a_stream() {
+    let world = brokers().await;
+    let list = world.lock().addresses.join(",");
+    world.lock().unheard = vec![0, 2];
+    let client = client(&list);
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let client = client.clone();
+        callers.spawn(async move { client.refresh("s").await });
+    }
+    for found in callers.join_all().await {
+        found.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -289,6 +289,12 @@ impl Streamlet {
         })
     }
 
+    /// Ends active groups of at least `bytes` bytes; as with [`age_out`](Self::age_out), the lane goes on in a
+    /// new group. Returns how many.
+    pub fn end_long(&self, bytes: u64, now_ms: u64) -> usize {
+        self.end_active(now_ms, |active| active.group.end_address() >= bytes)
+    }
+
     /// Ends every active group, as at a clean stop, and closes what is frozen.
     pub fn close_all(self: &Arc<Self>, now_ms: u64) -> bool {
         self.end_active(now_ms, |_| true);

@@ -506,9 +506,19 @@ impl<'a> LaneBuild<'a> {
         let spec = ScanSpec::closed(closed.spec(), closed.end());
         let (_, snapshot) = scan::read_head(&*file, &spec)?;
         let mut state = LaneState::decode(&snapshot).unwrap_or_default();
-        scan::scan(&*file, &spec, |header, _| {
+        let scanned = scan::scan(&*file, &spec, |header, _| {
             state.note(header, self.now_ms, usize::MAX)
         })?;
+        if scanned.end != closed.end() {
+            // A part of what a producer sent would have it refused for ever: sequences have no gaps.
+            return Err(ScanError::Io(Error::new(
+                ErrorKind::UnexpectedEof,
+                format!(
+                    "its batches end at byte {}: {}",
+                    scanned.end.address, scanned.stop
+                ),
+            )));
+        }
         state.bound(self.streamlet.env.limits.max_producers);
         Ok(state)
     }

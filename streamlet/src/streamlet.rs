@@ -311,6 +311,11 @@ impl Streamlet {
         !self.leaving.swap(true, Ordering::AcqRel)
     }
 
+    /// True once [`stop_appends`](Self::stop_appends) was called.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
     fn end(&self) {
         let heads: Vec<_> = {
             let inner = self.inner.lock();

@@ -1,14 +1,13 @@
 //! Apache Kafka: jars from Maven Central, one node, its configuration in `bench/peers/kafka`.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Started;
 use super::child::Process;
+use super::{Started, free_port};
 use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
@@ -53,7 +52,7 @@ pub fn fetch(build: &Path) -> Result<()> {
 
 /// Starts a broker on a directory, which is formatted first if it is empty.
 pub fn start(build: &Path, data: &Path) -> Result<Started> {
-    let (client, controller) = free_ports()?;
+    let (client, controller) = (free_port()?, free_port()?);
     let address = format!("127.0.0.1:{client}");
     let ours = format!(
         "listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}\n\
@@ -119,13 +118,6 @@ pub fn format(build: &Path, options: &Path, id: &str, properties: &Path) -> Resu
         String::from_utf8_lossy(&formatted.stderr)
     );
     Ok(())
-}
-
-/// Two ports that are free just now.
-fn free_ports() -> Result<(u16, u16)> {
-    let one = TcpListener::bind("127.0.0.1:0")?;
-    let other = TcpListener::bind("127.0.0.1:0")?;
-    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ mod iggy;
 mod kafka;
 mod kera;
 mod nats;
+mod ports;
 mod share;
 mod streams;
 mod tansu;
 mod topics;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -24,6 +24,7 @@ pub use self::child::{Process, pause};
 use self::cluster::Shared;
 pub use self::cluster::{Counts, Etcd};
 pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
+pub use self::ports::free_port;
 pub use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
@@ -316,10 +317,4 @@ fn durability(broker: Broker, modes: &[Durability]) -> String {
         Some(format!("{}: {means}", mode.name()))
     });
     modes.collect::<Vec<_>>().join("; ")
-}
-
-/// A port of the loopback interface that is free just now.
-pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.port())
 }

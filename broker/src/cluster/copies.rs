@@ -135,6 +135,16 @@ impl StreamletCopies {
         ended.into_iter().collect()
     }
 
+    /// Waits until every group is closed to which nothing is appended any more; appends to others go on.
+    ///
+    /// # Errors
+    /// The first lane's that could not be closed.
+    pub(super) async fn closed_frozen(&self) -> Result<(), RecordsError> {
+        let lanes: Vec<_> = self.lanes.lock().values().cloned().collect();
+        let closed = join_all(lanes.iter().map(|lane| lane.closed_frozen())).await;
+        closed.into_iter().collect()
+    }
+
     /// Whether these are the copies of `streamlet`, and not of another stretch of its ownership.
     pub(super) fn are_of(&self, streamlet: &Arc<Streamlet>) -> bool {
         let of = self.streamlet.get();

@@ -9,6 +9,7 @@ use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::transport::{CopyAnswer, Pending, Refusal, Reply, Request, SealedCopy};
 use kera_streamlet::Streamlet;
+use parking_lot::Mutex;
 
 use crate::start::Shared;
 
@@ -105,6 +106,8 @@ impl OwnCopies for LocalCopies {
 pub(super) struct OwnWriters {
     files: Arc<OwnFiles>,
     shared: OnceLock<Weak<Shared>>,
+    /// Held while another broker writes one of them. Who owns the streamlet is looked at under it.
+    writing: Mutex<()>,
 }
 
 impl std::fmt::Debug for OwnWriters {
@@ -118,7 +121,14 @@ impl OwnWriters {
         Arc::new(Self {
             files,
             shared: OnceLock::new(),
+            writing: Mutex::new(()),
         })
+    }
+
+    /// Waits until no other broker writes a file of a streamlet that is known to be this broker's: those
+    /// that come later are refused. May wait for a disk.
+    pub(super) fn wait_for_others(&self) {
+        drop(self.writing.lock());
     }
 
     /// The broker whose streamlets write them.
@@ -158,12 +168,15 @@ impl Beside for OwnWriters {
     }
 
     fn handle(&self, request: Request) -> Result<Reply, Refusal> {
-        if let Request::Free { copy, epoch, .. } = &request
-            && let Some(by) = self.owned_since(copy.streamlet)
-            && epoch < &by
+        let mut _writing = None;
+        if let Request::Free { copy, epoch, .. } | Request::Complete { copy, epoch, .. } = &request
         {
-            // Whoever asks does not know yet that the file is an owner's again.
-            return Err(Refusal::Sealed { by });
+            _writing = Some(self.writing.lock());
+            // Whoever asks does not know yet that the file is an owner's again. A hand-over seals nothing:
+            // the old owner's jobs may still build here what the new one has begun to read.
+            if let Some(by) = self.owned_since(copy.streamlet).filter(|by| epoch < by) {
+                return Err(Refusal::Sealed { by });
+            }
         }
         let mut reply = self.files.handle(request)?;
         if let Reply::Sealed(answers) = &mut reply {

@@ -215,6 +215,16 @@ impl Cluster {
         }
     }
 
+    /// Waits until no other broker writes one of this broker's own files of a streamlet that it is known to
+    /// own.
+    pub(crate) async fn wait_for_other_writers(&self) {
+        let Some(writers) = self.writers.clone() else {
+            return;
+        };
+        // Ends when the runtime does, and then nobody reads what is written.
+        let _waited = tokio::task::spawn_blocking(move || writers.wait_for_others()).await;
+    }
+
     /// The brokers that share the store are these now; true if that is news.
     pub(crate) fn follow(&self, living: &Living) -> bool {
         let (before, before_seen) = (self.peers(), self.seen.swap(living.clone()));

@@ -16,6 +16,7 @@ use kera_metadata::{
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_replication::records::RecordsError;
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -33,6 +34,10 @@ use crate::start::Shared;
 
 /// Longest wait of a hand-over for everything that was appended to be durable and closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A group that is longer is ended before its streamlet is handed over: a new owner fetches the last group of
+/// each lane before it serves, and nobody is to wait for much of it.
+const LONG_BYTES: u64 = 1 << 20;
 
 /// How streamlets come to this broker and leave it.
 pub struct Ownership {
@@ -421,21 +426,21 @@ async fn hand(
         let text = format!("{name}: it is not recovered yet; try again");
         return refuse(ErrorCode::NotEnoughCopies, text);
     };
+    if !now.is_leaving() {
+        // While appends go on: what can be closed before they stop, they need not wait for.
+        now.end_long(LONG_BYTES, now_ms());
+        if let Err(error) = in_time(&name, copies.closed_frozen()).await {
+            replicated.changes().handed_over(false);
+            return Err(error);
+        }
+    }
     if !now.stop_appends() {
         let text = format!("{name}: it is being handed over already; see who owns it in a moment");
         return refuse(ErrorCode::Overloaded, text);
     }
-    let closed = tokio::time::timeout(CLOSE_WITHIN, copies.close()).await;
-    let outcome = match closed {
-        Ok(Ok(())) => change_owner(shared, &now, to).await,
-        Ok(Err(error)) => Err(WireError::new(
-            ErrorCode::NotEnoughCopies,
-            format!("{name}: it cannot be closed: {error}"),
-        )),
-        Err(_) => Err(WireError::new(
-            ErrorCode::NotEnoughCopies,
-            format!("{name}: it could not be closed within {CLOSE_WITHIN:?}; try again"),
-        )),
+    let outcome = match in_time(&name, copies.close()).await {
+        Ok(()) => change_owner(shared, &now, to).await,
+        Err(error) => Err(error),
     };
     replicated.changes().handed_over(outcome.is_ok());
     let (shared, outcome_known) = (shared.clone(), outcome.clone());
@@ -447,6 +452,19 @@ async fn hand(
         tracing::error!(%error, "ending a hand-over failed");
     }
     outcome.map(|_| ())
+}
+
+/// What comes of closing groups of the streamlet called `name`, which may take [`CLOSE_WITHIN`].
+async fn in_time(
+    name: &str,
+    closing: impl Future<Output = Result<(), RecordsError>>,
+) -> Result<(), WireError> {
+    let text = match tokio::time::timeout(CLOSE_WITHIN, closing).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => format!("{name}: it cannot be closed: {error}"),
+        Err(_) => format!("{name}: it could not be closed within {CLOSE_WITHIN:?}; try again"),
+    };
+    Err(WireError::new(ErrorCode::NotEnoughCopies, text))
 }
 
 /// The owner's last word: all is closed, and from now on `to` is the owner.

@@ -1,6 +1,11 @@
 //! Owners that change while something else is going on.
 
+use kera_log_segments::group::GroupSpec;
+use kera_replication::ids::BackupId;
+use kera_replication::transport::{Refusal, Request};
+
 use super::*;
+use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
 
 impl Trio {
@@ -308,4 +313,50 @@ async fn owners_that_change_show_in_the_metrics() {
     };
     crate::cluster::shortage::count_all(shared);
     assert_eq!(counted(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_owner_writes_no_file_of_the_present_one() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let first = trio.owner(1, stream, 0).broker;
+    let served = trio.served(first, stream, 0).await;
+    append_all(trio.shared(first), &served, 0..10).await;
+    let before = served.epoch();
+    let to = first % 3 + 1;
+    hand_over(trio.shared(first), stream, StreamletId(0), to)
+        .await
+        .expect("it is handed over");
+    let now = trio.served(to, stream, 0).await;
+    let image = trio.store.load_streamlet(stream, StreamletId(0));
+    let image = image.expect("it is read");
+    let mut groups = image.groups.iter();
+    let group = groups.find(|group| group.end_ordinal == 10);
+    let copy = record_of(group.expect("it is recorded")).copy;
+    let file = now.dir().join(GroupSpec::file_name(copy.group, 0));
+    let whole = std::fs::read(&file).expect("the new owner has it");
+    // A job of the former owner that has not heard yet gives the group a copy here.
+    let cluster = trio.shared(to).cluster.as_ref().expect("it has others");
+    let store = cluster.backup.store();
+    // Its file stands for the copy that it kept for the former owner.
+    until(|| !store.holds(&copy)).await;
+    let ask = |request| store.handle(BackupId(first), request);
+    let seal = Request::Seal {
+        streamlet: copy.streamlet,
+        epoch: before,
+        copies: Vec::new(),
+    };
+    ask(seal).expect("a hand-over seals nothing");
+    let complete = Request::Complete {
+        copy,
+        epoch: before,
+        segment_size: 64 << 10,
+        segments: 2,
+        address: 0,
+        bytes: whole[..100].to_vec().into(),
+    };
+    let by = now.epoch();
+    assert!(matches!(ask(complete), Err(Refusal::Sealed { by: found }) if found == by));
+    assert_eq!(std::fs::read(&file).expect("it is there"), whole);
+    assert_eq!(values(&now).await, expected(0..10));
 }

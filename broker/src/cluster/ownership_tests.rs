@@ -32,7 +32,11 @@ struct View {
     store: Arc<MemoryCluster>,
     /// While true it is told nothing of what others record.
     late: watch::Receiver<bool>,
+    held: Held,
 }
+
+/// What a broker wants recorded, while that is held back.
+type Held = Arc<Mutex<Option<Vec<(Transaction, Done)>>>>;
 
 impl MetadataStore for View {
     fn load(&self) -> Result<Image, MetadataError> {
@@ -52,6 +56,9 @@ impl MetadataStore for View {
     }
 
     fn submit(&self, transaction: Transaction, done: Done) {
+        if let Some(held) = &mut *self.held.lock() {
+            return held.push((transaction, done));
+        }
         self.store.submit(transaction, done);
     }
 
@@ -108,6 +115,7 @@ struct Trio {
     brokers: Vec<Option<Broker>>,
     /// Which of them hear of nothing for now.
     late: Vec<watch::Sender<bool>>,
+    held: Vec<Held>,
     /// How often jobs are at it, if not as usual.
     repair: Option<Duration>,
     /// A controller that decides nothing, so that streamlets move as the tests say.
@@ -145,6 +153,7 @@ impl Trio {
                 .collect(),
             brokers: vec![None, None, None],
             late: (0..3).map(|_| watch::Sender::new(false)).collect(),
+            held: (0..3).map(|_| Held::default()).collect(),
             repair,
         };
         for id in 1..=brokers {
@@ -192,6 +201,7 @@ impl Trio {
         let view: Arc<dyn ClusterStore> = Arc::new(View {
             store: self.store.clone(),
             late: self.late[id as usize - 1].subscribe(),
+            held: self.held[id as usize - 1].clone(),
         });
         Broker::start_sharing(self.config(id), Some(view)).await
     }
@@ -211,12 +221,17 @@ impl Trio {
 
     /// A stream of three streamlets with three copies, created at broker `at`, once all know it.
     async fn create(&self, at: u32, name: &str) -> StreamId {
+        self.create_of(at, name, 64 << 10).await
+    }
+
+    /// The same, with segments of so many bytes.
+    async fn create_of(&self, at: u32, name: &str, segment_size: u32) -> StreamId {
         let config = StreamConfig {
             streamlets: 3,
             lanes: 1,
             replicas: 3,
             min_copies: 2,
-            segment_size: 64 << 10,
+            segment_size,
             segments_per_group: 2,
             max_batch_bytes: 16 << 10,
             ..StreamConfig::default()
@@ -289,11 +304,19 @@ async fn until(mut is: impl FnMut() -> bool) {
 
 /// Appends a record as number `sequence` of producer 7.
 fn append(streamlet: &Streamlet, shared: &Shared, sequence: i32) -> Result<Appended, AppendError> {
+    append_value(streamlet, shared, sequence, &value(sequence))
+}
+
+fn append_value(
+    streamlet: &Streamlet,
+    shared: &Shared,
+    sequence: i32,
+    value: &[u8],
+) -> Result<Appended, AppendError> {
     let mut builder = BatchBuilder::new();
-    let value = value(sequence);
     let record = NewRecord {
         key: None,
-        value: Some(&value),
+        value: Some(value),
         headers: &[],
         timestamp: 1,
     };
@@ -641,6 +664,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
     // The directory of broker 3 as broker 4.
     let view: Arc<dyn ClusterStore> = Arc::new(View {
         store: trio.store.clone(),
+        held: Held::default(),
         late: trio.late[0].subscribe(),
     });
     let mut config = trio.config(3);
@@ -708,6 +732,8 @@ async fn lanes_grow_at_all_owners_or_at_none() {
 
 #[path = "internal_stream_tests.rs"]
 mod internal_stream;
+#[path = "ownership_long_tests.rs"]
+mod long;
 #[path = "ownership_races_tests.rs"]
 mod races;
 #[path = "ownership_records_tests.rs"]

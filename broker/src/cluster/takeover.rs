@@ -178,6 +178,9 @@ impl TakeOver {
             return Err(stuck);
         }
         let mut image = self.image().await?;
+        if let Some(cluster) = &self.shared.cluster {
+            cluster.wait_for_other_writers().await;
+        }
         let restore = Restore {
             shared: &self.shared,
             primary: self.replicated.primary(),

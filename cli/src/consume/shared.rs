@@ -102,16 +102,10 @@ struct Ends(HashMap<(u32, u32), u64>);
 
 impl Ends {
     async fn now(client: &Client, stream: &str) -> Result<Self, Failure> {
-        let request = v1::FindOrdinalsRequest {
-            name: stream.to_owned(),
-            at: Some(v1::find_ordinals_request::At::Latest(true)),
-            local: false,
-        };
-        let answer = client.streams_call(|mut stub| {
-            let request = request.clone();
-            async move { stub.find_ordinals(request).await }
-        });
-        let lanes = answer.await.map_err(failed)?.lanes;
+        let stream = client.stream(stream).await.map_err(failed)?;
+        let latest = v1::find_ordinals_request::At::Latest(true);
+        let found = client.find_ordinals(&stream, latest).await;
+        let lanes = found.map_err(failed)?;
         Ok(Self(
             lanes
                 .into_iter()

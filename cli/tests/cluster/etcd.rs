@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::sync_channel;
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::common::standstill::{go_on, stand_still};
 use crate::common::{PATIENCE, home};
 
 /// What etcd says when it serves.
@@ -113,9 +113,12 @@ impl Etcd {
 
     /// Stops the process where it is, or lets it go on.
     pub fn pause(&self, paused: bool) {
-        let signal = if paused { Signal::STOP } else { Signal::CONT };
         let child = self.child.as_ref().expect("etcd runs");
-        kill_process(Pid::from_child(child), signal).expect("a child is signalled");
+        if paused {
+            stand_still(child);
+        } else {
+            go_on(child);
+        }
     }
 }
 

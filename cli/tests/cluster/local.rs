@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,8 +93,7 @@ impl Local {
         if paused {
             self.stopped.push(number);
         }
-        let signal = if paused { Signal::STOP } else { Signal::CONT };
-        self.broker(number).signal(signal);
+        self.broker(number).pause(paused);
     }
 
     /// Runs a client command at whichever broker answers.

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::clock::Clock;
@@ -133,8 +132,7 @@ impl Nodes {
 
     /// Stops the process where it is, or lets it go on.
     pub fn pause(&self, number: u32, paused: bool) {
-        let signal = if paused { Signal::STOP } else { Signal::CONT };
-        self.broker(number).signal(signal);
+        self.broker(number).pause(paused);
     }
 
     fn filler(&self, number: u32) -> PathBuf {

@@ -9,6 +9,7 @@ pub mod machine;
 pub mod ports;
 pub mod raw;
 pub mod reasons;
+pub mod standstill;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -241,9 +242,9 @@ impl Broker {
 
     /// SIGTERM; how the broker ended.
     pub fn stop(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
         let mut child = self.child.take().expect("the broker runs");
         let pid = pid_of(&child);
+        kill_process(pid, Signal::TERM).expect("a child is signalled");
         let (ended, waiting) = sync_channel(1);
         std::thread::spawn(move || ended.send(child.wait()));
         let Ok(status) = waiting.recv_timeout(PATIENCE) else {
@@ -254,10 +255,14 @@ impl Broker {
         status.expect("a child can be waited for")
     }
 
-    /// Sends the running broker a signal.
-    pub fn signal(&self, signal: Signal) {
+    /// Stops the process where it is, or lets it go on. Stopped, all of it stands still.
+    pub fn pause(&self, paused: bool) {
         let child = self.child.as_ref().expect("the broker runs");
-        kill_process(pid_of(child), signal).expect("a child is signalled");
+        if paused {
+            standstill::stand_still(child);
+        } else {
+            standstill::go_on(child);
+        }
     }
 
     /// Whether the broker process still runs.

@@ -1,6 +1,5 @@
 //! How far brokers have compared their copies, as one command tells it of all of them.
 
-use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::together::{Together, lines};
@@ -48,14 +47,14 @@ fn the_status_tells_how_far_each_broker_has_compared_its_copies() {
     assert!(text.contains("were compared, by owner"), "{text}");
     assert_eq!(text.matches("  all ").count(), 3, "{text}");
     // One that stands still is not waited for, and the others are told of all the same.
-    cluster.broker(3).signal(Signal::STOP);
+    cluster.broker(3).pause(true);
     let silent = |status: &Value| {
         let why = of(status, 3)["unknown"].as_str().unwrap_or_default();
         why.starts_with("no answer within") && of(status, 3).get("streamlets").is_none()
     };
     let status = cluster.until(silent);
     assert!(of(&status, 1)["compared"].is_u64(), "{status}");
-    cluster.broker(3).signal(Signal::CONT);
+    cluster.broker(3).pause(false);
     cluster.until(|status| of(status, 3)["unknown"].is_null());
     cluster.broker(3).kill();
     cluster.until(|status| {

@@ -38,6 +38,35 @@ fn a_second_broker_on_the_same_directory_is_refused() {
     assert_eq!(broker.run(&["consume", "s"]), "one\n");
 }
 
+/// Threads of the broker that are not stopped.
+fn running_threads(broker: &Broker) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", broker.pid())).expect("its threads");
+    let states = tasks.map(|task| {
+        let stat = task.expect("a thread").path().join("stat");
+        std::fs::read_to_string(stat).expect("the state of a thread")
+    });
+    // After the name, which is in brackets.
+    let is_stopped = |stat: &str| {
+        let after = stat.rsplit_once(") ");
+        after.is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    states.filter(|stat| !is_stopped(stat)).collect()
+}
+
+#[test]
+fn a_broker_that_is_paused_stands_still_when_the_test_goes_on() {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "s"]);
+    for _ in 0..200 {
+        broker.pause(true);
+        assert_eq!(running_threads(&broker), [""; 0]);
+        broker.pause(false);
+    }
+    // It is as it was: it answers, and its end is still to be waited for.
+    broker.feed(&["produce", "s", "-q"], b"one\n");
+    assert!(broker.stop().success());
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let broker = Broker::start();

@@ -5,7 +5,6 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::common::{Broker, home};
@@ -83,8 +82,7 @@ impl Cluster {
 
     /// Stops the process where it is, or lets it go on.
     pub fn pause(&self, number: u32, paused: bool) {
-        let signal = if paused { Signal::STOP } else { Signal::CONT };
-        self.broker(number).signal(signal);
+        self.broker(number).pause(paused);
     }
 
     fn filler(&self, number: u32) -> PathBuf {

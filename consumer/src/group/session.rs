@@ -10,6 +10,7 @@ use kera_protocol::v1::{self, Cursor, LeaseCommit};
 use kera_rpc::{Client, RpcError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use super::leases::{LeaseInfo, LeaseTable};
 use super::{Rebalance, tasks};
@@ -100,8 +101,31 @@ impl Group {
             commit_count: AtomicU64::new(0),
             closing: AtomicBool::new(false),
         };
-        group.rejoin(0).await?;
+        group.first_join().await?;
         Ok(Arc::new(group))
+    }
+
+    /// Joins for the first time. A coordinator may hear of a stream later than the other brokers: while one
+    /// of them knows it, the coordinator is asked again, until the retry policy's deadline.
+    async fn first_join(&self) -> Result<(), RpcError> {
+        let retry = self.client.options().retry;
+        let deadline = Instant::now().checked_add(retry.deadline);
+        let mut attempt = 0;
+        loop {
+            let error = match self.rejoin(0).await {
+                Err(error) if error.code() == Some(ErrorCode::UnknownStream) => error,
+                joined => return joined,
+            };
+            let next = Instant::now() + retry.pause(attempt);
+            if deadline.is_some_and(|deadline| next >= deadline)
+                || self.client.refresh(&self.settings.stream).await.is_err()
+            {
+                return Err(error);
+            }
+            tracing::debug!(%error, attempt, "the coordinator has not heard of the stream yet");
+            tokio::time::sleep_until(next).await;
+            attempt += 1;
+        }
     }
 
     pub(super) fn session(&self) -> Session {

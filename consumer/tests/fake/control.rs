@@ -30,6 +30,14 @@ impl Control {
         }
     }
 
+    /// Refuses what is about a stream of which the broker has not heard.
+    fn check_heard(&self) -> Result<(), Status> {
+        match self.0.state.lock().unheard.contains(&self.1) {
+            true => Err(refuse(ErrorCode::UnknownStream)),
+            false => Ok(()),
+        }
+    }
+
     /// Fails as planned, or checks that the group is coordinated here and the member is known.
     fn enter(&self, member: Option<&str>) -> Result<(), Status> {
         let mut state = self.0.state.lock();
@@ -81,6 +89,7 @@ impl Streams for Control {
     ) -> Result<Response<v1::StreamInfo>, Status> {
         self.reach().await?;
         self.0.until(|state| state.owners_told != Some(0)).await;
+        self.check_heard()?;
         let mut state = self.0.state.lock();
         state.owners_told = state.owners_told.map(|left| left - 1);
         let streamlets = 1 + state.lanes.keys().map(|lane| lane.0).max().unwrap();
@@ -109,6 +118,11 @@ impl Streams for Control {
         request: Request<v1::FindOrdinalsRequest>,
     ) -> Result<Response<v1::FindOrdinalsResponse>, Status> {
         self.reach().await?;
+        self.check_heard()?;
+        let member = self.1;
+        self.0
+            .until(|state| !state.silent_finds.contains(&member))
+            .await;
         let at = request.into_inner().at.unwrap();
         let state = self.0.state.lock();
         let lanes = state
@@ -129,6 +143,7 @@ impl Streams for Control {
                 head_ordinal: log.head,
                 log_start: log.log_start,
             })
+            .chain(state.planted_lane)
             .collect();
         Ok(Response::new(v1::FindOrdinalsResponse { lanes }))
     }
@@ -166,6 +181,10 @@ impl Consumers for Control {
         self.enter(None)?;
         let request = request.into_inner();
         let mut state = self.0.state.lock();
+        if state.joins_unheard > 0 {
+            state.joins_unheard -= 1;
+            return Err(refuse(ErrorCode::UnknownStream));
+        }
         state.joins += 1;
         let member = match state.members.contains(&request.member) {
             true => request.member,

@@ -82,6 +82,14 @@ pub struct State {
     pub copies_told: usize,
     /// Answers about the stream, which name the owners, that are left; who asks then waits.
     pub owners_told: Option<usize>,
+    /// Brokers that have not heard of the stream.
+    pub unheard: BTreeSet<usize>,
+    /// Brokers that say nothing when they are asked for places.
+    pub silent_finds: BTreeSet<usize>,
+    /// Told as another lane of the stream.
+    pub planted_lane: Option<v1::LaneCursor>,
+    /// Joins that are refused because the coordinator has not heard of it.
+    pub joins_unheard: usize,
     /// Reads and subscriptions, in the order they came.
     pub asked: Vec<Asked>,
 }

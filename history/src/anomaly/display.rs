@@ -24,10 +24,12 @@ impl fmt::Display for Anomaly {
                 place,
                 passed_by,
             } => {
-                write!(
-                    f,
-                    "lost: record {record} was acknowledged at {place} and never read"
-                )?;
+                write!(f, "lost: record {record} was acknowledged")?;
+                match place {
+                    Some(place) => write!(f, " at {place}")?,
+                    None => f.write_str(" without a place")?,
+                }
+                f.write_str(" and never read")?;
                 match passed_by {
                     Some(reader) => write!(f, " although {reader} came past it"),
                     None => f.write_str(" although reading was complete"),

@@ -9,9 +9,9 @@ impl Anomaly {
     pub fn concerns(&self, event: &Event) -> bool {
         let subject = self.subject();
         match event {
-            Event::Send { record, .. } | Event::Failed { record, .. } => {
-                subject.records.contains(&Some(*record))
-            }
+            Event::Send { record, .. }
+            | Event::AckedUnplaced { record }
+            | Event::Failed { record, .. } => subject.records.contains(&Some(*record)),
             Event::Ack {
                 record,
                 lane,
@@ -67,17 +67,18 @@ impl Anomaly {
             from: 0,
             to: 0,
         };
-        let place = |place: &Place| Subject {
+        let of = |place: &Place| Subject {
             lane: Some(place.lane),
             from: place.ordinal,
             to: place.ordinal.saturating_add(1),
             ..none
         };
         match self {
-            Self::Lost {
-                record, place: p, ..
-            }
-            | Self::StoredTwice {
+            Self::Lost { record, place, .. } => Subject {
+                records: [Some(*record), None],
+                ..place.as_ref().map_or(none, of)
+            },
+            Self::StoredTwice {
                 record, second: p, ..
             }
             | Self::Misplaced {
@@ -92,17 +93,17 @@ impl Anomaly {
                 record, first: p, ..
             } => Subject {
                 records: [Some(*record), None],
-                ..place(p)
+                ..of(p)
             },
             Self::Phantom {
                 place: p, record, ..
             } => Subject {
                 records: [*record, None],
-                ..place(p)
+                ..of(p)
             },
             Self::DeliveredTwice { place: p, .. }
             | Self::AboveHead { place: p, .. }
-            | Self::BelowStart { place: p, .. } => place(p),
+            | Self::BelowStart { place: p, .. } => of(p),
             Self::Reordered {
                 lane,
                 earlier,
@@ -129,7 +130,7 @@ impl Anomaly {
                 second,
             } => Subject {
                 records: [Some(*first), Some(*second)],
-                ..place(p)
+                ..of(p)
             },
             Self::LeasedTwice { first, second, .. } => Subject {
                 leases: [Some(*first), Some(*second)],
@@ -150,7 +151,7 @@ impl Anomaly {
             },
             Self::OutsideLease { lease, place: p } => Subject {
                 leases: [Some(*lease), None],
-                ..place(p)
+                ..of(p)
             },
             Self::CommitRegressed {
                 lane,

@@ -57,8 +57,8 @@ pub enum Anomaly {
     Lost {
         /// The record.
         record: Record,
-        /// Where it was acknowledged.
-        place: Place,
+        /// Where it was acknowledged; none if its producer was not told.
+        place: Option<Place>,
         /// Who came past it; none if the history was said to be complete.
         passed_by: Option<Reader>,
     },

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Checker;
+use super::sends::fits;
 use super::state::Skip;
 use crate::anomaly::{Anomaly, HeadBreach, OrderBreach};
 use crate::event::{Reader, Record};
@@ -58,10 +59,20 @@ impl Checker {
 
     /// Whether a record that was acknowledged may be missing from there.
     fn may_be_lost(&self, record: Record, (lane, ordinal): (u32, u64)) -> bool {
+        self.lost_as_allowed(lane, ordinal) && self.sent_before(record)
+    }
+
+    /// Whether a record was sent before the broker was last ready again.
+    fn sent_before(&self, record: Record) -> bool {
         let since = self.sent_before_start.as_ref();
-        self.lost_as_allowed(lane, ordinal)
-            && since
-                .is_none_or(|sent| record.seq < sent.get(&record.producer).copied().unwrap_or(0))
+        since.is_none_or(|sent| record.seq < sent.get(&record.producer).copied().unwrap_or(0))
+    }
+
+    /// Whether something was trimmed where a record was sent to, of which nobody knows where it is.
+    fn may_be_trimmed(&self, record: Record) -> bool {
+        let sent = self.lanes[self.records.lane(record) as usize].lane;
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.log_start > 0 && fits(sent, lane.lane))
     }
 
     fn was_read(&self, record: Record, (lane, ordinal): (u32, u64)) -> bool {
@@ -143,6 +154,15 @@ impl Checker {
                 continue;
             }
             let Some((lane, ordinal)) = self.records.place(record) else {
+                // Who came past it cannot be told, nor whether it was among what was lost or trimmed.
+                let may_be_lost = self.expect.may_lose() && self.sent_before(record);
+                if self.expect.complete && !may_be_lost && !self.may_be_trimmed(record) {
+                    found.push(Anomaly::Lost {
+                        record,
+                        place: None,
+                        passed_by: None,
+                    });
+                }
                 continue;
             };
             let state = &self.lanes[lane as usize];
@@ -163,7 +183,7 @@ impl Checker {
                 lost.entry(lane).or_default().insert_one(ordinal);
                 found.push(Anomaly::Lost {
                     record,
-                    place: self.place(lane, ordinal),
+                    place: Some(self.place(lane, ordinal)),
                     passed_by,
                 });
             }

@@ -145,6 +145,7 @@ impl Checker {
                 let lane = self.lane(lane)?;
                 self.ack(at, record, lane, ordinal);
             }
+            Event::AckedUnplaced { record } => self.acked_unplaced(record)?,
             Event::Failed { record, outcome } => self.failed(record, outcome)?,
             Event::Read {
                 consumer,

@@ -10,6 +10,14 @@ use crate::slots::{Holds, Slot};
 /// Stands for "not given" in the lane a record was sent to; no real streamlet or lane has it.
 const ANY: u32 = u32::MAX;
 
+/// Whether a record that was sent to `sent` may be in `lane`.
+pub(super) fn fits(sent: Lane, lane: Lane) -> bool {
+    let any_or = |wanted: u32, found: u32| wanted == ANY || wanted == found;
+    sent.stream == lane.stream
+        && any_or(sent.streamlet, lane.streamlet)
+        && any_or(sent.lane, lane.lane)
+}
+
 impl Checker {
     pub(super) fn send(
         &mut self,
@@ -70,6 +78,17 @@ impl Checker {
         self.claim(record, lane, ordinal, false);
     }
 
+    /// Where it is, only readers can tell.
+    pub(super) fn acked_unplaced(&mut self, record: Record) -> Result<(), String> {
+        if !self.records.has(record, SENT) {
+            return Err(format!(
+                "record {record} was acknowledged without a place but was never sent"
+            ));
+        }
+        self.records.mark(record, ACKED);
+        Ok(())
+    }
+
     pub(super) fn failed(&mut self, record: Record, outcome: FailureOutcome) -> Result<(), String> {
         if !self.records.has(record, SENT) {
             return Err(format!("record {record} failed but was never sent"));
@@ -102,11 +121,7 @@ impl Checker {
     pub(super) fn arrived(&mut self, record: Record, lane: u32, ordinal: u64) {
         let sent = self.lanes[self.records.lane(record) as usize].lane;
         let place = self.place(lane, ordinal);
-        let fits = |wanted: u32, found: u32| wanted == ANY || wanted == found;
-        if sent.stream != place.lane.stream
-            || !fits(sent.streamlet, place.lane.streamlet)
-            || !fits(sent.lane, place.lane.lane)
-        {
+        if !fits(sent, place.lane) {
             let given = |part: u32| (part != ANY).then_some(part);
             self.add(Anomaly::Misplaced {
                 record,

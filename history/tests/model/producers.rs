@@ -129,30 +129,41 @@ impl Model {
 
     fn answer(&mut self, index: usize, lane: usize) {
         let (head, lane_id) = (self.lanes[lane].head, self.lanes[lane].lane);
+        // Answers are lost, and that of the last batch says of those before it that they are stored.
+        let only_last = self.rng.chance(30);
+        let mut answers = Vec::new();
         for batch in self.producers[index].queue(lane) {
             let Some(base) = batch.base else { break };
-            let end = base + batch.records.len() as u64;
-            if end > head {
+            if base + batch.records.len() as u64 > head {
                 break;
             }
-            if batch.answered {
-                continue;
+            if !batch.answered {
+                batch.answered = true;
+                let records = batch.records.iter().map(|&(record, _)| record);
+                answers.push(records.zip(base..).collect::<Vec<_>>());
             }
-            batch.answered = true;
-            for (n, &(record, _)) in batch.records.iter().enumerate() {
-                self.inboxes[index].push_back(Event::Ack {
-                    record,
-                    lane: lane_id,
-                    ordinal: base + n as u64,
-                });
-            }
+        }
+        let last = answers.len();
+        for (number, batch) in (1..).zip(answers) {
+            let unplaced = only_last && number != last;
+            self.inboxes[index].extend(batch.into_iter().map(|(record, ordinal)| {
+                if unplaced {
+                    Event::AckedUnplaced { record }
+                } else {
+                    Event::Ack {
+                        record,
+                        lane: lane_id,
+                        ordinal,
+                    }
+                }
+            }));
         }
     }
 
     /// A client got an answer: records it, and acts on it.
     pub(super) fn received(&mut self, client: usize, event: Event) {
         self.log(event.clone());
-        if let Event::Ack { record, .. } = event {
+        if let Event::Ack { record, .. } | Event::AckedUnplaced { record } = event {
             for queue in &mut self.producers[client].queues {
                 if queue
                     .front()

@@ -34,6 +34,7 @@ pub struct Bug {
 #[rustfmt::skip]
 pub const PLANTS: &[Bug] = &[
     Bug { name: "lost", kind: AnomalyKind::Lost, class: Some(Class::LostWrite), plant: records::lost },
+    Bug { name: "lost_unplaced", kind: AnomalyKind::Lost, class: None, plant: records::lost_unplaced },
     Bug { name: "never_read", kind: AnomalyKind::Lost, class: Some(Class::Unseen), plant: records::never_read },
     Bug { name: "stored_twice", kind: AnomalyKind::Duplicated, class: Some(Class::Duplicate), plant: records::stored_twice },
     Bug { name: "delivered_twice", kind: AnomalyKind::Duplicated, class: None, plant: records::delivered_twice },

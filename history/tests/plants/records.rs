@@ -20,6 +20,28 @@ pub fn lost(plot: &mut Plot) -> bool {
     true
 }
 
+/// All deliveries of a record disappear that was acknowledged without its place.
+pub fn lost_unplaced(plot: &mut Plot) -> bool {
+    let starts = plot.log_starts();
+    let trimmed: BTreeSet<u32> = starts.keys().map(|lane| lane.streamlet).collect();
+    let mut candidates = plot.kept_deliveries();
+    candidates.retain(|d| !trimmed.contains(&d.lane.streamlet));
+    let entries = &plot.entries;
+    candidates.retain(|d| {
+        let acked =
+            |event: &Event| matches!(event, Event::AckedUnplaced { record } if *record == d.record);
+        entries.iter().any(|entry| acked(&entry.event))
+    });
+    let Some(gone) = plot.rng.pick(&candidates).copied() else {
+        return false;
+    };
+    plot.entries.retain(|entry| match entry.event {
+        Event::Read { record, .. } => record != Some(gone.record),
+        _ => true,
+    });
+    true
+}
+
 /// A record is acknowledged last of all, and nobody reads that far.
 pub fn never_read(plot: &mut Plot) -> bool {
     let heads: Vec<_> = plot.heads().into_iter().collect();

@@ -1,12 +1,32 @@
 //! The broker is killed without warning and comes back: clients go on by themselves.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 
 use serde_json::json;
+use tokio::net::TcpSocket;
 
-use crate::common::{Can, NewRecord, Read, until};
+use crate::common::{Broker, Can, NewRecord, Read, Setup, until};
 use crate::producing::read_back;
 use crate::stage::{Stage, anyone, scenario};
+
+#[test]
+fn nobody_is_given_the_port_of_a_broker_that_is_down() {
+    let started = Broker::start(
+        "nobody_is_given_the_port_of_a_broker_that_is_down",
+        Setup::KILLED,
+    );
+    let Some(mut broker) = started else { return };
+    broker.kill();
+    // Without the option that brokers set; the system gives ports by the same rule.
+    let other = TcpSocket::new_v4().expect("a socket");
+    let refused = other.bind(broker.bootstrap().parse().expect("an address"));
+    assert_eq!(
+        refused.expect_err("the port is kept").kind(),
+        ErrorKind::AddrInUse
+    );
+    broker.restart();
+}
 
 scenario!(
     a_killed_broker_loses_nothing,

@@ -62,7 +62,7 @@ fn librdkafka_finds_the_owner_across_partitions() {
 
 fn inside(rounds: u64, seed: u64) {
     let mut network = Network::new(CLIENTS);
-    let mut nodes = Nodes::within(&network);
+    let mut nodes = Nodes::within(&network, rounds);
     // Clients, and the threads that they make, are at a node of their own.
     network.mover(CLIENTS)();
     let mut rng = StdRng::seed_from_u64(seed);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::sync_channel;
@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 use crate::clock::Clock;
 use crate::common::command::{finish, run};
+use crate::common::ports::Reserved;
+use crate::common::standstill::{go_on, stand_still};
 use crate::common::{PATIENCE, home, kera_command};
 use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
@@ -26,8 +28,10 @@ const LONG_LEASE: Duration = Duration::from_secs(15);
 /// The nodes of etcd and of all clients; those of the brokers come before them.
 pub const STORE: u32 = BROKERS as u32 + 1;
 pub const CLIENTS: u32 = STORE + 1;
-/// Of the disk of a broker's copies at a node, which a fault can fill.
+/// Of the disk of a broker's copies at a node, which a fault can fill: at first, and for each fault, since
+/// nothing is deleted meanwhile.
 const DISK: u64 = 96 << 20;
+const DISK_FOR_EACH: u64 = 8 << 20;
 /// Lines of a broker's log shown when a test fails.
 const LOG_LINES: usize = 60;
 
@@ -49,6 +53,8 @@ struct Node {
     /// With it metrics are served.
     rack: Option<String>,
     metrics: String,
+    /// Keep its ports on loopback for it while it does not run.
+    _ports: [Reserved; 3],
 }
 
 /// The rack of a broker that has one.
@@ -60,18 +66,15 @@ pub fn rack(number: usize) -> String {
 pub struct Nodes {
     brokers: Vec<Node>,
     pub store: Etcd,
-}
-
-/// An address that was free a moment ago.
-fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("an address").to_string()
+    /// Of an etcd on loopback.
+    _ports: Vec<Reserved>,
 }
 
 impl Nodes {
     /// On loopback; all of them serve when this returns.
     pub fn start() -> Self {
-        let store = Etcd::start(Vec::new(), &free(), &free());
+        let (clients, peers) = (Reserved::new(), Reserved::new());
+        let store = Etcd::start(Vec::new(), clients.address(), peers.address());
         init(&store);
         let brokers = (0..BROKERS).map(|number| {
             let mut node = Node::new(number, &store);
@@ -81,12 +84,14 @@ impl Nodes {
         Self {
             brokers: brokers.collect(),
             store,
+            _ports: vec![clients, peers],
         }
     }
 
     /// As [`start`](Self::start), each in a rack of its own.
     pub fn in_racks() -> Self {
-        let store = Etcd::start(Vec::new(), &free(), &free());
+        let (clients, peers) = (Reserved::new(), Reserved::new());
+        let store = Etcd::start(Vec::new(), clients.address(), peers.address());
         init(&store);
         let brokers = (0..BROKERS).map(|number| {
             let mut node = Node::new(number, &store);
@@ -97,18 +102,20 @@ impl Nodes {
         Self {
             brokers: brokers.collect(),
             store,
+            _ports: vec![clients, peers],
         }
     }
 
-    /// Brokers at nodes 1 to 3 of `network`; all of them serve when this returns.
-    pub fn within(network: &Network) -> Self {
+    /// Brokers at nodes 1 to 3 of `network`, with room for so many faults; all of them serve when this
+    /// returns.
+    pub fn within(network: &Network, rounds: u64) -> Self {
         let at = |node, port: u16| format!("{}:{port}", address(node));
         let store = Etcd::start(network.enter(STORE), &at(STORE, 2379), &at(STORE, 2380));
         init(&store);
         let brokers = (0..BROKERS).map(|number| {
             let place = number as u32 + 1;
             let disk = home();
-            small_disk(disk.path(), DISK);
+            small_disk(disk.path(), DISK + rounds * DISK_FOR_EACH);
             let mut node = Node::new(number, &store);
             node.within.splice(0..0, network.enter(place));
             node.disk = Some(disk);
@@ -121,6 +128,7 @@ impl Nodes {
         Self {
             brokers: brokers.collect(),
             store,
+            _ports: Vec::new(),
         }
     }
 
@@ -254,9 +262,12 @@ impl Nodes {
 
     /// Stops the process where it is, or lets it go on.
     pub fn pause(&self, number: usize, paused: bool) {
-        let signal = if paused { Signal::STOP } else { Signal::CONT };
         let child = self.brokers[number].child.as_ref().expect("it runs");
-        kill_process(Pid::from_child(child), signal).expect("a child is signalled");
+        if paused {
+            stand_still(child);
+        } else {
+            go_on(child);
+        }
     }
 }
 
@@ -289,6 +300,7 @@ impl Node {
     /// On loopback, not started.
     fn new(number: usize, store: &Etcd) -> Self {
         let clock = Clock::new();
+        let [native, kafka, replication] = std::array::from_fn(|_| Reserved::new());
         Self {
             number,
             child: None,
@@ -297,12 +309,13 @@ impl Node {
             disk: None,
             within: clock.within(),
             clock,
-            replication: "127.0.0.1:0".to_owned(),
+            replication: replication.address().to_owned(),
             store: store.url(),
-            address: "127.0.0.1:0".to_owned(),
-            kafka: "127.0.0.1:0".to_owned(),
+            address: native.address().to_owned(),
+            kafka: kafka.address().to_owned(),
             rack: None,
             metrics: String::new(),
+            _ports: [native, kafka, replication],
         }
     }
 

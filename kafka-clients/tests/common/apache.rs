@@ -1,7 +1,7 @@
 //! Apache Kafka as a process: one node that is broker and controller.
 
 use std::fs::{self, File};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::broker::home;
 use super::command::run;
+use super::ports::Reserved;
 use super::{PATIENCE, Setup, until};
 
 /// A broker of Apache Kafka.
@@ -16,26 +17,23 @@ pub struct Apache {
     child: Option<Child>,
     home: TempDir,
     lib: PathBuf,
-    port: u16,
-}
-
-/// A port that was free just now.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    listener.local_addr().expect("it is bound").port()
+    /// Keeps its port for it while it does not run.
+    port: Reserved,
+    _controller: Reserved,
 }
 
 impl Apache {
     /// Starts a broker from the jars in `lib`.
     pub fn start(lib: &Path, setup: Setup) -> Self {
-        let (port, controller) = (free_port(), free_port());
+        let (port, controller) = (Reserved::new(), Reserved::new());
+        let (clients, voters) = (port.address(), controller.address());
         let home = home();
         let settings = format!(
             "process.roles=broker,controller\n\
              node.id=1\n\
-             controller.quorum.voters=1@127.0.0.1:{controller}\n\
-             listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+             controller.quorum.voters=1@{voters}\n\
+             listeners=PLAINTEXT://{clients},CONTROLLER://{voters}\n\
+             advertised.listeners=PLAINTEXT://{clients}\n\
              controller.listener.names=CONTROLLER\n\
              listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
              inter.broker.listener.name=PLAINTEXT\n\
@@ -58,6 +56,7 @@ impl Apache {
             home,
             lib: lib.to_owned(),
             port,
+            _controller: controller,
         };
         let mut format = apache.java();
         format
@@ -92,7 +91,7 @@ impl Apache {
             .expect("the broker can be started");
         self.child = Some(child);
         until("the broker accepts", || {
-            TcpStream::connect(("127.0.0.1", self.port)).ok()
+            TcpStream::connect(self.port.address()).ok()
         });
     }
 
@@ -105,7 +104,7 @@ impl Apache {
 
     /// HOST:PORT.
     pub fn bootstrap(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.port.address().to_owned()
     }
 }
 

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::apache::Apache;
 use super::command::{finish, run};
+use super::ports::Reserved;
 use super::{PATIENCE, machine};
 
 /// Lines of the broker's log shown when a test fails.
@@ -73,6 +74,8 @@ struct Kera {
     auto_create: bool,
     /// HOST:PORT for native clients.
     address: String,
+    /// Keep its ports for it while it does not run.
+    _ports: [Reserved; 2],
 }
 
 /// An empty directory on the disk that holds the build.
@@ -105,14 +108,16 @@ impl Broker {
                 None
             }
             (None, None) => {
+                let (native, kafka) = (Reserved::new(), Reserved::new());
                 let mut broker = Self {
+                    bootstrap: kafka.address().to_owned(),
                     process: Process::Kera(Kera {
                         child: None,
                         home: Some(home()),
                         auto_create: setup.auto_create,
-                        address: "127.0.0.1:0".to_owned(),
+                        address: native.address().to_owned(),
+                        _ports: [native, kafka],
                     }),
-                    bootstrap: "127.0.0.1:0".to_owned(),
                 };
                 broker.restart();
                 Some(broker)

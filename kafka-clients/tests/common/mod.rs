@@ -16,10 +16,14 @@ pub mod kcat;
 pub mod kind;
 pub mod librdkafka;
 pub mod machine;
+#[path = "../../../cli/tests/common/ports.rs"]
+pub mod ports;
 #[path = "../../../cli/tests/common/reasons.rs"]
 pub mod reasons;
 pub mod records;
 pub mod session;
+#[path = "../../../cli/tests/common/standstill.rs"]
+pub mod standstill;
 pub mod tools;
 
 use std::cell::Cell;

@@ -138,6 +138,11 @@ impl Access {
         Ok(token)
     }
 
+    /// The token is of no use any more: the next call asks for another.
+    pub(super) fn forget_token(&self) {
+        *self.token.lock() = None;
+    }
+
     /// The user's name and password as they are now.
     pub(super) fn credentials(&self) -> Result<Option<(String, String)>, CallError> {
         let Some((user, file)) = &self.user else {

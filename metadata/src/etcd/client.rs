@@ -93,6 +93,16 @@ impl From<Status> for CallError {
     }
 }
 
+/// With which token a call is opened, where etcd has users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// The one there is, until etcd refuses it.
+    Kept,
+    /// A new one, for which etcd checks the password, which takes it long: where it shows late, or not at
+    /// all, that a token has run out.
+    New,
+}
+
 #[derive(Default)]
 struct Current {
     /// The member that is asked next.
@@ -372,10 +382,12 @@ impl Client {
     }
 
     /// Opens a call that is answered by many messages. The connection is looked after by the caller,
-    /// who says [`lost`](Self::lost) when it fails.
+    /// who says [`lost`](Self::lost) when it fails, and of a call with the token there is
+    /// [`token_refused`](Self::token_refused) when etcd refuses it.
     pub(super) async fn open<Q, A>(
         &self,
         path: &'static str,
+        pass: Pass,
         requests: impl Stream<Item = Q> + Send + 'static,
         deadline: Instant,
     ) -> Result<(u64, Streaming<A>), CallError>
@@ -393,8 +405,11 @@ impl Client {
             let path = PathAndQuery::from_static(path);
             let mut request = Request::new(requests);
             if self.access.has_user() {
-                // These calls are few, and whether a token has run out shows late in them.
-                let token = self.authenticate(&grpc_channel).await?;
+                let kept = self.access.token().filter(|_| pass == Pass::Kept);
+                let token = match kept {
+                    Some(token) => token,
+                    None => self.authenticate(&grpc_channel).await?,
+                };
                 request.metadata_mut().insert(TOKEN, token);
             }
             // A member that is cut off from the others says so instead of keeping silent.
@@ -406,6 +421,9 @@ impl Client {
         match tokio::time::timeout(patience, call).await {
             Ok(Ok(stream)) => Ok((number, stream)),
             Ok(Err(error)) => {
+                if pass == Pass::Kept {
+                    self.token_refused(&error);
+                }
                 self.broken(number);
                 Err(error)
             }
@@ -413,6 +431,14 @@ impl Client {
                 self.broken(number);
                 Err(CallError::Lost(late("an answer", patience)))
             }
+        }
+    }
+
+    /// An [`open`](Self::open) call failed with `error`. If etcd refused it, that may be for its token, and
+    /// not every version says so.
+    pub(super) fn token_refused(&self, error: &CallError) {
+        if matches!(error, CallError::Refused(..)) {
+            self.access.forget_token();
         }
     }
 

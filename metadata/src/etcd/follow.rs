@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tonic::Streaming;
 
-use super::client::{CallError, Client, Pauses};
+use super::client::{CallError, Client, Pass, Pauses};
 use super::messages::*;
 
 /// What following a range yields: the events of whole transactions, in order, with the revision up
@@ -86,7 +86,8 @@ async fn open(
     };
     // The stream of requests stays open: its end would be the watch's.
     let requests = tokio_stream::once(create).chain(tokio_stream::pending());
-    client.open(WATCH, requests, client.deadline()).await
+    let deadline = client.deadline();
+    client.open(WATCH, Pass::New, requests, deadline).await
 }
 
 enum Ended {

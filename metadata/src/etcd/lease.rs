@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tonic::Code;
 
-use super::client::{CallError, Client, Pauses};
+use super::client::{CallError, Client, Pass, Pauses};
 use super::election::{stand, succeed};
 use super::messages::*;
 use super::presence::{Boards, Place, Presence, decode, encode};
@@ -187,7 +187,10 @@ impl Keeper {
     async fn renew(&self, lease: i64, deadline: Instant) -> Result<bool, CallError> {
         let sent = Instant::now();
         let requests = tokio_stream::once(LeaseKeepAliveRequest { id: lease });
-        let opened = self.client.open(LEASE_KEEP_ALIVE, requests, deadline);
+        // Each renewal is a call of its own.
+        let opened = self
+            .client
+            .open(LEASE_KEEP_ALIVE, Pass::Kept, requests, deadline);
         let (number, mut answers) = opened.await?;
         let patience = deadline.saturating_duration_since(Instant::now());
         let answer = tokio::time::timeout(patience, answers.message()).await;
@@ -195,7 +198,9 @@ impl Keeper {
             Ok(Ok(answer)) => answer,
             Ok(Err(status)) => {
                 self.client.lost(number);
-                return Err(CallError::from(status));
+                let error = CallError::from(status);
+                self.client.token_refused(&error);
+                return Err(error);
             }
             Err(_) => {
                 self.client.lost(number);

@@ -292,6 +292,19 @@ impl Etcd {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         answer
     }
+
+    /// How often somebody has begun this call since it was started.
+    pub fn begun(&self, call: &str) -> u64 {
+        let mut connection = TcpStream::connect(self.endpoint()).expect("it listens");
+        write!(connection, "GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).expect("it answers");
+        let name = format!("grpc_server_started_total{{grpc_method=\"{call}\",");
+        let line = answer.lines().find_map(|line| line.strip_prefix(&name));
+        let count = line.and_then(|line| line.rsplit_once(' '));
+        let (_, count) = count.expect("it counts calls");
+        count.parse().expect("a number")
+    }
 }
 
 /// An etcd of three members.

@@ -62,6 +62,8 @@ pub struct State {
     next_producer: u64,
     script: Option<Box<Script>>,
     pub gone: bool,
+    /// Brokers that have not heard of the stream.
+    pub unheard: Vec<usize>,
     /// The broker that owns all streamlets; the others refuse appends.
     pub owner: usize,
 }
@@ -90,6 +92,8 @@ pub struct Broker {
     /// While true, appends wait before they are looked at.
     held: watch::Sender<bool>,
     pub appends: AtomicUsize,
+    /// Times that the stream was asked for.
+    pub asked: AtomicUsize,
     arrived: Notify,
 }
 
@@ -133,6 +137,7 @@ impl Broker {
             members,
             held: watch::Sender::new(false),
             appends: AtomicUsize::new(0),
+            asked: AtomicUsize::new(0),
             arrived: Notify::new(),
         });
         for (member, (control, data)) in listeners.into_iter().enumerate() {
@@ -380,9 +385,9 @@ impl Broker {
         }
     }
 
-    fn info(&self) -> Result<v1::StreamInfo, Status> {
+    fn info(&self, member: usize) -> Result<v1::StreamInfo, Status> {
         let state = self.state.lock();
-        if state.gone {
+        if state.gone || state.unheard.contains(&member) {
             let error = WireError::new(ErrorCode::UnknownStream, "stream s does not exist");
             return Err(status_of(&error));
         }
@@ -484,7 +489,8 @@ impl Streams for Control {
         _: Request<v1::GetStreamRequest>,
     ) -> Result<Response<v1::StreamInfo>, Status> {
         self.0.enter(self.1).await?;
-        self.0.info().map(Response::new)
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        self.0.info(self.1).map(Response::new)
     }
 
     async fn init_producer(
@@ -492,6 +498,7 @@ impl Streams for Control {
         _: Request<v1::InitProducerRequest>,
     ) -> Result<Response<v1::InitProducerResponse>, Status> {
         self.0.enter(self.1).await?;
+        self.0.info(self.1)?;
         let mut state = self.0.state.lock();
         state.next_producer += 1;
         Ok(Response::new(v1::InitProducerResponse {

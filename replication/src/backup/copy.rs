@@ -16,8 +16,8 @@ use crate::faults::Faults;
 use crate::ids::{BackupId, BufferKey, Incarnation};
 use crate::transport::{Buffer, CopyAnswer, CopyInfo, CopyState, CopyVersion, Refusal};
 
-/// What is reserved is rounded up to this.
-const PAGE: u64 = 4096;
+/// What is reserved is rounded up to this, and given back in it.
+pub(super) const PAGE: u64 = 4096;
 
 /// Where a copy stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -278,6 +278,25 @@ impl Lane {
         self.delete(unused).await
     }
 
+    /// Waits until every group is closed to which nothing is appended any more by now.
+    ///
+    /// # Errors
+    /// [`RecordsError`] if another broker has taken over meanwhile.
+    pub async fn closed_frozen(&self) -> Result<(), RecordsError> {
+        let mut groups: Vec<_> = self.inner.lock().groups.iter().cloned().collect();
+        groups.retain(|set| set.source().is_frozen());
+        loop {
+            let seen = self.signal.seen();
+            if let Some(error) = self.deposed() {
+                return Err(error);
+            }
+            if groups.iter().all(|set| set.is_closed()) {
+                return Ok(());
+            }
+            self.signal.changed(seen).await;
+        }
+    }
+
     /// Deletes the records of groups that are not used and never will be.
     async fn delete(&self, unused: Vec<Ahead>) -> Result<(), RecordsError> {
         let mut left = unused.as_slice();

@@ -8,6 +8,7 @@
 mod absence;
 mod around;
 mod caller;
+mod calls;
 mod close;
 mod copy_set;
 mod lane;
@@ -44,7 +45,7 @@ use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
 use crate::recovery::{PIECES, Silent};
-use crate::runtime::{RuntimeRef, all, until_enough};
+use crate::runtime::{Local, RuntimeRef, all, until_enough};
 use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
 use pump::Pump;
 
@@ -420,14 +421,25 @@ impl Primary {
                     have += usize::from(holder.is_some());
                     have >= least
                 };
-                let asks = asked.iter().map(|b| self.holder(*b)).collect();
-                let answers = until_enough(&*self.runtime, BRIEFLY, asks, enough).await;
-                for (backup, answer) in asked.into_iter().zip(answers) {
-                    match answer {
-                        Some(holder) => chosen.extend(holder),
-                        // Stopped, most likely; a group need not wait for it to begin.
-                        None => drop(self.health.failure(backup, self.runtime.now())),
-                    }
+                // Who answers slowly is waited for as long as it needed lately.
+                let slowest = asked.iter().filter_map(|b| self.health.slow(*b)).max();
+                let longest = BRIEFLY.max(self.config.call_timeout);
+                let brief = slowest.map_or(BRIEFLY, |took| (2 * took).clamp(BRIEFLY, longest));
+                let mut asks: Vec<_> = asked.iter().map(|b| self.holder(*b)).collect();
+                let side_by_side = asks.iter_mut().map(|ask| -> Local<_> { Box::pin(ask) });
+                let side_by_side = side_by_side.collect();
+                let answers = until_enough(&*self.runtime, brief, side_by_side, enough).await;
+                for ((backup, answer), ask) in asked.into_iter().zip(answers).zip(asks) {
+                    let Some(holder) = answer else {
+                        // Stopped, most likely; a group need not wait for it to begin. If it is only slow,
+                        // the next group does: health takes note of the answer.
+                        self.health.failure(backup, self.runtime.now());
+                        self.runtime.spawn(Box::pin(async move {
+                            let _answer = ask.await;
+                        }));
+                        continue;
+                    };
+                    chosen.extend(holder);
                 }
             }
         }
@@ -461,9 +473,12 @@ impl Primary {
         }
         let (caller, health) = (self.caller(), self.health.clone());
         Box::pin(async move {
+            let begun = caller.runtime.now();
             match caller.once(backup, Request::Describe).await {
                 Ok(Reply::Description(description)) => {
                     health.success(backup);
+                    let took = caller.runtime.now().saturating_sub(begun);
+                    health.answered(backup, took, BRIEFLY);
                     Some((here(description.incarnation), description.free_bytes))
                 }
                 _ => {

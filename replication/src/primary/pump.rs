@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::Caller;
 use super::absence::Absence;
+use super::calls::Calls;
 use super::copy_set::CopySet;
 use super::shipment::Shipment;
 use super::slots::Slots;
@@ -93,14 +94,15 @@ struct Flight {
     to: Vec<(u32, CopyId, u64)>,
 }
 
-/// A request for buffers under way.
+/// What a request for buffers that is under way asks for.
 struct Opening {
     copy: CopyId,
     address: u64,
     least: u32,
+    /// Where they would end if the backup gave all that is asked for.
+    end: u64,
     /// Nothing waits for them yet.
     ahead: bool,
-    call: Pending<Result<Opened, CallError>>,
 }
 
 /// A flush under way, and the length it covers.
@@ -120,7 +122,7 @@ pub(super) struct Pump {
     shipments: Slots,
     /// Groups that may have something to ship, in turn, by number.
     ready: VecDeque<u32>,
-    openings: Vec<Opening>,
+    openings: Calls<Opening, Result<Opened, CallError>>,
     way: Way,
     /// The process in which the groups' buffers are.
     process: Option<ProcessId>,
@@ -131,7 +133,7 @@ pub(super) struct Pump {
     /// The next round of flushes, once anything has completed since the last.
     alarm: Option<Pending<()>>,
     /// What is left of this round; one is under way at a time.
-    to_flush: VecDeque<(CopyId, u64)>,
+    to_flush: VecDeque<CopyId>,
     flushing: Option<Flushing>,
     absence: Absence,
 }
@@ -146,7 +148,7 @@ impl Pump {
             ended: false,
             shipments: Slots::default(),
             ready: VecDeque::new(),
-            openings: Vec::new(),
+            openings: Calls::default(),
             way: Way::None,
             process: None,
             breaks: 0,
@@ -256,6 +258,10 @@ impl Pump {
         let Some(request) = shipment.request(*me, address, least, config) else {
             return;
         };
+        let bytes = match &request {
+            Request::Open { bytes, .. } => *bytes,
+            _ => least,
+        };
         if std::mem::replace(&mut shipment.opening, true) {
             return;
         }
@@ -272,37 +278,30 @@ impl Pump {
                 }),
             }
         });
-        self.openings.push(Opening {
+        let opening = Opening {
             copy: id,
             address,
             least,
+            end: address + u64::from(bytes),
             ahead,
-            call,
-        });
+        };
+        self.openings.push(opening, call);
     }
 
-    fn poll_openings(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut done = Vec::new();
-        self.openings
-            .retain_mut(|opening| match opening.call.as_mut().poll(cx) {
-                Poll::Ready(result) => {
-                    let Opening {
-                        copy,
-                        address,
-                        least,
-                        ahead,
-                        ..
-                    } = *opening;
-                    done.push(((copy, address, least, ahead), result));
-                    false
-                }
-                Poll::Pending => true,
-            });
-        let moved = !done.is_empty();
-        for ((id, address, least, ahead), result) in done {
+    fn poll_openings(&mut self, cx: &Context<'_>) -> bool {
+        let answered = self.openings.poll(cx);
+        let moved = !answered.is_empty();
+        for (opening, result) in answered {
+            let Opening {
+                copy: id,
+                address,
+                least,
+                end,
+                ahead,
+            } = opening;
             let error = match result {
                 Ok(opened) => {
-                    self.opened(id, &opened);
+                    self.opened(id, &opened, end);
                     continue;
                 }
                 Err(error) => error,
@@ -311,14 +310,6 @@ impl Pump {
             let under_way = self.shipments.get(&id).is_some_and(Shipment::has_buffers);
             if full {
                 self.make_room();
-            }
-            if full
-                && let Some(shipment) = self.shipments.get_mut(&id)
-                && shipment.ask_for_less(least, &self.caller.config)
-            {
-                shipment.opening = false;
-                self.open(id, address, least, ahead);
-                continue;
             }
             if full && !under_way {
                 // Not again with the next group, until it may have room.
@@ -349,20 +340,29 @@ impl Pump {
     }
 
     /// The backup is short of room: what is complete of open groups goes to its disk before the next
-    /// interval, and gives some.
+    /// interval, and gives some. Those that give most go first, and those that give little not at all:
+    /// each costs the disk as much.
     fn make_room(&mut self) {
-        if self.flushing.is_none() && self.to_flush.is_empty() {
-            let heavy = self.shipments.iter().filter(|(_, s)| s.could_give_back());
-            self.to_flush = heavy.map(|(id, s)| (*id, s.completed)).collect();
+        if self.flushing.is_some() || !self.to_flush.is_empty() {
+            return;
         }
+        let gives = self
+            .shipments
+            .iter()
+            .map(|(id, s)| (s.could_give_back(), *id));
+        let mut gives: Vec<_> = gives.filter(|(bytes, _)| *bytes > 0).collect();
+        let most = gives.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        gives.retain(|(bytes, _)| *bytes >= most / 2);
+        gives.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        self.to_flush = gives.into_iter().map(|(_, id)| id).collect();
     }
 
-    fn opened(&mut self, id: CopyId, opened: &Opened) {
+    /// The backup has given buffers, which would go to `end` if it had enough room.
+    fn opened(&mut self, id: CopyId, opened: &Opened, end: u64) {
         self.health.success(self.backup);
         self.absence.heard();
-        let others = self.any_has_buffers();
         if self.process != Some(opened.process) {
-            if others {
+            if self.any_has_buffers() {
                 // Either this reply or the link is of a process that has ended; the link will say.
                 let reason = "its backup was restarted";
                 return self.lose(id, reason);
@@ -375,7 +375,13 @@ impl Pump {
             shipment.opening = false;
             shipment.waits = 0;
             shipment.add_buffers(&opened.buffers);
+            let ends = opened.buffers.iter();
+            let is_short = ends.map(|b| b.address + u64::from(b.bytes)).max() < Some(end);
+            shipment.crowded &= is_short;
             self.make_ready_by_id(&id);
+            if is_short {
+                self.make_room();
+            }
         }
         if matches!(self.way, Way::None) {
             self.connect(false);
@@ -441,10 +447,10 @@ impl Pump {
             self.handle.traffic.shipped(flight.bytes);
             for (number, id, to) in flight.to {
                 if let Some(shipment) = self.shipments.of(number, &id) {
-                    shipment.completed = shipment.completed.max(to);
+                    shipment.complete(to);
                     shipment.set.completed(shipment.index, to);
                     if shipment.is_heavy() {
-                        self.to_flush.push_back((id, shipment.completed));
+                        self.to_flush.push_back(id);
                     }
                     if self.alarm.is_none() {
                         let interval = self.caller.config.flush_interval;
@@ -480,8 +486,9 @@ impl Pump {
             }
             return true;
         }
-        if let Some((id, length)) = self.to_flush.pop_front() {
-            if self.shipments.number(&id).is_some() {
+        if let Some(id) = self.to_flush.pop_front() {
+            if let Some(shipment) = self.shipments.get(&id) {
+                let length = shipment.whole;
                 let request = Request::Flush {
                     copy: id,
                     length,
@@ -500,11 +507,8 @@ impl Pump {
         {
             // Set again by what completes from now on.
             self.alarm = None;
-            let grown = self
-                .shipments
-                .iter()
-                .filter(|(_, s)| s.completed > s.flushed);
-            self.to_flush = grown.map(|(id, s)| (*id, s.completed)).collect();
+            let grown = self.shipments.iter().filter(|(_, s)| s.whole > s.flushed);
+            self.to_flush = grown.map(|(id, _)| *id).collect();
             return true;
         }
         false

@@ -15,8 +15,6 @@ use crate::transport::{Buffer, Request, Write};
 /// A group that has more segments than these which are complete and not on the backup's disk is
 /// brought there before its next interval.
 const UNFLUSHED_SEGMENTS: u64 = 2;
-/// Buffers of a group whose backup is short of room, in a segment.
-const FRUGAL: u32 = 16;
 
 /// A group on its way to one backup.
 pub(super) struct Shipment {
@@ -25,12 +23,19 @@ pub(super) struct Shipment {
     pub(super) index: usize,
     /// Bytes that it will soon have, for the size of its first buffers.
     expected: u64,
-    /// Reserved buffers, by address.
+    /// Reserved buffers that are not on the backup's disk with all they have, by address.
     buffers: BTreeMap<u64, Buffer>,
+    /// Bytes that were ever reserved.
+    reserved: u64,
     /// Handed to the link up to here.
     shipped: u64,
     /// Seen to be in the backup's memory up to here.
-    pub(super) completed: u64,
+    completed: u64,
+    /// Where the last batch ends that is complete. A shipment may end anywhere in one, and what a backup
+    /// brings to its disk ends with a whole one.
+    pub(super) whole: u64,
+    /// A place beyond it where some batch ends, as soon as there is any.
+    next_whole: u64,
     /// Told to the backup, which has brought it to its disk, up to here.
     pub(super) flushed: u64,
     /// Up to here it is being told, beyond the interval.
@@ -39,8 +44,6 @@ pub(super) struct Shipment {
     pub(super) opening: bool,
     /// There was no room for a buffer ahead of its use; the next one is asked for when it is needed.
     pub(super) crowded: bool,
-    /// A request for much was refused: no more is asked for than what is needed soon.
-    frugal: bool,
     /// How often it was refused room for what it has since it was given any.
     pub(super) waits: u32,
     /// It waits for its turn.
@@ -65,21 +68,23 @@ impl Shipment {
             set,
             index,
             buffers: BTreeMap::new(),
+            reserved: 0,
             shipped: 0,
             completed: 0,
+            whole: 0,
+            next_whole: 0,
             flushed: 0,
             flush_asked: 0,
             opening: false,
             crowded: false,
-            frugal: false,
             waits: 0,
             queued: false,
         }
     }
 
     /// The request for buffers from `address` on; at least `least` bytes of them, and as many as
-    /// there are already: so they grow with the lane's rate, and an idle one holds little. Where the
-    /// backup is short of room they do not grow.
+    /// there are already: so they grow with the lane's rate, and an idle one holds little. A backup that
+    /// is short of room gives less.
     pub(super) fn request(
         &self,
         me: BackupId,
@@ -93,10 +98,7 @@ impl Shipment {
             segments,
         } = self.set.source().shape();
         let left = u64::from(segment_size) - address % u64::from(segment_size);
-        let wanted = match self.frugal {
-            true => u64::from(little(segment_size, config)),
-            false => grown(self.reserved().max(self.expected), config),
-        };
+        let wanted = grown(self.reserved.max(self.expected), config);
         let bytes = wanted.max(u64::from(least)).min(left) as u32;
         Some(Request::Open {
             copy: self.set.id(),
@@ -117,32 +119,19 @@ impl Shipment {
         self.has_buffers() && u128::from(self.waits) <= most
     }
 
-    /// Asks for less from now on than a request that was refused, which had to be for `least` bytes; false
-    /// if that cannot be. First no more than any lane does, then little at a time.
-    pub(super) fn ask_for_less(&mut self, least: u32, config: &Config) -> bool {
-        if std::mem::take(&mut self.expected) > 0 {
-            return true;
-        }
-        let little = little(self.set.source().shape().segment_size, config).max(least);
-        let was = std::mem::replace(&mut self.frugal, true);
-        !was && grown(self.reserved(), config) > u64::from(little)
-    }
-
-    /// Whether its backup could give back memory if it brought to its disk what is complete: it does so
-    /// segment by segment.
-    pub(super) fn could_give_back(&self) -> bool {
-        let size = u64::from(self.set.source().shape().segment_size);
-        self.completed / size > self.flushed / size
-    }
-
-    fn reserved(&self) -> u64 {
-        self.buffers.values().map(|b| u64::from(b.bytes)).sum()
+    /// Bytes that its backup could give back if it brought to its disk what is complete: it does so by
+    /// whole buffers.
+    pub(super) fn could_give_back(&self) -> u64 {
+        let end = |b: &Buffer| b.address + u64::from(b.bytes);
+        let done = |b: &&Buffer| end(b) > self.flushed && end(b) <= self.whole;
+        let done = self.buffers.values().filter(done);
+        done.map(|b| u64::from(b.bytes)).sum()
     }
 
     /// Where the next buffer begins, if a busy group will soon need it: what is left of the last one
     /// is less than half of it.
     pub(super) fn next_wanted(&self, config: &Config) -> Option<u64> {
-        let busy = self.reserved() >= 4 * u64::from(config.first_buffer_bytes);
+        let busy = self.reserved >= 4 * u64::from(config.first_buffer_bytes);
         let (address, last) = self.buffers.last_key_value()?;
         let end = address + u64::from(last.bytes);
         let soon = end.saturating_sub(self.shipped) < u64::from(last.bytes) / 2;
@@ -159,16 +148,22 @@ impl Shipment {
     /// its memory can be given back: what a group may hold that is as large as most.
     pub(super) fn is_heavy(&mut self) -> bool {
         let most = UNFLUSHED_SEGMENTS * u64::from(self.set.source().shape().segment_size);
-        let heavy = self.completed >= self.flushed.max(self.flush_asked) + most;
+        let heavy = self.whole >= self.flushed.max(self.flush_asked) + most;
         if heavy {
-            self.flush_asked = self.completed;
+            self.flush_asked = self.whole;
         }
         heavy
     }
 
+    /// Takes what the backup gave, and forgets what is never written any more.
     pub(super) fn add_buffers(&mut self, buffers: &[Buffer]) {
+        let flushed = self.flushed;
+        let is_needed = |b: &Buffer| b.address + u64::from(b.bytes) > flushed;
+        self.buffers.retain(|_, buffer| is_needed(buffer));
         for buffer in buffers {
-            self.buffers.insert(buffer.address, *buffer);
+            if self.buffers.insert(buffer.address, *buffer).is_none() {
+                self.reserved += u64::from(buffer.bytes);
+            }
         }
     }
 
@@ -204,6 +199,18 @@ impl Shipment {
         }
         out.more = out.to > self.shipped && out.to < self.set.source().end().address;
         out
+    }
+
+    /// The backup has everything below `to`.
+    pub(super) fn complete(&mut self, to: u64) {
+        self.completed = self.completed.max(to);
+        if self.completed >= self.next_whole {
+            self.whole = self.next_whole;
+            self.next_whole = self.set.source().end().address;
+            if self.completed >= self.next_whole {
+                self.whole = self.next_whole;
+            }
+        }
     }
 
     pub(super) fn shipped(&mut self, to: u64) {
@@ -249,11 +256,6 @@ impl Shipment {
 fn grown(reserved: u64, config: &Config) -> u64 {
     let most = u64::from(config.buffer_bytes);
     reserved.clamp(u64::from(config.first_buffer_bytes).min(most), most)
-}
-
-/// Bytes of a buffer where the backup is short of room.
-fn little(segment_size: u32, config: &Config) -> u32 {
-    (segment_size / FRUGAL).max(config.first_buffer_bytes)
 }
 
 /// Takes the first `bytes` bytes off `parts`, without copying.

@@ -12,5 +12,6 @@ mod links;
 mod many;
 mod released;
 mod rules;
+mod shares;
 mod stage;
 mod starts;

@@ -101,6 +101,70 @@ fn a_segment_that_is_on_disk_gives_its_memory_back_and_is_read_from_there() {
     });
 }
 
+const QUARTER: u32 = SEGMENT / 4;
+
+/// Puts a copy into buffers of a quarter of a segment each.
+fn fill_quarters(store: &BackupStore, id: &CopyId, content: &Content) {
+    for (index, bytes) in content.bytes.chunks(QUARTER as usize).enumerate() {
+        let address = index as u64 * u64::from(QUARTER);
+        let opened = store.opening(id, store.incarnation(), address, QUARTER);
+        let key = opened.expect("opens").buffers[0].key;
+        let region = store.region(PRIMARY, key).expect("is registered");
+        region.place(0, bytes).expect("fits");
+    }
+}
+
+#[test]
+fn a_buffer_of_a_segment_that_is_not_full_gives_its_memory_back() {
+    over_each_memory(|stage| {
+        let (id, other) = (copy(1, 7), copy(2, 7));
+        let content = segment(&id, 30, 700);
+        let length = content.bytes.len() as u64;
+        assert_eq!(length / u64::from(QUARTER), 2, "two full, one begun");
+        let store = stage.store();
+        let here = store.incarnation();
+        store.fill(&other, &segment(&other, 2, 500)).expect("fills");
+        fill_quarters(&store, &id, &content);
+        let taken = u64::from(SEGMENT + 3 * QUARTER);
+        assert_eq!(store.free_bytes(), QUOTA - taken);
+        store.flush(&id, length, false).expect("flushes");
+        let taken = u64::from(SEGMENT + QUARTER);
+        assert_eq!(store.free_bytes(), QUOTA - taken);
+        assert_eq!(store.bytes(&id, content.bytes.len()), content.bytes);
+
+        let refused = store.opening(&id, here, u64::from(QUARTER), QUARTER);
+        assert!(matches!(refused, Err(Refusal::Invalid(_))), "{refused:?}");
+        // The last one is written on.
+        let opened = store.opening(&id, here, u64::from(2 * QUARTER), QUARTER);
+        let key = opened.expect("is open").buffers[0].key;
+        let region = store.region(PRIMARY, key).expect("is registered");
+        let last = &content.bytes[2 * QUARTER as usize..];
+        region.place(0, last).expect("once more");
+        drop((store, region));
+        stage.restart();
+        let store = stage.store();
+        assert_eq!(store.seal(&id, 8, here), Ok(crate::stage::whole(&content)));
+        assert_eq!(store.bytes(&id, content.bytes.len()), content.bytes);
+    });
+}
+
+#[test]
+fn a_copy_that_lost_its_first_buffers_with_its_disk_is_missed() {
+    let dir = shared_dir();
+    let (id, other) = (copy(1, 7), copy(2, 7));
+    let content = segment(&id, 30, 700);
+    let store = files(dir.path());
+    let here = store.incarnation();
+    store.fill(&other, &segment(&other, 2, 500)).expect("fills");
+    fill_quarters(&store, &id, &content);
+    let length = content.bytes.len() as u64;
+    store.flush(&id, length, false).expect("flushes");
+    drop(store);
+    lose_disk(dir.path());
+    let store = files(dir.path());
+    assert_eq!(store.seal(&id, 8, here), Ok(CopyAnswer::Unknown));
+}
+
 #[test]
 fn whoever_finds_no_room_gets_what_is_on_disk_already() {
     let limits = Limits {

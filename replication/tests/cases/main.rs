@@ -14,6 +14,7 @@ mod owners;
 mod room;
 mod scrub;
 mod shifts;
+mod slow;
 mod stopped;
 #[path = "../suite/mod.rs"]
 mod suite;

@@ -1,16 +1,19 @@
 //! Backups that are full, down, or back.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use kera_protocol::ids::LaneId;
 use kera_replication::backup::Limits;
 use kera_replication::ids::{BackupId, CopyId};
 use kera_replication::primary::{Shape, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
+use kera_replication::transport::{Reply, Request};
 
-use crate::suite::Stage;
 use crate::suite::source::TestSource;
+use crate::suite::{Plan, Stage};
 use crate::{Case, OWNER, append, calm, case, open, planned};
 
 const SMALL: BackupId = BackupId(1);
@@ -82,16 +85,87 @@ fn a_backup_that_turns_out_to_be_full_costs_one_group_and_not_each() {
     });
 }
 
+/// Buffers as large as a broker's.
+fn large(plan: &mut Plan) {
+    let config = &mut plan.config;
+    (config.first_buffer_bytes, config.buffer_bytes) = (64 << 10, 8 << 20);
+    (config.turn_bytes, config.submission_bytes) = (64 << 10, 1 << 20);
+    config.in_flight_bytes = 4 << 20;
+    config.flush_interval = Duration::from_secs(60);
+}
+
+const GROUPS: u32 = 24;
+
+/// Groups of many lanes, each of which is as long as a backup's memory lasts for a few.
+#[test]
+fn many_open_groups_have_room_in_little_memory() {
+    let mut plan = calm();
+    large(&mut plan);
+    let shape = Shape {
+        segment_size: 1 << 20,
+        segments: 2,
+    };
+    // Eight segments, where a backup has a copy of most groups or of all.
+    plan.limits.memory_bytes = 8 << 20;
+    planned(plan, move |case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let next = Arc::new(AtomicU64::new(recovered.next_group.0));
+        let groups = (0..GROUPS).map(|lane| {
+            let lane = case.lane_of(&primary, &recovered, LaneId(lane), &next);
+            let copy = CopyId {
+                streamlet: lane.spec().streamlet,
+                group: lane.next_group(),
+                epoch: lane.spec().epoch,
+            };
+            let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
+            let source = Arc::new(source);
+            (lane.open(copy.group, source.clone()), source, lane)
+        });
+        let groups: Vec<_> = groups.collect();
+        for round in 0..60 {
+            let mut ends = Vec::new();
+            for (set, source, lane) in &groups {
+                let batch = source.append(round, 16_000).expect("no copy was lost");
+                lane.grew(set);
+                ends.push(batch.end);
+            }
+            for ((set, _, lane), end) in groups.iter().zip(ends) {
+                let acknowledged = lane.clone().acknowledged(set.id().group, end);
+                acknowledged.await.expect("there is room");
+            }
+        }
+        let stats = case.stage.nodes().into_iter();
+        let stats: Vec<_> = stats.filter_map(|n| case.stage.sim.stats(n)).collect();
+        let refused: u64 = stats.iter().map(|s| s.refused_no_room).sum();
+        assert_eq!(refused, 0, "{stats:?}");
+        for (set, source, _) in &groups {
+            assert!(!source.is_frozen(), "a copy of {} was lost", set.id());
+            let bytes = source.bytes();
+            assert!(bytes.len() > 900 << 10, "it is no long group");
+            assert_eq!(set.holders().len(), 3);
+            for holder in set.holders() {
+                let request = Request::Read {
+                    copy: set.id(),
+                    address: 0,
+                    len: bytes.len() as u32,
+                };
+                match case.ask(holder.broker, request).await {
+                    Reply::Bytes(read) => assert!(read == bytes, "{} at {holder:?}", set.id()),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+}
+
 /// Buffers that double would take more than there is, though what is appended fits.
 #[test]
-fn a_backup_that_is_nearly_full_is_asked_for_less() {
+fn a_backup_that_is_nearly_full_gives_what_it_has() {
     let mut plan = calm();
-    (plan.config.first_buffer_bytes, plan.config.buffer_bytes) = (4 << 10, 64 << 10);
-    (plan.config.turn_bytes, plan.config.in_flight_bytes) = (64 << 10, 64 << 10);
-    plan.config.submission_bytes = 64 << 10;
+    large(&mut plan);
     planned(plan, |case| async move {
-        // Buffers of 4, 4, 8 and 16 KiB, and less than the 32 that come next.
-        shrink(&case, 44 << 10).await;
+        // Buffers of 64, 64, 128 and 256 KiB, and less than the 512 that come next.
+        shrink(&case, 704 << 10).await;
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
         let copy = CopyId {
@@ -100,18 +174,18 @@ fn a_backup_that_is_nearly_full_is_asked_for_less() {
             epoch: lane.spec().epoch,
         };
         let shape = Shape {
-            segment_size: 64 << 10,
+            segment_size: 1 << 20,
             segments: 2,
         };
         let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
         let source = Arc::new(source);
         let group = lane.open(copy.group, source.clone());
         for id in 0.. {
-            let batch = source.append(id, 1000).expect("no copy was lost");
+            let batch = source.append(id, 16_000).expect("no copy was lost");
             lane.grew(&group);
             let acknowledged = lane.clone().acknowledged(copy.group, batch.end);
             acknowledged.await.expect("there is room");
-            if batch.end > 34 << 10 {
+            if batch.end > 600 << 10 {
                 break;
             }
         }

@@ -6,6 +6,7 @@ mod kera;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -17,6 +18,9 @@ use crate::session::workplace::remove_stale;
 
 /// Folders on shared memory, before the process id of their session.
 const FOLDERS: &str = "kera-bench-cluster-";
+
+/// Tells this session's folders apart.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A cluster that was started; it may take a while until its brokers know each other.
 pub struct Started {
@@ -56,11 +60,8 @@ impl Shared {
     /// One of its own, in `above`.
     pub fn new(above: &Path) -> Result<Self> {
         remove_stale(above, FOLDERS);
-        let path = above.join(format!(
-            "{FOLDERS}{}-{}",
-            std::process::id(),
-            super::free_port()?
-        ));
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = above.join(format!("{FOLDERS}{}-{number}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }

@@ -89,39 +89,50 @@ impl BackupStore {
     /// Takes all buffers of `copy` from the table, so that their keys mean nothing.
     pub(super) fn forget_buffers(&self, copy: &Copy, taking: Taking) -> Result<(), Refusal> {
         let keys: Vec<_> = copy.state.lock().buffers.iter().map(|b| b.key).collect();
-        self.forget_where(taking, |key, _| keys.contains(key))
+        self.forget_keys(taking, &keys)
     }
 
-    /// Takes `which` from the table and from the cards. When this returns without an error nobody
-    /// writes them any more; after an error they stay known, and asked again it is tried again.
+    /// Takes `which` from the table, as [`forget_keys`](Self::forget_keys) does. None of them may be
+    /// entered any more: who ends a copy's life does that first.
     pub(super) fn forget_where(
         &self,
         taking: Taking,
-        which: impl Fn(&BufferKey, &Entry) -> bool,
+        which: impl Fn(&Entry) -> bool,
     ) -> Result<(), Refusal> {
+        let known = self.buffers.read();
+        let found = known.iter().filter(|(_, entry)| which(entry));
+        let keys: Vec<_> = found.map(|(key, _)| *key).collect();
+        drop(known);
+        self.forget_keys(taking, &keys)
+    }
+
+    /// Takes `keys` from the table and from the cards. When this returns without an error nobody
+    /// writes them any more; after an error they stay known, and asked again it is tried again.
+    pub(super) fn forget_keys(&self, taking: Taking, keys: &[BufferKey]) -> Result<(), Refusal> {
         let mut known = self.buffers.write();
-        let mut primaries: Vec<_> = known
-            .iter()
-            .filter(|(key, entry)| entry.registration.is_some() && which(key, entry))
-            .map(|(_, entry)| entry.primary)
+        let entries = keys.iter().filter_map(|key| known.get(key));
+        let mut primaries: Vec<_> = entries
+            .filter(|entry| entry.registration.is_some())
+            .map(|entry| entry.primary)
             .collect();
         primaries.sort_unstable();
         primaries.dedup();
         let mut result = Ok(());
         let mut take = || {
-            known.retain(|key, entry| {
-                if !which(key, entry) {
-                    return true;
-                }
+            for key in keys {
+                let Some(entry) = known.get_mut(key) else {
+                    continue;
+                };
                 match entry.registration.as_mut().map_or(Ok(()), |r| r.end()) {
-                    Ok(()) => false,
+                    Ok(()) => {
+                        known.remove(key);
+                    }
                     Err(error) => {
                         tracing::error!(%error, copy = %entry.region.copy.spec.copy, "a buffer could not be taken from the network card");
                         result = Err(failed(error));
-                        true
                     }
                 }
-            });
+            }
         };
         match self.registrar.get() {
             Some(registrar) if taking == Taking::ByForce && !primaries.is_empty() => {

@@ -145,7 +145,7 @@ impl BackupStore {
                 // Nobody knows them any more: that came before the flush.
                 state.buffers.clear();
                 drop(state);
-                self.give_back(reserved);
+                self.give_back(reserved, true);
                 Ok(end)
             }
             Err(error) => {

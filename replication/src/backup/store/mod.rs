@@ -5,6 +5,7 @@ mod flush;
 mod open;
 mod release;
 mod seal;
+mod share;
 mod stats;
 
 use std::collections::BTreeMap;
@@ -60,6 +61,8 @@ struct Control {
     version: u64,
     copies: BTreeMap<CopyId, Arc<Copy>>,
     reserved: u64,
+    /// Copies that have reserved any of that.
+    holders: u64,
 }
 
 /// The copies that one process of a broker holds for others. Answers are given at once: nothing
@@ -115,6 +118,7 @@ impl BackupStore {
             }
             drop(state);
             control.reserved += each.reserved;
+            control.holders += u64::from(each.reserved > 0);
             control.copies.insert(copy, Arc::new(kept));
         }
         Ok(Arc::new(Self {
@@ -308,9 +312,13 @@ impl BackupStore {
         control.copies.get(copy).cloned().ok_or(Refusal::Unknown)
     }
 
-    pub(super) fn give_back(&self, reserved: u64) {
+    /// Takes back `bytes` that a copy had reserved; `all` that it had.
+    pub(super) fn give_back(&self, bytes: u64, all: bool) {
         let mut control = self.control.lock();
-        control.reserved = control.reserved.saturating_sub(reserved);
+        control.reserved = control.reserved.saturating_sub(bytes);
+        if bytes > 0 && all {
+            control.holders = control.holders.saturating_sub(1);
+        }
     }
 
     fn read(&self, copy: &CopyId, address: u64, len: u32) -> Result<Bytes, Refusal> {
@@ -377,7 +385,7 @@ impl BackupStore {
             state.buffers.clear();
             std::mem::take(&mut state.reserved)
         };
-        self.give_back(reserved);
+        self.give_back(reserved, true);
         // After a failure it is still listed, and is freed when asked again.
         copy.memory.remove().map_err(failed)?;
         self.control.lock().copies.remove(&copy.spec.copy);

@@ -83,6 +83,7 @@ impl BackupStore {
             )));
         }
         state.primary = Some(primary);
+        let end = self.share(&control, &copy, &state, address..end);
         let mut registered = Registrations::new();
         let mut key =
             |address, bytes| self.key_for(&copy, primary, address, bytes, &mut registered);
@@ -167,6 +168,7 @@ impl BackupStore {
             let taken = taken.map_err(|e| no_room(e, bytes))?;
             // A segment's size is 32 bits, and a buffer lies within one.
             state.add(from, bytes as u32, key(from, bytes)?);
+            control.holders += u64::from(state.reserved == 0 && taken > 0);
             state.reserved += taken;
             control.reserved += taken;
         }

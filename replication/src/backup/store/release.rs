@@ -1,18 +1,16 @@
-//! Giving back the memory of open copies, segment by segment: what is on disk, and complete at its
+//! Giving back the memory of open copies, buffer by buffer: what is on disk, and complete at its
 //! primary as well, is only read any more.
 //!
 //! It is done when memory runs short, and not before: memory that stays with its copy until the group
-//! ends is warm when the next copy takes it over, and fresh memory costs several times as much.
+//! ends is warm when the next copy takes it over, and fresh memory costs several times as much. Whole
+//! buffers, since that is what is registered with a network card; where memory is short they are small.
 
 use std::sync::Arc;
 
 use super::BackupStore;
 use super::buffers::Taking;
-use crate::backup::copy::{Copy, Life, failed};
+use crate::backup::copy::{Copy, Life, PAGE, failed};
 use crate::transport::Refusal;
-
-/// Memory is given back in these.
-const PAGE: u64 = 4096;
 
 impl BackupStore {
     /// True if so much of the quota is used that copies keep no more than they must.
@@ -39,16 +37,17 @@ impl BackupStore {
         released
     }
 
-    /// Gives back the memory of the copy's segments that are on disk and complete. To be called in
-    /// the copy's turn to be flushed.
+    /// Gives back the memory of the copy's buffers all of whose bytes are on disk and complete. To be
+    /// called in the copy's turn to be flushed.
     pub(super) fn release(&self, copy: &Copy) -> Result<u64, Refusal> {
-        let size = u64::from(copy.spec.segment_size);
         let (to, keys) = {
             let state = copy.state.lock();
             let complete = state.mark.synced.min(state.confirmed);
-            let to = complete / size * size;
+            let below = |end: &u64| *end <= complete && end.is_multiple_of(PAGE);
+            let ends = state.buffers.iter().map(|b| b.address + u64::from(b.bytes));
+            let to = ends.filter(below).max().unwrap_or(0);
             // Whatever is sealed goes to disk as a whole.
-            if state.life != Life::Open || !size.is_multiple_of(PAGE) || to <= state.released {
+            if state.life != Life::Open || to <= state.released {
                 return Ok(0);
             }
             let below = state.buffers.iter().filter(|b| b.address < to);
@@ -56,7 +55,7 @@ impl BackupStore {
             (to, keys)
         };
         // A card that could write there would keep the memory.
-        self.forget_where(Taking::WhenDone, |key, _| keys.contains(key))?;
+        self.forget_keys(Taking::WhenDone, &keys)?;
         let mut state = copy.state.lock();
         if state.life != Life::Open {
             return Ok(0);
@@ -65,8 +64,9 @@ impl BackupStore {
         state.released = to;
         state.buffers.retain(|buffer| buffer.address >= to);
         state.reserved = state.reserved.saturating_sub(released);
+        let all = state.reserved == 0;
         drop(state);
-        self.give_back(released);
+        self.give_back(released, all);
         Ok(released)
     }
 }

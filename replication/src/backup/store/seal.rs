@@ -74,7 +74,7 @@ impl BackupStore {
             let version = control.version;
             drop(control);
             self.store_seals(version)?;
-            self.forget_where(Taking::ByForce, |_, entry| {
+            self.forget_where(Taking::ByForce, |entry| {
                 let copy = &entry.region.copy.spec.copy;
                 let ends =
                     |seal: &Seal| copy.streamlet == seal.streamlet && copy.epoch < seal.epoch;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Sim;
-use crate::backup::{BackupStore, Limits, SimMemory};
+use crate::backup::{BackupStore, Limits, SimMemory, StoreStats};
 use crate::ids::BackupId;
 use crate::transport::LinkError;
 
@@ -147,6 +147,12 @@ impl Sim {
     /// True if the node's process runs, stopped or not.
     pub fn is_alive(&self, node: BackupId) -> bool {
         self.world.lock().nodes.get(&node).is_some_and(|n| n.alive)
+    }
+
+    /// What the node's store holds and was asked; `None` while it has none.
+    pub fn stats(&self, node: BackupId) -> Option<StoreStats> {
+        let store = self.world.lock().nodes.get(&node)?.store.clone();
+        store.map(|store| store.stats())
     }
 
     /// Stops a process without ending it (SIGSTOP): it runs no task and answers nothing, and
