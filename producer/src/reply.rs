@@ -56,9 +56,9 @@ fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
         ErrorCode::StaleLanes => (Again::Stale, false),
         ErrorCode::UnknownProducer => (Again::UnknownProducer, false),
         ErrorCode::Timeout => (Again::Retry, true),
-        // An owner may hear of a stream later than whoever named the owner; whether the stream is gone
-        // is decided by asking for it.
-        ErrorCode::UnknownStream => (Again::Retry, false),
+        // An owner may hear of a stream, or that its lanes have grown, later than whoever told this client;
+        // whether the stream is gone is decided by asking for it.
+        ErrorCode::UnknownStream | ErrorCode::UnknownLane => (Again::Retry, false),
         code if code.is_retryable() => (Again::Retry, false),
         _ => return Verdict::Refused(error),
     };

@@ -149,20 +149,23 @@ async fn a_producer_opens_although_the_first_broker_is_gone() {
 }
 
 #[tokio::test]
-async fn an_owner_that_has_not_heard_of_the_stream_yet_is_asked_again() {
-    let broker = brokers(1).await;
-    let producer = builder(&broker).build().await.unwrap();
-    let left = AtomicUsize::new(3);
-    broker.script(move |_, _| {
-        let unheard = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        match unheard {
-            Ok(_) => Action::Refuse(ErrorCode::UnknownStream),
-            Err(_) => Action::Accept,
-        }
-    });
-    append(&producer, 0..100);
-    producer.close().await.unwrap();
-    check_exactly_once(&broker, 100);
+async fn an_owner_that_has_not_heard_of_the_stream_or_its_lanes_yet_is_asked_again() {
+    for code in [ErrorCode::UnknownStream, ErrorCode::UnknownLane] {
+        let broker = brokers(1).await;
+        let producer = builder(&broker).build().await.unwrap();
+        let left = AtomicUsize::new(3);
+        broker.script(move |_, _| {
+            let unheard =
+                left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            match unheard {
+                Ok(_) => Action::Refuse(code),
+                Err(_) => Action::Accept,
+            }
+        });
+        append(&producer, 0..100);
+        producer.close().await.unwrap();
+        check_exactly_once(&broker, 100);
+    }
 }
 
 #[tokio::test]
