@@ -247,6 +247,26 @@ async fn an_owner_without_its_lease_tells_nobody_where_its_lanes_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_is_sealed_out_tells_nobody_where_its_lanes_end() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let served = trio.served(old, stream, 0).await;
+    append_all(trio.shared(old), &served, 0..10).await;
+    // As its successor's seal does, before the records tell of one.
+    served.mark_moved();
+    let found = trio.shared(old).catalog.get(stream).expect("it is known");
+    let request = v1::FindOrdinalsRequest {
+        name: "clicks".into(),
+        at: Some(v1::find_ordinals_request::At::Latest(true)),
+        local: true,
+    };
+    let told = admin::find_ordinals(trio.shared(old), &found, request).await;
+    let error = told.expect_err("its successor may have more");
+    assert_eq!(error.code, ErrorCode::NotOwner, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     let trio = Trio::start().await;
     let stream = trio.create(1, "clicks").await;
