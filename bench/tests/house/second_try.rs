@@ -79,6 +79,16 @@ fn tests_with_processes_get_a_second_try_that_is_told() {
 }
 
 #[test]
+fn a_test_that_runs_itself_apart_is_tried_once_more() {
+    let inside =
+        "failures:\n\nfailures:\n    one\n\ntest result: FAILED. 0 passed; 1 failed\nit was late";
+    let log = log(&[("-p kera --test cluster", &["one"], inside)]);
+    let (output, asked, _) = second_try(&log, PASSED);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(asked.lines().count(), 1, "{asked}");
+}
+
+#[test]
 fn who_fails_again_has_failed() {
     let log = log(&[("-p kera --test brokers", &["one"], "left: 1")]);
     // A name that no test has chooses none, and fails none.
