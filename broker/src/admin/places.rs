@@ -157,30 +157,25 @@ fn trim(
 ///
 /// # Errors
 /// [`ErrorCode::NotOwner`] if this broker is the owner for all it knows, but has no lease, or has one again and
-/// has not read yet what became of its streamlets meanwhile: what it holds may not be all there is.
+/// has not read yet what became of its streamlets meanwhile, or was sealed out: what it holds may not be all
+/// there is.
 fn is_served(shared: &Shared, streamlet: &Streamlet) -> Result<bool, WireError> {
     let me = shared.directory.me();
-    match shared.named_owner(streamlet) {
+    let why = match shared.named_owner(streamlet) {
+        Some(owner) if owner != me => return Ok(false),
         // Sealed by the next owner, of whom the records here do not tell yet.
-        Some(owner) if owner == me && streamlet.is_moved() => Err(WireError::new(
-            ErrorCode::NotOwner,
-            format!(
-                "broker {me} has given up streamlet {} of stream {}; ask again",
-                streamlet.id(),
-                streamlet.stream()
-            ),
-        )),
-        Some(owner) => Ok(owner == me),
-        None => Err(WireError::new(
-            ErrorCode::NotOwner,
-            format!(
-                "broker {me} owned streamlet {} of stream {} and has no lease at the moment; ask again, or \
-                 another broker",
-                streamlet.id(),
-                streamlet.stream()
-            ),
-        )),
-    }
+        Some(_) if streamlet.is_moved() => "has given it up",
+        Some(_) => return Ok(true),
+        None => "has no lease at the moment",
+    };
+    Err(WireError::new(
+        ErrorCode::NotOwner,
+        format!(
+            "broker {me} owned streamlet {} of stream {} and {why}; ask again, or another broker",
+            streamlet.id(),
+            streamlet.stream()
+        ),
+    ))
 }
 
 fn find(

@@ -9,7 +9,7 @@ use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::transport::{CopyAnswer, Pending, Refusal, Reply, Request, SealedCopy};
 use kera_streamlet::Streamlet;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::start::Shared;
 
@@ -131,6 +131,21 @@ impl OwnWriters {
         drop(self.writing.lock());
     }
 
+    /// Lets an owner of `epoch` write a file, unless it is a later owner's by now, and that is this broker. A
+    /// hand-over seals nothing: the old owner's jobs, which do not know yet, may still build here what the
+    /// new one has begun to read.
+    fn write_as(
+        &self,
+        streamlet: StreamletKey,
+        epoch: Epoch,
+    ) -> Result<MutexGuard<'_, ()>, Refusal> {
+        let writing = self.writing.lock();
+        match self.owned_since(streamlet).filter(|by| epoch < *by) {
+            Some(by) => Err(Refusal::Sealed { by }),
+            None => Ok(writing),
+        }
+    }
+
     /// The broker whose streamlets write them.
     pub(super) fn written_by(&self, shared: &Arc<Shared>) {
         let _only_once = self.shared.set(Arc::downgrade(shared));
@@ -168,16 +183,13 @@ impl Beside for OwnWriters {
     }
 
     fn handle(&self, request: Request) -> Result<Reply, Refusal> {
-        let mut _writing = None;
-        if let Request::Free { copy, epoch, .. } | Request::Complete { copy, epoch, .. } = &request
-        {
-            _writing = Some(self.writing.lock());
-            // Whoever asks does not know yet that the file is an owner's again. A hand-over seals nothing:
-            // the old owner's jobs may still build here what the new one has begun to read.
-            if let Some(by) = self.owned_since(copy.streamlet).filter(|by| epoch < by) {
-                return Err(Refusal::Sealed { by });
+        // Until it is written.
+        let _writing = match &request {
+            Request::Free { copy, epoch, .. } | Request::Complete { copy, epoch, .. } => {
+                Some(self.write_as(copy.streamlet, *epoch)?)
             }
-        }
+            _ => None,
+        };
         let mut reply = self.files.handle(request)?;
         if let Reply::Sealed(answers) = &mut reply {
             // A file may have been removed: that it is not there proves nothing.

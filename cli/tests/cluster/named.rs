@@ -65,6 +65,13 @@ impl Story {
         self.tell(&format!("broker {number} stopped: {paused}"));
     }
 
+    /// One more broker; its number.
+    fn join(&mut self) -> u32 {
+        block_in_place(|| self.cluster.add());
+        self.load.world.recorder().record(Event::BrokerStarted);
+        self.cluster.brokers.len() as u32
+    }
+
     fn kill(&mut self, number: u32) {
         self.load.world.recorder().record(Event::BrokerKilled);
         block_in_place(|| self.cluster.broker(number).kill());
@@ -183,9 +190,7 @@ async fn a_broker_that_joins_and_is_killed_at_once_takes_nothing_with_it() {
     let Some(mut story) = Story::begin("a_broker_that_joins_and_is_killed").await else {
         return;
     };
-    block_in_place(|| story.cluster.add());
-    story.load.world.recorder().record(Event::BrokerStarted);
-    let joined = BROKERS + 1;
+    let joined = story.join();
     story.kill(joined);
     story.progress().await;
     story.restart(joined);
@@ -198,9 +203,7 @@ async fn a_broker_killed_while_it_gets_its_share_takes_nothing_with_it() {
     let Some(mut story) = Story::begin("a_broker_killed_while_it_gets_its_share").await else {
         return;
     };
-    block_in_place(|| story.cluster.add());
-    story.load.world.recorder().record(Event::BrokerStarted);
-    let joined = BROKERS + 1;
+    let joined = story.join();
     let got = block_in_place(|| story.cluster.owns_something(joined));
     story.tell(&format!("broker {joined} has {got}"));
     story.kill(joined);
@@ -216,9 +219,7 @@ async fn three_brokers_become_five_and_others_three_remain() {
         return;
     };
     for _ in 0..2 {
-        block_in_place(|| story.cluster.add());
-        story.load.world.recorder().record(Event::BrokerStarted);
-        let number = story.cluster.brokers.len() as u32;
+        let number = story.join();
         block_in_place(|| story.cluster.has_joined(number));
         story.tell(&format!("broker {number} has its share"));
         story.progress().await;

@@ -254,7 +254,7 @@ impl State {
         let mut out = Vec::new();
         let mut at = from;
         for buffer in &self.buffers {
-            let (start, end) = (buffer.address, buffer.address + u64::from(buffer.bytes));
+            let (start, end) = (buffer.address, buffer.end());
             if end <= at {
                 continue;
             }
@@ -290,7 +290,7 @@ impl State {
 
     /// The buffers that cover `from..to`.
     pub(super) fn covering(&self, from: u64, to: u64) -> Vec<Buffer> {
-        let covers = |b: &&Buffer| b.address < to && b.address + u64::from(b.bytes) > from;
+        let covers = |b: &&Buffer| b.address < to && b.end() > from;
         self.buffers.iter().filter(covers).copied().collect()
     }
 }

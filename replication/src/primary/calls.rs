@@ -13,7 +13,7 @@ use crate::transport::Pending;
 pub(super) struct Calls<K, T> {
     slots: Vec<Option<Call<K, T>>>,
     free: Vec<usize>,
-    bells: Arc<Bells>,
+    bells: Arc<Mutex<Rung>>,
 }
 
 struct Call<K, T> {
@@ -24,11 +24,6 @@ struct Call<K, T> {
 
 /// Who has rung since the last look.
 #[derive(Default)]
-struct Bells {
-    state: Mutex<Rung>,
-}
-
-#[derive(Default)]
 struct Rung {
     slots: Vec<usize>,
     waker: Option<Waker>,
@@ -38,7 +33,7 @@ struct Rung {
 struct Bell {
     slot: usize,
     rung: AtomicBool,
-    bells: Arc<Bells>,
+    bells: Arc<Mutex<Rung>>,
 }
 
 impl Bell {
@@ -47,7 +42,7 @@ impl Bell {
             return;
         }
         let waker = {
-            let mut rung = self.bells.state.lock();
+            let mut rung = self.bells.lock();
             rung.slots.push(self.slot);
             rung.waker.take()
         };
@@ -101,7 +96,7 @@ impl<K, T> Calls<K, T> {
     /// What has been answered by now, in the order in which it was. The task of `cx` is woken for the rest.
     pub(super) fn poll(&mut self, cx: &Context<'_>) -> Vec<(K, T)> {
         let rung = {
-            let mut rung = self.bells.state.lock();
+            let mut rung = self.bells.lock();
             rung.waker = Some(cx.waker().clone());
             std::mem::take(&mut rung.slots)
         };

@@ -17,7 +17,9 @@ use super::traffic::Traffic;
 use crate::health::Health;
 use crate::ids::{BackupId, CopyId, ProcessId};
 use crate::runtime::within;
-use crate::transport::{CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request};
+use crate::transport::{
+    Buffer, CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request,
+};
 
 /// What others tell a pump.
 #[derive(Debug, Default)]
@@ -375,8 +377,7 @@ impl Pump {
             shipment.opening = false;
             shipment.waits = 0;
             shipment.add_buffers(&opened.buffers);
-            let ends = opened.buffers.iter();
-            let is_short = ends.map(|b| b.address + u64::from(b.bytes)).max() < Some(end);
+            let is_short = opened.buffers.iter().map(Buffer::end).max() < Some(end);
             shipment.crowded &= is_short;
             self.make_ready_by_id(&id);
             if is_short {

@@ -122,8 +122,7 @@ impl Shipment {
     /// Bytes that its backup could give back if it brought to its disk what is complete: it does so by
     /// whole buffers.
     pub(super) fn could_give_back(&self) -> u64 {
-        let end = |b: &Buffer| b.address + u64::from(b.bytes);
-        let done = |b: &&Buffer| end(b) > self.flushed && end(b) <= self.whole;
+        let done = |b: &&Buffer| b.end() > self.flushed && b.end() <= self.whole;
         let done = self.buffers.values().filter(done);
         done.map(|b| u64::from(b.bytes)).sum()
     }
@@ -132,8 +131,8 @@ impl Shipment {
     /// is less than half of it.
     pub(super) fn next_wanted(&self, config: &Config) -> Option<u64> {
         let busy = self.reserved >= 4 * u64::from(config.first_buffer_bytes);
-        let (address, last) = self.buffers.last_key_value()?;
-        let end = address + u64::from(last.bytes);
+        let (_, last) = self.buffers.last_key_value()?;
+        let end = last.end();
         let soon = end.saturating_sub(self.shipped) < u64::from(last.bytes) / 2;
         let Shape {
             segment_size,
@@ -158,8 +157,7 @@ impl Shipment {
     /// Takes what the backup gave, and forgets what is never written any more.
     pub(super) fn add_buffers(&mut self, buffers: &[Buffer]) {
         let flushed = self.flushed;
-        let is_needed = |b: &Buffer| b.address + u64::from(b.bytes) > flushed;
-        self.buffers.retain(|_, buffer| is_needed(buffer));
+        self.buffers.retain(|_, buffer| buffer.end() > flushed);
         for buffer in buffers {
             if self.buffers.insert(buffer.address, *buffer).is_none() {
                 self.reserved += u64::from(buffer.bytes);
@@ -224,9 +222,7 @@ impl Shipment {
         while left > 0 {
             let below = self.buffers.range(..=address).next_back();
             let buffer = below.map(|(_, buffer)| *buffer);
-            let room = buffer.map_or(0, |b| {
-                (b.address + u64::from(b.bytes)).saturating_sub(address)
-            });
+            let room = buffer.map_or(0, |b| b.end().saturating_sub(address));
             let Some(buffer) = buffer.filter(|_| room > 0) else {
                 out.uncovered = Some((address, left.min(u64::from(u32::MAX)) as u32));
                 return false;

@@ -176,6 +176,13 @@ pub struct Buffer {
     pub bytes: u32,
 }
 
+impl Buffer {
+    /// The address in the group behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.address + u64::from(self.bytes)
+    }
+}
+
 /// What a backup says of one copy after sealing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedCopy {

@@ -10,7 +10,7 @@ use super::{BackupStore, Control};
 use crate::backup::copy::{Copy, Life, State, failed};
 use crate::backup::memory::CopySpec;
 use crate::ids::{BackupId, BufferKey, CopyId};
-use crate::transport::{Opened, Refusal};
+use crate::transport::{Buffer, Opened, Refusal};
 
 /// Segment sizes and numbers that a copy may have, as in a segment's header.
 const SEGMENT_BYTES: RangeInclusive<u32> = 1024..=1 << 30;
@@ -91,7 +91,7 @@ impl BackupStore {
         let buffers = state.covering(address, end);
         if !registered.is_empty() {
             // Nobody here will see what a card writes: as far as it may, it may have.
-            let ends = buffers.iter().map(|b| b.address + u64::from(b.bytes));
+            let ends = buffers.iter().map(Buffer::end);
             state.placed = ends.fold(state.placed, u64::max);
         }
         if let Err(refusal) = reserved {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::BackupStore;
 use super::buffers::Taking;
 use crate::backup::copy::{Copy, Life, PAGE, failed};
-use crate::transport::Refusal;
+use crate::transport::{Buffer, Refusal};
 
 impl BackupStore {
     /// True if so much of the quota is used that copies keep no more than they must.
@@ -44,7 +44,7 @@ impl BackupStore {
             let state = copy.state.lock();
             let complete = state.mark.synced.min(state.confirmed);
             let below = |end: &u64| *end <= complete && end.is_multiple_of(PAGE);
-            let ends = state.buffers.iter().map(|b| b.address + u64::from(b.bytes));
+            let ends = state.buffers.iter().map(Buffer::end);
             let to = ends.filter(below).max().unwrap_or(0);
             // Whatever is sealed goes to disk as a whole.
             if state.life != Life::Open || to <= state.released {
