@@ -191,8 +191,10 @@ impl Shared {
         }
         if matches!(result, Err(AppendError::Full)) {
             Counters::add(&self.counters.appends_refused, 1);
-            self.pressed.store(true, Ordering::Relaxed);
-            self.wake_driver();
+            // Whoever pressed before it looks has woken it.
+            if !self.pressed.swap(true, Ordering::AcqRel) {
+                self.wake_driver();
+            }
         }
         result
     }

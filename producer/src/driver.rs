@@ -41,6 +41,8 @@ struct Driver {
     meta_attempt: u32,
     next_expiry: Option<Instant>,
     next_look_for_owners: Option<Instant>,
+    /// When appends that wait for memory are woken, if little comes back.
+    next_wake: Option<Instant>,
 }
 
 impl Shared {
@@ -62,10 +64,7 @@ impl Shared {
         self: &Arc<Self>,
         link: &Arc<Link>,
     ) -> Result<Arc<DataConnection>, RpcError> {
-        let sink: Arc<dyn FrameSink> = Arc::new(LinkSink {
-            shared: Arc::downgrade(self),
-            link: Arc::downgrade(link),
-        });
+        let sink: Arc<dyn FrameSink> = Arc::new(LinkSink::new(self, link));
         self.client.connect_data(&link.address, Some(sink)).await
     }
 
@@ -106,7 +105,7 @@ impl Shared {
             for event in events {
                 self.handle(&mut driver, event);
             }
-            if self.pressed.swap(false, Ordering::Relaxed) && !self.much_in_flight() {
+            if self.pressed.swap(false, Ordering::AcqRel) && !self.much_in_flight() {
                 self.send_open_batches();
             } else {
                 self.send_due_batches(Some(Instant::now()));
@@ -117,6 +116,7 @@ impl Shared {
             }
             self.tend_slots();
             self.expire(&mut driver);
+            self.tend_memory(&mut driver);
             self.tend_meta(&mut driver);
             self.sleep(&timer, down).await;
         }
@@ -124,9 +124,10 @@ impl Shared {
 
     async fn sleep(&self, timer: &Timer, down: bool) {
         let attended = || !self.attention.lock().is_empty();
-        let busy = || self.any_watched() || attended();
+        let busy = || self.any_watched() || attended() || self.memory.owes_a_wake();
         let due = self.until_due();
-        if due.is_some() || attended() || down || self.stale.load(Ordering::Relaxed) {
+        let stale = self.stale.load(Ordering::Relaxed);
+        if due.is_some() || attended() || down || stale || self.memory.owes_a_wake() {
             // An append need not wake a task that looks by itself before its batch is due: all wait equally
             // long, so none is due before the first. Records' timestamps are as old as the last look.
             let pause = due.map_or(TICK, |due| due.min(TICK));
@@ -339,6 +340,20 @@ impl Shared {
         }
         self.finish(finished);
         flushes.run();
+    }
+
+    /// Wakes appends for whose memory less than enough has come back for a tick.
+    fn tend_memory(&self, driver: &mut Driver) {
+        if !self.memory.owes_a_wake() {
+            driver.next_wake = None;
+            return;
+        }
+        let now = Instant::now();
+        let due = *driver.next_wake.get_or_insert(now + TICK);
+        if due <= now {
+            driver.next_wake = None;
+            self.memory.wake();
+        }
     }
 
     /// Refreshes the stream when lanes have grown or owners changed.

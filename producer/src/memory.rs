@@ -9,6 +9,11 @@ use tokio::sync::Notify;
 /// A batch's first buffer; it doubles as the batch grows, so that thousands of lanes with a trickle
 /// each do not hold a full buffer each.
 const FIRST_BYTES: usize = 8 << 10;
+/// Full batches of memory that come back before appends that wait for it are woken: woken for each, they would
+/// make one batch each time, at the price of a thread's waking.
+const WAKE_BATCHES: usize = 64;
+/// No more than this part of the limit is left unused by that.
+const WAKE_PART: usize = 16;
 
 pub(crate) struct Memory {
     limit: usize,
@@ -16,7 +21,12 @@ pub(crate) struct Memory {
     used: AtomicUsize,
     /// Buffers of `full` bytes, counted as used; at most half the limit. Last in, first out: warm.
     pool: Mutex<Vec<BytesMut>>,
+    /// Appends that wait.
     waiting: AtomicUsize,
+    /// Bytes that came back since they began to wait or were last woken.
+    returned: AtomicUsize,
+    /// How many of those wake them at once.
+    enough: usize,
     freed: Notify,
 }
 
@@ -29,6 +39,8 @@ impl Memory {
             used: AtomicUsize::new(0),
             pool: Mutex::default(),
             waiting: AtomicUsize::new(0),
+            returned: AtomicUsize::new(0),
+            enough: (full * WAKE_BATCHES).min(limit / WAKE_PART),
             freed: Notify::new(),
         }
     }
@@ -97,7 +109,7 @@ impl Memory {
             if buffer.capacity() >= self.full && (pool.len() + 1) * self.full <= self.limit / 2 {
                 pool.push(buffer);
                 drop(pool);
-                return self.wake();
+                return self.came_back(counted);
             }
         }
         self.release(counted);
@@ -106,18 +118,33 @@ impl Memory {
     /// Counts `bytes` less.
     pub(crate) fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::SeqCst);
-        self.wake();
+        self.came_back(bytes);
     }
 
-    fn wake(&self) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.freed.notify_waiters();
+    fn came_back(&self, bytes: usize) {
+        // An append that is not counted yet will look after this.
+        if self.waiting.load(Ordering::SeqCst) > 0
+            && self.returned.fetch_add(bytes, Ordering::SeqCst) + bytes >= self.enough
+        {
+            self.wake();
         }
     }
 
-    /// Calls `attempt` whenever memory was given back, until it returns something.
+    /// True if memory has come back that appends wait for, and they were not woken.
+    pub(crate) fn owes_a_wake(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 && self.returned.load(Ordering::SeqCst) > 0
+    }
+
+    /// Wakes appends that wait, however little has come back.
+    pub(crate) fn wake(&self) {
+        // Not a plain store: those who are woken are to see the memory whose bytes this forgets.
+        self.returned.swap(0, Ordering::SeqCst);
+        self.freed.notify_waiters();
+    }
+
+    /// Calls `attempt` until it returns something: whenever enough memory was given back, or they are woken.
     pub(crate) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = Waiting::new(self);
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -128,19 +155,17 @@ impl Memory {
             freed.await;
         }
     }
-
-    /// Wakes all that wait, as when the producer is closed.
-    pub(crate) fn wake_all(&self) {
-        self.freed.notify_waiters();
-    }
 }
 
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
+    fn new(memory: &'a Memory) -> Self {
+        if memory.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+            // What came back before is seen by the look that follows.
+            memory.returned.swap(0, Ordering::SeqCst);
+        }
+        Self(&memory.waiting)
     }
 }
 
@@ -152,7 +177,108 @@ impl Drop for Waiting<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+    use std::time::Duration;
+
     use super::*;
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A memory of `batches` full batches that are all taken.
+    fn full_memory(batches: usize) -> Memory {
+        let memory = Memory::new(batches * 1_000, 1_000);
+        assert!((0..batches).all(|_| memory.take(1_000, true).is_some()));
+        memory
+    }
+
+    #[test]
+    fn an_append_that_waits_is_woken_once_for_several_batches() {
+        // All but one wake nobody; the limit has a part in it where it is small.
+        for (batches, wake_at) in [(10_000, WAKE_BATCHES), (64, 4), (1, 1)] {
+            let memory = full_memory(batches);
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let mut context = Context::from_waker(&waker);
+            let mut waiting = pin!(memory.wait_for(|| memory.take(1_000, true)));
+            assert!(waiting.as_mut().poll(&mut context).is_pending());
+            for back in 1..=wake_at {
+                assert_eq!(woken.0.load(Ordering::SeqCst), 0, "{back} of {batches}");
+                memory.release(1_000);
+            }
+            assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+            assert!(!memory.owes_a_wake());
+            assert!(waiting.as_mut().poll(&mut context).is_ready());
+        }
+    }
+
+    #[test]
+    fn what_comes_back_without_waking_is_owed() {
+        let memory = full_memory(100);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let mut context = Context::from_waker(&waker);
+        let take = || memory.take(1_000, true);
+        memory.release(1_000);
+        assert!(!memory.owes_a_wake(), "nobody waits");
+        assert!(take().is_some());
+        {
+            let mut given_up = pin!(memory.wait_for(take));
+            assert!(given_up.as_mut().poll(&mut context).is_pending());
+            memory.release(1_000);
+            assert!(memory.owes_a_wake());
+        }
+        assert!(take().is_some());
+        let mut waiting = pin!(memory.wait_for(take));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert!(!memory.owes_a_wake(), "nothing came back since it waits");
+        memory.release(1_000);
+        assert!(memory.owes_a_wake());
+        memory.wake();
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+        assert!(!memory.owes_a_wake());
+    }
+
+    /// Two threads give a batch's memory to each other, so that one wake-up that is lost stops both. What does
+    /// not wake is owed, and is seen to by a third, as by the background task.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn no_wake_up_is_lost_between_threads() {
+        async fn pass(from: Arc<Memory>, to: Arc<Memory>) {
+            for _ in 0..5_000 {
+                from.wait_for(|| from.reserve(1_000).then_some(())).await;
+                to.release(1_000);
+            }
+        }
+        for batches in [1, 64] {
+            let (there, back) = (full_memory(batches), full_memory(batches));
+            let (there, back) = (Arc::new(there), Arc::new(back));
+            let first = tokio::spawn(pass(there.clone(), back.clone()));
+            let second = tokio::spawn(pass(back.clone(), there.clone()));
+            there.release(1_000);
+            let passed = async {
+                while !first.is_finished() || !second.is_finished() {
+                    for memory in [&there, &back] {
+                        if memory.owes_a_wake() {
+                            memory.wake();
+                        }
+                    }
+                    tokio::task::yield_now().await;
+                }
+            };
+            let passed = tokio::time::timeout(Duration::from_secs(60), passed).await;
+            assert!(passed.is_ok(), "a wake-up is lost");
+        }
+    }
 
     #[test]
     fn full_buffers_are_kept_warm_within_half_the_limit_and_small_ones_freed() {

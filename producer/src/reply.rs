@@ -81,11 +81,15 @@ pub(crate) fn asks_for_owner(code: ErrorCode) -> bool {
 }
 
 impl Shared {
-    /// Takes the reply to the batch named by `token`.
-    pub(crate) fn replied(&self, token: u64, reply: Result<Frame, ConnectionError>) {
-        let Some(slot) = self.slots.get((token >> 32) as usize) else {
-            return;
-        };
+    /// Takes the reply to the batch named by `token`. Returns the connection to flush for what could be
+    /// sent since.
+    #[must_use]
+    pub(crate) fn replied(
+        &self,
+        token: u64,
+        reply: Result<Frame, ConnectionError>,
+    ) -> Option<Arc<DataConnection>> {
+        let slot = self.slots.get((token >> 32) as usize)?;
         let mut finished = Vec::new();
         let to_flush = {
             let mut state = slot.state.lock();
@@ -94,9 +98,7 @@ impl Shared {
             self.go_on(slot, &mut state)
         };
         self.finish(finished);
-        if let Some(connection) = to_flush {
-            connection.flush();
-        }
+        to_flush
     }
 
     fn judge(&self, slot: &Slot, state: &mut SlotState, ticket: u32, verdict: Verdict) {

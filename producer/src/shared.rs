@@ -275,6 +275,10 @@ impl Shared {
             self.memory.give(batch.bytes, batch.counted);
             batch.targets.complete(&batch.outcome);
         }
+        // It wakes appends for which too little has come back to be woken at once.
+        if self.memory.owes_a_wake() && self.driver_asleep.load(Ordering::SeqCst) {
+            self.wake_driver();
+        }
     }
 
     /// The error of batches whose deadline has passed.
@@ -324,7 +328,7 @@ impl Shared {
                 connection.close();
             }
         }
-        self.memory.wake_all();
+        self.memory.wake();
         self.wake_driver();
     }
 }

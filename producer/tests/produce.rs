@@ -4,12 +4,13 @@ mod fake;
 
 use std::time::Duration;
 
-use fake::Broker;
+use fake::{Action, Broker};
 use kera_producer::{AppendError, BuildError, Compression, Header, Producer, Record};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::partition::lane_of;
 use kera_protocol::v1;
+use kera_rpc::ConnectOptions;
 
 const LONG: Duration = Duration::from_secs(29);
 
@@ -240,6 +241,63 @@ async fn memory_is_bounded_and_appends_wait_for_it() {
     waiting.await.unwrap();
     producer.close().await.unwrap();
     assert_eq!(broker.values()[&(0, 0)].len(), taken + 200);
+}
+
+#[tokio::test]
+async fn an_append_that_waits_gets_the_little_that_comes_back() {
+    // Batches that wait for a long linger are looked at all the time, so that both ways are gone.
+    for linger in [Duration::from_millis(1), LONG] {
+        let broker = Broker::start(1, 1).await;
+        let producer = broker
+            .producer()
+            .batch_size(1 << 10)
+            .memory_limit(64 << 10)
+            .linger(linger)
+            .build()
+            .await
+            .unwrap();
+        broker.hold(true);
+        while producer.append(&Record::of_value(&[7; 900])).is_ok() {}
+        let mut answered = 0;
+        broker.script(move |_, _| {
+            answered += 1;
+            match answered {
+                1 => Action::Accept,
+                _ => Action::Swallow { store: true },
+            }
+        });
+        broker.hold(false);
+        let record = Record::of_value(&[8; 900]);
+        let waited = tokio::time::timeout(LONG, producer.append_wait(&record)).await;
+        assert!(waited.is_ok(), "the first batch's memory is left unused");
+        let metrics = producer.metrics();
+        assert_eq!(metrics.records_acknowledged, 1);
+        assert!(metrics.memory_used_bytes <= 64 << 10);
+    }
+}
+
+#[tokio::test]
+async fn what_waits_behind_a_full_window_follows_the_answers() {
+    let broker = Broker::start(1, 1).await;
+    let producer = broker
+        .producer()
+        .batch_size(1 << 10)
+        // A ping would take along what is not sent.
+        .connect(ConnectOptions {
+            keepalive: Duration::from_secs(3_600),
+            ..ConnectOptions::default()
+        })
+        .build()
+        .await
+        .unwrap();
+    broker.hold(true);
+    let append = |_| producer.append(&Record::of_value(&[7; 900])).unwrap();
+    let deliveries: Vec<_> = (0..200).map(append).collect();
+    broker.appends_arrived(1).await;
+    broker.hold(false);
+    for (index, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().ordinal, index as u64);
+    }
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ fn holds(min_copies: usize) {
         // The owner's own files are one of the copies.
         plan.own = seed % 5 == 4;
         plan.jobs = seed % 2 == 1;
+        plan.empty = 500 * (seed / 2 % 2);
         if seed % 7 == 2 {
             // Backups that are full now and then; a group takes 3 KiB.
             plan.limits.memory_bytes = 12 << 10;

@@ -69,6 +69,7 @@ impl Broker {
 enum Event {
     Reply(u64, Result<Frame, ConnectionError>),
     Push(Frame),
+    Drained,
     Closed,
 }
 
@@ -95,15 +96,40 @@ impl FrameSink for Sink {
     }
 }
 
+/// As [`Sink`], but tells also when all is handed over.
+struct SinkInFull(Sink);
+
+impl FrameSink for SinkInFull {
+    fn reply(&self, token: u64, reply: Result<Frame, ConnectionError>) {
+        self.0.reply(token, reply);
+    }
+    fn push(&self, frame: Frame) {
+        self.0.push(frame);
+    }
+    fn drained(&self) {
+        self.0.tell(Event::Drained);
+    }
+    fn closed(&self, error: &ConnectionError) {
+        self.0.closed(error);
+    }
+}
+
 async fn connected(
     options: ConnectOptions,
+) -> (Broker, Arc<DataConnection>, mpsc::Receiver<Event>) {
+    connected_to(options, |events| Arc::new(Sink(events))).await
+}
+
+async fn connected_to(
+    options: ConnectOptions,
+    sink: impl Fn(mpsc::Sender<Event>) -> Arc<dyn FrameSink>,
 ) -> (Broker, Arc<DataConnection>, mpsc::Receiver<Event>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (events, received) = mpsc::channel(1 << 14);
     let (broker, connection) = tokio::join!(
         Broker::accept(&listener),
-        DataConnection::connect(&address, &options, Some(Arc::new(Sink(events))))
+        DataConnection::connect(&address, &options, Some(sink(events)))
     );
     (broker, connection.unwrap(), received)
 }
@@ -179,6 +205,41 @@ async fn submitted_requests_leave_in_order_and_are_answered_by_token() {
         assert_eq!(token, 5_000 + lane);
         let reply: v1::AppendResponse = frame.message().unwrap();
         assert_eq!(reply.base_ordinal, lane);
+    }
+}
+
+#[tokio::test]
+async fn after_replies_the_sink_is_told_that_there_are_no_more_for_now() {
+    // Also if what follows them ends the connection.
+    for (rest, ends) in [(&b""[..], false), (&[0xff; 16][..], true)] {
+        let sink = |events| Arc::new(SinkInFull(Sink(events))) as Arc<dyn FrameSink>;
+        let (mut broker, connection, mut events) =
+            connected_to(ConnectOptions::default(), sink).await;
+        let mut replies = BytesMut::new();
+        for token in [1, 2] {
+            let body = Bytes::new();
+            connection
+                .submit(FrameKind::Append, &append(0), body, token)
+                .unwrap();
+            connection.flush();
+            let correlation = broker.receive().await.correlation;
+            let reply = v1::AppendResponse::default();
+            encode_head(&mut replies, FrameKind::AppendReply, correlation, &reply, 0).unwrap();
+        }
+        replies.extend_from_slice(rest);
+        broker.socket.write_all(&replies).await.unwrap();
+        let mut told = String::new();
+        while !told.ends_with(if ends { "c" } else { "2d" }) {
+            told += match events.recv().await.unwrap() {
+                Event::Reply(1, Ok(_)) => "1",
+                Event::Reply(2, Ok(_)) => "2",
+                Event::Drained => "d",
+                Event::Closed => "c",
+                other => panic!("{other:?}"),
+            };
+        }
+        // They came together.
+        assert_eq!(told, if ends { "12dc" } else { "12d" });
     }
 }
 

@@ -72,33 +72,29 @@ pub(super) async fn trim(
     all(answers.await)
 }
 
-/// What other owners say of their part of a stream. Streamlets whose owner is not reached are listed
+/// What other owners say of their parts of a stream. Streamlets whose owner is not reached are listed
 /// among those that are not served.
-pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> v1::DescribeStreamResponse {
+pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::DescribeStreamResponse> {
     let name = stream.name();
     let answers = ask(shared, stream, |mut stub| {
         let name = name.clone();
         let request = v1::DescribeStreamRequest { name, local: true };
         async move { stub.describe_stream(request).await }
     });
-    let mut all = v1::DescribeStreamResponse::default();
-    for (broker, answer) in answers.await {
-        match answer {
-            Ok(part) => {
-                all.lanes.extend(part.lanes);
-                all.unrecovered.extend(part.unrecovered);
+    let part = |(broker, answer): (u32, Result<v1::DescribeStreamResponse, WireError>)| {
+        answer.unwrap_or_else(|error| {
+            let owners = shared.owners_of(stream).into_iter().zip(0..);
+            let owned = owners.filter(|(owner, _)| *owner == broker);
+            let away = owned.map(|(_, streamlet)| v1::UnrecoveredStreamlet {
+                streamlet,
+                reason: error.message.clone(),
+                unclean: Vec::new(),
+            });
+            v1::DescribeStreamResponse {
+                unrecovered: away.collect(),
+                ..Default::default()
             }
-            Err(error) => {
-                let owners = shared.owners_of(stream).into_iter().zip(0..);
-                let owned = owners.filter(|(owner, _)| *owner == broker);
-                let away = owned.map(|(_, streamlet)| v1::UnrecoveredStreamlet {
-                    streamlet,
-                    reason: error.message.clone(),
-                    unclean: Vec::new(),
-                });
-                all.unrecovered.extend(away);
-            }
-        }
-    }
-    all
+        })
+    };
+    answers.await.into_iter().map(part).collect()
 }

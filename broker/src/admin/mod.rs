@@ -19,6 +19,7 @@ use crate::start::Shared;
 pub(crate) use cluster::base64url;
 pub(crate) use elsewhere::describe as describe_elsewhere;
 pub(crate) use growth::{cut_for_growth, give_up_growth};
+pub(crate) use places::is_served;
 pub use places::{find_ordinals, trim_lane, trim_stream};
 pub use recover::recover_stream;
 pub(crate) use streams::drop_stream;

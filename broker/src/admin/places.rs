@@ -159,7 +159,7 @@ fn trim(
 /// [`ErrorCode::NotOwner`] if this broker is the owner for all it knows, but has no lease, or has one again and
 /// has not read yet what became of its streamlets meanwhile, or was sealed out: what it holds may not be all
 /// there is.
-fn is_served(shared: &Shared, streamlet: &Streamlet) -> Result<bool, WireError> {
+pub(crate) fn is_served(shared: &Shared, streamlet: &Streamlet) -> Result<bool, WireError> {
     let me = shared.directory.me();
     let why = match shared.named_owner(streamlet) {
         Some(owner) if owner != me => return Ok(false),

@@ -1,14 +1,15 @@
 //! What a broker does in the background for its streams' copies, from its start to its stop: groups get
 //! back the copies that they lack, copies are compared and damaged ones replaced, they move to brokers
-//! that hold less, what is lacking is counted, backups hear of streams that are gone, files of streamlets
-//! that are others' now go, and the internal stream is kept by as many brokers as it should.
+//! that hold less, what is lacking is counted, lanes that stand still are told of, backups hear of streams
+//! that are gone, files of streamlets that are others' now go, and the internal stream is kept by as many
+//! brokers as it should.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::jobs::JobConfig;
 
-use super::{former, shortage, spreading};
+use super::{former, shortage, spreading, standing};
 use crate::coordination;
 use crate::start::Shared;
 
@@ -34,6 +35,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     let sweeping = former::run(shared.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);
     let stirring = stir(shared.clone(), config.repair_interval);
+    let watching = standing::watch(shared.clone());
     let mut stopping = shared.stopping.subscribe();
     tokio::spawn(async move {
         // A round may be broken off anywhere.
@@ -45,6 +47,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             () = sweeping => {}
             () = raising => {}
             () = stirring => {}
+            () = watching => {}
             _ = stopping.wait_for(|stop| *stop) => {}
         }
     });

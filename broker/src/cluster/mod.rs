@@ -29,6 +29,7 @@
 //! | `shortage` | copies that streams lack, and streamlets that are not served |
 //! | `source` | a group as replication takes it |
 //! | `spreading` | which copies move so that brokers hold about as much each |
+//! | `standing` | lanes that do not go on, told in the log |
 //! | `suspicion` | brokers that are most likely gone before their lease ends |
 //! | `takeover` | replicated streamlets at a start |
 //! | `transports` | over what copies travel |
@@ -70,6 +71,7 @@ pub(crate) mod ruling;
 pub(crate) mod shortage;
 mod source;
 mod spreading;
+mod standing;
 pub(crate) mod store;
 mod suspicion;
 pub(crate) mod takeover;

@@ -7,6 +7,7 @@ use kera_replication::transport::{Refusal, Request};
 use super::*;
 use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
+use crate::control::describe::{join, stream_description};
 
 impl Trio {
     /// True if broker `at` works for the copies of the streamlet that it serves now.
@@ -264,6 +265,42 @@ async fn an_owner_that_is_sealed_out_tells_nobody_where_its_lanes_end() {
     let told = admin::find_ordinals(trio.shared(old), &found, request).await;
     let error = told.expect_err("its successor may have more");
     assert_eq!(error.code, ErrorCode::NotOwner, "{error}");
+    let mut described = stream_description(trio.shared(old), &found)
+        .await
+        .expect("it describes what it serves");
+    assert_eq!(described.lanes, []);
+    let missing = |all: &v1::DescribeStreamResponse| {
+        let missing = all.unrecovered.iter().filter(|m| m.streamlet == 0);
+        missing.map(|m| m.reason.clone()).collect::<Vec<_>>()
+    };
+    assert!(missing(&described)[0].contains("has given it up"));
+
+    // With what its successor says it is whole; with nobody's word it says what is missing.
+    let lane = |head_ordinal| v1::LaneDescription {
+        head_ordinal,
+        ..Default::default()
+    };
+    let successor = v1::DescribeStreamResponse {
+        lanes: vec![lane(12), lane(10)],
+        ..Default::default()
+    };
+    let mut alone = described.clone();
+    join(&found, &mut alone, Vec::new());
+    assert_eq!(missing(&alone), missing(&described));
+    join(&found, &mut described, vec![successor]);
+    assert_eq!(described.lanes, [lane(12)]);
+    assert!(missing(&described).is_empty());
+    let mut nobody = v1::DescribeStreamResponse::default();
+    join(&found, &mut nobody, Vec::new());
+    assert!(missing(&nobody)[0].contains("changing its owner"));
+    // One that waits for its copies is described by its owner, and stays in the list.
+    let mut waiting = v1::DescribeStreamResponse {
+        lanes: vec![lane(3)],
+        unrecovered: alone.unrecovered,
+        ..Default::default()
+    };
+    join(&found, &mut waiting, Vec::new());
+    assert_eq!(missing(&waiting).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

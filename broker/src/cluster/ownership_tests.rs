@@ -738,3 +738,5 @@ mod long;
 mod races;
 #[path = "ownership_records_tests.rs"]
 mod records;
+#[path = "standing_tests.rs"]
+mod standing;

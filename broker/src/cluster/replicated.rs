@@ -221,7 +221,7 @@ impl Replicated {
     }
 
     /// What is served, as jobs look at it.
-    fn owned(&self) -> Vec<Owned> {
+    pub(super) fn owned(&self) -> Vec<Owned> {
         let served: Vec<_> = self.served.lock().values().cloned().collect();
         served.iter().map(|copies| copies.owned()).collect()
     }

@@ -1,5 +1,6 @@
 //! Streams as control calls show them.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,7 +43,8 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
     }
 }
 
-/// What people want to see of a stream.
+/// What people want to see of a stream, as far as this broker serves it. A streamlet that it was sealed out of, or
+/// may have been, is among those that are not served: its next owner may have more.
 ///
 /// # Errors
 /// The metadata store's.
@@ -51,12 +53,22 @@ pub async fn stream_description(
     stream: &Arc<Stream>,
 ) -> Result<v1::DescribeStreamResponse, WireError> {
     let mut lanes = Vec::new();
-    let me = shared.directory.me();
+    let mut unrecovered = shortage::unrecovered(shared, stream);
     for streamlet in &stream.streamlets {
-        if shared.owner_of(&streamlet).broker != me {
-            continue;
+        let described = streamlet.describe();
+        // Asked after its lanes were looked at: it may be given up meanwhile.
+        match admin::is_served(shared, &streamlet) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(error) => {
+                let id = streamlet.id().0;
+                if unrecovered.iter().all(|other| other.streamlet != id) {
+                    unrecovered.push(not_served(id, error.message));
+                }
+                continue;
+            }
         }
-        for lane in streamlet.describe() {
+        for lane in described {
             lanes.push(v1::LaneDescription {
                 streamlet: streamlet.id().0,
                 lane: lane.lane.0,
@@ -73,7 +85,6 @@ pub async fn stream_description(
             });
         }
     }
-    let unrecovered = shortage::unrecovered(shared, stream);
     let (of, stream) = (shared.clone(), stream.clone());
     let counted = move || {
         let short = shortage::under_replicated(&of, &stream);
@@ -86,6 +97,55 @@ pub async fn stream_description(
         })
     };
     admin::blocking(counted).await
+}
+
+/// Adds what other owners say of their parts. While an owner changes two of them may describe a streamlet, or none.
+pub fn join(
+    stream: &Stream,
+    described: &mut v1::DescribeStreamResponse,
+    others: Vec<v1::DescribeStreamResponse>,
+) {
+    let mut lanes = std::mem::take(&mut described.lanes);
+    let mut unrecovered = std::mem::take(&mut described.unrecovered);
+    // Whom one does not serve another may.
+    let mut away = not_described(&lanes, &mut unrecovered);
+    for mut other in others {
+        away.append(&mut not_described(&other.lanes, &mut other.unrecovered));
+        lanes.append(&mut other.lanes);
+        unrecovered.append(&mut other.unrecovered);
+    }
+    // What the second of two owners says is no older.
+    lanes.sort_unstable_by_key(|l| (l.streamlet, l.lane, Reverse(l.head_ordinal)));
+    lanes.dedup_by_key(|lane| (lane.streamlet, lane.lane));
+    for id in stream.streamlets.iter().map(|s| s.id().0) {
+        if lanes.iter().any(|lane| lane.streamlet == id) {
+            continue;
+        }
+        let known = away.iter().position(|missing| missing.streamlet == id);
+        let unknown = || not_served(id, "it is changing its owner; ask again".to_owned());
+        unrecovered.push(known.map_or_else(unknown, |at| away.swap_remove(at)));
+    }
+    unrecovered.sort_unstable_by_key(|missing| missing.streamlet);
+    (described.lanes, described.unrecovered) = (lanes, unrecovered);
+}
+
+/// Takes those out whose lanes are not described.
+fn not_described(
+    lanes: &[v1::LaneDescription],
+    unrecovered: &mut Vec<v1::UnrecoveredStreamlet>,
+) -> Vec<v1::UnrecoveredStreamlet> {
+    let away = |missing: &mut v1::UnrecoveredStreamlet| {
+        lanes.iter().all(|lane| lane.streamlet != missing.streamlet)
+    };
+    unrecovered.extract_if(.., away).collect()
+}
+
+fn not_served(streamlet: u32, reason: String) -> v1::UnrecoveredStreamlet {
+    v1::UnrecoveredStreamlet {
+        streamlet,
+        reason,
+        unclean: Vec::new(),
+    }
 }
 
 /// The broker itself.

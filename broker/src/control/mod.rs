@@ -2,7 +2,7 @@
 
 mod clusters;
 mod consumers;
-mod describe;
+pub(crate) mod describe;
 mod lanes;
 mod socket;
 mod streams;

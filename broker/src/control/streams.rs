@@ -6,7 +6,7 @@ use kera_protocol::v1;
 use kera_rpc::v1::streams_server::Streams;
 use tonic::{Request, Response, Status};
 
-use super::describe::{broker_description, stream_description, stream_info};
+use super::describe::{self, broker_description, stream_description, stream_info};
 use super::status;
 use crate::admin;
 use crate::catalog::Stream;
@@ -83,11 +83,7 @@ impl Streams for StreamsService {
         let mut described = described.map_err(status)?;
         if !request.local && self.shared.directory.is_shared() {
             let others = admin::describe_elsewhere(&self.shared, &stream).await;
-            described.lanes.extend(others.lanes);
-            described.unrecovered.extend(others.unrecovered);
-            let place = |lane: &v1::LaneDescription| (lane.streamlet, lane.lane);
-            described.lanes.sort_unstable_by_key(place);
-            described.unrecovered.sort_unstable_by_key(|s| s.streamlet);
+            describe::join(&stream, &mut described, others);
         }
         Ok(Response::new(described))
     }

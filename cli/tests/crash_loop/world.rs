@@ -143,20 +143,27 @@ impl World {
         );
     }
 
-    /// The lanes of a stream as the broker describes them.
+    /// The lanes of a stream as the brokers describe them, once all of its streamlets are served.
     pub async fn describe(&self, stream: u32) -> Result<Vec<v1::LaneDescription>, RpcError> {
         let request = v1::DescribeStreamRequest {
             name: Self::stream_name(stream).to_owned(),
             local: false,
         };
-        let described = self
-            .client()
-            .streams_call(|mut stub| {
-                let request = request.clone();
-                async move { stub.describe_stream(request).await }
-            })
-            .await?;
-        Ok(described.lanes)
+        let described = async {
+            loop {
+                let call = self.client().streams_call(|mut stub| {
+                    let request = request.clone();
+                    async move { stub.describe_stream(request).await }
+                });
+                let described = call.await?;
+                if described.unrecovered.is_empty() {
+                    return Ok(described.lanes);
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let described = timeout(PATIENCE, described).await;
+        described.expect("all streamlets are served in time")
     }
 
     /// Whether a producer may hear that: a broker that has forgotten all about it cannot tell

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kera_log_segments::layout::DurableMark;
 use parking_lot::Mutex;
+use rustix::net::RecvFlags;
 
 use super::StartError;
 use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
@@ -285,7 +286,7 @@ impl CopyMemory for SimCopy {
     ) -> io::Result<usize> {
         self.alive()?;
         let mut buf = vec![0; len + spare.len()];
-        let read = rustix::io::read(socket, &mut buf)?;
+        let (read, _) = rustix::net::recv(socket, &mut buf, RecvFlags::DONTWAIT)?;
         let (own, rest) = buf[..read].split_at(read.min(len));
         self.place(address, own)?;
         spare[..rest.len()].copy_from_slice(rest);

@@ -8,6 +8,7 @@ use kera_log_segments::window::Place;
 use super::copy_set::CopySet;
 use super::lane::Lane;
 use super::source::{Shape, Source};
+use super::standstill::Doing;
 use super::{Building, is_sealed, tidy};
 use crate::ids::Holder;
 use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
@@ -24,6 +25,7 @@ const CLOSE_ATTEMPTS: u32 = 5;
 /// another broker has taken over or the lane was dropped.
 pub(super) async fn life(lane: Weak<Lane>, set: Arc<CopySet>) {
     if record(&lane, &set).await {
+        set.is_at(Doing::Shipping);
         set.join_pumps();
         if ended(&lane, &set).await {
             close(&lane, &set).await;
@@ -61,6 +63,12 @@ async fn record(lane: &Weak<Lane>, set: &Arc<CopySet>) -> bool {
             Ok(true) => return true,
             // Too few holders, or a silent store: appends wait, up to their deadline.
             Ok(false) | Err(RecordsError::Unknown(_)) => {
+                match recorded {
+                    Err(error) => set.has_trouble(&error),
+                    Ok(_) => set.has_trouble(
+                        &"too few brokers take copies, or one before it is not recorded",
+                    ),
+                }
                 let pause = lane.primary.config.pause;
                 let paused = lane.primary.runtime.sleep(pause);
                 drop(lane);
@@ -122,6 +130,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
         let Some(lane) = lane.upgrade() else { return };
         // The lane's next group is wanted now, whatever this one's end takes.
         lane.signal.notify();
+        set.is_at(Doing::Draining);
         drain(&lane, set, end).await;
     }
     // Marked until the close names them.
@@ -132,7 +141,13 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
         };
         let mut holders = set.holding(end.address);
         holders.extend(built.iter().map(|(holder, _)| *holder));
-        if holders.len() < lane.spec.min_copies {
+        if end.address == 0 {
+            // A copy was lost before the first byte came. No copy lacks anything, and none can be built.
+            if holders.is_empty() {
+                holders = set.holders();
+            }
+        } else if holders.len() < lane.spec.min_copies {
+            set.is_at(Doing::Building);
             match build_one(&lane, set, &holders, end).await {
                 Ok(one) => built.push(one),
                 Err(Some(sealed)) => return lane.depose(sealed),
@@ -148,10 +163,12 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
         // Closes keep the lane's order, so that what is closed is a prefix of it.
         let (signal, seen) = (lane.signal.clone(), lane.signal.seen());
         if !lane.is_front(set) {
+            set.is_at(Doing::WaitingItsTurn);
             drop(lane);
             signal.changed(seen).await;
             continue;
         }
+        set.is_at(Doing::Closing);
         return match commit_close(&lane, set, end, &holders).await {
             Ok(()) => {
                 tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
@@ -203,7 +220,8 @@ async fn commit_close(
         let (records, runtime) = (&primary.records, &*primary.runtime);
         match commit(records, runtime, &transaction, unsure).await {
             Ok(_) => return Ok(()),
-            Err(RecordsError::Unknown(_)) => {
+            Err(error @ RecordsError::Unknown(_)) => {
+                set.has_trouble(&error);
                 unsure = true;
                 runtime.sleep(primary.config.pause).await;
             }
@@ -253,8 +271,8 @@ fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
     runtime.spawn(Box::pin(async move {
         let caller = primary.caller();
         let flushes = holders.into_iter().map(|h| h.broker);
-        // Who writes the own file brings it to disk.
-        let flushes = flushes.filter(|broker| !primary.is_own(*broker));
+        // Who writes the own file brings it to disk. Of an empty group there is nothing to bring.
+        let flushes = flushes.filter(|broker| !primary.is_own(*broker) && end.address > 0);
         let flushes = flushes.map(|broker| -> Pending<_> {
             let request = Request::Flush {
                 copy,
@@ -296,6 +314,7 @@ async fn build_one(
         chosen = primary.choose(1, 1, &have).await;
     }
     let Some(holder) = chosen.first() else {
+        set.has_trouble(&"no broker is left that could take a copy");
         return Err(None);
     };
     let building = primary.building(set.id(), holder.broker);
@@ -313,7 +332,10 @@ async fn build_one(
                 found: by,
             }))
         }
-        Err(_) => Err(None),
+        Err(error) => {
+            set.has_trouble(&error);
+            Err(None)
+        }
     }
 }
 

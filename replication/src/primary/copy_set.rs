@@ -9,6 +9,7 @@ use super::Primary;
 use super::lane::Lane;
 use super::pump::PumpHandle;
 use super::source::Source;
+use super::standstill::{CopyStands, Doing, State};
 use crate::faults::Faults;
 use crate::ids::{CopyId, Holder};
 use crate::signal::Signal;
@@ -28,6 +29,8 @@ pub struct CopySet {
     closed: AtomicBool,
     /// Bytes that it will soon have, as far as its lane's last group tells.
     expected: u64,
+    /// What its life is at, for people.
+    state: Mutex<State>,
     faults: Faults,
     pub(super) signal: Signal,
 }
@@ -78,9 +81,45 @@ impl CopySet {
             told: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             expected,
+            state: Mutex::default(),
             faults,
             signal: Signal::default(),
         }
+    }
+
+    /// What its life is at from now on.
+    pub(super) fn is_at(&self, doing: Doing) {
+        let mut state = self.state.lock();
+        if state.doing != doing {
+            *state = State {
+                doing,
+                trouble: None,
+            };
+        }
+    }
+
+    /// Why that does not come to an end, as far as is known; it is tried again.
+    pub(super) fn has_trouble(&self, trouble: &dyn std::fmt::Display) {
+        self.state.lock().trouble = Some(trouble.to_string());
+    }
+
+    /// What its life is at.
+    pub(super) fn state(&self) -> State {
+        self.state.lock().clone()
+    }
+
+    /// How far each copy of the recorded set is, and who ships to it.
+    pub(super) fn copies_stand(&self) -> Vec<(CopyStands, Option<Arc<PumpHandle>>)> {
+        let copies = self.copies().iter().map(|copy| {
+            let stands = CopyStands {
+                holder: copy.holder.broker,
+                durable: copy.durable.load(Ordering::Acquire),
+                lost: copy.lost.lock().clone(),
+                way: None,
+            };
+            (stands, copy.pump.clone())
+        });
+        copies.collect()
     }
 
     /// The group.

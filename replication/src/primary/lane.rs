@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::copy_set::CopySet;
 use super::source::Source;
+use super::standstill::Watched;
 use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
@@ -83,6 +84,8 @@ pub struct Lane {
     /// Groups recorded ahead: least, and how many there are then of a busy lane.
     ahead: (usize, usize),
     inner: Mutex<Inner>,
+    /// Whether it goes on, as whoever watches it has seen.
+    pub(super) watched: Mutex<Watched>,
     pub(super) signal: Arc<Signal>,
 }
 
@@ -145,6 +148,7 @@ impl Lane {
             primary,
             next_group,
             inner: Mutex::default(),
+            watched: Mutex::default(),
             signal: Arc::default(),
         })
     }
@@ -255,19 +259,8 @@ impl Lane {
             set.source().freeze();
             self.froze(&set);
         }
-        loop {
-            let seen = self.signal.seen();
-            {
-                let inner = self.inner.lock();
-                if let Some(error) = &inner.deposed {
-                    return Err(error.clone());
-                }
-                if inner.groups.is_empty() && inner.recording == 0 {
-                    break;
-                }
-            }
-            self.signal.changed(seen).await;
-        }
+        self.until(|inner| inner.groups.is_empty() && inner.recording == 0)
+            .await?;
         let found = self.read_records().await?;
         self.reclaim(&found);
         let unused: Vec<_> = {
@@ -285,13 +278,22 @@ impl Lane {
     pub async fn closed_frozen(&self) -> Result<(), RecordsError> {
         let mut groups: Vec<_> = self.inner.lock().groups.iter().cloned().collect();
         groups.retain(|set| set.source().is_frozen());
+        self.until(|_| groups.iter().all(|set| set.is_closed()))
+            .await
+    }
+
+    /// Waits until `done`, or another broker has taken over.
+    async fn until(&self, done: impl Fn(&Inner) -> bool) -> Result<(), RecordsError> {
         loop {
             let seen = self.signal.seen();
-            if let Some(error) = self.deposed() {
-                return Err(error);
-            }
-            if groups.iter().all(|set| set.is_closed()) {
-                return Ok(());
+            {
+                let inner = self.inner.lock();
+                if let Some(error) = &inner.deposed {
+                    return Err(error.clone());
+                }
+                if done(&inner) {
+                    return Ok(());
+                }
             }
             self.signal.changed(seen).await;
         }
@@ -402,6 +404,21 @@ impl Lane {
             // Whoever waits for its turn to close may have it now.
             self.signal.notify();
         }
+    }
+
+    /// The oldest group that waits for something, its copies or its close, and how many are behind it; none
+    /// of a lane that is another broker's now.
+    pub(super) fn first_that_waits(&self) -> Option<(Arc<CopySet>, usize)> {
+        let inner = self.inner.lock();
+        if inner.deposed.is_some() {
+            return None;
+        }
+        let waits = |set: &Arc<CopySet>| {
+            let source = set.source();
+            source.is_frozen() || set.durable() < source.end().address
+        };
+        let at = inner.groups.iter().position(waits)?;
+        Some((inner.groups.get(at)?.clone(), inner.groups.len() - at - 1))
     }
 
     /// True if no group before `set` lacks its close.

@@ -17,6 +17,7 @@ mod renew;
 mod shipment;
 mod slots;
 mod source;
+mod standstill;
 pub(crate) mod tidy;
 mod traffic;
 mod waiting;
@@ -36,6 +37,7 @@ pub use lane::{AppendError, Head, Lane, LaneSpec};
 pub use pump::PumpHandle;
 pub(crate) use renew::MoreCopies;
 pub use source::{Run, Shape, Source};
+pub use standstill::{CopyStands, Doing, ShipmentStands, Standstill, WayStands};
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;

@@ -1,11 +1,12 @@
 //! One pump per backup: ships what grew, of all groups, as one submission.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::Caller;
 use super::absence::Absence;
@@ -13,6 +14,7 @@ use super::calls::Calls;
 use super::copy_set::CopySet;
 use super::shipment::Shipment;
 use super::slots::Slots;
+use super::standstill::WayStands;
 use super::traffic::Traffic;
 use crate::health::Health;
 use crate::ids::{BackupId, CopyId, ProcessId};
@@ -34,6 +36,8 @@ struct Inbox {
     left: Vec<CopyId>,
     /// With the number that the pump gave them, if it had by then.
     grown: Vec<(u32, CopyId)>,
+    /// Who wants to know where a group is.
+    asked: Vec<(CopyId, oneshot::Sender<WayStands>)>,
     /// Nobody joins any more.
     ended: bool,
     waker: Option<Waker>,
@@ -55,6 +59,13 @@ impl PumpHandle {
     /// A group has grown. Told once until the pump has looked, see [`CopySet::pump_looks`].
     pub(super) fn grew(&self, number: u32, copy: CopyId) {
         self.tell(|inbox| inbox.grown.push((number, copy)));
+    }
+
+    /// Where a group is on its way, and the pump with all others; none if the pump is gone.
+    pub(super) fn stands(&self, copy: CopyId) -> Pending<Option<WayStands>> {
+        let (answer, answered) = oneshot::channel();
+        self.tell(|inbox| inbox.asked.push((copy, answer)));
+        Box::pin(async move { answered.await.ok() })
     }
 
     /// The primary is gone: the pump ends with its last group.
@@ -132,6 +143,10 @@ pub(super) struct Pump {
     breaks: u32,
     flights: VecDeque<Flight>,
     flying: u64,
+    /// Groups whose bytes could not be read,
+    unread: BTreeSet<CopyId>,
+    /// and when they are tried again.
+    again: Option<Pending<()>>,
     /// The next round of flushes, once anything has completed since the last.
     alarm: Option<Pending<()>>,
     /// What is left of this round; one is under way at a time.
@@ -156,6 +171,8 @@ impl Pump {
             breaks: 0,
             flights: VecDeque::new(),
             flying: 0,
+            unread: BTreeSet::new(),
+            again: None,
             alarm: None,
             to_flush: VecDeque::new(),
             flushing: None,
@@ -177,6 +194,7 @@ impl Pump {
             moved |= self.poll_openings(cx);
             moved |= self.poll_way(cx);
             moved |= self.ship();
+            moved |= self.poll_unread(cx);
             moved |= self.poll_flushes(cx);
             moved |= self.poll_absence(cx);
             if self.ended && self.shipments.is_empty() {
@@ -190,7 +208,7 @@ impl Pump {
     }
 
     fn take_inbox(&mut self, cx: &mut Context<'_>) -> bool {
-        let (joined, left, grown) = {
+        let (joined, left, grown, asked) = {
             let mut inbox = self.handle.inbox.lock();
             inbox.waker = Some(cx.waker().clone());
             self.ended = inbox.ended;
@@ -198,8 +216,14 @@ impl Pump {
                 std::mem::take(&mut inbox.joined),
                 std::mem::take(&mut inbox.left),
                 std::mem::take(&mut inbox.grown),
+                std::mem::take(&mut inbox.asked),
             )
         };
+        // Before anything moves: it may be that which brought about that somebody asked.
+        for (id, answer) in asked {
+            // Whoever asked may have given up.
+            let _ = answer.send(self.stands(&id));
+        }
         let moved = !(joined.is_empty() && left.is_empty() && grown.is_empty());
         for (set, index) in joined {
             let id = set.id();
@@ -224,6 +248,19 @@ impl Pump {
             }
         }
         moved
+    }
+
+    fn stands(&self, id: &CopyId) -> WayStands {
+        WayStands::Ships {
+            link: match self.way {
+                Way::None => "not connected",
+                Way::Connecting(_) => "connecting",
+                Way::Up(_) => "connected",
+            },
+            submissions: self.flights.len(),
+            in_flight: self.flying,
+            copy: self.shipments.get(id).map(Shipment::stands),
+        }
     }
 
     fn make_ready(&mut self, number: u32) {
@@ -575,6 +612,24 @@ impl Pump {
         self.breaks = 0;
     }
 
+    /// Looks again at groups whose bytes could not be read: nothing else need ever happen to them.
+    fn poll_unread(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.unread.is_empty() {
+            return false;
+        }
+        let pause = self.caller.config.pause;
+        let runtime = &self.caller.runtime;
+        let again = self.again.get_or_insert_with(|| runtime.sleep(pause));
+        if again.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.again = None;
+        for id in std::mem::take(&mut self.unread) {
+            self.make_ready_by_id(&id);
+        }
+        true
+    }
+
     fn any_has_buffers(&self) -> bool {
         self.shipments.iter().any(|(_, s)| s.has_buffers())
     }
@@ -616,6 +671,9 @@ impl Pump {
             if gathered.more && gathered.uncovered.is_none() {
                 shipment.queued = true;
                 self.ready.push_back(number);
+            }
+            if gathered.is_unread {
+                self.unread.insert(id);
             }
             if let Some((address, least)) = gathered.uncovered {
                 self.open(id, address, least, false);

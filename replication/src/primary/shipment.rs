@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::Config;
 use super::copy_set::CopySet;
 use super::source::{Run, Shape};
+use super::standstill::ShipmentStands;
 use crate::ids::{BackupId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
 
@@ -59,6 +60,8 @@ pub(super) struct Gathered {
     pub(super) more: bool,
     /// The first address without a buffer, and the bytes known to need one.
     pub(super) uncovered: Option<(u64, u32)>,
+    /// There is more, and nothing of it could be read.
+    pub(super) is_unread: bool,
 }
 
 impl Shipment {
@@ -186,6 +189,7 @@ impl Shipment {
             to: self.shipped,
             more: false,
             uncovered: None,
+            is_unread: false,
         };
         for run in self.set.source().runs(self.shipped, max_bytes) {
             if out.bytes as usize >= max_bytes {
@@ -195,8 +199,21 @@ impl Shipment {
                 return out;
             }
         }
-        out.more = out.to > self.shipped && out.to < self.set.source().end().address;
+        let more = out.to < self.set.source().end().address;
+        out.more = more && out.bytes > 0;
+        out.is_unread = more && out.bytes == 0;
         out
+    }
+
+    /// Where it is, for people.
+    pub(super) fn stands(&self) -> ShipmentStands {
+        let last = self.buffers.last_key_value();
+        ShipmentStands {
+            shipped: self.shipped,
+            reserved: last.map_or(0, |(_, buffer)| buffer.end()),
+            is_opening: self.opening,
+            is_queued: self.queued,
+        }
     }
 
     /// The backup has everything below `to`.

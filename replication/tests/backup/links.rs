@@ -79,7 +79,7 @@ impl Served {
     }
 
     fn hello(&self, process: ProcessId) -> Vec<u8> {
-        let mut hello = b"KERAREPL\x01\0\0\0".to_vec();
+        let mut hello = b"KERAREPL\x02\0\0\0".to_vec();
         hello.extend_from_slice(&PRIMARY.0.to_le_bytes());
         hello.extend_from_slice(&process.0.to_le_bytes());
         hello
@@ -276,6 +276,76 @@ async fn bytes_that_make_no_sense_end_the_connection_with_a_reason() {
     other[len - 20..len - 16].fill(0);
     let words = last_words(&mut served.raw(&other).await).await;
     assert!(words.contains("no bytes"), "{words:?}");
+}
+
+/// A write as it travels; `magic` says whether a word is wanted.
+fn raw_write(magic: &[u8; 4], key: BufferKey, bytes: &[u8]) -> Vec<u8> {
+    let mut out = magic.to_vec();
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(&key.0.to_le_bytes());
+    out.extend_from_slice(&0u64.to_le_bytes());
+    out.extend_from_slice(bytes);
+    out
+}
+
+/// The number of writes that a backup says are placed, next.
+async fn next_done(stream: &mut TcpStream) -> u64 {
+    let mut word = [0; 16];
+    stream.read_exact(&mut word).await.expect("a word");
+    let word = word.as_slice();
+    assert_eq!(word[..6], *b"KRBK\x02\0", "{word:?}");
+    u64::from_le_bytes(word[8..].try_into().expect("8 bytes"))
+}
+
+#[tokio::test]
+async fn a_backup_says_what_is_placed_when_the_primary_waits_for_it() {
+    let served = served(ServerOptions::default(), LinkOptions::default()).await;
+    let key = served.key(1);
+    let mut stream = served.raw(&served.hello(served.store.process())).await;
+    let mut welcome = [0; 16];
+    stream.read_exact(&mut welcome).await.expect("a welcome");
+    for value in 1..=3u8 {
+        let write = raw_write(b"KRWR", key, &[value; 100]);
+        stream.write_all(&write).await.expect("is sent");
+        while served.store.bytes(&copy(1, 7), 100) != [value; 100] {
+            tokio::task::yield_now().await;
+        }
+    }
+    // Nothing was said of these three: each could have had a word, and the first one would say 1.
+    let last = raw_write(b"KRWS", key, &[4; 100]);
+    stream.write_all(&last).await.expect("is sent");
+    assert_eq!(next_done(&mut stream).await, 4);
+
+    // Of very much it speaks anyway: whoever waits for the end of it sees that it goes on.
+    let large = raw_write(b"KRWR", key, &[5; 64 << 10]);
+    for _ in 0..9 {
+        stream.write_all(&large).await.expect("is sent");
+    }
+    let done = next_done(&mut stream).await;
+    assert!((5..=13).contains(&done), "{done}");
+}
+
+#[tokio::test]
+async fn a_server_stops_while_a_primary_rests_and_while_a_large_write_is_halfway() {
+    for sent in [0, 10_000] {
+        let served = served(ServerOptions::default(), LinkOptions::default()).await;
+        let key = served.key(1);
+        let mut stream = served.raw(&served.hello(served.store.process())).await;
+        let mut welcome = [0; 16];
+        stream.read_exact(&mut welcome).await.expect("a welcome");
+        if sent > 0 {
+            let mut write = raw_write(b"KRWS", key, &[7; 20_000]);
+            write.truncate(24 + sent);
+            stream.write_all(&write).await.expect("is sent");
+            while served.store.bytes(&copy(1, 7), sent) != vec![7; sent] {
+                tokio::task::yield_now().await;
+            }
+        }
+        served.server.stop();
+        served.task.await.expect("no panic").expect("serves");
+        let words = last_words(&mut stream).await;
+        assert!(words.contains("the backup is stopping"), "{words:?}");
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod room;
 mod scrub;
 mod shifts;
 mod slow;
+mod standing;
 mod stopped;
 #[path = "../suite/mod.rs"]
 mod suite;

@@ -125,6 +125,10 @@ async fn group(
     record: &ClosedRecord,
     vanished: &BTreeSet<BackupId>,
 ) -> Result<Vec<Bytes>, String> {
+    if record.length == 0 {
+        // Nobody need have anything of it.
+        return Ok(Vec::new());
+    }
     let mut found: Option<Vec<Bytes>> = None;
     let mut said = Vec::new();
     for holder in &record.holders {

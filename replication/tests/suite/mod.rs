@@ -91,6 +91,8 @@ pub struct Plan {
     pub limits: Limits,
     /// Copies that closed groups have lost are built anew meanwhile.
     pub jobs: bool,
+    /// Of 1,000 groups that end, so many are followed at once by one that has nothing in it yet.
+    pub empty: u64,
 }
 
 impl Plan {
@@ -110,6 +112,7 @@ impl Plan {
             own: false,
             limits: Limits::default(),
             jobs: false,
+            empty: 0,
         }
     }
 }

@@ -196,6 +196,11 @@ impl Run {
                     if let Some((set, source)) = &writers[at].open {
                         source.freeze();
                         writers[at].lane.froze(set);
+                        let early = self.plan.empty;
+                        if early > 0 && self.dice.chance(early) {
+                            // Whoever is to append to it is not there yet.
+                            self.roll(&mut writers[at]);
+                        }
                     }
                 }
             }

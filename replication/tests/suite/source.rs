@@ -40,6 +40,7 @@ struct State {
     segments: Vec<Vec<u8>>,
     end: Place,
     frozen: bool,
+    is_unreadable: bool,
     batches: Vec<Appended>,
 }
 
@@ -57,30 +58,35 @@ impl TestSource {
 
     /// Another size than the suite's.
     pub fn with_shape(copy: CopyId, lane: LaneId, first_ordinal: Ordinal, shape: Shape) -> Self {
-        let source = Self {
+        Self {
             copy,
             lane,
             shape,
             first_ordinal,
             state: Mutex::new(State {
                 segments: Vec::new(),
-                end: Place::default(),
+                end: Place {
+                    address: 0,
+                    ordinal: first_ordinal,
+                },
                 frozen: false,
+                is_unreadable: false,
                 batches: Vec::new(),
             }),
-        };
-        let snapshot = format!("lane {lane} before {first_ordinal}").into_bytes();
-        let mut first = source.header(0, first_ordinal, &snapshot);
-        first.extend_from_slice(&snapshot);
-        {
-            let mut state = source.state.lock().unwrap();
-            state.end = Place {
-                address: first.len() as u64,
-                ordinal: first_ordinal,
-            };
-            state.segments.push(first);
         }
-        source
+    }
+
+    /// Its bytes cannot be read from now on, or can be again; nobody is told.
+    pub fn set_unreadable(&self, is_unreadable: bool) {
+        self.state.lock().unwrap().is_unreadable = is_unreadable;
+    }
+
+    /// What stands before the first batch, and comes with it.
+    fn lead(&self) -> Vec<u8> {
+        let snapshot = format!("lane {} before {}", self.lane, self.first_ordinal).into_bytes();
+        let mut lead = self.header(0, self.first_ordinal, &snapshot);
+        lead.extend_from_slice(&snapshot);
+        lead
     }
 
     fn header(&self, segment: u32, first_ordinal: Ordinal, snapshot: &[u8]) -> Vec<u8> {
@@ -112,6 +118,9 @@ impl TestSource {
         let mut bytes = batch(id, filler);
         patch(&mut bytes, state.end.ordinal, self.copy.epoch);
         let size = self.shape.segment_size as usize;
+        if state.segments.is_empty() {
+            state.segments.push(self.lead());
+        }
         let last = state.segments.len() - 1;
         // Never filled to the last byte: an address always tells its segment.
         if state.segments[last].len() + bytes.len() >= size {
@@ -180,6 +189,9 @@ impl Source for TestSource {
         let state = self.state.lock().unwrap();
         let size = u64::from(self.shape.segment_size);
         let (mut out, mut bytes) = (Vec::new(), 0);
+        if state.is_unreadable {
+            return out;
+        }
         for (index, segment) in state.segments.iter().enumerate() {
             let start = index as u64 * size;
             let at = from.max(start);

@@ -74,7 +74,8 @@ pub trait FrameSink: Send + Sync + 'static {
     /// A frame that answers nothing.
     fn push(&self, frame: Frame);
 
-    /// All frames that had arrived are handed over; more may come.
+    /// All frames that had arrived are handed over; more may come. After every reply comes either this or
+    /// [`closed`](Self::closed), on the same thread, so that work can be put off until then.
     fn drained(&self) {}
 
     /// The connection has ended; every submitted request was told so.

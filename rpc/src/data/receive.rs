@@ -100,23 +100,39 @@ pub(super) async fn run(shared: Arc<Shared>, mut receiver: Receiver) {
 
 async fn step(shared: &Shared, receiver: &mut Receiver) -> Result<(), ConnectionError> {
     let mut any = false;
-    let broken = |error: FrameError| shared.lost(format!("broker sent no frame: {error}"));
-    while let Some(frame) = receiver.next_whole().map_err(broken)? {
-        shared.dispatch(frame)?;
-        any = true;
+    let outcome = hand_over(shared, receiver, &mut any);
+    // Also before the end: the sink may have kept something for this.
+    if any {
+        drained(shared);
     }
-    if any && let Some(sink) = &shared.sink {
-        sink.drained();
-    }
+    outcome?;
     match receiver.receive().await {
         Ok(None) => Ok(()),
         Ok(Some(frame)) => {
-            shared.dispatch(frame)?;
-            if let Some(sink) = &shared.sink {
-                sink.drained();
-            }
-            Ok(())
+            let outcome = shared.dispatch(frame);
+            drained(shared);
+            outcome
         }
         Err(error) => Err(shared.lost(error.to_string())),
+    }
+}
+
+/// Hands over all frames that have arrived whole.
+fn hand_over(
+    shared: &Shared,
+    receiver: &mut Receiver,
+    any: &mut bool,
+) -> Result<(), ConnectionError> {
+    let broken = |error: FrameError| shared.lost(format!("broker sent no frame: {error}"));
+    while let Some(frame) = receiver.next_whole().map_err(broken)? {
+        *any = true;
+        shared.dispatch(frame)?;
+    }
+    Ok(())
+}
+
+fn drained(shared: &Shared) {
+    if let Some(sink) = &shared.sink {
+        sink.drained();
     }
 }

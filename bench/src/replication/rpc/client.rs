@@ -240,6 +240,7 @@ impl RpcLink {
                         buffer,
                         offset,
                         len,
+                        signalled: false,
                     };
                     let head = Bytes::copy_from_slice(&head.encode());
                     self.outgoing.push(head);

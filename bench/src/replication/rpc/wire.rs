@@ -155,6 +155,7 @@ mod tests {
             buffer: BufferKey(1 << 63),
             offset: 1 << 40,
             len: MAX_REQUEST as u32,
+            signalled: false,
         };
         assert_eq!(head(&whole.encode()), Some(whole));
         for len in [0, MAX_REQUEST as u32 + 1] {

@@ -147,11 +147,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Reads from `socket`, without waiting if the socket is set so, up to `len` bytes to `at`, then
-    /// into `spare`; returns the bytes read in all.
+    /// Reads from `socket`, without waiting, up to `len` bytes to `at`, then into `spare`; returns the bytes
+    /// read in all.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the mapping; the socket's.
+    /// `InvalidInput` beyond the mapping; the socket's, `WouldBlock` if nothing is there.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -160,7 +160,7 @@ impl Mapping {
         spare: &mut [u8],
     ) -> io::Result<usize> {
         let target = self.at(at, len)?;
-        let parts = [
+        let mut parts = [
             libc::iovec {
                 iov_base: target.as_ptr().cast(),
                 iov_len: len,
@@ -170,9 +170,14 @@ impl Mapping {
                 iov_len: spare.len(),
             },
         ];
+        // SAFETY: all zeros is a message without a name, parts and ancillary data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
         // SAFETY: both parts are valid for writes of their lengths: the first lies within the
         // mapping, which `&mut self` keeps from other writers, the second is `spare`.
-        let read = unsafe { libc::readv(socket.as_raw_fd(), parts.as_ptr(), 2) };
+        let read =
+            unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 }

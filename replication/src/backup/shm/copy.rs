@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use kera_log_segments::layout::DurableMark;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::net::RecvFlags;
 
 use super::super::mapping::{Mapping, Window};
 use super::super::memory::{CopyMemory, CopySpec};
@@ -508,7 +509,8 @@ impl CopyMemory for ShmCopy {
             let below = (len as u64)
                 .min(shared.released - address)
                 .min(RESENT_BYTES) as usize;
-            return Ok(rustix::io::read(socket, &mut vec![0; below])?);
+            let mut again = vec![0; below];
+            return Ok(rustix::net::recv(socket, &mut again, RecvFlags::DONTWAIT)?.0);
         }
         shared.within(address, len)?;
         shared.mapping.receive(socket, address as usize, len, spare)

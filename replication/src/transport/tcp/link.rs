@@ -274,7 +274,8 @@ impl Link for TcpLink {
             self.heard = Instant::now();
         }
         self.gathered.reserve(copied);
-        for write in writes {
+        let last = writes.iter().rposition(|write| !write.is_empty());
+        for (index, write) in writes.into_iter().enumerate() {
             let len = write.len();
             if len == 0 {
                 continue;
@@ -283,6 +284,8 @@ impl Link for TcpLink {
                 buffer: write.buffer,
                 offset: write.offset,
                 len: len as u32,
+                // What is told of the others would complete nothing.
+                signalled: Some(index) == last,
             };
             self.writes += 1;
             self.unsent_bytes += WRITE_BYTES + len as usize;

@@ -8,6 +8,7 @@
 mod client;
 mod control;
 mod convert;
+mod data;
 mod link;
 mod receiver;
 mod seals;

@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use rustix::net::RecvFlags;
+
 use super::wire::{Cause, WRITE_BYTES, WriteHead};
 use crate::backup::{BackupStore, Region};
 use crate::ids::{BackupId, BufferKey};
@@ -60,7 +62,8 @@ impl Farewell {
 pub(super) enum Step {
     /// Bytes came; there may be more.
     Read(usize),
-    /// Nothing is there to be read.
+    /// Nothing came: in the middle of a large write without waiting for it, else for as long as the
+    /// socket waits.
     Empty,
     /// The primary has closed its end.
     Ended,
@@ -93,6 +96,7 @@ struct Current {
     region: Region,
     offset: u64,
     left: usize,
+    signalled: bool,
 }
 
 /// The state of one data connection. Reads, checks and places without waiting for anything.
@@ -106,6 +110,8 @@ pub(super) struct Receiver {
     start: usize,
     end: usize,
     done: u64,
+    /// Writes placed to their ends when the latest was of which the primary wants to hear.
+    signalled: u64,
     /// The latest write's buffer: the next is often the same.
     last: Option<(BufferKey, Region)>,
     /// The latest write was large.
@@ -123,6 +129,7 @@ impl Receiver {
             start: 0,
             end: 0,
             done: 0,
+            signalled: 0,
             last: None,
             large: false,
         }
@@ -133,20 +140,32 @@ impl Receiver {
         self.done
     }
 
+    /// Of these, up to the last one of which the primary wants to hear.
+    pub(super) fn signalled(&self) -> u64 {
+        self.signalled
+    }
+
+    /// True while the next step reads into a copy, which does not wait.
+    pub(super) fn is_in_copy(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// True between the first and the last byte of a write.
     pub(super) fn is_amid(&self) -> bool {
         self.current.is_some() || self.start < self.end
     }
 
-    /// Reads once from `socket`, which does not wait, and places what came.
+    /// Reads once from `socket`, and places what came. Waits as the socket does, but not while a copy is
+    /// held: whoever seals it would wait too.
     pub(super) fn step(&mut self, socket: BorrowedFd<'_>) -> Result<io::Result<Step>, Farewell> {
         let read = match &mut self.current {
             Some(current) => {
                 // While a write is under way, nothing waits in the spare bytes.
-                let read =
-                    current
-                        .region
-                        .receive(socket, current.offset, current.left, &mut self.spare);
+                let reach = if self.large { LOOK_AHEAD } else { SPARE_BYTES };
+                let spare = &mut self.spare[..reach];
+                let read = current
+                    .region
+                    .receive(socket, current.offset, current.left, spare);
                 let read = read.map_err(|refusal| Farewell::refused(current.buffer, &refusal))?;
                 if let Ok(read) = read {
                     let own = read.min(current.left);
@@ -154,8 +173,11 @@ impl Receiver {
                     current.offset += own as u64;
                     (self.start, self.end) = (0, read - own);
                     if current.left == 0 {
-                        self.current = None;
                         self.done += 1;
+                        if current.signalled {
+                            self.signalled = self.done;
+                        }
+                        self.current = None;
                     }
                 }
                 read
@@ -169,11 +191,11 @@ impl Receiver {
                     SPARE_BYTES
                 };
                 let free = self.end..reach.min(SPARE_BYTES);
-                let read = rustix::io::read(socket, &mut self.spare[free]);
-                if let Ok(read) = read {
+                let read = rustix::net::recv(socket, &mut self.spare[free], RecvFlags::empty());
+                if let Ok((read, _)) = read {
                     self.end += read;
                 }
-                read.map_err(io::Error::from)
+                read.map(|(read, _)| read).map_err(io::Error::from)
             }
         };
         let read = match read {
@@ -222,12 +244,16 @@ impl Receiver {
             self.start += there;
             if there == len {
                 self.done += 1;
+                if head.signalled {
+                    self.signalled = self.done;
+                }
             } else {
                 self.current = Some(Current {
                     buffer: head.buffer,
                     region: region.clone(),
                     offset: head.offset + there as u64,
                     left: len - there,
+                    signalled: head.signalled,
                 });
             }
         }

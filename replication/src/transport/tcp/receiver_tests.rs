@@ -120,7 +120,8 @@ proptest! {
         let mut wanted = vec![0; SEGMENT as usize];
         let mut sent = Vec::new();
         for (offset, len, value) in &writes {
-            let head = WriteHead { buffer: fed.key, offset: u64::from(*offset), len: *len };
+            let signalled = value % 3 == 0;
+            let head = WriteHead { buffer: fed.key, offset: u64::from(*offset), len: *len, signalled };
             sent.extend_from_slice(&head.encode());
             let bytes: Vec<u8> = (0..*len).map(|i| (i as u8).wrapping_mul(3) ^ value).collect();
             let at = *offset as usize;
@@ -152,7 +153,7 @@ proptest! {
             } else {
                 number % 200_000
             };
-            let head = WriteHead { buffer, offset, len: *len };
+            let head = WriteHead { buffer, offset, len: *len, signalled: false };
             sent.extend_from_slice(&head.encode());
             sent.extend(std::iter::repeat_n(0xA5, *follow));
         }

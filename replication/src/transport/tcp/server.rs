@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +10,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use super::receiver::{Farewell, Receiver, Step};
+use super::data::DataConnection;
+use super::receiver::{Farewell, Receiver};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
 use crate::backup::BackupStore;
 use crate::ids::BackupId;
@@ -46,10 +46,6 @@ impl Default for ServerOptions {
     }
 }
 
-/// Reads of a connection before others get their turn.
-const READS_PER_TURN: usize = 32;
-/// Bytes after which a primary hears of what is placed, however much more is there to be read.
-const BYTES_PER_WORD: usize = 512 << 10;
 /// How long, and how much, is read from a primary that is being sent away, so that it gets to read why.
 const PARTING: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 16 << 20;
@@ -126,7 +122,7 @@ pub struct BackupServer {
     options: ServerOptions,
     seats: Mutex<HashMap<BackupId, Seat>>,
     served: AtomicU64,
-    received: AtomicU64,
+    received: Arc<AtomicU64>,
     room: Arc<Semaphore>,
     stopping: watch::Sender<bool>,
 }
@@ -140,7 +136,7 @@ impl BackupServer {
             options,
             seats: Mutex::default(),
             served: AtomicU64::new(0),
-            received: AtomicU64::new(0),
+            received: Arc::default(),
             stopping: watch::Sender::new(false),
         })
     }
@@ -270,24 +266,25 @@ impl BackupServer {
         }
         let ended = match Hello::decode(&hello) {
             Ok(hello) if hello.process == self.store.process() => {
-                self.data(&mut stream, hello.primary).await
+                self.data(stream, hello.primary).await
             }
-            Ok(_) => Err(Farewell::new(
-                Cause::OtherProcess,
-                "this backup was started anew and has sealed what was open",
-            )),
-            Err(text) => Err(Farewell::malformed(text)),
+            Ok(_) => {
+                let reason = "this backup was started anew and has sealed what was open";
+                Some((stream, Farewell::new(Cause::OtherProcess, reason)))
+            }
+            Err(text) => Some((stream, Farewell::malformed(text))),
         };
-        if let Err(farewell) = ended {
+        if let Some((mut stream, farewell)) = ended {
             tracing::info!(%peer, cause = ?farewell.cause, "data connection ended: {}", farewell.text);
             part(&mut stream, &farewell).await;
         }
     }
 
-    /// Serves a primary's data connection, once any earlier one of it has gone.
-    async fn data(&self, stream: &mut TcpStream, primary: BackupId) -> Result<(), Farewell> {
+    /// Serves a primary's data connection, once any earlier one of it has gone. If it ends with a farewell,
+    /// the connection to say it on.
+    async fn data(&self, stream: TcpStream, primary: BackupId) -> Option<(TcpStream, Farewell)> {
         let (leave, mut leaving) = watch::channel(false);
-        // Dropped at the end of this function, whichever way it ends.
+        // Dropped at the end of this function, whichever way it ends, after the connection.
         let (_here, gone) = watch::channel(());
         let number = self.served.fetch_add(1, Ordering::Relaxed);
         let seat = Seat {
@@ -301,15 +298,17 @@ impl BackupServer {
             // Ends with an error when the predecessor's sender is dropped, which is what is waited for.
             while predecessor.gone.changed().await.is_ok() {}
         }
-        let mut stopping = self.stopping.subscribe();
-        let received = tokio::select! {
-            received = self.receive(stream, primary) => received,
-            _ = leaving.wait_for(|leave| *leave) => Err(Farewell::new(
-                Cause::Ending,
-                "a newer connection of this primary takes its place",
-            )),
-            _ = stopping.wait_for(|stop| *stop) => {
-                Err(Farewell::new(Cause::Ending, "the backup is stopping"))
+        let receiver = Receiver::new(self.store.clone(), primary);
+        let (stalled, received) = (self.options.stall_timeout, self.received.clone());
+        let ended = match DataConnection::begin(stream, receiver, stalled, received) {
+            Ok(mut connection) => {
+                let ended = self.until_ended(&mut connection, &mut leaving).await;
+                let farewell = |farewell| Some((connection.parting().ok()?, farewell));
+                ended.err().and_then(farewell)
+            }
+            Err(error) => {
+                tracing::warn!(%primary, %error, "a data connection cannot be served");
+                None
             }
         };
         let mut seats = self.seats.lock();
@@ -319,74 +318,25 @@ impl BackupServer {
         {
             seats.remove(&primary);
         }
-        received
+        ended
     }
 
-    async fn receive(&self, stream: &mut TcpStream, primary: BackupId) -> Result<(), Farewell> {
-        let stalled = self.options.stall_timeout;
-        let mut receiver = Receiver::new(self.store.clone(), primary);
-        if !send(stream, &Word::Welcome.encode(), stalled).await {
-            return Ok(());
-        }
-        let mut told = 0;
-        let mut untold = 0;
-        loop {
-            let ready = timeout(stalled, stream.readable()).await;
-            match ready {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return Ok(()),
-                // A connection may rest, but not in the middle of a write.
-                Err(_) if receiver.is_amid() => {
-                    return Err(Farewell::malformed(format!(
-                        "the rest of a write did not come within {} s",
-                        stalled.as_secs_f32()
-                    )));
-                }
-                Err(_) => continue,
+    async fn until_ended(
+        &self,
+        connection: &mut DataConnection,
+        leaving: &mut watch::Receiver<bool>,
+    ) -> Result<(), Farewell> {
+        let mut stopping = self.stopping.subscribe();
+        let reason = tokio::select! {
+            ended = connection.ended() => return ended,
+            _ = leaving.wait_for(|leave| *leave) => {
+                "a newer connection of this primary takes its place"
             }
-            let before = untold;
-            for _ in 0..READS_PER_TURN {
-                let mut step = None;
-                // The store's refusal passes by the readiness, which only the socket decides.
-                let io =
-                    stream.try_io(Interest::READABLE, || match receiver.step(stream.as_fd()) {
-                        Ok(Ok(Step::Empty)) => Err(io::ErrorKind::WouldBlock.into()),
-                        Ok(Err(error)) => Err(error),
-                        other => {
-                            step = Some(other);
-                            Ok(())
-                        }
-                    });
-                match (io, step) {
-                    (Ok(()), Some(Ok(Ok(Step::Read(read))))) => untold += read,
-                    (Ok(()), Some(Err(farewell))) => {
-                        // What was placed before is placed: say so first.
-                        send(stream, &Word::Done(receiver.done()).encode(), stalled).await;
-                        return Err(farewell);
-                    }
-                    (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    _ => return Ok(()),
-                }
-                if untold >= BYTES_PER_WORD {
-                    break;
-                }
-            }
-            self.received
-                .fetch_add((untold - before) as u64, Ordering::Relaxed);
-            if receiver.done() > told {
-                told = receiver.done();
-                untold = 0;
-                if !send(stream, &Word::Done(told).encode(), stalled).await {
-                    return Ok(());
-                }
-            }
-        }
+            _ = stopping.wait_for(|stop| *stop) => "the backup is stopping",
+        };
+        connection.leave().await;
+        Err(Farewell::new(Cause::Ending, reason))
     }
-}
-
-/// Sends a word; false if the primary is gone, or does not read.
-async fn send(stream: &mut TcpStream, bytes: &[u8], within: Duration) -> bool {
-    matches!(timeout(within, stream.write_all(bytes)).await, Ok(Ok(())))
 }
 
 /// Says why, and reads on for a moment: closing with unread bytes would take the word back.

@@ -3,11 +3,13 @@
 //! ```text
 //! primary:  hello   "KERAREPL" | version u16 | zero u16 | primary u32 | process u64        24 bytes
 //!           write   "KRWR" | length u32 | buffer key u64 | offset u64 | bytes              24 bytes + length
+//!           the same, and a word is wanted once it is placed: "KRWS"
 //! backup:   word    "KRBK" | kind u16 | text length u16 | number u64 | text                16 bytes + text
 //! ```
 //! A backup's words: *welcome* to the hello, once any earlier connection of that primary is gone;
-//! *done* with the number of writes placed since the hello, which speaks for all of them; *farewell*
-//! with a [`Cause`], the buffer it is about and a text for people, after which it closes.
+//! *done* with the number of writes placed since the hello, which speaks for all of them, when a write is
+//! placed of which the primary wants to hear, and before it when very much is; *farewell* with a
+//! [`Cause`], the buffer it is about and a text for people, after which it closes.
 
 use crate::ids::{BackupId, BufferKey, ProcessId};
 
@@ -22,8 +24,9 @@ pub(super) const WORD_BYTES: usize = 16;
 /// Longest text of a farewell.
 pub(super) const MAX_TEXT: usize = 512;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const WRITE_MAGIC: [u8; 4] = *b"KRWR";
+const SIGNALLED_MAGIC: [u8; 4] = *b"KRWS";
 const WORD_MAGIC: [u8; 4] = *b"KRBK";
 
 /// Who connects, and to which process.
@@ -69,13 +72,18 @@ pub struct WriteHead {
     pub offset: u64,
     /// Bytes that follow.
     pub len: u32,
+    /// The primary waits to hear that it is placed: the last of a submission.
+    pub signalled: bool,
 }
 
 impl WriteHead {
     /// As it travels.
     pub fn encode(&self) -> [u8; WRITE_BYTES] {
         let mut out = [0; WRITE_BYTES];
-        out[..4].copy_from_slice(&WRITE_MAGIC);
+        out[..4].copy_from_slice(match self.signalled {
+            true => &SIGNALLED_MAGIC,
+            false => &WRITE_MAGIC,
+        });
         out[4..8].copy_from_slice(&self.len.to_le_bytes());
         out[8..16].copy_from_slice(&self.buffer.0.to_le_bytes());
         out[16..24].copy_from_slice(&self.offset.to_le_bytes());
@@ -84,7 +92,9 @@ impl WriteHead {
 
     /// `None` if the bytes do not begin a write.
     pub fn decode(bytes: &[u8; WRITE_BYTES]) -> Option<Self> {
-        (bytes[..4] == WRITE_MAGIC).then(|| Self {
+        let signalled = bytes[..4] == SIGNALLED_MAGIC;
+        (signalled || bytes[..4] == WRITE_MAGIC).then(|| Self {
+            signalled,
             len: u32_at(bytes, 4),
             buffer: BufferKey(u64_at(bytes, 8)),
             offset: u64_at(bytes, 16),
@@ -185,14 +195,17 @@ mod tests {
         };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let mut newer = hello.encode();
-        newer[8] = 2;
-        assert!(Hello::decode(&newer).is_err_and(|e| e.contains("version 2")));
-        let head = WriteHead {
-            buffer: BufferKey(1 << 63),
-            offset: 1 << 40,
-            len: u32::MAX,
-        };
-        assert_eq!(WriteHead::decode(&head.encode()), Some(head));
+        newer[8] = 3;
+        assert!(Hello::decode(&newer).is_err_and(|e| e.contains("version 3")));
+        for signalled in [false, true] {
+            let head = WriteHead {
+                buffer: BufferKey(1 << 63),
+                offset: 1 << 40,
+                len: u32::MAX,
+                signalled,
+            };
+            assert_eq!(WriteHead::decode(&head.encode()), Some(head));
+        }
         for word in [
             Word::Welcome,
             Word::Done(u64::MAX),

@@ -1,0 +1,312 @@
+//! A lane that does not go on although something waits, told for people: which group its head waits for, what
+//! that group's life is at, and how far each of its copies is.
+
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use super::lane::Lane;
+use crate::ids::{BackupId, CopyId};
+use crate::runtime::{Local, all, within};
+
+/// Longest wait for a pump to say where it is.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
+
+/// What a group's life is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doing {
+    /// Its record is on the way, or too few brokers take copies.
+    #[default]
+    Recording,
+    /// Its bytes go to its copies.
+    Shipping,
+    /// It ends: its last bytes are awaited.
+    Draining,
+    /// It ends with too few copies: another is built.
+    Building,
+    /// It has all it needs, and groups before it are not closed.
+    WaitingItsTurn,
+    /// Its close is being recorded.
+    Closing,
+}
+
+impl Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recording => "it is being recorded",
+            Self::Shipping => "its bytes are awaited at its copies",
+            Self::Draining => "it ends, and its last bytes are awaited",
+            Self::Building => "it ends with too few copies, and another is built",
+            Self::WaitingItsTurn => "it ends, and waits for groups before it",
+            Self::Closing => "its close is being recorded",
+        })
+    }
+}
+
+/// What a group's life is at, and why that takes long, if it knows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    pub(super) doing: Doing,
+    pub(super) trouble: Option<String>,
+}
+
+/// How far one copy of a group is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyStands {
+    /// The broker that holds it.
+    pub holder: BackupId,
+    /// All below this address is there.
+    pub durable: u64,
+    /// Why it does not count any more, if so.
+    pub lost: Option<String>,
+    /// What ships to it says; none for this broker's own file.
+    pub way: Option<WayStands>,
+}
+
+/// What a pump knows of the way to one copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WayStands {
+    /// It does not say.
+    Silent,
+    /// It ships to the backup, and to this copy if there is a `copy`.
+    Ships {
+        /// Its connection.
+        link: &'static str,
+        /// Submissions under way, of whatever groups.
+        submissions: usize,
+        /// Their bytes.
+        in_flight: u64,
+        /// The group's part.
+        copy: Option<ShipmentStands>,
+    },
+}
+
+/// How far a group is on its way to one copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShipmentStands {
+    /// Handed to the connection up to here.
+    pub shipped: u64,
+    /// The backup has reserved memory up to here.
+    pub reserved: u64,
+    /// A request for more memory is under way.
+    pub is_opening: bool,
+    /// It waits for its turn.
+    pub is_queued: bool,
+}
+
+impl Display for CopyStands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has {}", self.holder, self.durable)?;
+        if let Some(reason) = &self.lost {
+            return write!(f, ", lost: {reason}");
+        }
+        match &self.way {
+            None => f.write_str(", its own file"),
+            Some(WayStands::Silent) => f.write_str(", what ships to it does not say where it is"),
+            Some(WayStands::Ships {
+                link,
+                submissions,
+                in_flight,
+                copy,
+            }) => {
+                write!(
+                    f,
+                    ", {link}, submissions {submissions} of {in_flight} bytes"
+                )?;
+                match copy {
+                    None => f.write_str(", the group is not shipped there"),
+                    Some(copy) => copy.fmt(f),
+                }
+            }
+        }
+    }
+}
+
+impl Display for ShipmentStands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ", shipped {} of {}", self.shipped, self.reserved)?;
+        if self.is_opening {
+            f.write_str(", asks for memory")?;
+        }
+        if self.is_queued {
+            f.write_str(", queued")?;
+        }
+        Ok(())
+    }
+}
+
+/// A lane that has not gone on for a while although something waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// The group that everything behind it waits for.
+    pub group: CopyId,
+    /// Since when it has come no further.
+    pub lasted: Duration,
+    /// Its bytes end here.
+    pub end: u64,
+    /// Below this address every copy has it.
+    pub durable: u64,
+    /// Nothing more is appended to it.
+    pub is_frozen: bool,
+    /// Groups behind it.
+    pub behind: usize,
+    /// What its life is at.
+    pub doing: Doing,
+    /// Why that takes long, if it knows.
+    pub trouble: Option<String>,
+    /// Its copies; none while it is not recorded.
+    pub copies: Vec<CopyStands>,
+}
+
+impl Display for Standstill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.doing)?;
+        if let Some(trouble) = &self.trouble {
+            write!(f, " ({trouble})")?;
+        }
+        let kind = if self.is_frozen { "ended" } else { "open" };
+        write!(
+            f,
+            "; {kind} at {}, acknowledged {}, groups behind it {}",
+            self.end, self.durable, self.behind
+        )?;
+        self.copies
+            .iter()
+            .try_for_each(|copy| write!(f, "; {copy}"))
+    }
+}
+
+/// Where a lane was when it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    group: CopyId,
+    durable: u64,
+}
+
+/// What is remembered between two looks at a lane.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    mark: Option<Mark>,
+    /// When it was there first.
+    since: Duration,
+    /// When somebody was told.
+    told: Option<Duration>,
+}
+
+impl Watched {
+    /// How long the lane has been at `mark`, if that is `patience` or more and nobody was told within
+    /// `again`.
+    fn looked(
+        &mut self,
+        mark: Option<Mark>,
+        now: Duration,
+        (patience, again): (Duration, Duration),
+    ) -> Option<Duration> {
+        if self.mark != mark {
+            *self = Self {
+                mark,
+                since: now,
+                told: None,
+            };
+        }
+        let lasted = now.saturating_sub(self.since);
+        let early = lasted < patience;
+        let told = |told| now.saturating_sub(told) < again;
+        if mark.is_none() || early || self.told.is_some_and(told) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(lasted)
+    }
+}
+
+impl Lane {
+    /// Looks whether the lane goes on; to be called now and then. Says where it stands once appends, or a
+    /// group that has ended, have waited for `patience` without any progress, and then no sooner than after
+    /// `again`.
+    pub async fn standstill(&self, patience: Duration, again: Duration) -> Option<Standstill> {
+        let (set, behind) = self.first_that_waits().unzip();
+        let mark = set.as_ref().map(|set| Mark {
+            group: set.id(),
+            durable: set.durable(),
+        });
+        let runtime = &self.primary.runtime;
+        let looked = (patience, again);
+        let lasted = self.watched.lock().looked(mark, runtime.now(), looked)?;
+        let (set, behind) = (set?, behind?);
+        let group = set.id();
+        let asked = set.copies_stand().into_iter();
+        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
+            let said = pump.map(|pump| pump.stands(group));
+            Box::pin(async move {
+                if let Some(said) = said {
+                    let said = within(&**runtime, SAID_WITHIN, said).await;
+                    copy.way = Some(said.flatten().unwrap_or(WayStands::Silent));
+                }
+                copy
+            })
+        });
+        let copies = all(asked.collect()).await;
+        let state = set.state();
+        Some(Standstill {
+            group,
+            lasted,
+            end: set.source().end().address,
+            durable: set.durable(),
+            is_frozen: set.source().is_frozen(),
+            behind,
+            doing: state.doing,
+            trouble: state.trouble,
+            copies,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+
+    use super::*;
+    use crate::ids::StreamletKey;
+
+    const LIMITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+
+    fn at(durable: u64) -> Option<Mark> {
+        let group = CopyId {
+            streamlet: StreamletKey {
+                stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+                streamlet: StreamletId(1),
+            },
+            group: GroupId(3),
+            epoch: Epoch(1),
+        };
+        Some(Mark { group, durable })
+    }
+
+    #[test]
+    fn whoever_stands_still_is_told_of_after_a_while_and_then_seldom() {
+        let mut watched = Watched::default();
+        let mut told = Vec::new();
+        for second in 0..=70 {
+            let now = Duration::from_secs(second);
+            if let Some(lasted) = watched.looked(at(10), now, LIMITS) {
+                told.push(lasted.as_secs());
+            }
+        }
+        assert_eq!(told, [5, 35, 65]);
+    }
+
+    #[test]
+    fn whoever_goes_on_or_has_nothing_to_do_is_not_told_of() {
+        let mut watched = Watched::default();
+        for second in 0..60 {
+            let now = Duration::from_secs(second);
+            assert_eq!(watched.looked(at(second), now, LIMITS), None);
+        }
+        for second in 60..120 {
+            let now = Duration::from_secs(second);
+            assert_eq!(watched.looked(None, now, LIMITS), None);
+        }
+        let now = Duration::from_secs(120);
+        assert_eq!(watched.looked(at(59), now, LIMITS), None, "it began now");
+    }
+}

@@ -1,0 +1,183 @@
+//! A data connection at its backup: a thread that reads, places and says how far it has come.
+//!
+//! All that a backup does for data is one read, one copy and, for a whole submission, one word. A task would
+//! add its share of an event loop to that: waiting for readiness, a read that finds nothing, timers around
+//! each wait. There is one such connection for each broker that has copies here, so that threads are few.
+
+use std::io::{self, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::sync::oneshot;
+
+use super::receiver::{Farewell, Receiver, Step};
+use super::wire::Word;
+
+/// Bytes after which a primary hears of what is placed, although it waits for more: a large submission over
+/// a slow network is no silence.
+const BYTES_PER_WORD: usize = 512 << 10;
+
+/// A connection whose thread is at work. Dropped, it has placed its last byte.
+#[derive(Debug)]
+pub(super) struct DataConnection {
+    socket: TcpStream,
+    leave: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    ended: oneshot::Receiver<Result<(), Farewell>>,
+    /// The thread has said how it ended: it touches the socket no more.
+    is_over: bool,
+}
+
+impl DataConnection {
+    /// Welcomes the primary and begins to receive. `stalled` is for the rest of a write that has begun, and
+    /// for the primary to take a word; `received` counts bytes.
+    ///
+    /// # Errors
+    /// The system's, as when it has no more threads.
+    pub(super) fn begin(
+        stream: tokio::net::TcpStream,
+        receiver: Receiver,
+        stalled: Duration,
+        received: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
+        let socket = stream.into_std()?;
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(stalled))?;
+        socket.set_write_timeout(Some(stalled))?;
+        let leave = Arc::new(AtomicBool::new(false));
+        let (end, ended) = oneshot::channel();
+        let line = Line {
+            socket: socket.try_clone()?,
+            receiver,
+            stalled,
+            leave: leave.clone(),
+            received,
+        };
+        let thread = std::thread::Builder::new().name("kera-copies".into());
+        let thread = thread.spawn(move || {
+            let outcome = line.receive();
+            // Nobody waits for it any more where the task behind it was dropped.
+            let _ = end.send(outcome);
+        })?;
+        Ok(Self {
+            socket,
+            leave,
+            thread: Some(thread),
+            ended,
+            is_over: false,
+        })
+    }
+
+    /// Waits until the primary closes, or breaks a rule.
+    pub(super) async fn ended(&mut self) -> Result<(), Farewell> {
+        let outcome = (&mut self.ended).await;
+        self.is_over = true;
+        // A thread that panicked says nothing.
+        outcome.unwrap_or(Ok(()))
+    }
+
+    /// Ends it; once this returns, its last byte is placed.
+    pub(super) async fn leave(&mut self) {
+        self.leave.store(true, Ordering::Release);
+        // The read that waits ends, and so does the next one that would.
+        let _ = self.socket.shutdown(Shutdown::Read);
+        let _ = self.ended().await;
+    }
+
+    /// The connection after its thread has ended, to say why.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn parting(&self) -> io::Result<tokio::net::TcpStream> {
+        let socket = self.socket.try_clone()?;
+        socket.set_nonblocking(true)?;
+        tokio::net::TcpStream::from_std(socket)
+    }
+}
+
+impl Drop for DataConnection {
+    fn drop(&mut self) {
+        self.leave.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Whatever it waits for ends. The last words go over the same socket, so not after it ended.
+            if !self.is_over {
+                let _ = self.socket.shutdown(Shutdown::Both);
+            }
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Line {
+    socket: TcpStream,
+    receiver: Receiver,
+    stalled: Duration,
+    leave: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+}
+
+impl Line {
+    fn receive(mut self) -> Result<(), Farewell> {
+        if !self.say(Word::Welcome) {
+            return Ok(());
+        }
+        let (mut told, mut untold) = (0, 0);
+        while !self.leave.load(Ordering::Acquire) {
+            match self.receiver.step(self.socket.as_fd()) {
+                Ok(Ok(Step::Read(read))) => {
+                    self.received.fetch_add(read as u64, Ordering::Relaxed);
+                    untold += read;
+                }
+                // A connection may rest, but not in the middle of a write.
+                Ok(Ok(Step::Empty)) => self.rest()?,
+                Ok(Ok(Step::Ended)) | Ok(Err(_)) => return Ok(()),
+                Err(farewell) => {
+                    // What was placed before is placed: say so first.
+                    self.say(Word::Done(self.receiver.done()));
+                    return Err(farewell);
+                }
+            }
+            let done = self.receiver.done();
+            if self.receiver.signalled() > told || (untold >= BYTES_PER_WORD && done > told) {
+                (told, untold) = (done, 0);
+                if !self.say(Word::Done(done)) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn rest(&self) -> Result<(), Farewell> {
+        let comes = self.receiver.is_in_copy() && readable(self.socket.as_fd(), self.stalled);
+        if comes || !self.receiver.is_amid() {
+            return Ok(());
+        }
+        Err(Farewell::malformed(format!(
+            "the rest of a write did not come within {} s",
+            self.stalled.as_secs_f32()
+        )))
+    }
+
+    /// Sends a word; false if the primary is gone, or does not read.
+    fn say(&mut self, word: Word) -> bool {
+        self.socket.write_all(&word.encode()).is_ok()
+    }
+}
+
+/// Waits until there is something to read, or the connection has ended; false if neither in time.
+fn readable(socket: BorrowedFd<'_>, within: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    let within = Timespec::try_from(within).ok();
+    match poll(&mut polled, within.as_ref()) {
+        Ok(ready) => ready > 0,
+        // The next step tells what is wrong, or that there is nothing yet.
+        Err(_) => true,
+    }
+}
