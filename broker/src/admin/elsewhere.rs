@@ -10,6 +10,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::catalog::Stream;
+use crate::cluster::shortage::not_served;
 use crate::others;
 use crate::start::Shared;
 
@@ -85,11 +86,7 @@ pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::Descri
         answer.unwrap_or_else(|error| {
             let owners = shared.owners_of(stream).into_iter().zip(0..);
             let owned = owners.filter(|(owner, _)| *owner == broker);
-            let away = owned.map(|(_, streamlet)| v1::UnrecoveredStreamlet {
-                streamlet,
-                reason: error.message.clone(),
-                unclean: Vec::new(),
-            });
+            let away = owned.map(|(_, streamlet)| not_served(streamlet, &error.message));
             v1::DescribeStreamResponse {
                 unrecovered: away.collect(),
                 ..Default::default()

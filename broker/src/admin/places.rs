@@ -1,5 +1,6 @@
 //! Places in a stream: where a time or an end is, and forgetting what lies below one.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -80,13 +81,24 @@ pub async fn find_ordinals(
     let mut found = blocking(move || find(&shared, &asked, &request)).await?;
     let lanes = &mut found.lanes;
     lanes.extend(others.into_iter().flat_map(|other| other.lanes));
-    // Two owners, one after the other, may both have answered: what the second says is no older.
-    lanes.sort_unstable_by_key(|l| (l.streamlet, l.lane, std::cmp::Reverse(l.head_ordinal)));
-    lanes.dedup_by_key(|lane| (lane.streamlet, lane.lane));
+    later_of_each(lanes, |l| (l.streamlet, l.lane, l.head_ordinal));
     if !local {
         answered(stream, None, found.lanes.iter().map(|l| l.streamlet))?;
     }
     Ok(found)
+}
+
+/// Sorts what owners say of lanes, of which `key` tells streamlet, lane and head. Two owners, one after the other,
+/// may both have answered: what the second says is no older, and stays.
+pub(crate) fn later_of_each<T>(lanes: &mut Vec<T>, key: impl Fn(&T) -> (u32, u32, Ordinal)) {
+    lanes.sort_unstable_by_key(|said| {
+        let (streamlet, lane, head) = key(said);
+        (streamlet, lane, Reverse(head))
+    });
+    lanes.dedup_by_key(|said| {
+        let (streamlet, lane, _) = key(said);
+        (streamlet, lane)
+    });
 }
 
 /// Refuses an answer that lacks a streamlet, all of them or the one that is `named`: while its owner changes

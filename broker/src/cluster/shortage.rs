@@ -102,17 +102,24 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
     let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
     let has_copies = stream.record.load().config.is_replicated();
     let described = waiting.map(|streamlet| match &shared.replicated {
-        Some(_) if !has_copies => v1::UnrecoveredStreamlet {
-            streamlet: streamlet.id().0,
-            reason: "its files are in another data directory of its broker, and there are no copies; start the broker with that --data-dir".into(),
-            unclean: Vec::new(),
-        },
+        Some(_) if !has_copies => not_served(
+            streamlet.id().0,
+            "its files are in another data directory of its broker, and there are no copies; start the broker with that --data-dir",
+        ),
         Some(replicated) => replicated.waiting().describe(key_of(&streamlet)),
-        None => v1::UnrecoveredStreamlet {
-            streamlet: streamlet.id().0,
-            reason: "the stream has copies at other brokers and this one works alone; set cluster.broker_id and cluster.peers as they were".into(),
-            unclean: Vec::new(),
-        },
+        None => not_served(
+            streamlet.id().0,
+            "the stream has copies at other brokers and this one works alone; set cluster.broker_id and cluster.peers as they were",
+        ),
     });
     described.collect()
+}
+
+/// A streamlet that nobody serves, for a reason that does not lie in its copies.
+pub(crate) fn not_served(streamlet: u32, reason: impl Into<String>) -> v1::UnrecoveredStreamlet {
+    v1::UnrecoveredStreamlet {
+        streamlet,
+        reason: reason.into(),
+        unclean: Vec::new(),
+    }
 }

@@ -1,6 +1,5 @@
 //! Streams as control calls show them.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +9,7 @@ use kera_streamlet::Streamlet;
 
 use crate::admin;
 use crate::catalog::Stream;
-use crate::cluster::shortage;
+use crate::cluster::shortage::{self, not_served};
 use crate::fetch::group_info;
 use crate::start::Shared;
 
@@ -114,15 +113,13 @@ pub fn join(
         lanes.append(&mut other.lanes);
         unrecovered.append(&mut other.unrecovered);
     }
-    // What the second of two owners says is no older.
-    lanes.sort_unstable_by_key(|l| (l.streamlet, l.lane, Reverse(l.head_ordinal)));
-    lanes.dedup_by_key(|lane| (lane.streamlet, lane.lane));
+    admin::later_of_each(&mut lanes, |l| (l.streamlet, l.lane, l.head_ordinal));
     for id in stream.streamlets.iter().map(|s| s.id().0) {
         if lanes.iter().any(|lane| lane.streamlet == id) {
             continue;
         }
         let known = away.iter().position(|missing| missing.streamlet == id);
-        let unknown = || not_served(id, "it is changing its owner; ask again".to_owned());
+        let unknown = || not_served(id, "it is changing its owner; ask again");
         unrecovered.push(known.map_or_else(unknown, |at| away.swap_remove(at)));
     }
     unrecovered.sort_unstable_by_key(|missing| missing.streamlet);
@@ -138,14 +135,6 @@ fn not_described(
         lanes.iter().all(|lane| lane.streamlet != missing.streamlet)
     };
     unrecovered.extract_if(.., away).collect()
-}
-
-fn not_served(streamlet: u32, reason: String) -> v1::UnrecoveredStreamlet {
-    v1::UnrecoveredStreamlet {
-        streamlet,
-        reason,
-        unclean: Vec::new(),
-    }
 }
 
 /// The broker itself.

@@ -9,6 +9,7 @@ use kera_replication::primary::{
 };
 use kera_replication::recovery::Unclean;
 
+use crate::jobs;
 use crate::own::{closed, take_over};
 use crate::suite::{Plan, Stage};
 use crate::{Case, OWNER, another, append, calm, open, planned};
@@ -26,15 +27,19 @@ fn two_copies() -> Plan {
     plan
 }
 
+/// One of the two is the owner's own file.
+fn own_and_another() -> Plan {
+    Plan {
+        own: true,
+        ..two_copies()
+    }
+}
+
 /// A group that was recorded ahead loses its copy at a broker that has stopped since as soon as it begins,
 /// maybe before whoever begins it has put the first bytes into it. Nothing can be built then.
 #[test]
 fn a_group_that_loses_a_copy_before_its_first_byte_holds_up_nobody() {
-    let plan = Plan {
-        own: true,
-        ..two_copies()
-    };
-    planned(plan, |case| async move {
+    planned(own_and_another(), |case| async move {
         let (primary, recovered) = take_over(&case).await;
         let lane = case.lane(&primary, &recovered);
         let first = closed(&case, &lane).await;
@@ -66,11 +71,7 @@ fn a_group_that_loses_all_its_copies_before_its_first_byte_holds_up_nobody() {
         let primary = primary_among(&case, peers.to_vec());
         let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
-        let first = open(&lane, 0);
-        append(&lane, &first, 1).await.expect("all is well");
-        first.1.freeze();
-        lane.froze(&first.0);
-        case.wait(LONG).await;
+        jobs::closed(&case, &lane).await;
         for peer in peers {
             case.stage.kill(peer).await;
         }
@@ -104,11 +105,7 @@ async fn looked(case: &Case, lane: &Lane) -> Option<Standstill> {
 
 #[test]
 fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
-    let plan = Plan {
-        own: true,
-        ..two_copies()
-    };
-    planned(plan, |case| async move {
+    planned(own_and_another(), |case| async move {
         let (primary, recovered) = take_over(&case).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);

@@ -28,9 +28,8 @@ pub(super) struct DataConnection {
     socket: TcpStream,
     leave: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// Once this has come, the thread touches the socket no more.
     ended: oneshot::Receiver<Result<(), Farewell>>,
-    /// The thread has said how it ended: it touches the socket no more.
-    is_over: bool,
 }
 
 impl DataConnection {
@@ -69,16 +68,13 @@ impl DataConnection {
             leave,
             thread: Some(thread),
             ended,
-            is_over: false,
         })
     }
 
     /// Waits until the primary closes, or breaks a rule.
     pub(super) async fn ended(&mut self) -> Result<(), Farewell> {
-        let outcome = (&mut self.ended).await;
-        self.is_over = true;
         // A thread that panicked says nothing.
-        outcome.unwrap_or(Ok(()))
+        (&mut self.ended).await.unwrap_or(Ok(()))
     }
 
     /// Ends it; once this returns, its last byte is placed.
@@ -105,7 +101,7 @@ impl Drop for DataConnection {
         self.leave.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             // Whatever it waits for ends. The last words go over the same socket, so not after it ended.
-            if !self.is_over {
+            if !self.ended.is_terminated() {
                 let _ = self.socket.shutdown(Shutdown::Both);
             }
             let _ = thread.join();

@@ -99,7 +99,7 @@ struct Current {
     signalled: bool,
 }
 
-/// The state of one data connection. Reads, checks and places without waiting for anything.
+/// The state of one data connection. Reads, checks and places; what it waits for is the socket alone.
 #[derive(Debug)]
 pub(super) struct Receiver {
     store: Arc<BackupStore>,
@@ -158,11 +158,12 @@ impl Receiver {
     /// Reads once from `socket`, and places what came. Waits as the socket does, but not while a copy is
     /// held: whoever seals it would wait too.
     pub(super) fn step(&mut self, socket: BorrowedFd<'_>) -> Result<io::Result<Step>, Farewell> {
+        // Beyond what is known to be wanted.
+        let ahead = if self.large { LOOK_AHEAD } else { SPARE_BYTES };
         let read = match &mut self.current {
             Some(current) => {
                 // While a write is under way, nothing waits in the spare bytes.
-                let reach = if self.large { LOOK_AHEAD } else { SPARE_BYTES };
-                let spare = &mut self.spare[..reach];
+                let spare = &mut self.spare[..ahead];
                 let read = current
                     .region
                     .receive(socket, current.offset, current.left, spare);
@@ -173,11 +174,9 @@ impl Receiver {
                     current.offset += own as u64;
                     (self.start, self.end) = (0, read - own);
                     if current.left == 0 {
-                        self.done += 1;
-                        if current.signalled {
-                            self.signalled = self.done;
-                        }
+                        let signalled = current.signalled;
                         self.current = None;
+                        self.placed(signalled);
                     }
                 }
                 read
@@ -185,12 +184,7 @@ impl Receiver {
             None => {
                 self.spare.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
-                let reach = if self.large {
-                    self.end + LOOK_AHEAD
-                } else {
-                    SPARE_BYTES
-                };
-                let free = self.end..reach.min(SPARE_BYTES);
+                let free = self.end..(self.end + ahead).min(SPARE_BYTES);
                 let read = rustix::net::recv(socket, &mut self.spare[free], RecvFlags::empty());
                 if let Ok((read, _)) = read {
                     self.end += read;
@@ -209,6 +203,14 @@ impl Receiver {
         };
         self.take_spare()?;
         Ok(Ok(Step::Read(read)))
+    }
+
+    /// A write is placed to its end.
+    fn placed(&mut self, signalled: bool) {
+        self.done += 1;
+        if signalled {
+            self.signalled = self.done;
+        }
     }
 
     /// Places what lies in the spare bytes: whole writes, and the beginning of one.
@@ -243,10 +245,7 @@ impl Receiver {
             placed.map_err(|refusal| Farewell::refused(head.buffer, &refusal))?;
             self.start += there;
             if there == len {
-                self.done += 1;
-                if head.signalled {
-                    self.signalled = self.done;
-                }
+                self.placed(head.signalled);
             } else {
                 self.current = Some(Current {
                     buffer: head.buffer,
