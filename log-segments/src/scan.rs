@@ -424,11 +424,26 @@ impl<'a> BlockReader<'a> {
     /// The `len` bytes at `at`, fewer only at the end of the file.
     pub(crate) fn at(&mut self, at: u64, len: usize) -> std::io::Result<&[u8]> {
         let end = at + len as u64;
-        if at < self.start || end > self.start + self.buf.len() as u64 {
-            self.buf.resize(len.max(self.block), 0);
+        let have = self.start + self.buf.len() as u64;
+        if at < self.start || end > have {
+            // What is there of it is not read again: a batch as long as a block begins in every one.
+            let kept = if (self.start..have).contains(&at) {
+                let from = (at - self.start) as usize;
+                self.buf.copy_within(from.., 0);
+                self.buf.len() - from
+            } else {
+                0
+            };
             self.start = at;
-            let got = self.file.read_at(&mut self.buf, at)?;
-            self.buf.truncate(got);
+            self.buf.resize(len.max(self.block), 0);
+            let got = match self.file.read_at(&mut self.buf[kept..], at + kept as u64) {
+                Ok(got) => got,
+                Err(error) => {
+                    self.buf.clear();
+                    return Err(error);
+                }
+            };
+            self.buf.truncate(kept + got);
         }
         let from = (at - self.start) as usize;
         let to = (from + len).min(self.buf.len());

@@ -8,6 +8,7 @@ use std::io::{Error, ErrorKind, IoSlice};
 
 use bytes::Bytes;
 
+use crate::buffers::Buffer;
 use crate::group::Group;
 use crate::pump::Turn;
 use crate::scan::{ScanSpec, scan};
@@ -120,7 +121,7 @@ impl Group {
                 at = (segment + 1) * size;
                 continue;
             }
-            let stop = whole.min(at + left);
+            let stop = whole.min(at.saturating_add(left));
             let memory = window.memory_start();
             if at < memory {
                 // One range of the file is enough for one call; the rest is asked for next.
@@ -208,14 +209,15 @@ impl Group {
     }
 
     fn read_back(&self, at: u64, stop: u64) -> std::io::Result<ShipRun> {
-        let mut bytes = vec![0; (stop - at) as usize];
-        let got = self.file()?.read_at(&mut bytes, at)?;
-        if got < bytes.len() {
+        let len = (stop - at) as usize;
+        let mut buffer = Buffer::take(len);
+        let got = self.file()?.read_at(buffer.bytes_mut(), at)?;
+        if got < len {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         Ok(ShipRun {
             address: at,
-            parts: vec![bytes.into()],
+            parts: vec![buffer.into_bytes(len)],
         })
     }
 }

@@ -184,12 +184,19 @@ impl Window {
     /// Drops the oldest chunks whose bytes are in the file, keeping the newest `keep`. The chunk
     /// that is being filled must be among those.
     pub(crate) fn evict(&mut self, keep: usize) -> usize {
+        self.evict_below(self.written.address, keep)
+    }
+
+    /// As [`Self::evict`], of what the other copies have too: they need not take it from the file then.
+    pub(crate) fn evict_copied(&mut self, keep: usize) -> usize {
+        let copied = self.copied.map_or(0, |place| place.address);
+        self.evict_below(copied.min(self.written.address), keep)
+    }
+
+    fn evict_below(&mut self, address: u64, keep: usize) -> usize {
         let mut evicted = 0;
         while self.slots.len() > keep
-            && self
-                .slots
-                .front()
-                .is_some_and(|slot| slot.end() <= self.written.address)
+            && self.slots.front().is_some_and(|slot| slot.end() <= address)
         {
             self.slots.pop_front();
             evicted += 1;

@@ -17,6 +17,11 @@ pub const MAX_GROUP_ORDINALS: u64 = 1 << 32;
 /// batch finds it warm, and readers find the page cache.
 const CROWDED: usize = 64;
 
+/// As long as less than this part of the pool is in use, what other copies are still to take stays in
+/// memory. Beyond it they take it from the file: read back for each of them, it costs as much as what a
+/// broker spends on receiving it.
+const SPARED: usize = 2;
+
 /// Why an append to a group did not happen. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupFull {
@@ -206,7 +211,13 @@ impl GroupWriter {
         } else {
             keep.max(least)
         };
-        self.group.window.lock().evict(keep);
+        let mut window = self.group.window.lock();
+        if self.group.is_shipped() && used < limit / SPARED {
+            window.evict_copied(keep);
+        } else {
+            window.evict(keep);
+        }
+        drop(window);
         let mut taken = Vec::with_capacity(need);
         while taken.len() < need {
             match self.pool.try_take() {

@@ -1,13 +1,15 @@
 //! A scan finds what a writer wrote, and says why it stops where it stops.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kera_log_segments::check::{CheckSpec, Checked, Progress, check};
 use kera_log_segments::group::{AckPolicy, Group, GroupFull, GroupSpec};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::fault::{FaultIo, Flip};
-use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::io::{File, FileSystem, Io, OpenHow};
 use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES};
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::pump::{Incarnation, Turn};
@@ -48,6 +50,10 @@ fn batch(size: usize, records: u32) -> Vec<u8> {
 
 /// Fills a group of three segments.
 fn written() -> Written {
+    written_of(SEGMENT)
+}
+
+fn written_of(segment_size: u32) -> Written {
     let io = FaultIo::new(1);
     io.create_dir_all(Path::new("/lane")).expect("a directory");
     let lane = LaneKey {
@@ -60,7 +66,7 @@ fn written() -> Written {
         group: GroupId(3),
         generation: 0,
         epoch: Epoch(4),
-        segment_size: SEGMENT,
+        segment_size,
         segments: 3,
         first_ordinal: 1000,
         created_ms: 5,
@@ -331,6 +337,71 @@ fn a_check_finds_any_flipped_bit_that_counts_and_says_where() {
     assert!(gap < u64::from(SEGMENT), "there is a gap");
     w.plant(gap, &[7]);
     assert_eq!(w.checked(50_000), whole);
+}
+
+/// Counts the bytes that are read.
+#[derive(Debug)]
+struct Counted<'a> {
+    file: &'a dyn File,
+    read: AtomicU64,
+}
+
+impl File for Counted<'_> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let read = self.file.read_at(buf, offset)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn try_read_cached(&self, _: &mut [u8], _: u64) -> io::Result<Option<usize>> {
+        Ok(None)
+    }
+
+    fn write_vectored_at(&self, _: &[io::IoSlice<'_>], _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync_file_system(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn write_back(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn file_system(&self) -> io::Result<FileSystem> {
+        self.file.file_system()
+    }
+}
+
+/// Also where batches are about as long as what is read at once, of which one ends in every block.
+#[test]
+fn a_scan_reads_each_byte_once() {
+    let w = written_of(5 * SEGMENT);
+    let longest = w.batches.iter().map(|(_, len)| *len).max();
+    assert!(longest > Some(90_000), "{longest:?}");
+    let file = w.group.file().expect("a file");
+    let counted = Counted {
+        file: &*file,
+        read: AtomicU64::new(0),
+    };
+    let found = scan(&counted, &w.open(), |_, _| {}).expect("a header");
+    assert_eq!(found.end, w.group.end());
+    let read = counted.read.into_inner();
+    let whole = file.len().expect("a length");
+    assert!(read <= whole + 1024, "{read} bytes of {whole}");
 }
 
 #[test]

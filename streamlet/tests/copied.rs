@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::io::fault::Fault;
 use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::pool::CHUNK_BYTES;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_streamlet::{Copies, LaneReadError};
@@ -171,16 +172,75 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     assert_eq!(node.read_all(LANE), numbered(18), "from the file");
     let whole = group.end().address as usize;
     let bytes = file_bytes(&machine, id);
-    let shipped = group.ship(0, usize::MAX).expect("it can be read");
-    let mut expected = Vec::new();
-    for run in shipped.runs {
-        assert_eq!(run.address, expected.len() as u64, "one segment");
-        run.parts
-            .iter()
-            .for_each(|part| expected.extend_from_slice(part));
-    }
+    let expected = shipped(&group);
     assert_eq!(bytes[..whole], expected[..whole]);
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
+}
+
+/// All that the group ships, as one.
+fn shipped(group: &Group) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < group.end().address {
+        let shipped = group.ship(bytes.len() as u64, usize::MAX);
+        for run in shipped.expect("it can be read").runs {
+            assert_eq!(run.address, bytes.len() as u64, "one segment");
+            run.parts.iter().for_each(|p| bytes.extend_from_slice(p));
+        }
+    }
+    bytes
+}
+
+#[test]
+fn what_copies_have_not_taken_stays_in_memory_as_long_as_there_is_plenty() {
+    const POOL: usize = 64;
+    let mut machine = Machine::fault(21);
+    machine.pool_bytes = POOL * CHUNK_BYTES;
+    machine.limits.keep_chunks = 1;
+    let mut wide = settings(AckPolicy::Written);
+    wide.segment_size = 2 * POOL as u32 * CHUNK_BYTES as u32;
+    let node = machine.create(wide);
+    let elsewhere = Elsewhere::new(&machine.io);
+    node.streamlet.serve(elsewhere.clone());
+    let fault = machine.fault.clone().expect("a fault engine");
+    let mut next = 0;
+    let mut append = |chunks: usize| {
+        for _ in 0..2 * chunks {
+            let mut bytes = stamped(1, 0, next, next as u64..next as u64 + 1, CHUNK_BYTES / 2);
+            let appended = node.place(0, &mut bytes).expect("there is memory");
+            appended.group.pump(&node.env.pump);
+            next += 1;
+        }
+    };
+
+    append(POOL / 4);
+    let group = elsewhere.group();
+    assert_eq!(group.written(), group.end());
+    let before = fault.counts().reads;
+    let from_memory = shipped(&group);
+    assert_eq!(fault.counts().reads, before, "nothing is read back");
+    assert_eq!(
+        from_memory,
+        file_bytes(&machine, group.id())[..from_memory.len()]
+    );
+
+    group.set_copied(group.end());
+    append(1);
+    assert!(
+        group.memory_bytes() <= 4 * CHUNK_BYTES,
+        "{}",
+        group.memory_bytes()
+    );
+
+    // A copy that does not get on costs no more than half of the pool, and nobody an append.
+    append(POOL);
+    assert!(group.memory_bytes() <= (POOL / 2 + 1) * CHUNK_BYTES);
+    let before = fault.counts().reads;
+    let all = shipped(&group);
+    assert!(
+        fault.counts().reads > before,
+        "the rest comes from the file"
+    );
+    assert_eq!(all, file_bytes(&machine, group.id())[..all.len()]);
 }
 
 /// A closed group whose file is gone, of which another copy is kept if `kept`.

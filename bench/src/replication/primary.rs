@@ -9,10 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use kera_log_segments::pool::ChunkPool;
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
 use kera_replication::ids::{BackupId, CopyId, StreamletKey};
-use kera_replication::primary::{Config, CopySet, Head, Lane, LaneSpec, Primary, Shape, Source};
+use kera_replication::primary::{Config, CopySet, Lane, LaneSpec, Primary, Shape, Source};
 use kera_replication::records::{MemoryRecords, take_epoch};
 use kera_replication::runtime::{RuntimeRef, TokioRuntime};
 use kera_replication::transport::{Request, TransportRef};
+use tokio::time::timeout;
 
 use super::ends::{PRIMARY, runtime, transport};
 use super::plan::{
@@ -178,7 +179,8 @@ impl Stage {
         let mut latencies = histogram()?;
         let mut appends = 0;
         for task in running {
-            let (writer, taken) = task.await??;
+            let done = timeout(time + PATIENCE, task).await;
+            let (writer, taken) = done.context("appends are not acknowledged")???;
             appends += taken.len() as u64;
             for nanos in taken {
                 latencies.saturating_record(nanos);
@@ -248,7 +250,9 @@ struct Writer {
 
 /// An append that is not acknowledged.
 struct Flight {
-    to: Head,
+    source: Arc<PoolSource>,
+    /// Where it ends there.
+    to: u64,
     begun: Instant,
 }
 
@@ -262,50 +266,41 @@ impl Writer {
             while flying.len() < self.depth && budget.take(begun_here) {
                 begun_here += 1;
                 let begun = Instant::now();
-                let to = self.append()?;
-                flying.push_back(Flight { to, begun });
+                let (source, to) = self.append()?;
+                flying.push_back(Flight { source, to, begun });
             }
-            let Some(oldest) = flying.front() else {
+            let Some(Flight { source, to, .. }) = flying.front() else {
                 return Ok((self, taken));
             };
-            let head = match &self.lane {
-                Some(lane) => {
-                    let Head { group, address } = oldest.to;
-                    lane.clone().acknowledged(group, address).await?;
-                    lane.head()
-                }
-                None => {
-                    // As a wait for others would, it lets others go on.
-                    tokio::task::yield_now().await;
-                    flying.back().map_or(oldest.to, |newest| newest.to)
-                }
-            };
+            if self.lane.is_some() {
+                source.reaches(*to).await;
+            } else {
+                // As a wait for others would, it lets others go on.
+                tokio::task::yield_now().await;
+                flying
+                    .iter()
+                    .for_each(|flight| flight.source.durable(flight.to));
+            }
             let now = Instant::now();
-            while let Some(flight) = flying.pop_front_if(|flight| flight.to <= head) {
+            while let Some(flight) = flying.pop_front_if(|f| f.source.acknowledged() >= f.to) {
                 taken.push((now - flight.begun).as_nanos() as u64);
             }
             if let Some((_, source)) = &self.open {
-                let durable = match &self.open {
-                    Some((Some(set), _)) if set.id().group == head.group => head.address,
-                    Some((None, _)) => head.address,
-                    _ => 0,
-                };
-                source.release(durable);
+                source.release(source.acknowledged());
             }
         }
     }
 
-    fn append(&mut self) -> Result<Head> {
+    /// Appends once; to what, and where that ends there.
+    fn append(&mut self) -> Result<(Arc<PoolSource>, u64)> {
         loop {
             if let Some((set, source)) = &self.open {
                 match source.append(&self.shared.batch)? {
                     Ok(address) => {
-                        let mut group = GroupId(0);
                         if let (Some(lane), Some(set)) = (&self.lane, set) {
                             lane.grew(set);
-                            group = set.id().group;
                         }
-                        return Ok(Head { group, address });
+                        return Ok((source.clone(), address));
                     }
                     Err(Refused::Frozen) => bail!("a copy was lost in the middle of a run"),
                     Err(Refused::Full) => {}

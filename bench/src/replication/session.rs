@@ -20,7 +20,7 @@ use crate::session::interrupt::Interrupt;
 
 /// The least number of a backup; the primary is broker 1.
 const FIRST_BACKUP: u32 = 2;
-/// Quota of a backup beside what its groups take.
+/// What a backup has beside what its groups take.
 const SPARE: u64 = 64 << 20;
 
 /// What a run measured.
@@ -76,7 +76,7 @@ impl Stage {
         let wanted = cases
             .iter()
             .filter(|case| case.wires.iter().any(|wire| wire.keeps()))
-            .map(|case| quota(case) * u64::from(backups))
+            .map(|case| used(case) * u64::from(backups))
             .max();
         let wanted = wanted.unwrap_or(0);
         let free = disk::free(memory).with_context(|| format!("in {}", memory.display()))?;
@@ -248,8 +248,18 @@ impl Drop for Stage {
     }
 }
 
-/// What a backup of this case may reserve.
+/// What a backup of this case may reserve. Where half of it is in use copies get less than they ask for, and
+/// what is complete of them goes to the disk: groups that do not roll would be checked and reserved in the
+/// middle of a measurement.
 fn quota(case: &Case) -> u64 {
+    match case.section {
+        Section::Rolls | Section::Brokers => used(case),
+        _ => 2 * used(case),
+    }
+}
+
+/// What a backup of this case has reserved at most.
+fn used(case: &Case) -> u64 {
     let load = case.work.load();
     let first = u64::from(load.lanes) * u64::from(load.segment_bytes);
     // Where groups roll, closed ones wait to be freed.

@@ -1,8 +1,11 @@
 //! A group at a primary that has nothing else to do: batches in chunks of the pool that brokers use.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::pool::{ChunkPool, ChunkReader, ChunkWriter};
@@ -79,6 +82,9 @@ pub struct PoolSource {
     first_ordinal: Ordinal,
     pool: ChunkPool,
     state: Mutex<State>,
+    /// Below this address everything is acknowledged.
+    durable: AtomicU64,
+    waiter: AtomicWaker,
 }
 
 struct State {
@@ -117,6 +123,8 @@ impl PoolSource {
             first_ordinal,
             pool,
             state: Mutex::new(state),
+            durable: AtomicU64::new(0),
+            waiter: AtomicWaker::new(),
         };
         let header = source.header(0, first_ordinal);
         source.write(&mut source.state.lock(), &header)?;
@@ -194,6 +202,28 @@ impl PoolSource {
         Ok(Ok(state.end.address))
     }
 
+    /// Below this address everything is acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Waits until all below `address` is; one waits at a time. As in a broker, nothing is set up for a wait
+    /// but a waker.
+    pub async fn reaches(&self, address: u64) {
+        std::future::poll_fn(|cx| {
+            if self.acknowledged() >= address {
+                return Poll::Ready(());
+            }
+            self.waiter.register(cx.waker());
+            // It may have come in between.
+            match self.acknowledged() >= address {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
     /// Gives back chunks that lie wholly below `address`.
     pub fn release(&self, address: u64) {
         let mut state = self.state.lock();
@@ -259,6 +289,15 @@ impl Source for PoolSource {
         let mut state = self.state.lock();
         state.frozen = true;
         state.end
+    }
+
+    fn durable(&self, address: u64) {
+        self.durable.fetch_max(address, Ordering::AcqRel);
+        self.waiter.wake();
+    }
+
+    fn closed(&self) {
+        self.durable(u64::MAX);
     }
 }
 

@@ -89,6 +89,9 @@ impl PumpHandle {
 /// submission wakes the backup and is told to be complete, whether it carries one group or a thousand.
 const SUBMISSIONS: usize = 2;
 
+/// Writes of a submission for which there is room from its beginning.
+const WRITES: usize = 1024;
+
 /// The way to the backup.
 enum Way {
     /// Not needed yet, or given up until the next group asks.
@@ -133,6 +136,9 @@ pub(super) struct Pump {
     handle: Arc<PumpHandle>,
     ended: bool,
     shipments: Slots,
+    /// What grew, while it is looked at; here for its memory, as are those below.
+    grown: Vec<(u32, CopyId)>,
+    landed: Vec<Vec<(u32, CopyId, u64)>>,
     /// Groups that may have something to ship, in turn, by number.
     ready: VecDeque<u32>,
     openings: Calls<Opening, Result<Opened, CallError>>,
@@ -164,6 +170,8 @@ impl Pump {
             handle: Arc::default(),
             ended: false,
             shipments: Slots::default(),
+            grown: Vec::new(),
+            landed: Vec::new(),
             ready: VecDeque::new(),
             openings: Calls::default(),
             way: Way::None,
@@ -208,14 +216,15 @@ impl Pump {
     }
 
     fn take_inbox(&mut self, cx: &mut Context<'_>) -> bool {
-        let (joined, left, grown, asked) = {
+        let mut grown = std::mem::take(&mut self.grown);
+        let (joined, left, asked) = {
             let mut inbox = self.handle.inbox.lock();
             inbox.waker = Some(cx.waker().clone());
             self.ended = inbox.ended;
+            std::mem::swap(&mut inbox.grown, &mut grown);
             (
                 std::mem::take(&mut inbox.joined),
                 std::mem::take(&mut inbox.left),
-                std::mem::take(&mut inbox.grown),
                 std::mem::take(&mut inbox.asked),
             )
         };
@@ -235,7 +244,7 @@ impl Pump {
         for id in left {
             self.shipments.remove(&id);
         }
-        for (hint, id) in grown {
+        for (hint, id) in grown.drain(..) {
             let number = match self.shipments.of(hint, &id) {
                 Some(_) => Some(hint),
                 None => self.shipments.number(&id),
@@ -247,6 +256,7 @@ impl Pump {
                 self.make_ready(number);
             }
         }
+        self.grown = grown;
         moved
     }
 
@@ -480,10 +490,10 @@ impl Pump {
         self.absence.heard();
         self.breaks = 0;
         self.health.success(self.backup);
-        while let Some(flight) = self.flights.pop_front_if(|flight| flight.number <= number) {
+        while let Some(mut flight) = self.flights.pop_front_if(|flight| flight.number <= number) {
             self.flying -= flight.bytes;
             self.handle.traffic.shipped(flight.bytes);
-            for (number, id, to) in flight.to {
+            for (number, id, to) in flight.to.drain(..) {
                 if let Some(shipment) = self.shipments.of(number, &id) {
                     shipment.complete(to);
                     shipment.set.completed(shipment.index, to);
@@ -495,6 +505,9 @@ impl Pump {
                         self.alarm = Some(self.caller.runtime.sleep(interval));
                     }
                 }
+            }
+            if self.landed.len() < SUBMISSIONS {
+                self.landed.push(flight.to);
             }
         }
     }
@@ -650,7 +663,9 @@ impl Pump {
             return false;
         }
         let mut budget = self.caller.config.submission_bytes as usize;
-        let (mut writes, mut to, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut to = self.landed.pop().unwrap_or_default();
+        let mut writes = Vec::with_capacity(self.ready.len().min(WRITES));
+        let mut bytes = 0;
         for _ in 0..self.ready.len() {
             if budget == 0 {
                 break;
@@ -685,6 +700,7 @@ impl Pump {
             }
         }
         if writes.is_empty() {
+            self.landed.push(to);
             return false;
         }
         let Way::Up(link) = &mut self.way else {

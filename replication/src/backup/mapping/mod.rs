@@ -68,6 +68,31 @@ impl Window {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// Writes the `len` bytes at `from` to `file` at `at`, as they are when the system takes them; how many
+    /// it took.
+    ///
+    /// # Errors
+    /// `InvalidInput` beyond the window; the system's.
+    pub(super) fn write_to(
+        &self,
+        from: usize,
+        len: usize,
+        file: &File,
+        at: u64,
+    ) -> io::Result<usize> {
+        if from > self.len || len > self.len - from {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let offset = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: `from` lies within the window, or is its end.
+        let source = unsafe { self.address().add(from) };
+        // SAFETY: the source is mapped as long as `self` lives. The system reads it; no reference into
+        // it is made, so it does not matter if a byte changes meanwhile.
+        let written =
+            unsafe { libc::pwrite(file.as_raw_fd(), source.as_ptr().cast(), len, offset) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
 }
 
 impl Mapping {

@@ -393,6 +393,16 @@ impl ShmCopy {
         })
     }
 
+    /// The mapping of `file`, if it is this copy's and mapped. It stays while it is used, whoever the
+    /// memory belongs to by then: as with what is read from the file.
+    fn mapped(&self, file: &Arc<File>) -> Option<Window> {
+        let inner = self.inner.lock();
+        let shared = inner.shared.as_ref()?;
+        let all = usize::try_from(self.spec.group_bytes()).ok()?;
+        let is_it = Arc::ptr_eq(&shared.file, file);
+        is_it.then(|| shared.mapping.window(0, all).ok())?
+    }
+
     /// Fills `buf` as far as one file has it; what the file lacks is zeros there.
     fn read_some(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
         loop {
@@ -537,7 +547,7 @@ impl CopyMemory for ShmCopy {
         let (source, _) = self.readable(from)?;
         // A copy that is on disk alone has its bytes there already.
         if !Arc::ptr_eq(&disk.file()?, &source) {
-            disk.copy(&source, from, to)?;
+            disk.copy(&source, self.mapped(&source).as_ref(), from, to)?;
         }
         // The mark speaks of bytes that are on disk, so it comes after them.
         disk.sync()?;

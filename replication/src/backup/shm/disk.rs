@@ -14,9 +14,13 @@ use kera_log_segments::io::{AlignedBuf, BLOCK_BYTES};
 use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
 use parking_lot::Mutex;
 
+use super::super::mapping::Window;
+
 /// Bytes written at once.
 const AT_ONCE: usize = 1 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes of mapped memory handed to the device at once.
+const MAPPED_AT_ONCE: u64 = 4 << 20;
 
 /// A copy's file on disk.
 #[derive(Debug)]
@@ -97,10 +101,19 @@ impl Disk {
         self.file()?.write_all_at(bytes, at)
     }
 
-    /// Copies `from..to` of `source`; what it holds beyond is not looked at. All below `from` was copied
-    /// before.
-    pub(super) fn copy(&self, source: &File, from: u64, to: u64) -> io::Result<()> {
+    /// Copies `from..to` of `source`, of which `mapped` may be the beginning; what it holds beyond is not
+    /// looked at. All below `from` was copied before.
+    pub(super) fn copy(
+        &self,
+        source: &File,
+        mapped: Option<&Window>,
+        from: u64,
+        to: u64,
+    ) -> io::Result<()> {
         let mut at = from / BLOCK * BLOCK;
+        if let Some(mapped) = mapped {
+            at = self.copy_mapped(mapped, at, to / BLOCK * BLOCK)?;
+        }
         let bytes = to.saturating_sub(at).min(AT_ONCE as u64);
         let mut buf = AlignedBuf::zeroed(bytes as usize);
         while at < to {
@@ -110,6 +123,28 @@ impl Disk {
             at += len as u64;
         }
         Ok(())
+    }
+
+    /// Hands whole blocks from where they are to the device, without a copy in between; how far that went.
+    fn copy_mapped(&self, mapped: &Window, mut at: u64, to: u64) -> io::Result<u64> {
+        let Some(direct) = &self.direct else {
+            return Ok(at);
+        };
+        while at < to && !self.is_cached.load(Ordering::Acquire) {
+            let len = (to - at).min(MAPPED_AT_ONCE) as usize;
+            match mapped.write_to(at as usize, len, direct, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                // What is not a whole block is written once more.
+                Ok(written) if (written as u64) < BLOCK => break,
+                Ok(written) => at += written as u64 / BLOCK * BLOCK,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A device of larger blocks, or a file system that keeps to its cache, or to memory of
+                // its own.
+                Err(error) if takes_no_mapped(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(at)
     }
 
     /// Makes what was written survive power loss.
@@ -139,5 +174,94 @@ impl Disk {
             }
         }
         self.place(&buf[..len], at)
+    }
+}
+
+/// The device cannot be handed memory that is mapped from a file; it may take other memory.
+fn takes_no_mapped(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput || error.raw_os_error() == Some(libc::EFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::RngCore;
+
+    use super::super::super::mapping::Mapping;
+    use super::*;
+
+    const BYTES: u64 = 64 * BLOCK;
+
+    /// Brings a copy to its disk little by little, as flushes do, and compares.
+    fn copied(disk: &Disk, path: &Path, is_mapped: bool) {
+        let source = tempfile::tempfile_in(if Path::new("/dev/shm").is_dir() {
+            Path::new("/dev/shm")
+        } else {
+            Path::new("/tmp")
+        });
+        let source = source.expect("a file");
+        let mut bytes = vec![0; BYTES as usize];
+        rand::rng().fill_bytes(&mut bytes);
+        source.write_all_at(&bytes, 0).expect("room");
+        let mapping = Mapping::new(&source, bytes.len()).expect("maps");
+        let window = mapping.window(0, bytes.len()).expect("all of it");
+        let mapped = is_mapped.then_some(&window);
+        let mut at = 0;
+        for to in [
+            1,
+            BLOCK - 1,
+            BLOCK,
+            BLOCK + 7,
+            20 * BLOCK,
+            20 * BLOCK,
+            BYTES - 3,
+            BYTES,
+        ] {
+            disk.copy(&source, mapped, at, to).expect("it is copied");
+            let there = std::fs::read(path).expect("it is read");
+            assert_eq!(there[..to as usize], bytes[..to as usize], "{at}..{to}");
+            // What is beyond was not looked at.
+            assert!(
+                there[to as usize..].iter().all(|byte| *byte == 0),
+                "{at}..{to}"
+            );
+            at = to;
+        }
+    }
+
+    #[test]
+    fn a_copy_gets_to_its_disk_whole_whichever_way_it_goes() {
+        // Not on shared memory, which takes nothing past a cache.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+        for (number, (is_mapped, is_direct)) in
+            [(true, true), (false, true), (true, false), (false, false)]
+                .into_iter()
+                .enumerate()
+        {
+            let path = dir.path().join(number.to_string());
+            let mut disk = Disk::create(&path, BYTES).expect("a file");
+            if !is_direct {
+                disk.direct = None;
+            }
+            copied(&disk, &path, is_mapped);
+        }
+    }
+
+    #[test]
+    fn a_device_that_takes_no_mapped_memory_gets_a_copy_of_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("copy");
+        let mut disk = Disk::create(&path, BYTES).expect("a file");
+        // Refuses every write: it is open for reading.
+        let refuses = File::open(&path).expect("a file");
+        let error = refuses.write_at(&[0], 0).expect_err("it does not write");
+        assert!(!takes_no_mapped(&error), "this is told: {error}");
+        assert!(takes_no_mapped(&io::ErrorKind::InvalidInput.into()));
+        assert!(takes_no_mapped(&io::Error::from_raw_os_error(libc::EFAULT)));
+        disk.direct = Some(refuses);
+        let source = tempfile::tempfile().expect("a file");
+        source.set_len(BYTES).expect("sparse");
+        let mapping = Mapping::new(&source, BYTES as usize).expect("maps");
+        let window = mapping.window(0, BYTES as usize).expect("all of it");
+        assert!(disk.copy(&source, Some(&window), 0, BYTES).is_err());
     }
 }

@@ -112,8 +112,6 @@ pub(super) struct Receiver {
     done: u64,
     /// Writes placed to their ends when the latest was of which the primary wants to hear.
     signalled: u64,
-    /// The latest write's buffer: the next is often the same.
-    last: Option<(BufferKey, Region)>,
     /// The latest write was large.
     large: bool,
 }
@@ -130,7 +128,6 @@ impl Receiver {
             end: 0,
             done: 0,
             signalled: 0,
-            last: None,
             large: false,
         }
     }
@@ -224,14 +221,8 @@ impl Receiver {
             if head.len == 0 {
                 return Err(Farewell::malformed("a write has no bytes"));
             }
-            if self
-                .last
-                .as_ref()
-                .is_none_or(|(key, _)| *key != head.buffer)
-            {
-                self.last = Some((head.buffer, self.region(head.buffer)?));
-            }
-            let Some((_, region)) = &self.last else {
+            self.know(head.buffer)?;
+            let Some(region) = self.regions.get(&head.buffer) else {
                 return Ok(());
             };
             let fits = region.check(head.offset, u64::from(head.len));
@@ -259,9 +250,10 @@ impl Receiver {
         Ok(())
     }
 
-    fn region(&mut self, buffer: BufferKey) -> Result<Region, Farewell> {
-        if let Some(region) = self.regions.get(&buffer) {
-            return Ok(region.clone());
+    /// Asks the store for a buffer that this connection has not written yet.
+    fn know(&mut self, buffer: BufferKey) -> Result<(), Farewell> {
+        if self.regions.contains_key(&buffer) {
+            return Ok(());
         }
         let region = self.store.region(self.primary, buffer);
         let region = region.map_err(|refusal| Farewell::refused(buffer, &refusal))?;
@@ -269,8 +261,8 @@ impl Receiver {
         if self.regions.len() >= MAX_REGIONS {
             self.regions.clear();
         }
-        self.regions.insert(buffer, region.clone());
-        Ok(region)
+        self.regions.insert(buffer, region);
+        Ok(())
     }
 }
 
