@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle doc test-rdma e2e deploy-check house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-replication bench-rdma bench-owners profile instructions demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-replication bench-rdma bench-owners profile instructions demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -40,6 +40,12 @@ unit: ## Unit, property, fault, end-to-end and documentation tests of every crat
 shuttle: ## The model test of the lock order: explores schedules of threads.
 	RUSTFLAGS="$${RUSTFLAGS:-} --cfg kera_shuttle" cargo test $(LOCKED) -p kera-streamlet \
 		--target-dir $${CARGO_TARGET_DIR:-target}/shuttle --test model
+
+# The sanitizer's run time comes with stable Rust, its flag does not. It is told of no leaks: tests leave statics behind.
+sanitize: ## The tests of the crates with unsafe code, under the address sanitizer.
+	ASAN_OPTIONS=detect_leaks=0 RUSTC_BOOTSTRAP=1 RUSTFLAGS="$${RUSTFLAGS:-} -Zsanitizer=address" \
+		cargo test $(LOCKED) --target $$(rustc -vV | sed -n 's/^host: //p') \
+		--target-dir $${CARGO_TARGET_DIR:-target}/sanitized -p kera-log-segments -p kera-replication --lib --test backup --test tcp
 
 doc: ## The API documentation, warnings denied.
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} -D warnings" cargo doc $(LOCKED) --workspace --no-deps

@@ -73,7 +73,7 @@ summary() {
 stage check-needs
 if [ "$broken" = 0 ]; then
     # Cheap ones first; then one build of the workspace for lints, one for the tests.
-    for name in fmt deny clippy unit test-rdma shuttle doc instructions; do
+    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions; do
         stage "$name"
     done
 fi
