@@ -397,10 +397,10 @@ impl ShmCopy {
     /// memory belongs to by then: as with what is read from the file.
     fn mapped(&self, file: &Arc<File>) -> Option<Window> {
         let inner = self.inner.lock();
-        let shared = inner.shared.as_ref()?;
+        let shared = inner.shared.as_ref();
+        let shared = shared.filter(|shared| Arc::ptr_eq(&shared.file, file))?;
         let all = usize::try_from(self.spec.group_bytes()).ok()?;
-        let is_it = Arc::ptr_eq(&shared.file, file);
-        is_it.then(|| shared.mapping.window(0, all).ok())?
+        shared.mapping.window(0, all).ok()
     }
 
     /// Fills `buf` as far as one file has it; what the file lacks is zeros there.

@@ -5,6 +5,7 @@
 //! write's head with it; small writes are read many at once and copied from there.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -89,6 +90,9 @@ impl Hasher for AsDrawn {
     }
 }
 
+/// The buffers that a connection writes.
+type Regions = HashMap<BufferKey, Region, BuildHasherDefault<AsDrawn>>;
+
 /// A write that has begun and not ended.
 #[derive(Debug)]
 struct Current {
@@ -104,7 +108,7 @@ struct Current {
 pub(super) struct Receiver {
     store: Arc<BackupStore>,
     primary: BackupId,
-    regions: HashMap<BufferKey, Region, BuildHasherDefault<AsDrawn>>,
+    regions: Regions,
     current: Option<Current>,
     spare: Box<[u8]>,
     start: usize,
@@ -121,7 +125,7 @@ impl Receiver {
         Self {
             store,
             primary,
-            regions: HashMap::default(),
+            regions: Regions::default(),
             current: None,
             spare: vec![0; SPARE_BYTES].into_boxed_slice(),
             start: 0,
@@ -221,10 +225,7 @@ impl Receiver {
             if head.len == 0 {
                 return Err(Farewell::malformed("a write has no bytes"));
             }
-            self.know(head.buffer)?;
-            let Some(region) = self.regions.get(&head.buffer) else {
-                return Ok(());
-            };
+            let region = known(&mut self.regions, &self.store, self.primary, head.buffer)?;
             let fits = region.check(head.offset, u64::from(head.len));
             fits.map_err(|refusal| Farewell::malformed(refusal.to_string()))?;
             self.start += WRITE_BYTES;
@@ -249,20 +250,25 @@ impl Receiver {
         }
         Ok(())
     }
+}
 
-    /// Asks the store for a buffer that this connection has not written yet.
-    fn know(&mut self, buffer: BufferKey) -> Result<(), Farewell> {
-        if self.regions.contains_key(&buffer) {
-            return Ok(());
-        }
-        let region = self.store.region(self.primary, buffer);
-        let region = region.map_err(|refusal| Farewell::refused(buffer, &refusal))?;
-        // Closed groups' buffers would stay for ever.
-        if self.regions.len() >= MAX_REGIONS {
-            self.regions.clear();
-        }
-        self.regions.insert(buffer, region);
-        Ok(())
+/// The buffer, of which the store is asked when a connection first writes it.
+fn known<'a>(
+    regions: &'a mut Regions,
+    store: &BackupStore,
+    primary: BackupId,
+    buffer: BufferKey,
+) -> Result<&'a Region, Farewell> {
+    // Closed groups' buffers would stay for ever.
+    if regions.len() >= MAX_REGIONS && !regions.contains_key(&buffer) {
+        regions.clear();
+    }
+    match regions.entry(buffer) {
+        Entry::Occupied(known) => Ok(known.into_mut()),
+        Entry::Vacant(unknown) => match store.region(primary, buffer) {
+            Ok(region) => Ok(unknown.insert(region)),
+            Err(refusal) => Err(Farewell::refused(buffer, &refusal)),
+        },
     }
 }
 
