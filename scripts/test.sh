@@ -14,6 +14,12 @@ export KERA_SKIP_FILE=$logs/skipped KERA_RETRY_FILE=$logs/tried-twice
 : >"$KERA_SKIP_FILE"
 : >"$KERA_RETRY_FILE"
 
+# What cargo keeps to build a change faster is twice as large as what it builds. A fresh clone is
+# built once, and goes without; where there is such state already it is used and kept.
+if [ ! -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ]; then
+    export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+fi
+
 table=
 broken=0
 broken_stages=
