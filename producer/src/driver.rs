@@ -404,11 +404,12 @@ impl Shared {
                 self.attend(slot, &mut state);
             }
         }
-        if self.stale.load(Ordering::SeqCst)
-            && meta.lane_generation != self.slots.shape().generation
-            && self.is_quiet()
-        {
-            self.resplit(meta);
+        if self.stale.load(Ordering::SeqCst) && self.is_quiet() {
+            // Who was asked may have heard of less than this producer.
+            match meta.lane_generation > self.slots.shape().generation {
+                true => self.resplit(meta),
+                false => self.stay_split(),
+            }
             self.stale.store(false, Ordering::SeqCst);
         }
     }

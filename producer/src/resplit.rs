@@ -99,6 +99,22 @@ impl Shared {
         flushes.run();
     }
 
+    /// Goes on with the lanes as they were: an owner refused batches for lanes that have not grown, as
+    /// far as is known. They are about to, or will not after all, or it is the owner that has not heard.
+    pub(crate) fn stay_split(&self) {
+        self.paused.store(false, Ordering::SeqCst);
+        for slot in self.slots.iter() {
+            let mut state = slot.state.lock();
+            for sent in &mut state.in_flight {
+                // What follows a refused batch misses it.
+                if let Status::Again(why @ (Again::Stale | Again::Gap)) = &mut sent.status {
+                    *why = Again::Retry;
+                }
+            }
+            self.attend(slot, &mut state);
+        }
+    }
+
     fn take(
         &self,
         slot: usize,
