@@ -92,13 +92,20 @@ impl Run {
     fn choose_owner(&mut self) -> BackupId {
         loop {
             let node = self.any_node();
-            if self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.owner == node) {
+            if self.may_own(node) {
                 return node;
             }
-            if self.zombies.len() + self.dead.len() >= self.stage.nodes().len() {
+            let nodes = self.stage.nodes();
+            if !nodes.iter().any(|node| self.may_own(*node)) {
+                let runs = nodes.iter().any(|node| self.stage.is_alive(*node));
+                assert!(runs, "some broker runs at any time");
                 self.zombies.clear();
             }
         }
+    }
+
+    fn may_own(&self, node: BackupId) -> bool {
+        self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.owner == node)
     }
 
     /// Who is next; with own files it is always the same broker, whose process is a new one.
