@@ -362,11 +362,8 @@ impl Shared {
         if stale {
             self.paused.store(true, Ordering::SeqCst);
         }
-        let wanted = if stale {
-            self.is_quiet()
-        } else {
-            self.want_meta.load(Ordering::Relaxed)
-        };
+        // What keeps the others from being quiet may be an owner that is gone.
+        let wanted = self.want_meta.load(Ordering::Relaxed) || stale && self.is_quiet();
         let now = Instant::now();
         if !wanted || driver.fetching_meta || driver.meta_not_before.is_some_and(|at| now < at) {
             return;

@@ -102,7 +102,7 @@ impl Producer {
     }
 
     /// As [`append`](Self::append), but without a handle, which makes it a little cheaper still:
-    /// [`flush`](Self::flush) and [`close`](Self::close) tell whether all went well.
+    /// [`flush`](Self::flush) and [`close`](Self::close) tell whether all went well since the flush before.
     ///
     /// # Errors
     /// As [`append`](Self::append).
@@ -134,7 +134,8 @@ impl Producer {
     /// up.
     ///
     /// # Errors
-    /// The first [`ProduceError`] among the batches waited for, after all of them are finished.
+    /// A [`ProduceError`] of the batches waited for or of those given up since the flush before, whether
+    /// there are handles of their records or not, after all of them are finished. It is told once.
     pub async fn flush(&self) -> Result<(), ProduceError> {
         self.finish(false).await
     }
@@ -151,14 +152,17 @@ impl Producer {
     }
 
     async fn finish(&self, close: bool) -> Result<(), ProduceError> {
-        let cells = self.guard.shared.outstanding(close);
-        self.guard.shared.wake_driver();
+        let shared = &self.guard.shared;
+        let cells = shared.outstanding(close);
+        shared.wake_driver();
         let mut result = Ok(());
         for cell in cells {
             let finished = cell.finished().await;
             result = result.and(finished);
         }
-        result
+        // Also takes what has just been told of, and what was given up before anybody waited.
+        let given_up = shared.take_given_up();
+        result.and(given_up.map_or(Ok(()), Err))
     }
 
     /// Counts since the producer was built.

@@ -122,8 +122,9 @@ impl Shared {
         taken: &mut Vec<Taken>,
         finished: &mut Vec<Finished>,
     ) {
-        for sent in state.in_flight.drain(..) {
+        for sent in std::mem::take(&mut state.in_flight) {
             if let Status::Done(outcome) = sent.status {
+                state.note(&outcome);
                 finished.push(Finished {
                     bytes: sent.bytes,
                     records: sent.records,
@@ -192,13 +193,19 @@ impl Shared {
             match result {
                 // The records live on in other batches.
                 Ok(()) => self.memory.release(batch.counted),
-                Err(error) => finished.push(Finished {
-                    bytes: batch.bytes,
-                    records: batch.records,
-                    targets: batch.targets,
-                    counted: batch.counted,
-                    outcome: Err(error),
-                }),
+                Err(error) => {
+                    let outcome = Err(error);
+                    if let Some(slot) = self.slots.get(batch.slot) {
+                        slot.state.lock().note(&outcome);
+                    }
+                    finished.push(Finished {
+                        bytes: batch.bytes,
+                        records: batch.records,
+                        targets: batch.targets,
+                        counted: batch.counted,
+                        outcome,
+                    });
+                }
             }
         }
         for (index, part) in parts {

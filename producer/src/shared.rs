@@ -306,6 +306,17 @@ impl Shared {
         cells
     }
 
+    /// Why a batch was given up that nobody was told of by a flush yet; it is told once.
+    pub(crate) fn take_given_up(&self) -> Option<ProduceError> {
+        let _no_resplit = self.resplitting.lock();
+        let mut first = None;
+        for slot in self.slots.iter() {
+            let error = slot.state.lock().given_up.take();
+            first = first.or(error);
+        }
+        first
+    }
+
     /// Ends everything at once: what is not acknowledged fails.
     pub(crate) fn end(&self) {
         if self.ended.swap(true, Ordering::SeqCst) {

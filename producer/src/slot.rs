@@ -161,6 +161,8 @@ pub(crate) struct SlotState {
     pub(crate) not_before: Option<Instant>,
     pub(crate) last_error: Option<WireError>,
     pub(crate) failed: Option<ProduceError>,
+    /// Why the first of the batches was given up that no flush has told of yet.
+    pub(crate) given_up: Option<ProduceError>,
     pub(crate) closed: bool,
     pub(crate) next_ticket: u32,
     /// Whether the slot is among those whose open batch is watched, and that need attention.
@@ -207,6 +209,7 @@ impl Slot {
                 not_before: None,
                 last_error: None,
                 failed: None,
+                given_up: None,
                 closed: false,
                 next_ticket: 0,
                 watched: false,
@@ -284,6 +287,7 @@ impl SlotState {
                 }
                 Err(_) => self.renumber = true,
             }
+            self.note(&outcome);
             finished.push(Finished {
                 bytes: sent.bytes,
                 records: sent.records,
@@ -330,16 +334,18 @@ impl SlotState {
 
     /// Fails everything the slot holds.
     pub(crate) fn fail_all(&mut self, error: &ProduceError, finished: &mut Vec<Finished>) {
-        for sent in self.in_flight.drain(..) {
+        for sent in std::mem::take(&mut self.in_flight) {
+            let outcome = match sent.status {
+                Status::Done(outcome) => outcome,
+                _ => Err(error.clone()),
+            };
+            self.note(&outcome);
             finished.push(Finished {
                 bytes: sent.bytes,
                 records: sent.records,
                 targets: sent.targets,
                 counted: sent.counted,
-                outcome: match sent.status {
-                    Status::Done(outcome) => outcome,
-                    _ => Err(error.clone()),
-                },
+                outcome,
             });
         }
         self.waiting = 0;
@@ -350,8 +356,10 @@ impl SlotState {
             deadline: open.opened,
             counted: open.counted,
         });
-        for ready in self.queue.drain(..).chain(open) {
-            finished.push(ready.finish(Err(error.clone())));
+        for ready in std::mem::take(&mut self.queue).into_iter().chain(open) {
+            let outcome = Err(error.clone());
+            self.note(&outcome);
+            finished.push(ready.finish(outcome));
         }
     }
 
@@ -363,7 +371,9 @@ impl SlotState {
         finished: &mut Vec<Finished>,
     ) {
         while let Some(ready) = self.queue.pop_front_if(|ready| ready.deadline <= now) {
-            finished.push(ready.finish(Err(timeout(false))));
+            let outcome = Err(timeout(false));
+            self.note(&outcome);
+            finished.push(ready.finish(outcome));
         }
         for sent in &mut self.in_flight {
             if sent.deadline > now {
@@ -379,6 +389,13 @@ impl SlotState {
             }
         }
         self.pop_done(finished);
+    }
+
+    /// Keeps for the next flush that a batch was given up.
+    pub(crate) fn note(&mut self, outcome: &Outcome) {
+        if let Err(error) = outcome {
+            self.given_up.get_or_insert_with(|| error.clone());
+        }
     }
 
     /// The cells of everything the slot holds.

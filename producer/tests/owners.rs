@@ -124,6 +124,41 @@ async fn an_owner_that_says_nothing_is_left_for_its_successor() {
 }
 
 #[tokio::test]
+async fn a_successor_is_found_although_lanes_are_unsettled() {
+    let broker = brokers(2).await;
+    let producer = builder(&broker).build().await.unwrap();
+    append(&producer, 0..100);
+    producer.flush().await.unwrap();
+    // The owner refuses one streamlet's batches, as if lanes had grown, and answers none of the other's.
+    let (swallowed, refused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (swallowed.clone(), refused.clone());
+    broker.script(move |request, _| match request.streamlet {
+        0 => {
+            counts.0.fetch_add(1, Ordering::SeqCst);
+            Action::Swallow { store: true }
+        }
+        _ => {
+            counts.1.fetch_add(1, Ordering::SeqCst);
+            Action::Refuse(ErrorCode::StaleLanes)
+        }
+    });
+    append(&producer, 100..400);
+    // Until it has been told of all that was refused.
+    let unanswered = || producer.metrics().batches_in_flight as usize;
+    while swallowed.load(Ordering::SeqCst) == 0
+        || refused.load(Ordering::SeqCst) == 0
+        || unanswered() != swallowed.load(Ordering::SeqCst)
+    {
+        tokio::task::yield_now().await;
+    }
+    broker.stop(0);
+    broker.behave();
+    broker.own(1);
+    producer.close().await.unwrap();
+    check_exactly_once(&broker, 400);
+}
+
+#[tokio::test]
 async fn streamlets_move_back_and_forth_without_loss_or_doubles() {
     let broker = brokers(3).await;
     let producer = builder(&broker).build().await.unwrap();

@@ -159,6 +159,23 @@ async fn a_batch_refused_for_good_fails_alone() {
 }
 
 #[tokio::test]
+async fn what_was_given_up_before_is_told_by_the_next_flush_once() {
+    let broker = Broker::start(1, 1).await;
+    let producer = builder(&broker).build().await.unwrap();
+    broker.script(|_, _| Action::Refuse(ErrorCode::InvalidBatch));
+    producer.send(&Record::of_value(b"nobody waits")).unwrap();
+    let last = producer.append(&Record::of_value(b"somebody waits"));
+    last.unwrap().await.unwrap_err();
+    broker.behave();
+    let error = producer.flush().await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::InvalidBatch));
+    producer.flush().await.unwrap();
+    producer.send(&Record::of_value(b"all is well")).unwrap();
+    producer.close().await.unwrap();
+    assert_eq!(broker.values().remove(&(0, 0)).unwrap(), ["all is well"]);
+}
+
+#[tokio::test]
 async fn a_gap_after_acknowledged_batches_ends_the_lane() {
     let broker = Broker::start(1, 1).await;
     let producer = builder(&broker).build().await.unwrap();
@@ -275,6 +292,8 @@ async fn past_the_deadline(action: Action) -> Vec<String> {
         assert!(error.is_uncertain(), "{error}");
     }
     broker.behave();
+    let told = producer.flush().await.unwrap_err();
+    assert!(matches!(told, ProduceError::Timeout { .. }), "{told}");
     producer.append(&Record::of_value(b"good")).unwrap();
     producer.flush().await.unwrap();
     broker.values().remove(&(0, 0)).unwrap()
