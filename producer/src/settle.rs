@@ -70,8 +70,9 @@ impl Shared {
             }
             // What a `memory` stream forgot was promised to nobody: go on as another producer.
             Again::Gap if state.broken || self.forgetful => {
-                state.mode = Mode::Renewing;
-                return (Next::Renew, None);
+                if !self.go_on_anew(slot, state) {
+                    return (Next::Renew, None);
+                }
             }
             Again::Gap => {
                 self.fail_lane(state, finished);
@@ -85,8 +86,9 @@ impl Shared {
                 return (Next::Later, None);
             }
             Again::UnknownProducer => {
-                state.mode = Mode::Renewing;
-                return (Next::Renew, None);
+                if !self.go_on_anew(slot, state) {
+                    return (Next::Renew, None);
+                }
             }
             Again::Retry => {}
         }
@@ -173,6 +175,37 @@ impl Shared {
         state.mode = Mode::Running;
     }
 
+    /// Starts the slot's sequences anew under its next epoch, which fences what of the one before may
+    /// still be on its way to the broker. False if there is none: another producer id is needed.
+    fn go_on_anew(&self, slot: &Slot, state: &mut SlotState) -> bool {
+        let next = state
+            .identity
+            .and_then(|(id, epoch)| Some((id, epoch.checked_add(1)?)));
+        match next {
+            Some(identity) => self.begin_as(slot, state, identity),
+            None => state.mode = Mode::Renewing,
+        }
+        next.is_some()
+    }
+
+    /// Gives what is in flight, none of which is stored, new sequences of `identity`.
+    fn begin_as(&self, slot: &Slot, state: &mut SlotState, identity: (i64, i16)) {
+        tracing::info!(
+            streamlet = slot.streamlet,
+            lane = slot.lane,
+            producer_id = identity.0,
+            producer_epoch = identity.1,
+            "lane goes on with new sequences"
+        );
+        state.identity = Some(identity);
+        state.resume_sequence = 0;
+        state.broken = false;
+        state.restamp();
+        for sent in &mut state.in_flight {
+            sent.status = Status::Again(Again::Retry);
+        }
+    }
+
     /// Asks for a new producer id for one slot.
     pub(crate) fn renew(self: &Arc<Self>, slot: &Slot) {
         let shared = self.clone();
@@ -204,19 +237,8 @@ impl Shared {
         }
         match answer {
             Ok(answer) => {
-                tracing::info!(
-                    streamlet = slot.streamlet,
-                    lane = slot.lane,
-                    producer_id = answer.producer_id,
-                    "lane goes on with a new producer id"
-                );
-                state.identity = Some((answer.producer_id as i64, answer.producer_epoch as i16));
-                state.resume_sequence = 0;
-                state.broken = false;
-                state.restamp();
-                for sent in &mut state.in_flight {
-                    sent.status = Status::Again(Again::Retry);
-                }
+                let identity = (answer.producer_id as i64, answer.producer_epoch as i16);
+                self.begin_as(slot, state, identity);
                 state.attempt = 0;
             }
             Err(error) => {

@@ -214,7 +214,7 @@ async fn after_a_loss(ack: v1::AckPolicy) -> (Arc<Broker>, Producer, Result<(), 
 #[tokio::test]
 async fn what_a_memory_stream_lost_does_not_end_the_lane() {
     let (broker, producer, flushed) = after_a_loss(v1::AckPolicy::Memory).await;
-    flushed.expect("the lane goes on under a new producer id");
+    flushed.expect("the lane goes on with new sequences");
     append(&producer, 1, 60..100);
     producer.close().await.unwrap();
     let stored = broker.values().remove(&(0, 0)).unwrap();
@@ -223,10 +223,14 @@ async fn what_a_memory_stream_lost_does_not_end_the_lane() {
     let state = broker.state.lock();
     let mut ids: Vec<_> = state.lanes[&(0, 0)]
         .iter()
-        .map(|batch| BatchHeader::peek(batch).unwrap().producer_id)
+        .map(|batch| BatchHeader::peek(batch).unwrap())
+        .map(|header| (header.producer_id, header.producer_epoch))
         .collect();
     ids.dedup();
-    assert_eq!(ids.len(), 2, "one new id, for one loss");
+    let [(first, epoch), (second, next)] = ids[..] else {
+        panic!("one new epoch, for one loss: {ids:?}");
+    };
+    assert_eq!((second, next), (first, epoch + 1));
 }
 
 #[tokio::test]
@@ -238,7 +242,7 @@ async fn what_a_written_stream_lost_ends_the_lane() {
 }
 
 #[tokio::test]
-async fn a_producer_that_was_forgotten_goes_on_under_a_new_id() {
+async fn a_producer_that_was_forgotten_goes_on() {
     let broker = Broker::start(1, 2).await;
     let producer = builder(&broker).build().await.unwrap();
     append(&producer, 5, 0..500);
@@ -310,6 +314,37 @@ async fn past_the_deadline_records_fail_and_later_ones_go_on() {
     assert!(refused.iter().filter(|value| *value == "good").count() == 2);
     assert_eq!(lost, ["good", "good"]);
     assert_eq!(stored, ["good", "bad", "good"]);
+}
+
+#[tokio::test]
+async fn what_an_old_connection_brings_late_is_not_stored_beside_what_was_sent_again() {
+    let broker = Broker::start(1, 1).await;
+    let producer = builder(&broker)
+        .deadline(Duration::from_secs(6))
+        .build()
+        .await
+        .unwrap();
+    producer.append(&Record::of_value(b"first")).unwrap();
+    producer.flush().await.unwrap();
+    // Two batches stand in the connection's buffer when it is cut, and the broker takes nothing until the
+    // first of them is given up.
+    broker.script(|_, header| match header.base_sequence {
+        1 => Action::Late { drop: false },
+        _ => Action::Late { drop: true },
+    });
+    let given_up = producer.append(&Record::of_value(b"given up")).unwrap();
+    broker.appends_arrived(2).await;
+    // The second is given up so much later.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let kept = producer.append(&Record::of_value(b"kept")).unwrap();
+    broker.appends_arrived(3).await;
+    broker.script(|_, _| Action::Refuse(ErrorCode::StorageFull));
+    let error = given_up.await.unwrap_err();
+    assert!(error.is_uncertain(), "{error}");
+    broker.behave();
+    kept.await.unwrap();
+    assert_eq!(broker.store_late(), 0, "they are of an epoch that is over");
+    assert_eq!(broker.values()[&(0, 0)], ["first", "kept"]);
 }
 
 #[tokio::test]

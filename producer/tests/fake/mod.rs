@@ -41,12 +41,16 @@ pub enum Action {
     Forget,
     /// Never answers; the batch is stored or not.
     Swallow { store: bool },
+    /// Keeps the batch, as one that stands in a connection's buffer, and may drop the connection; it is
+    /// stored by [`Broker::store_late`].
+    Late { drop: bool },
 }
 
 pub type Script = dyn FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send;
 
 #[derive(Default)]
 struct ProducerState {
+    epoch: i16,
     next: i32,
     recent: VecDeque<(i32, i32, u64)>,
 }
@@ -61,6 +65,7 @@ pub struct State {
     pub generation: u32,
     next_producer: u64,
     script: Option<Box<Script>>,
+    late: Vec<(v1::AppendRequest, Vec<u8>)>,
     pub gone: bool,
     /// Brokers that have not heard of the stream.
     pub unheard: Vec<usize>,
@@ -223,6 +228,16 @@ impl Broker {
         self.state.lock().producers.clear();
     }
 
+    /// Stores what came late, as far as it may be; how many batches were.
+    pub fn store_late(&self) -> usize {
+        let mut state = self.state.lock();
+        let late = std::mem::take(&mut state.late);
+        let stored = late
+            .iter()
+            .map(|(request, batch)| state.store(request, batch));
+        stored.filter(Result::is_ok).count()
+    }
+
     /// Loses the last batches of a lane, and what it knew of their producers, as a broker that was
     /// killed does with a `memory` stream.
     pub fn lose_last(&self, lane: (u32, u32), count: usize) {
@@ -362,6 +377,13 @@ impl Broker {
         match action {
             Action::Refuse(code) => refuse(code),
             Action::Drop { store: false } => Reply::Close,
+            Action::Late { drop } => {
+                state.late.push((request.clone(), batch.to_vec()));
+                match drop {
+                    true => Reply::Close,
+                    false => Reply::Nothing,
+                }
+            }
             Action::Swallow { store: false } => Reply::Nothing,
             Action::Accept
             | Action::Forget
@@ -434,6 +456,7 @@ impl State {
         let key = (header.producer_id, request.streamlet, lane);
         if header.is_idempotent()
             && let Some(known) = self.producers.get(&key)
+            && known.epoch == header.producer_epoch
             && let Some((.., base_ordinal)) = known.recent.iter().find(|(first, last, _)| {
                 (*first, *last) == (header.base_sequence, header.last_sequence())
             })
@@ -454,6 +477,15 @@ impl State {
                 return Err(ErrorCode::UnknownProducer);
             }
             let known = self.producers.entry(key).or_default();
+            if header.producer_epoch < known.epoch {
+                return Err(ErrorCode::FencedProducer);
+            }
+            if header.producer_epoch > known.epoch {
+                *known = ProducerState {
+                    epoch: header.producer_epoch,
+                    ..ProducerState::default()
+                };
+            }
             if header.base_sequence != known.next {
                 return Err(ErrorCode::SequenceGap);
             }
