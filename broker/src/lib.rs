@@ -34,6 +34,7 @@ pub mod outbox;
 pub mod process;
 pub mod recorder;
 mod recover;
+mod retention;
 mod start;
 pub mod store_dir;
 

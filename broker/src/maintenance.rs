@@ -1,7 +1,6 @@
 //! Work off the data path: closing and recording groups, flushing, retention, giving back memory,
 //! watching the disk.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,13 +8,12 @@ use std::time::{Duration, Instant};
 use kera_log_segments::group::Group;
 use kera_log_segments::pump::sync_together;
 use kera_log_segments::sync::Ordering;
-use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{Job, Streamlet};
 use parking_lot::{Condvar, Mutex};
 
-use crate::catalog::Stream;
 use crate::clock::{now_ms, retention_ms};
 use crate::error::BrokerError;
+use crate::retention::doomed;
 use crate::start::Shared;
 
 /// Jobs that could not be done are tried again after this.
@@ -303,57 +301,4 @@ fn retain(shared: &Arc<Shared>) {
             }
         }
     }
-}
-
-/// Where retention by time and by size puts each lane's log start.
-fn doomed(stream: &Stream, now: u64) -> Vec<(usize, LaneId, Ordinal)> {
-    let config = stream.record.load().config.clone();
-    let mut starts: HashMap<(usize, LaneId), Ordinal> = HashMap::new();
-    if config.retention_ms > 0 {
-        let limit = now.saturating_sub(config.retention_ms) as i64;
-        for (index, streamlet) in stream.streamlets.iter().enumerate() {
-            for (lane, log_start, _) in streamlet.bounds() {
-                if let Some(ordinal) = streamlet
-                    .expired_below(lane, limit)
-                    .filter(|o| *o > log_start)
-                {
-                    starts.insert((index, lane), ordinal);
-                }
-            }
-        }
-    }
-    if config.retention_bytes > 0 {
-        let mut total = 0;
-        let mut closed = Vec::new();
-        for (index, streamlet) in stream.streamlets.iter().enumerate() {
-            for lane in streamlet.describe() {
-                for group in lane.groups {
-                    total += group.bytes;
-                    if group.closed {
-                        closed.push((
-                            group.max_timestamp,
-                            index,
-                            lane.lane,
-                            group.end_ordinal,
-                            group.bytes,
-                        ));
-                    }
-                }
-            }
-        }
-        // Oldest first, and within a lane in its order.
-        closed.sort_by_key(|(timestamp, index, lane, end, _)| (*timestamp, *index, *lane, *end));
-        for (_, index, lane, end, bytes) in closed {
-            if total <= config.retention_bytes {
-                break;
-            }
-            total -= bytes;
-            let start = starts.entry((index, lane)).or_insert(0);
-            *start = (*start).max(end);
-        }
-    }
-    starts
-        .into_iter()
-        .map(|((index, lane), ordinal)| (index, lane, ordinal))
-        .collect()
 }
