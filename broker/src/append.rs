@@ -95,6 +95,7 @@ fn place_all(
         lane: request.lane,
         lane_generation: Some(request.lane_generation),
         now_ms: now,
+        essential: false,
     };
     let bytes = body.len();
     if bytes == 0 {

@@ -356,6 +356,7 @@ impl Placing<'_> {
             lane: lane.0,
             lane_generation: None,
             now_ms: now_ms(),
+            essential: false,
         };
         let placed = append::place_batch(self.shared, &streamlet, stamp, batch, spec, self.touched);
         match placed {

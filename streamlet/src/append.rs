@@ -23,6 +23,9 @@ pub struct AppendSpec {
     pub lane_generation: Option<u32>,
     /// The broker's clock, milliseconds since 1970.
     pub now_ms: u64,
+    /// May take of the room that is kept free on a full disk: the broker's own state, by which readers
+    /// go on.
+    pub essential: bool,
 }
 
 /// A batch that has its place but is not yet durable: acknowledge it when [`Appended::outcome`] says so.
@@ -198,7 +201,7 @@ impl Streamlet {
             LaneSlot::Failed(_) => return Err(AppendError::Recovering),
             LaneSlot::Idle(_) => {}
         }
-        if self.env.disk_full.load(Ordering::Relaxed) {
+        if !spec.essential && self.env.disk_full.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::DiskFull);
         }
@@ -258,7 +261,7 @@ impl Streamlet {
             });
         }
         verdict?;
-        if self.env.disk_full.load(Ordering::Relaxed) {
+        if !spec.essential && self.env.disk_full.load(Ordering::Relaxed) {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(AppendError::DiskFull);
         }

@@ -73,6 +73,7 @@ fn append(node: &Node, lane: u32, batch: &[u8]) -> Appended {
             lane,
             lane_generation: Some(node.streamlet.settings().lane_generation),
             now_ms: node.now_ms,
+            essential: false,
         };
         match node.streamlet.append(&mut bytes, &header, spec) {
             Ok(placed) => loop {

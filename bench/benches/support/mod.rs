@@ -235,6 +235,7 @@ impl Bench {
             lane,
             lane_generation: Some(1),
             now_ms: 1,
+            essential: false,
         };
         let appended = loop {
             match self.streamlet.append(batch, header, spec) {

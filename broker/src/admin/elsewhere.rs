@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use kera_protocol::error::WireError;
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::v1::streams_client::StreamsClient;
 use tonic::transport::Channel;
@@ -41,8 +41,21 @@ where
     futures::future::join_all(asked).await
 }
 
-fn all<T>(answers: Vec<(u32, Result<T, WireError>)>) -> Result<Vec<T>, WireError> {
-    answers.into_iter().map(|(_, answer)| answer).collect()
+/// What all have answered. An owner that has not heard of a stream yet does not say that there is none: who
+/// asks knows it.
+fn all<T>(stream: &str, answers: Vec<(u32, Result<T, WireError>)>) -> Result<Vec<T>, WireError> {
+    let heard = |(broker, answer): (u32, Result<T, WireError>)| {
+        answer.map_err(|error| match error.code {
+            ErrorCode::UnknownStream => WireError::new(
+                ErrorCode::NotOwner,
+                format!(
+                    "broker {broker} owns a part of stream \"{stream}\" and has not heard of it yet; ask again"
+                ),
+            ),
+            _ => error,
+        })
+    };
+    answers.into_iter().map(heard).collect()
 }
 
 /// Where the place that `request` names is in lanes of other owners.
@@ -56,7 +69,7 @@ pub(super) async fn find(
         request.local = true;
         async move { stub.find_ordinals(request).await }
     });
-    all(answers.await)
+    all(&stream.name(), answers.await)
 }
 
 /// Has other owners trim their lanes.
@@ -70,7 +83,7 @@ pub(super) async fn trim(
         request.local = true;
         async move { stub.trim_stream(request).await }
     });
-    all(answers.await)
+    all(&stream.name(), answers.await)
 }
 
 /// What other owners say of their parts of a stream. Streamlets whose owner is not reached are listed
@@ -94,4 +107,25 @@ pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::Descri
         })
     };
     answers.await.into_iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_has_not_heard_of_a_stream_is_asked_again() {
+        let refused = |code| Err(WireError::new(code, "planted"));
+        let answers = vec![(1, Ok(())), (2, refused(ErrorCode::UnknownStream))];
+        let error = all("s", answers).unwrap_err();
+        assert_eq!(error.code, ErrorCode::NotOwner);
+        assert!(error.code.is_retryable());
+        assert!(error.message.contains("broker 2"), "{error}");
+        let error = all(
+            "s",
+            vec![(1, Ok(())), (2, refused(ErrorCode::StorageError))],
+        );
+        assert_eq!(error.unwrap_err().code, ErrorCode::StorageError);
+        assert_eq!(all("s", vec![(1, Ok(7)), (2, Ok(8))]), Ok(vec![7, 8]));
+    }
 }

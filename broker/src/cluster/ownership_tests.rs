@@ -332,6 +332,7 @@ fn append_value(
         lane: LANE.0,
         lane_generation: None,
         now_ms: now_ms(),
+        essential: false,
     };
     let mut touched = Vec::new();
     let placed = place_batch(shared, streamlet, None, &mut bytes, spec, &mut touched);

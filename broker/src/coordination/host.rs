@@ -388,6 +388,7 @@ impl Host {
             lane: LANE.0,
             lane_generation: None,
             now_ms: now,
+            essential: true,
         };
         for _ in 0..MEMORY_ATTEMPTS {
             match self.streamlet.append(&mut bytes, &header, spec) {

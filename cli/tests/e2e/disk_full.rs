@@ -103,6 +103,14 @@ async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
     assert!(broker.is_running());
     assert!(read(&broker, "ballast").len() >= stored as usize * value.len());
     assert_eq!(read(&broker, "s"), b"before");
+    // So do groups, whose positions take of what is kept free.
+    for expected in ["before", ""] {
+        let output = tokio::task::block_in_place(|| {
+            broker.attempt(&["consume", "s", "--group", "g", "-f", "raw"], b"")
+        });
+        assert!(output.status.success(), "{}", output.stderr);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
 
     // Space returns.
     tokio::task::block_in_place(|| broker.run(&["stream", "trim", "ballast", "--everything"]));

@@ -264,6 +264,7 @@ impl Node {
             lane,
             lane_generation: generation,
             now_ms: self.now_ms,
+            essential: false,
         };
         self.streamlet.append(batch, &header, spec)
     }
