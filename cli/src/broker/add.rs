@@ -7,8 +7,8 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::{BrokerView, answering, progress, progress_bytes};
-use crate::connect::{ConnectArgs, Control, refused};
+use crate::cluster::{Asked, BrokerView, answering, progress, progress_bytes};
+use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Steps, count, end, rounded_bytes};
 use crate::parse;
@@ -85,14 +85,15 @@ fn how_to_start(broker: u32, store: &str) -> String {
     )
 }
 
-async fn look(control: &mut Control) -> Result<v1::DescribeClusterResponse, Failure> {
+async fn look(asked: &mut Asked) -> Result<v1::DescribeClusterResponse, Failure> {
     let request = v1::DescribeClusterRequest {};
-    let answer = control.clusters.describe_cluster(request).await;
-    Ok(answer.map_err(|s| refused(&s))?.into_inner())
+    let answer = asked.ask(async |mut clusters| clusters.describe_cluster(request).await);
+    answer.await
 }
 
 pub(super) async fn run(args: AddArgs) -> Outcome {
-    let (mut control, first) = answering(&args.connect).await?;
+    let (control, first) = answering(&args.connect).await?;
+    let mut asked = Asked::new(&args.connect, control);
     let mut now = Progress::of(args.broker, &first);
     if !now.is_there() {
         eprintln!(
@@ -101,7 +102,7 @@ pub(super) async fn run(args: AddArgs) -> Outcome {
             how_to_start(args.broker, &first.store)
         );
     }
-    let waiting = wait(&mut control, &mut now, &args);
+    let waiting = wait(&mut asked, &mut now, &args);
     let waited = tokio::time::timeout(args.timeout, waiting).await;
     let (outcome, failure) = match waited {
         Ok(Ok(())) => ("done", None),
@@ -157,13 +158,13 @@ fn too_long(now: &Progress, store: &str) -> String {
 }
 
 /// Returns once the broker has its share.
-async fn wait(control: &mut Control, now: &mut Progress, args: &AddArgs) -> Result<(), Failure> {
+async fn wait(asked: &mut Asked, now: &mut Progress, args: &AddArgs) -> Result<(), Failure> {
     let mut steps = Steps::new(args.output.json);
     let bar = progress(now.share);
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     loop {
         look_again.tick().await;
-        *now = Progress::of(now.broker_id, &look(control).await?);
+        *now = Progress::of(now.broker_id, &look(asked).await?);
         steps.step(now)?;
         bar.set_length(now.share);
         bar.set_position(now.streamlets.min(now.share));
@@ -189,7 +190,7 @@ async fn wait(control: &mut Control, now: &mut Progress, args: &AddArgs) -> Resu
         bar.set_length(now.held_bytes + now.to_come_bytes);
         bar.set_position(now.held_bytes);
         look_again.tick().await;
-        *now = Progress::of(now.broker_id, &look(control).await?);
+        *now = Progress::of(now.broker_id, &look(asked).await?);
         steps.step(now)?;
         if !now.is_there() {
             return Err(Failure::message(format!(

@@ -7,8 +7,8 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::{answering, progress};
-use crate::connect::{ConnectArgs, Control, refused};
+use crate::cluster::{Asked, answering, progress};
+use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Steps, Table, count, end, rfc3339, rounded_bytes};
 use crate::parse;
@@ -98,13 +98,10 @@ impl View {
     }
 }
 
-async fn look(control: &mut Control, broker: u32) -> Result<View, Failure> {
+async fn look(asked: &mut Asked, broker: u32) -> Result<View, Failure> {
     let request = v1::DescribeDrainRequest { broker };
-    let answer = control.clusters.describe_drain(request).await;
-    Ok(View::new(
-        broker,
-        answer.map_err(|s| refused(&s))?.into_inner(),
-    ))
+    let answer = asked.ask(async |mut clusters| clusters.describe_drain(request).await);
+    Ok(View::new(broker, answer.await?))
 }
 
 pub(super) async fn run(args: DrainArgs) -> Outcome {
@@ -119,11 +116,12 @@ pub(super) async fn run(args: DrainArgs) -> Outcome {
     if args.cancel {
         return cancelled(&args, changed);
     }
-    let mut view = look(&mut control, args.broker).await?;
+    let mut asked = Asked::new(&args.connect, control);
+    let mut view = look(&mut asked, args.broker).await?;
     let failure = if args.no_wait {
         None
     } else {
-        wait_all(&mut control, &mut view, &args).await
+        wait_all(&mut asked, &mut view, &args).await
     };
     let outcome = match &failure {
         Some((outcome, _)) => *outcome,
@@ -148,16 +146,16 @@ pub(super) async fn run(args: DrainArgs) -> Outcome {
 
 /// Waits for all that is to be waited for; says how it ended if that was not to the end.
 async fn wait_all(
-    control: &mut Control,
+    asked: &mut Asked,
     view: &mut View,
     args: &DrainArgs,
 ) -> Option<(&'static str, Failure)> {
     let waiting = async {
         let mut steps = Steps::new(args.output.json);
         steps.step(view)?;
-        wait(control, view, &mut steps, |view| view.leaving).await?;
+        wait(asked, view, &mut steps, |view| view.leaving).await?;
         match args.empty {
-            true => wait(control, view, &mut steps, |view| view.copies).await,
+            true => wait(asked, view, &mut steps, |view| view.copies).await,
             false => Ok(()),
         }
     };
@@ -202,7 +200,7 @@ fn cancelled(args: &DrainArgs, changed: bool) -> Outcome {
 
 /// Returns once nothing is `left`.
 async fn wait(
-    control: &mut Control,
+    asked: &mut Asked,
     view: &mut View,
     steps: &mut Steps<View>,
     left: fn(&View) -> u64,
@@ -212,7 +210,7 @@ async fn wait(
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     while left(view) > 0 {
         look_again.tick().await;
-        *view = look(control, view.broker_id).await?;
+        *view = look(asked, view.broker_id).await?;
         steps.step(view)?;
         most = most.max(left(view));
         bar.set_length(most);

@@ -1,5 +1,6 @@
 //! `kera cluster`.
 
+mod asked;
 mod bars;
 mod compared;
 mod init;
@@ -16,6 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::OutputArgs;
 use crate::parse;
 
+pub(crate) use asked::Asked;
 pub(crate) use bars::{progress, progress_bytes};
 pub(crate) use status::{BrokerView, brokers, print_brokers};
 
@@ -119,16 +121,20 @@ pub(crate) async fn answering(
                 match answer {
                     Ok(Ok(answer)) => return Ok((control, answer.into_inner())),
                     Ok(Err(status)) => refused(&status),
-                    Err(_) => Failure::message(format!(
-                        "the broker at {address} does not answer within {} s; name another with --bootstrap",
-                        ANSWER_WITHIN.as_secs()
-                    )),
+                    Err(_) => does_not_answer(address),
                 }
             }
         };
         first = first.or(Some(failure));
     }
     Err(first.unwrap_or_else(|| Failure::Usage("no broker's address is given".into())))
+}
+
+fn does_not_answer(address: &str) -> Failure {
+    Failure::message(format!(
+        "the broker at {address} does not answer within {} s; name another with --bootstrap",
+        ANSWER_WITHIN.as_secs()
+    ))
 }
 
 /// Runs `kera cluster`.

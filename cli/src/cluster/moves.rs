@@ -7,7 +7,8 @@ use std::time::Duration;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use super::{ApplyArgs, PlanArgs, answering, progress, progress_bytes};
+use super::asked::may_pass;
+use super::{ApplyArgs, Asked, PlanArgs, answering, progress, progress_bytes};
 use crate::connect::{Control, refused};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Steps, Table, count, end, print_json, rounded_bytes, short_time};
@@ -214,7 +215,8 @@ pub(super) async fn apply(args: ApplyArgs) -> Outcome {
         moves: view.moves.len(),
         ..Ended::default()
     };
-    let outcome = carry_out(&mut control, view, &args, &mut ended).await;
+    let mut asked = Asked::new(&args.connect, control);
+    let outcome = carry_out(&mut asked, view, &args, &mut ended).await;
     let (outcome, failure) = match outcome {
         Ok(()) => ("done", None),
         Err((outcome, failure)) => (outcome, Some(failure)),
@@ -230,7 +232,7 @@ pub(super) async fn apply(args: ApplyArgs) -> Outcome {
 
 /// Makes the moves one after the other, and waits for copies if it is to.
 async fn carry_out(
-    control: &mut Control,
+    asked: &mut Asked,
     view: View,
     args: &ApplyArgs,
     ended: &mut Ended,
@@ -251,9 +253,15 @@ async fn carry_out(
             epoch: Some(planned.epoch),
             passed_on: false,
         };
-        let (took_ms, error) = match control.clusters.move_streamlet(request).await {
+        let (took_ms, error) = match asked.clusters().move_streamlet(request).await {
             Ok(answer) => (Some(answer.into_inner().took_ms), None),
-            Err(status) => (None, Some(status.message().to_owned())),
+            Err(status) => {
+                // The moves that follow need not fail for a broker that is gone.
+                if may_pass(&status) {
+                    asked.look_for_another().await;
+                }
+                (None, Some(status.message().to_owned()))
+            }
         };
         bar.inc(1);
         let one = MadeView {
@@ -278,7 +286,7 @@ async fn carry_out(
         print_made(&made).map_err(failed)?;
     }
     if args.copies {
-        let waiting = wait_for_copies(control, &mut steps, ended);
+        let waiting = wait_for_copies(asked, &mut steps, ended);
         let waited = tokio::time::timeout(args.timeout, waiting).await;
         match waited {
             Ok(waited) => waited.map_err(failed)?,
@@ -291,7 +299,7 @@ async fn carry_out(
             }
         }
     } else {
-        ended.to_come_bytes = to_come(control).await.map_err(failed)?;
+        ended.to_come_bytes = to_come(asked).await.map_err(failed)?;
     }
     match ended.failed {
         0 => Ok(()),
@@ -303,15 +311,15 @@ async fn carry_out(
 }
 
 /// Bytes of copies that are to come to some broker.
-async fn to_come(control: &mut Control) -> Result<u64, Failure> {
+async fn to_come(asked: &mut Asked) -> Result<u64, Failure> {
     let request = v1::DescribeClusterRequest {};
-    let answer = control.clusters.describe_cluster(request).await;
-    Ok(answer.map_err(|s| refused(&s))?.into_inner().to_come_bytes)
+    let answer = asked.ask(async |mut clusters| clusters.describe_cluster(request).await);
+    Ok(answer.await?.to_come_bytes)
 }
 
 /// Returns once copies are where they are to be.
 async fn wait_for_copies(
-    control: &mut Control,
+    asked: &mut Asked,
     steps: &mut Steps<Far>,
     ended: &mut Ended,
 ) -> Result<(), Failure> {
@@ -321,7 +329,7 @@ async fn wait_for_copies(
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     loop {
         look_again.tick().await;
-        let left = to_come(control).await?;
+        let left = to_come(asked).await?;
         ended.to_come_bytes = left;
         steps.step(&Far::Copies {
             to_come_bytes: left,

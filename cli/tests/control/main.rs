@@ -10,11 +10,13 @@ mod etcd;
 mod spread;
 mod together;
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 use std::time::Instant;
 
 use serde_json::Value;
 
-use common::PATIENCE;
+use common::{PATIENCE, kera};
 use together::{Together, lines, sorted, steps_of};
 
 /// A lease so long that nothing in a test waits for its end.
@@ -219,6 +221,40 @@ fn a_broker_that_joins_gets_its_share_and_a_plan_has_nothing_left_to_do() {
     let steps = restarts["steps"].as_array().expect("steps");
     assert_eq!(steps.len(), 4);
     assert_eq!(steps[3]["controller"], true, "the controller comes last");
+}
+
+#[test]
+fn a_command_that_waits_outlives_the_broker_that_it_asks() {
+    let Some(mut cluster) = Together::start(2, "2s") else {
+        return;
+    };
+    cluster.create("flights", 6, 2);
+    let mut command = kera();
+    command
+        .args(["broker", "add", "3", "--json"])
+        .env("KERA_BOOTSTRAP", cluster.bootstrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut waiting = command.spawn().expect("kera can be run");
+    // Broker 1 is the first of the list, and has answered when this is said.
+    let mut said = String::new();
+    let mut stderr = BufReader::new(waiting.stderr.take().expect("it is piped"));
+    stderr.read_line(&mut said).expect("a line");
+    assert!(said.contains("broker 3 is not there yet"), "{said}");
+    cluster.broker(1).kill();
+    // That takes a lease, in which it asks many times.
+    cluster.until(|status| state(status, 1) == "GONE");
+    cluster.broker(1).restart();
+    cluster.add();
+    let finished = waiting.wait_with_output().expect("it ends");
+    stderr.read_to_string(&mut said).expect("text");
+    assert!(finished.status.success(), "{said}");
+    let steps = steps_of(&String::from_utf8_lossy(&finished.stdout));
+    let last = &steps[steps.len() - 1];
+    assert_eq!(
+        (&last["outcome"], &last["state"]),
+        (&"done".into(), &"NORMAL".into())
+    );
 }
 
 #[test]
