@@ -112,7 +112,13 @@ macro_rules! common_settings {
             self
         }
 
-        /// Bytes fetched ahead and not yet delivered, about. Default 32 MiB, at least 64 KiB.
+        /// Bytes fetched ahead and not yet delivered: what waits here and what brokers may push
+        /// without being asked. Default 32 MiB, at least 64 KiB.
+        ///
+        /// Each lane has a share of it, at least 16 KiB however many there are. Beyond that come, since a
+        /// batch is not split, at most one batch of each lane, and what crosses with credit on its way;
+        /// with [`Fetch::Pull`], and for ranges, one answer of each lane, of its share or
+        /// [`fetch_bytes`](Self::fetch_bytes) if that is less.
         pub fn memory_limit(mut self, bytes: usize) -> Self {
             self.common.fetch.memory_limit = bytes;
             self

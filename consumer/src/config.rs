@@ -99,7 +99,7 @@ pub(crate) struct FetchSettings {
     /// Closed groups are read from copies in this rack.
     pub(crate) rack: Option<Arc<str>>,
     pub(crate) fetch: Fetch,
-    /// Bytes received and not yet delivered, about.
+    /// Bytes received and not yet delivered, and those that brokers may push.
     pub(crate) memory_limit: usize,
     /// Bytes of one answer.
     pub(crate) fetch_bytes: usize,

@@ -152,7 +152,9 @@ impl Consumer {
     ///
     /// # Errors
     /// [`ConsumeError::StaleLease`] if the lease has ended: its records go, or went, to another
-    /// consumer. Others end the consumer.
+    /// consumer. [`ErrorCode::Timeout`](kera_protocol::error::ErrorCode::Timeout) if there was no answer
+    /// within the retry policy's deadline, or 10 s if that is longer: the commit is sent on and may yet take
+    /// effect; call again to hear of it. Others end the consumer.
     pub async fn commit(&self, batch: &Batch) -> Result<(), ConsumeError> {
         commit(&self.group, batch).await
     }

@@ -93,11 +93,9 @@ impl Reader {
             counts: Metrics::default(),
         };
         let wanted = |lane: &(u32, u32)| chosen.as_ref().is_none_or(|all| all.contains(lane));
-        for lane in found {
-            if wanted(&(lane.streamlet, lane.lane)) {
-                reader.add(meta.id, lane);
-            }
-        }
+        let found = found.into_iter();
+        let found = found.filter(|lane| wanted(&(lane.streamlet, lane.lane)));
+        reader.add(meta.id, found.collect());
         for (streamlet, lane) in chosen.unwrap_or_default() {
             if !reader.index.contains_key(&(streamlet, lane)) {
                 return Err(ConsumeError::UnknownLane { streamlet, lane });
@@ -106,7 +104,23 @@ impl Reader {
         Ok(reader)
     }
 
-    fn add(&mut self, stream: StreamId, found: v1::LaneCursor) {
+    /// Reads lanes that are not read yet.
+    fn add(&mut self, stream: StreamId, found: Vec<v1::LaneCursor>) {
+        let known = self.lanes.len();
+        for lane in found {
+            if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
+                self.note(stream, lane);
+            }
+        }
+        let lanes = self.lanes.iter().enumerate().skip(known);
+        let specs = lanes.map(|(index, lane)| self.spec(index, lane)).collect();
+        let sources = self.fetcher.add(specs);
+        for (lane, source) in self.lanes[known..].iter_mut().zip(sources) {
+            lane.source = source;
+        }
+    }
+
+    fn note(&mut self, stream: StreamId, found: v1::LaneCursor) {
         let key = LaneKey {
             stream,
             streamlet: StreamletId(found.streamlet),
@@ -119,14 +133,13 @@ impl Reader {
             found.head_ordinal.max(from.ordinal)
         };
         let index = self.lanes.len();
-        let mut lane = Lane {
+        let lane = Lane {
             source: 0,
             key,
             next: from,
             end,
             finished: false,
         };
-        lane.source = self.fetcher.add(self.spec(index, &lane));
         self.index.insert((found.streamlet, found.lane), index);
         self.lanes.push(lane);
     }
@@ -189,11 +202,7 @@ impl Reader {
         self.look_for_lanes = Instant::now() + LANES_INTERVAL;
         match looked {
             Ok(Ok(Some((stream, lanes)))) => {
-                for lane in lanes {
-                    if !self.index.contains_key(&(lane.streamlet, lane.lane)) {
-                        self.add(stream, lane);
-                    }
-                }
+                self.add(stream, lanes);
             }
             Ok(Ok(None)) => {}
             Ok(Err(error)) => {
@@ -298,7 +307,9 @@ impl Reader {
         self.lanes[index].next = cursor;
         self.lanes[index].finished = false;
         let spec = self.spec(index, &self.lanes[index]);
-        self.lanes[index].source = self.fetcher.add(spec);
+        if let [source] = self.fetcher.add(vec![spec])[..] {
+            self.lanes[index].source = source;
+        }
     }
 
     /// Where the reader stands in each lane: what follows the last batch delivered.

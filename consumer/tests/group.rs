@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fake::{Fake, values};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kera_consumer::{ConsumeError, Consumer, ConsumerBuilder, Fetch, Order, Rebalance, Start};
 use kera_protocol::error::ErrorCode;
 use parking_lot::Mutex;
@@ -122,6 +122,90 @@ async fn manual_commits_are_durable_when_they_return_and_share_requests() {
     next(&mut consumer).await;
     consumer.close().await.unwrap();
     assert_eq!(fake.state.lock().commits[&1], 50, "only what was marked");
+}
+
+#[tokio::test]
+async fn a_commit_is_not_waited_for_without_end_and_is_sent_all_the_same() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    fake.change(|state| state.failures = usize::MAX);
+    // From here on time passes as fast as nothing else is to be done.
+    tokio::time::pause();
+    let commit = tokio::time::timeout(NEVER, consumer.commit(&batch)).await;
+    tokio::time::resume();
+    let error = commit.expect("it ends before that").unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::Timeout));
+    assert!(error.is_retryable());
+    let text = error.to_string();
+    for part in [
+        "group \"g\"",
+        "stream \"s\"",
+        "30s",
+        "brokers",
+        "commit again",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    fake.change(|state| state.failures = 0);
+    fake.until(|state| state.commits.get(&1) == Some(&10)).await;
+    consumer.commit(&batch).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_commit_that_nobody_waits_for_any_more_is_sent() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).manual_commit().open().await.unwrap();
+    let batch = consumer.next_batch().await.unwrap();
+    assert!(consumer.commit(&batch).now_or_never().is_none());
+    fake.until(|state| state.commits.get(&1) == Some(&10)).await;
+}
+
+/// Waits until so many lanes are subscribed to, each with this much credit.
+async fn credit(fake: &Fake, lanes: usize, each: usize) {
+    fake.until(|state| {
+        state.credit.len() == lanes && state.credit.values().all(|credit| *credit == each)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lanes_granted_together_share_the_memory() {
+    const LIMIT: usize = 1 << 20;
+    let fake = Fake::start(1, 8).await;
+    let opening = consumer(&fake).memory_limit(LIMIT).open();
+    let _consumer = opening.await.unwrap();
+    fake.grant((0, 0), 0, 0);
+    credit(&fake, 1, LIMIT).await;
+    for lane in 1..8 {
+        fake.grant((0, lane), 0, 0);
+    }
+    credit(&fake, 8, LIMIT / 8).await;
+    // To the first all of it, which was taken back; then to each its share.
+    assert_eq!(fake.state.lock().granted, 2 * LIMIT);
+}
+
+#[tokio::test]
+async fn lanes_granted_later_get_memory_from_those_before() {
+    const LIMIT: usize = 1 << 20;
+    let fake = Fake::start(1, 5).await;
+    let opening = consumer(&fake).memory_limit(LIMIT).open();
+    let mut consumer = opening.await.unwrap();
+    for (lane, share) in [1, 2, 4, 4, 8].into_iter().enumerate() {
+        fake.grant((0, lane as u32), 0, 0);
+        credit(&fake, lane + 1, LIMIT / share).await;
+    }
+    for lane in 0..5 {
+        fake.fill((0, lane), 10, 10);
+    }
+    let mut lanes = Vec::new();
+    for _ in 0..5 {
+        let batch = consumer.next_batch().await.unwrap();
+        assert_eq!(values(&batch), (0..10).collect::<Vec<_>>());
+        lanes.push(batch.lane().lane.0);
+    }
+    lanes.sort_unstable();
+    assert_eq!(lanes, [0, 1, 2, 3, 4], "each once");
 }
 
 #[tokio::test]

@@ -284,6 +284,65 @@ async fn a_slow_application_is_not_overrun() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_slow_application_counts_against_credit() {
+    const LIMIT: usize = 64 << 10;
+    const BATCH: usize = 4 << 10;
+    let fake = Fake::start(1, 4).await;
+    for lane in 0..4 {
+        fake.fill_even((0, lane), 200, BATCH);
+    }
+    let mut reader = reader(&fake)
+        .memory_limit(LIMIT)
+        .fetch_bytes(BATCH)
+        .open()
+        .await
+        .unwrap();
+    let mut taken = 0;
+    while let Some(batch) = reader.next_batch().await.unwrap() {
+        taken += batch.wire_bytes();
+        // Meanwhile the broker may push what it has credit for.
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        let granted = fake.state.lock().granted;
+        assert!(
+            granted <= taken + LIMIT,
+            "{granted} granted, {taken} of them taken"
+        );
+    }
+    assert_eq!(taken, 4 * 200 * BATCH);
+    assert_eq!(fake.state.lock().overdraft, 0);
+}
+
+#[tokio::test]
+async fn batches_larger_than_a_lanes_share_come_one_at_a_time() {
+    const LIMIT: usize = 64 << 10;
+    const BATCH: usize = 96 << 10;
+    for fetch in BOTH {
+        let fake = Fake::start(1, 4).await;
+        for lane in 0..4 {
+            fake.fill_even((0, lane), 20, BATCH);
+        }
+        let mut reader = reader(&fake)
+            .fetch(fetch)
+            .memory_limit(LIMIT)
+            .open()
+            .await
+            .unwrap();
+        let mut taken = 0;
+        while let Some(batch) = reader.next_batch().await.unwrap() {
+            taken += batch.wire_bytes();
+            for _ in 0..50 {
+                tokio::task::yield_now().await;
+            }
+            let buffered = reader.metrics().buffered_bytes;
+            assert!(buffered <= 4 * BATCH, "{buffered} bytes are buffered");
+        }
+        assert_eq!(taken, 4 * 20 * BATCH, "{fetch:?}");
+    }
+}
+
+#[tokio::test]
 async fn compressed_batches_headers_and_nulls_are_read() {
     let fake = Fake::start(1, 1).await;
     let value = "x".repeat(10_000);

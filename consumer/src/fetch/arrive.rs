@@ -111,7 +111,9 @@ impl State {
         let Some(source) = self.sources.get_mut(&key) else {
             return;
         };
-        source.credit -= frame.body.len() as i64;
+        let used = source.credit.min(frame.body.len());
+        source.credit -= used;
+        self.granted -= used;
         if message.error != 0 {
             let error = WireError::from_number(message.error, message.message);
             source.phase = Phase::Idle;
@@ -163,6 +165,7 @@ impl State {
         };
         if finished {
             source.phase = Phase::Ended;
+            self.withdraw(key);
         } else if !was_pushed {
             source.phase = Phase::Idle;
         }
@@ -175,15 +178,15 @@ impl State {
         }
         match pause {
             Some(pause) => self.pause(key, pause, after),
-            None if self.buffered < self.settings.memory_limit => self.ask(key, after),
-            None => self.idle.push_back(key),
+            None => self.ask(key, after),
         }
     }
 
     pub(super) fn deliver(&mut self, key: u64, body: Bytes, from: Ordinal, finished: bool) {
-        let Some(source) = self.sources.get(&key) else {
+        let Some(source) = self.sources.get_mut(&key) else {
             return;
         };
+        source.untaken += body.len();
         self.buffered += body.len();
         self.ready.push_back(Ready::Chunk(Chunk {
             source: key,
@@ -206,6 +209,7 @@ impl State {
         log_start: Option<Ordinal>,
         after: &mut After,
     ) {
+        self.withdraw(key);
         let Some(source) = self.sources.get_mut(&key) else {
             return;
         };
@@ -271,12 +275,17 @@ impl State {
         if hopeless {
             source.phase = Phase::Ended;
         }
-        self.ready.push_back(Ready::Failed(ConsumeError::Lane {
-            lane,
-            ordinal: at,
-            error,
-        }));
-        after.ready = true;
+        // One at a time: whoever does not come for it need not hear of every attempt.
+        if !source.error_waits {
+            source.error_waits = true;
+            let error = ConsumeError::Lane {
+                lane,
+                ordinal: at,
+                error,
+            };
+            self.ready.push_back(Ready::Failed(key, error));
+            after.ready = true;
+        }
         if !hopeless {
             self.pause(key, HOPELESS_PAUSE, after);
         }
@@ -296,6 +305,7 @@ impl State {
         {
             source.phase = Phase::Idle;
             source.round = source.round.wrapping_add(1);
+            self.withdraw(key);
             self.idle.push_back(key);
             after.drive = true;
         }

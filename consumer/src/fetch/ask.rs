@@ -24,18 +24,16 @@ impl State {
     /// Asks for every idle source for which there is a connection and memory.
     pub(super) fn ask_idle(&mut self, after: &mut After) {
         for _ in 0..self.idle.len() {
-            if self.buffered >= self.settings.memory_limit {
-                return;
-            }
             if let Some(key) = self.idle.pop_front() {
                 self.ask(key, after);
             }
         }
     }
 
-    /// Asks for an idle source, or subscribes to it; without a connection it stays idle.
+    /// Asks for an idle source, or subscribes to it; without a connection, or memory for an answer, it
+    /// stays idle.
     pub(super) fn ask(&mut self, key: u64, after: &mut After) {
-        let sources = self.sources.len();
+        let (window, room) = (self.window(), self.room());
         let Some(source) = self.sources.get(&key) else {
             return;
         };
@@ -52,6 +50,11 @@ impl State {
             // First it is asked who holds copies.
             self.idle.push_back(key);
             after.drive = true;
+            return;
+        }
+        // What is pushed keeps to its credit.
+        if !is_pushed && self.buffered >= self.settings.memory_limit {
+            self.idle.push_back(key);
             return;
         }
         let link = source
@@ -74,12 +77,14 @@ impl State {
         let sent = if is_pushed {
             self.last_subscription = self.last_subscription.wrapping_add(1);
             let subscription = self.last_subscription;
-            let request = source.subscribe_request(subscription, &self.settings, sources);
+            source.credit = source.first_credit(window, room);
+            self.granted += source.credit;
+            let request = source.subscribe_request(subscription, &self.settings, window);
             subscriptions.insert(subscription, key);
             source.phase = Phase::Subscribed;
             connection.submit(FrameKind::Subscribe, &request, Bytes::new(), token)
         } else {
-            let request = source.read_request(&self.settings, sources, Instant::now());
+            let request = source.read_request(&self.settings, window, Instant::now());
             source.phase = Phase::Asked;
             connection.submit(FrameKind::Read, &request, Bytes::new(), token)
         };
@@ -97,6 +102,7 @@ impl State {
                 if source.phase == Phase::Subscribed {
                     subscriptions.remove(&source.subscription);
                 }
+                self.granted -= std::mem::take(&mut source.credit);
                 source.phase = Phase::Idle;
                 let pause = self.retry.bound(0);
                 self.pause(key, pause, after);

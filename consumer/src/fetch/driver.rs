@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{After, Fetcher, Sink};
@@ -14,7 +15,7 @@ static LAST_LINK: AtomicU64 = AtomicU64::new(0);
 pub(super) const OWNERS_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs until the fetcher is gone.
-pub(super) async fn run(fetcher: Weak<Fetcher>) {
+pub(super) async fn run(fetcher: Weak<Fetcher>, work: Arc<Notify>) {
     loop {
         let Some(strong) = fetcher.upgrade() else {
             return;
@@ -31,12 +32,13 @@ pub(super) async fn run(fetcher: Weak<Fetcher>) {
         for (address, attempt) in connect {
             tokio::spawn(open(Arc::downgrade(&strong), address, attempt));
         }
-        let work = strong.work.notified();
+        // Whoever waits here must not be the one who keeps it.
+        drop(strong);
         match wake {
             Some(at) => {
-                let _ = tokio::time::timeout_at(at, work).await;
+                let _ = tokio::time::timeout_at(at, work.notified()).await;
             }
-            None => work.await,
+            None => work.notified().await,
         }
     }
 }

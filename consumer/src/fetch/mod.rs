@@ -77,7 +77,7 @@ pub(crate) struct Fetcher {
     stream: String,
     state: Mutex<State>,
     ready: Notify,
-    work: Notify,
+    work: Arc<Notify>,
     driver: Mutex<Option<AbortHandle>>,
     pub(crate) counts: FetchCounts,
 }
@@ -90,21 +90,21 @@ impl Fetcher {
             stream,
             state: Mutex::new(State::new(settings.clone())),
             ready: Notify::new(),
-            work: Notify::new(),
+            work: Arc::default(),
             driver: Mutex::default(),
             counts: FetchCounts::default(),
         });
-        let task = tokio::spawn(driver::run(Arc::downgrade(&fetcher)));
+        let task = tokio::spawn(driver::run(Arc::downgrade(&fetcher), fetcher.work.clone()));
         *fetcher.driver.lock() = Some(task.abort_handle());
         fetcher
     }
 
-    /// Starts to read a source. Its key.
-    pub(crate) fn add(&self, spec: SourceSpec) -> u64 {
+    /// Starts to read sources. Their keys, in the same order.
+    pub(crate) fn add(&self, specs: Vec<SourceSpec>) -> Vec<u64> {
         let mut after = After::default();
-        let key = self.state.lock().add(spec, &mut after);
+        let keys = self.state.lock().add(specs, &mut after);
         self.finish(after);
-        key
+        keys
     }
 
     /// Forgets a source and what of it was not taken.
@@ -244,4 +244,24 @@ impl FrameSink for Sink {
 /// The 16 bytes of a stream's id as frames carry them.
 fn stream_bytes(lane: LaneKey) -> Bytes {
     Bytes::copy_from_slice(lane.stream.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_rpc::ClientOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fetcher_that_nobody_holds_is_gone() {
+        let client = Client::new("127.0.0.1:1", ClientOptions::default()).unwrap();
+        let fetcher = Fetcher::start(client, "s".to_owned(), &FetchSettings::default());
+        // Its driver has looked round, and waits for work.
+        while !fetcher.state.lock().looking {
+            tokio::task::yield_now().await;
+        }
+        let gone = Arc::downgrade(&fetcher);
+        drop(fetcher);
+        assert!(gone.upgrade().is_none());
+    }
 }

@@ -42,8 +42,13 @@ pub(super) struct Source {
     pub(super) owner: Option<Arc<str>>,
     pub(super) link: u64,
     pub(super) subscription: u32,
-    /// Bytes the broker may still push.
-    pub(super) credit: i64,
+    /// Bytes the broker may still push, as far as is known here. It forgives what its last batch exceeded
+    /// them by.
+    pub(super) credit: usize,
+    /// Bytes that arrived and were not taken.
+    pub(super) untaken: usize,
+    /// An error of it was not taken yet.
+    pub(super) error_waits: bool,
     /// Failures in a row.
     pub(super) attempt: u32,
     /// Ask once although it is pushed: only replies tell where the log starts.
@@ -65,6 +70,8 @@ impl Source {
             link: 0,
             subscription: 0,
             credit: 0,
+            untaken: 0,
+            error_waits: false,
             attempt: 0,
             ask_once: false,
             asked_at: None,
@@ -84,9 +91,10 @@ impl Source {
         self.detour.as_ref().or(self.owner.as_ref())
     }
 
-    /// Bytes of the window of one of `sources`, so that all together keep to the limit.
+    /// Bytes of the window of one of `sources`, so that all together keep to the limit: a share that is
+    /// halved now and then as sources are added, and not with each of them.
     pub(super) fn window(settings: &FetchSettings, sources: usize) -> usize {
-        (settings.memory_limit / sources.max(1)).max(MIN_FETCH_BYTES)
+        (settings.memory_limit / sources.max(1).next_power_of_two()).max(MIN_FETCH_BYTES)
     }
 
     fn end_ordinal(&self) -> Ordinal {
@@ -100,7 +108,7 @@ impl Source {
     pub(super) fn read_request(
         &mut self,
         settings: &FetchSettings,
-        sources: usize,
+        window: usize,
         now: Instant,
     ) -> v1::ReadRequest {
         self.asked_at = Some(now);
@@ -111,7 +119,7 @@ impl Source {
             lane: lane.lane.0,
             cursor: Some(self.next),
             end_ordinal: self.end_ordinal(),
-            max_bytes: settings.fetch_bytes.min(Self::window(settings, sources)) as u32,
+            max_bytes: settings.fetch_bytes.min(window) as u32,
             min_bytes: 1,
             max_wait_ms: settings.poll_wait.as_millis() as u32,
             lane_generation: self.spec.lane_generation,
@@ -123,11 +131,9 @@ impl Source {
         &mut self,
         subscription: u32,
         settings: &FetchSettings,
-        sources: usize,
+        window: usize,
     ) -> v1::SubscribeRequest {
-        let window = Self::window(settings, sources);
         self.subscription = subscription;
-        self.credit = window as i64;
         let lane = self.spec.lane;
         v1::SubscribeRequest {
             subscription,
@@ -136,21 +142,26 @@ impl Source {
             lane: lane.lane.0,
             cursor: Some(self.next),
             end_ordinal: self.end_ordinal(),
-            credit_bytes: window as u64,
+            credit_bytes: self.credit as u64,
             max_bytes: settings.fetch_bytes.min(window) as u32,
             lane_generation: self.spec.lane_generation,
         }
     }
 
-    /// How much credit to add after data was taken; 0 until it is worth a frame.
-    pub(super) fn credit_due(&mut self, settings: &FetchSettings, sources: usize) -> u64 {
-        let window = Self::window(settings, sources) as i64;
-        if self.credit > window / 2 {
-            return 0;
+    /// Credit to subscribe with where `room` bytes are left for all sources. What waits here will bring
+    /// more when it is taken; without that, a batch has to come in any case.
+    pub(super) fn first_credit(&self, window: usize, room: usize) -> usize {
+        match self.untaken {
+            0 => room.clamp(1, window),
+            untaken => room.min(window.saturating_sub(untaken)),
         }
-        let due = window - self.credit;
-        self.credit = window;
-        due.max(0) as u64
+    }
+
+    /// How much credit to add after data was taken; 0 until it is worth a frame. What still waits here
+    /// counts: otherwise each chunk that is taken would let a window more of them come.
+    pub(super) fn credit_due(&self, window: usize) -> usize {
+        let due = window.saturating_sub(self.credit + self.untaken);
+        if due < window / 2 { 0 } else { due }
     }
 
     /// A pause if the broker answered "nothing" although it was asked to wait.

@@ -21,7 +21,8 @@ pub(super) const ROUND_BITS: u32 = 16;
 #[derive(Debug)]
 pub(super) enum Ready {
     Chunk(Chunk),
-    Failed(ConsumeError),
+    /// Of a source, by its key.
+    Failed(u64, ConsumeError),
 }
 
 /// A connection to a broker, or its absence.
@@ -49,6 +50,8 @@ pub(super) struct State {
     pub(super) paused: BTreeSet<(Instant, u64)>,
     pub(super) ready: VecDeque<Ready>,
     pub(super) buffered: usize,
+    /// Credit of all subscriptions.
+    pub(super) granted: usize,
     pub(super) links: HashMap<Arc<str>, Link>,
     pub(super) last_key: u64,
     pub(super) last_subscription: u32,
@@ -81,6 +84,7 @@ impl State {
             paused: BTreeSet::new(),
             ready: VecDeque::new(),
             buffered: 0,
+            granted: 0,
             links: HashMap::new(),
             last_key: 0,
             last_subscription: 0,
@@ -104,7 +108,20 @@ impl State {
             .collect()
     }
 
-    pub(super) fn add(&mut self, spec: SourceSpec, after: &mut After) -> u64 {
+    /// Adds sources, all before the first is asked for: its window depends on how many there are.
+    pub(super) fn add(&mut self, specs: Vec<SourceSpec>, after: &mut After) -> Vec<u64> {
+        let keys: Vec<u64> = specs
+            .into_iter()
+            .map(|spec| self.insert(spec, after))
+            .collect();
+        self.shrink(after);
+        for key in &keys {
+            self.ask(*key, after);
+        }
+        keys
+    }
+
+    fn insert(&mut self, spec: SourceSpec, after: &mut After) -> u64 {
         self.last_key += 1;
         let key = self.last_key;
         let owner = self.owners.get(spec.lane.streamlet.0 as usize).cloned();
@@ -118,11 +135,6 @@ impl State {
             return key;
         }
         self.sources.insert(key, source);
-        if self.buffered < self.settings.memory_limit {
-            self.ask(key, after);
-        } else {
-            self.idle.push_back(key);
-        }
         key
     }
 
@@ -137,7 +149,9 @@ impl State {
             return;
         };
         source.round = source.round.wrapping_add(1);
+        source.untaken = 0;
         self.unsubscribe(key, after);
+        self.withdraw(key);
         let mut dropped = 0;
         self.ready.retain(|ready| match ready {
             Ready::Chunk(chunk) if chunk.source == key => {
@@ -147,6 +161,8 @@ impl State {
             _ => true,
         });
         self.buffered -= dropped;
+        // There may be room for others, and nobody who takes anything and would find it.
+        after.drive |= dropped > 0;
         self.paused.retain(|(_, paused)| *paused != key);
     }
 
@@ -199,7 +215,12 @@ impl State {
         let popped = loop {
             match self.ready.pop_front() {
                 None => break Popped::Empty,
-                Some(Ready::Failed(error)) => break Popped::Failed(error),
+                Some(Ready::Failed(key, error)) => {
+                    if let Some(source) = self.sources.get_mut(&key) {
+                        source.error_waits = false;
+                    }
+                    break Popped::Failed(error);
+                }
                 Some(Ready::Chunk(chunk)) => {
                     self.buffered -= chunk.body.len();
                     if self.sources.contains_key(&chunk.source) {
@@ -216,27 +237,67 @@ impl State {
     }
 
     /// Gives the broker credit for what was taken.
-    pub(super) fn taken(&mut self, chunk: &Chunk, after: &mut After) {
-        let sources = self.sources.len();
+    fn taken(&mut self, chunk: &Chunk, after: &mut After) {
+        let window = self.window();
         let Some(source) = self.sources.get_mut(&chunk.source) else {
             return;
         };
+        source.untaken -= chunk.body.len();
         if source.phase != Phase::Subscribed {
             return;
         }
-        let credit_bytes = source.credit_due(&self.settings, sources);
-        if credit_bytes > 0
+        let due = source.credit_due(window);
+        if due > 0
             && let Some(owner) = &source.owner
             && let Some(Link::Up { connection, .. }) = self.links.get(owner)
         {
+            source.credit += due;
+            self.granted += due;
             after.credits.push((
                 connection.clone(),
                 v1::CreditRequest {
                     subscription: source.subscription,
-                    credit_bytes,
+                    credit_bytes: due as u64,
                     unsubscribe: false,
                 },
             ));
+        }
+    }
+
+    /// Bytes that each source may have under way and waiting.
+    pub(super) fn window(&self) -> usize {
+        Source::window(&self.settings, self.sources.len())
+    }
+
+    /// Bytes for which credit may still be given.
+    pub(super) fn room(&self) -> usize {
+        let all = self.window() * self.sources.len();
+        let limit = self.settings.memory_limit.max(all);
+        limit.saturating_sub(self.buffered + self.granted)
+    }
+
+    /// What a source's subscription, which is over, was given and did not use.
+    pub(super) fn withdraw(&mut self, key: u64) {
+        if let Some(source) = self.sources.get_mut(&key) {
+            self.granted -= std::mem::take(&mut source.credit);
+        }
+    }
+
+    /// Takes credit back from sources that were given more than a window is by now, so that there is room
+    /// for those that were added. A broker cannot be told to forget some of it: they subscribe anew.
+    fn shrink(&mut self, after: &mut After) {
+        let window = self.window();
+        if self.granted <= window {
+            return;
+        }
+        let sources = self.sources.iter();
+        let wide: Vec<u64> = sources
+            .filter(|(_, source)| source.phase == Phase::Subscribed && source.credit > window)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in wide {
+            self.unsubscribe(key, after);
+            self.back_to_idle(key, after);
         }
     }
 
@@ -247,6 +308,7 @@ impl State {
         self.paused.clear();
         self.ready.clear();
         self.buffered = 0;
+        self.granted = 0;
         self.links
             .drain()
             .filter_map(|(_, link)| match link {
@@ -254,5 +316,60 @@ impl State {
                 _ => None,
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::error::{ErrorCode, WireError};
+    use kera_protocol::ids::{LaneId, LaneKey, StreamId, StreamletId};
+
+    use super::*;
+
+    fn state() -> (State, Vec<u64>) {
+        let mut state = State::new(FetchSettings::default());
+        let stream = StreamId::random();
+        let specs = [0, 1].map(|lane| SourceSpec {
+            tag: 0,
+            lane: LaneKey {
+                stream,
+                streamlet: StreamletId(0),
+                lane: LaneId(lane),
+            },
+            from: Cursor::default(),
+            end: Ordinal::MAX,
+            lane_generation: None,
+            push: true,
+        });
+        let keys = state.add(specs.into(), &mut After::default());
+        (state, keys)
+    }
+
+    #[test]
+    fn a_lane_that_fails_again_and_again_is_told_of_once_until_that_is_taken() {
+        let (mut state, keys) = state();
+        let mut after = After::default();
+        let told = |state: &mut State| {
+            let error = WireError::new(ErrorCode::Damaged, "planted");
+            for key in &keys {
+                state.failed(*key, error.clone(), None, &mut After::default());
+            }
+            state.ready.len()
+        };
+        assert_eq!((told(&mut state), told(&mut state)), (2, 2));
+        assert!(matches!(state.pop(&mut after), Popped::Failed(_)));
+        assert_eq!((told(&mut state), told(&mut state)), (2, 2));
+    }
+
+    #[test]
+    fn what_is_given_up_makes_room_that_others_hear_of() {
+        let (mut state, keys) = state();
+        let mut after = After::default();
+        state.deliver(keys[0], Bytes::from_static(b"batch"), 0, false);
+        state.remove(keys[1], &mut after);
+        assert!(!after.drive);
+        state.remove(keys[0], &mut after);
+        assert!(after.drive);
+        assert_eq!((state.buffered, state.granted), (0, 0));
     }
 }

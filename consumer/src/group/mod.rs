@@ -3,6 +3,7 @@
 mod leases;
 mod session;
 mod tasks;
+mod waiters;
 
 pub use leases::LeaseInfo;
 pub(crate) use session::{Group, GroupSettings, RebalanceHook, ResumeHook};

@@ -9,10 +9,11 @@ use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1::{self, Cursor, LeaseCommit};
 use kera_rpc::{Client, RpcError};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::leases::{LeaseInfo, LeaseTable};
+use super::waiters::CommitWaiters;
 use super::{Rebalance, tasks};
 use crate::batch::Batch;
 use crate::config::{Fetch, Order, Start};
@@ -49,11 +50,8 @@ pub(super) struct Session {
     pub(super) heartbeat: Duration,
 }
 
-struct CommitWaiter {
-    lease: u64,
-    ordinal: Ordinal,
-    caller: oneshot::Sender<Result<(), ConsumeError>>,
-}
+/// What comes of a commit for which nobody waits any more, and what to do about it.
+const SENT_ON: &str = "they are sent on: see that the brokers can be reached, and commit again to hear whether they took effect";
 
 /// One membership in one group.
 pub(crate) struct Group {
@@ -63,8 +61,7 @@ pub(crate) struct Group {
     session: Mutex<Session>,
     rejoining: tokio::sync::Mutex<()>,
     pub(super) leases: Mutex<LeaseTable>,
-    waiters: Mutex<Vec<CommitWaiter>>,
-    fatal: Mutex<Option<ConsumeError>>,
+    waiters: CommitWaiters,
     /// There is room for leases.
     pub(super) room: Notify,
     /// There is something to commit.
@@ -93,8 +90,7 @@ impl Group {
             }),
             rejoining: tokio::sync::Mutex::default(),
             leases: Mutex::default(),
-            waiters: Mutex::default(),
-            fatal: Mutex::default(),
+            waiters: CommitWaiters::default(),
             room: Notify::new(),
             commits: Notify::new(),
             settled: Notify::new(),
@@ -192,16 +188,13 @@ impl Group {
 
     /// Ends the consumer for good: who waits for batches or commits is told.
     pub(crate) fn fail(&self, error: ConsumeError) {
-        for waiter in self.waiters.lock().drain(..) {
-            let _ = waiter.caller.send(Err(error.clone()));
-        }
-        self.fatal.lock().get_or_insert(error);
+        self.waiters.fail(error);
         self.fetcher.wake();
         self.settled.notify_waiters();
     }
 
     pub(crate) fn fatal(&self) -> Option<ConsumeError> {
-        self.fatal.lock().clone()
+        self.waiters.failure()
     }
 
     /// Takes over granted leases and starts to read them.
@@ -249,9 +242,16 @@ impl Group {
             ));
         }
         self.tell(&infos, Rebalance::Assigned);
-        for (info, (committed, spec)) in infos.into_iter().zip(specs) {
-            self.leases.lock().insert(info, spec.from, committed);
-            let source = self.fetcher.add(spec);
+        let specs = {
+            let mut leases = self.leases.lock();
+            let inserted = infos.iter().zip(specs).map(|(info, (committed, spec))| {
+                leases.insert(*info, spec.from, committed);
+                spec
+            });
+            inserted.collect()
+        };
+        let sources = self.fetcher.add(specs);
+        for (info, source) in infos.into_iter().zip(sources) {
             // A heartbeat may have been told meanwhile that it is lost.
             if !self.leases.lock().set_source(info.lease, source) {
                 self.fetcher.remove(source);
@@ -330,7 +330,7 @@ impl Group {
     }
 
     /// Notes that everything of the lease below `next` is processed, and waits until that is durably
-    /// committed.
+    /// committed, no longer than calls are tried again. It is sent on even if nobody waits any more.
     pub(crate) async fn commit(&self, lease: u64, next: Cursor) -> Result<(), ConsumeError> {
         let done = {
             // In one go: the commit might otherwise be answered before anyone waits for it.
@@ -344,62 +344,53 @@ impl Group {
             if leases.processed(lease, next).is_none() {
                 return Err(ConsumeError::StaleLease { lease });
             }
-            let (caller, done) = oneshot::channel();
-            self.waiters.lock().push(CommitWaiter {
-                lease,
-                ordinal: next.ordinal,
-                caller,
-            });
-            done
+            self.waiters.wait(lease, next.ordinal)?
         };
-        if let Some(error) = self.fatal() {
-            return Err(error);
-        }
         self.commits.notify_one();
         self.room.notify_one();
-        done.await.unwrap_or(Err(ConsumeError::Closed))
+        // An attempt that has just begun is given its time all the same.
+        let limit = self.client.options().retry.deadline;
+        let limit = limit.max(tasks::COMMIT_WITHIN);
+        match tokio::time::timeout(limit, done.answer()).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.unanswered(limit, SENT_ON)),
+        }
+    }
+
+    /// The error of commits that were not answered within `limit`, and what comes of that.
+    fn unanswered(&self, limit: Duration, advice: &str) -> ConsumeError {
+        let text = format!(
+            "commits of group {:?} on stream {:?} were not answered within {limit:?}; {advice}",
+            self.settings.group, self.settings.stream
+        );
+        RpcError::from(WireError::new(ErrorCode::Timeout, text)).into()
     }
 
     /// True if all progress is to be committed now.
     pub(super) fn wants_commit(&self) -> bool {
-        self.closing.load(Ordering::Acquire) || !self.waiters.lock().is_empty()
+        self.closing.load(Ordering::Acquire) | self.waiters.wants_commit()
     }
 
     /// Answers those whose commit is known to be done or to have failed.
     fn settle_waiters(&self) {
         let leases = self.leases.lock();
-        self.waiters.lock().retain_mut(|waiter| {
-            let answer = match leases.committed(waiter.lease) {
-                Some(committed) if committed >= waiter.ordinal => Ok(()),
-                Some(_) => return true,
-                None => Err(ConsumeError::StaleLease {
-                    lease: waiter.lease,
-                }),
-            };
-            let (unused, _) = oneshot::channel();
-            let caller = std::mem::replace(&mut waiter.caller, unused);
-            let _ = caller.send(answer);
-            false
-        });
+        self.waiters
+            .settle(|lease, ordinal| match leases.committed(lease) {
+                Some(committed) if committed >= ordinal => Some(Ok(())),
+                Some(_) => None,
+                None => Some(Err(ConsumeError::StaleLease { lease })),
+            });
     }
 
     /// A commit was answered.
     pub(super) fn commit_done(&self, commits: &[LeaseCommit], stale: &[u64]) {
         self.commit_count.fetch_add(1, Ordering::Relaxed);
         // Who waits for a commit that ends its lease must hear of the commit, not of the end.
-        self.waiters.lock().retain_mut(|waiter| {
+        self.waiters.settle(|lease, ordinal| {
             let done = commits.iter().any(|commit| {
-                commit.lease == waiter.lease
-                    && commit
-                        .next
-                        .is_some_and(|next| next.ordinal >= waiter.ordinal)
+                commit.lease == lease && commit.next.is_some_and(|next| next.ordinal >= ordinal)
             });
-            if !done || stale.contains(&waiter.lease) {
-                return true;
-            }
-            let (unused, _) = oneshot::channel();
-            let _ = std::mem::replace(&mut waiter.caller, unused).send(Ok(()));
-            false
+            (done && !stale.contains(&lease)).then_some(Ok(()))
         });
         let released = self.leases.lock().commit_done(commits, stale);
         self.forget(released, |infos| Rebalance::Released(infos));
@@ -488,14 +479,10 @@ impl Group {
         };
         match tokio::time::timeout(limit, all).await {
             Ok(done) => done,
-            Err(_) => Err(RpcError::from(WireError::new(
-                ErrorCode::Timeout,
-                format!(
-                    "commits of group {:?} were not answered within {limit:?}",
-                    self.settings.group
-                ),
-            ))
-            .into()),
+            Err(_) => Err(self.unanswered(
+                limit,
+                "what did not take effect is delivered again, to this group's next consumer",
+            )),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -65,11 +65,6 @@ async fn speaks_grpc(socket: &TcpStream) -> bool {
     }
 }
 
-struct Subscription {
-    credit: AtomicI64,
-    changed: Notify,
-}
-
 type Out = mpsc::Sender<Bytes>;
 
 async fn send<M: Message>(out: &Out, kind: FrameKind, correlation: u32, header: &M, body: &[u8]) {
@@ -102,7 +97,7 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
             }
         }
     });
-    let mut subscriptions: HashMap<u32, Arc<Subscription>> = HashMap::new();
+    let mut subscriptions: HashMap<u32, Arc<Notify>> = HashMap::new();
     let mut buffer = BytesMut::new();
     loop {
         while let Some(frame) = Frame::split_from(&mut buffer, MAX_FRAME).unwrap() {
@@ -123,10 +118,8 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
                     fake.subscribes.fetch_add(1, Ordering::SeqCst);
                     let request: v1::SubscribeRequest = frame.message().unwrap();
                     fake.note(member, request.cursor, false);
-                    let subscription = Arc::new(Subscription {
-                        credit: AtomicI64::new(request.credit_bytes as i64),
-                        changed: Notify::new(),
-                    });
+                    let subscription = Arc::new(Notify::new());
+                    fake.grant_credit(request.subscription, request.credit_bytes);
                     let old = subscriptions.insert(request.subscription, subscription.clone());
                     assert!(old.is_none(), "subscription ids are unique");
                     let reply = v1::SubscribeResponse::default();
@@ -149,13 +142,11 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
                 FrameKind::Credit => {
                     let credit: v1::CreditRequest = frame.message().unwrap();
                     if credit.unsubscribe {
-                        if let Some(ended) = subscriptions.remove(&credit.subscription) {
-                            ended.credit.store(i64::MIN / 2, Ordering::SeqCst);
-                        }
-                    } else if let Some(subscription) = subscriptions.get(&credit.subscription) {
-                        let more = credit.credit_bytes as i64;
-                        subscription.credit.fetch_add(more, Ordering::SeqCst);
-                        subscription.changed.notify_one();
+                        subscriptions.remove(&credit.subscription);
+                        fake.change(|state| _ = state.credit.remove(&credit.subscription));
+                    } else if let Some(granted) = subscriptions.get(&credit.subscription) {
+                        fake.grant_credit(credit.subscription, credit.credit_bytes);
+                        granted.notify_one();
                     }
                 }
                 other => panic!("consumer sent {other:?}"),
@@ -178,6 +169,13 @@ impl Fake {
             member,
             ordinal,
             from_copy,
+        });
+    }
+
+    fn grant_credit(&self, subscription: u32, bytes: u64) {
+        self.change(|state| {
+            *state.credit.entry(subscription).or_default() += bytes as usize;
+            state.granted += bytes as usize;
         });
     }
 
@@ -312,15 +310,17 @@ async fn push(
     member: usize,
     out: Out,
     request: v1::SubscribeRequest,
-    subscription: Arc<Subscription>,
+    granted: Arc<Notify>,
 ) {
     let mut next = request.cursor.unwrap();
     loop {
         let changed = fake.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        if subscription.credit.load(Ordering::SeqCst) <= 0 {
-            subscription.changed.notified().await;
+        let credit = fake.state.lock().credit.get(&request.subscription).copied();
+        let credit = credit.unwrap_or(0);
+        if credit == 0 {
+            granted.notified().await;
             continue;
         }
         let looked = fake.look(
@@ -331,7 +331,7 @@ async fn push(
             next.ordinal,
             request.end_ordinal,
             request.lane_generation,
-            request.max_bytes as usize,
+            credit.min(request.max_bytes as usize),
         );
         let mut message = v1::PushData {
             subscription: request.subscription,
@@ -341,21 +341,24 @@ async fn push(
             Ok((body, _, _, false)) if body.is_empty() => {
                 tokio::select! {
                     () = changed => {}
-                    () = subscription.changed.notified() => {}
+                    () = granted.notified() => {}
                 }
             }
             Ok((body, cursor, head_ordinal, finished)) => {
-                let length = body.len() as i64;
-                let left = subscription.credit.fetch_sub(length, Ordering::SeqCst) - length;
                 next = cursor;
                 message.next = Some(cursor);
                 message.head_ordinal = head_ordinal;
                 message.finished = finished;
-                send(&out, FrameKind::PushData, 0, &message, &body).await;
                 fake.change(|state| {
                     state.pushed_bytes += body.len();
-                    state.overdraft = state.overdraft.max(-left);
+                    if let Some(credit) = state.credit.get_mut(&request.subscription) {
+                        let left = *credit as i64 - body.len() as i64;
+                        state.overdraft = state.overdraft.max(-left);
+                        // What the last batch exceeds it by is forgiven.
+                        *credit = left.max(0) as usize;
+                    }
                 });
+                send(&out, FrameKind::PushData, 0, &message, &body).await;
                 if finished {
                     return;
                 }

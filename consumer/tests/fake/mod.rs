@@ -70,6 +70,9 @@ pub struct State {
     /// Most bytes that were pushed without credit.
     pub overdraft: i64,
     pub pushed_bytes: usize,
+    /// All credit that was ever given, and what is left of it in each subscription.
+    pub granted: usize,
+    pub credit: BTreeMap<u32, usize>,
     /// The broker that owns all streamlets, and the one that coordinates groups; the others refuse.
     pub owner: usize,
     pub coordinator: usize,
@@ -236,6 +239,26 @@ impl Fake {
         log.head = header.next_ordinal();
         drop(state);
         self.changed.notify_waiters();
+    }
+
+    /// So many batches of just so many bytes, a multiple of 4 KiB.
+    pub fn fill_even(&self, lane: (u32, u32), batches: usize, bytes: usize) {
+        let size = |value: usize| {
+            let mut builder = BatchBuilder::new();
+            let value = vec![b'x'; value];
+            let record = NewRecord {
+                value: Some(&value),
+                ..NewRecord::default()
+            };
+            builder.push(&record).unwrap();
+            builder.finish(Compression::None, ProducerStamp::NONE)
+        };
+        let around = size(bytes - 200).unwrap().len() - (bytes - 200);
+        let batch = size(bytes - around).unwrap();
+        assert_eq!(batch.len(), bytes);
+        for _ in 0..batches {
+            self.append_batch(lane, batch.clone());
+        }
     }
 
     /// Values "0", "1", ... `count`, in batches of `size`; each value is its ordinal.
