@@ -327,19 +327,16 @@ fn lane_figures(
     view: &dyn LaneView,
 ) -> (Ordinal, u64, Ordinal, u64) {
     let committed = group.low(lane);
-    let finished_above = group
-        .lanes
-        .get(&lane)
-        .map_or(0, lane::LaneProgress::finished_above);
+    let progress = group.lanes.get(&lane);
+    let finished_above = progress.map_or(0, lane::LaneProgress::finished_above);
     let key = group.lane_key(lane);
     let Some(status) = view.lane(key) else {
         return (committed, finished_above, 0, 0);
     };
     let from = view.skip_gap(key, committed.max(status.log_start));
-    let lag = status
-        .head
-        .saturating_sub(from)
-        .saturating_sub(finished_above);
+    // What is finished below it is passed over already, as where records were trimmed.
+    let finished = progress.map_or(0, |progress| progress.finished_from(from));
+    let lag = status.head.saturating_sub(from).saturating_sub(finished);
     (committed, finished_above, status.head, lag)
 }
 

@@ -67,6 +67,13 @@ impl LaneProgress {
         self.finished_ranges().map(|(start, end)| end - start).sum()
     }
 
+    /// Records finished at or above an ordinal.
+    pub(crate) fn finished_from(&self, from: Ordinal) -> u64 {
+        self.finished_ranges()
+            .map(|(start, end)| end.saturating_sub(start.max(from)))
+            .sum()
+    }
+
     /// The lowest free range below the last span.
     pub(crate) fn lowest_hole(&self) -> Option<(Ordinal, Ordinal)> {
         if self.fresh() - self.low == self.covered {

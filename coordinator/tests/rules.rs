@@ -411,6 +411,36 @@ fn what_is_trimmed_counts_as_finished() {
 }
 
 #[test]
+fn lag_is_what_is_left_of_what_was_not_trimmed() {
+    let mut b = bench(1, 1);
+    for _ in 0..4 {
+        b.stream.append((0, 0), 10);
+    }
+    let m = b.join("g", "c", Order::None);
+    for lease in [(0, 10), (10, 20)] {
+        let ticket = b.send(Request::Acquire(v1::AcquireRequest {
+            group: "g".into(),
+            member: m.clone(),
+            max_leases: 1,
+            max_wait_ms: 0,
+            max_bytes: 1,
+        }));
+        assert_eq!(ranges(&b.leases(ticket).unwrap()), [lease]);
+    }
+    b.commit("g", &m, &[commit(2, Some(20), true)]);
+    let lane = b.describe("g").lanes[0].clone();
+    assert_eq!((lane.committed, lane.finished_above, lane.lag), (0, 10, 30));
+    b.stream.trim((0, 0), 15);
+    assert_eq!(
+        b.describe("g").lanes[0].lag,
+        20,
+        "what was finished and then trimmed is not taken off twice"
+    );
+    b.stream.trim((0, 0), 40);
+    assert_eq!(b.describe("g").lanes[0].lag, 0);
+}
+
+#[test]
 fn gaps_of_ordinals_are_stepped_over() {
     let mut b = bench(1, 1);
     b.stream.append((0, 0), 10);

@@ -445,6 +445,20 @@ impl Streamlet {
         )))
     }
 
+    /// How many ordinals right below the durable head hold no record: a recovery passed them over.
+    pub fn empty_below_head(&self, lane: LaneId) -> u64 {
+        let inner = self.inner.lock();
+        let Some(slot) = inner.lanes.get(lane.0 as usize) else {
+            return 0;
+        };
+        let head = slot.head.ordinal();
+        let stored = slot.groups.values().rev().find_map(|group| {
+            let (first, end) = (group.spec().first_ordinal, group.end().ordinal);
+            (first < head.min(end)).then_some(end)
+        });
+        head.saturating_sub(stored.unwrap_or(0).max(slot.log_start))
+    }
+
     /// The first stored ordinal at or above `ordinal`, or the durable head.
     pub fn skip_gap(&self, lane: LaneId, ordinal: Ordinal) -> Ordinal {
         match self.target(lane, Located { ordinal, at: None }) {

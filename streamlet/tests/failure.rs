@@ -284,6 +284,45 @@ fn memory_shows_before_it_writes_and_jumps_over_what_it_lost() {
     );
 }
 
+/// What is told to be empty below the head, which is what a look at every record says.
+fn empty(node: &Node) -> u64 {
+    let head = node.head(LANE);
+    let records = node.read_all(LANE);
+    let stored = records.last().map_or(0, |(ordinal, _)| ordinal + 1);
+    let told = node.streamlet.empty_below_head(LANE);
+    assert_eq!(told, head - stored.max(node.log_start(LANE)));
+    told
+}
+
+#[test]
+fn what_was_lost_below_the_head_is_known_to_be_empty() {
+    let mut machine = Machine::fault(21);
+    let node = machine.create(settings(AckPolicy::Memory));
+    assert_eq!(empty(&node), 0);
+    node.append(0, &mut plain(0..3, 100));
+    assert_eq!(empty(&node), 0);
+    node.streamlet.write_out();
+    node.append(0, &mut plain(3..5, 100));
+    inject(&machine, Fault::FailWrite { nth: 1 });
+    node.streamlet.write_out();
+    node.streamlet.write_out();
+    assert!(node.work());
+    assert!(empty(&node) >= JUMP, "behind what was written");
+    node.append(0, &mut plain(5..6, 100));
+    assert_eq!(empty(&node), 0, "the gap is not right below the head");
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(settings(AckPolicy::Memory));
+    assert!(empty(&node) >= JUMP);
+    node.append(0, &mut plain(6..7, 100));
+    assert_eq!(empty(&node), 0);
+    node.streamlet.trim(LANE, node.head(LANE)).expect("a trim");
+    assert_eq!(
+        empty(&node),
+        0,
+        "where all is trimmed nothing was passed over"
+    );
+}
+
 #[test]
 fn a_memory_group_that_left_nothing_keeps_the_ordinal_it_began_at() {
     let mut machine = Machine::fault(14);

@@ -64,6 +64,7 @@ fn bounds(streamlets: &[Arc<Streamlet>]) -> Vec<v1::LaneBounds> {
             lane: lane.0,
             log_start,
             head_ordinal,
+            empty_ordinals: streamlet.empty_below_head(lane),
         })
     });
     let mut lanes: Vec<_> = lanes.collect();

@@ -41,11 +41,31 @@ struct State {
 }
 
 struct Followed {
-    lanes: HashMap<(u32, u32), LaneStatus>,
+    lanes: HashMap<(u32, u32), Told>,
     /// When it was last looked at.
     looked: Instant,
     /// Brokers that are asked for news.
     asked: HashSet<u32>,
+}
+
+/// What an owner told of a lane.
+#[derive(Clone, Copy)]
+struct Told {
+    status: LaneStatus,
+    /// Ordinals right below the head that hold no record.
+    empty: u64,
+}
+
+impl Told {
+    /// The ordinal itself, or the head if nothing is stored from there to it.
+    fn skip_gap(&self, ordinal: Ordinal) -> Ordinal {
+        let head = self.status.head;
+        let stored = head.saturating_sub(self.empty);
+        if (stored..head).contains(&ordinal) {
+            return head;
+        }
+        ordinal
+    }
 }
 
 /// A range that was asked for.
@@ -76,7 +96,16 @@ impl Remote {
         let mut state = self.state.lock();
         let followed = state.follow(lane.stream);
         let found = followed.lanes.get(&(lane.streamlet.0, lane.lane.0));
-        found.copied()
+        found.map(|told| told.status)
+    }
+
+    /// Passes over what a recovery left out right below a lane's head, as heard last. What it left out
+    /// further down is not known here; that is passed over when it is leased and read.
+    pub fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
+        let mut state = self.state.lock();
+        let followed = state.follow(lane.stream);
+        let found = followed.lanes.get(&(lane.streamlet.0, lane.lane.0));
+        found.map_or(ordinal, |told| told.skip_gap(ordinal))
     }
 
     /// The range that begins at `from`, if its owner has told; otherwise it is asked.
@@ -188,11 +217,14 @@ impl Remote {
             .retain(|(streamlet, _), _| !owned.contains(streamlet));
         for lane in lanes {
             if owned.contains(&lane.streamlet) {
-                let status = LaneStatus {
-                    log_start: lane.log_start,
-                    head: lane.head_ordinal,
+                let told = Told {
+                    status: LaneStatus {
+                        log_start: lane.log_start,
+                        head: lane.head_ordinal,
+                    },
+                    empty: lane.empty_ordinals,
                 };
-                followed.lanes.insert((lane.streamlet, lane.lane), status);
+                followed.lanes.insert((lane.streamlet, lane.lane), told);
             }
         }
         drop(state);
@@ -242,11 +274,12 @@ impl Remote {
         let followed = state.streams.get(&stream)?;
         let lanes = followed.lanes.iter();
         let lanes = lanes.filter(|((streamlet, _), _)| owned.contains(streamlet));
-        let known = lanes.map(|((streamlet, lane), status)| v1::LaneBounds {
+        let known = lanes.map(|((streamlet, lane), told)| v1::LaneBounds {
             streamlet: *streamlet,
             lane: *lane,
-            log_start: status.log_start,
-            head_ordinal: status.head,
+            log_start: told.status.log_start,
+            head_ordinal: told.status.head,
+            empty_ordinals: told.empty,
         });
         (!owned.is_empty()).then(|| known.collect())
     }
@@ -301,4 +334,24 @@ async fn follow(shared: Arc<Shared>, stream: StreamId, broker: u32) {
         }
     }
     remote.stop_asking(stream, broker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(head: Ordinal, empty: u64) -> Told {
+        Told {
+            status: LaneStatus { log_start: 0, head },
+            empty,
+        }
+    }
+
+    #[test]
+    fn what_is_empty_below_the_head_is_passed_over() {
+        let full = told(10, 0);
+        assert_eq!([0, 9, 10, 11].map(|at| full.skip_gap(at)), [0, 9, 10, 11]);
+        let gap = told(30, 20);
+        assert_eq!([9, 10, 29, 30].map(|at| gap.skip_gap(at)), [9, 30, 30, 30]);
+    }
 }

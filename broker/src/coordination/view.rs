@@ -124,9 +124,10 @@ impl LaneView for View<'_> {
         }
     }
 
-    /// Of lanes that other brokers serve, what a recovery left out is not known here: what lies in it
-    /// is passed over when it is leased and read.
     fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
+        if self.is_elsewhere(lane) {
+            return self.remote.skip_gap(lane, ordinal);
+        }
         self.served(lane)
             .map_or(ordinal, |s| s.skip_gap(lane.lane, ordinal))
     }

@@ -1,6 +1,7 @@
 //! `kera consume`.
 
 mod alone;
+mod ends;
 mod format;
 mod shared;
 
@@ -28,7 +29,8 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --rack eu-1a
 
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
-share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began.")]
+share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began. \
+At SIGINT or SIGTERM a group's member commits what it wrote, for at most 2 s, and leaves; at a second one it ends at once.")]
 pub struct ConsumeArgs {
     /// The stream
     stream: String,

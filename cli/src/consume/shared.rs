@@ -1,39 +1,36 @@
 //! Reading as a member of a consumer group.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use kera_consumer::{Batch, ConsumeError, Consumer};
-use kera_protocol::v1;
-use kera_rpc::Client;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
+use super::ends::Ends;
 use super::{ConsumeArgs, Sink, go_on};
-use crate::connect::failed;
 use crate::failure::Failure;
 
-/// How long the group's coordinator is given before it is looked up anew.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How often progress is committed.
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// Likewise when the command ends once everything is committed.
 const COMMIT_EVERY_TO_END: Duration = Duration::from_millis(100);
+/// How long an interrupted command tries to commit and to leave,
+const END_WITHIN: Duration = Duration::from_secs(2);
+/// and one that failed, as when nobody reads what it writes.
+const FAIL_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) async fn consume(
     args: &ConsumeArgs,
     group: &str,
     sink: &mut Sink,
 ) -> Result<(), Failure> {
-    let client = args.connect.client()?;
     let ends = if args.follow {
         None
     } else {
-        Some(Ends::now(&client, &args.stream).await?)
+        Some(Ends::now(args.connect.client()?, &args.stream, group).await?)
     };
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut consumer = Consumer::builder()
+    let mut interrupts = Interrupts::new()?;
+    let opening = Consumer::builder()
         .bootstrap(&args.connect.bootstrap)
         .stream(&args.stream)
         .group(group)
@@ -42,97 +39,165 @@ pub(super) async fn consume(
         .rack(args.rack.clone().unwrap_or_default())
         .start(args.from.into())
         .manual_commit()
-        .open()
-        .await?;
-    let mut ticks = tokio::time::interval(match ends {
-        Some(_) => COMMIT_EVERY_TO_END,
-        None => COMMIT_EVERY,
-    });
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut written: Option<Batch> = None;
-    while !sink.is_full() {
-        tokio::select! {
-            batch = consumer.next_batch() => match batch {
-                Ok(batch) => {
-                    let batch = batch.until(sink.write(&batch)?);
-                    // What is committed must have reached whoever reads along.
-                    sink.flush()?;
-                    match consumer.mark(&batch) {
-                        // Another member will write it too.
-                        Err(error @ ConsumeError::StaleLease { .. }) => {
-                            eprintln!("warning: {error}");
-                        }
-                        marked => marked?,
+        .open();
+    let consumer = tokio::select! {
+        opened = opening => opened?,
+        () = interrupts.next() => return Ok(()),
+    };
+    let mut member = Member {
+        consumer,
+        uncommitted: None,
+    };
+    let ended = tokio::select! {
+        biased;
+        () = interrupts.next() => Ended::Interrupted,
+        read = member.read(sink, ends.as_ref()) => match read {
+            Ok(()) => Ended::Done,
+            Err(failure) => Ended::Failed(failure),
+        },
+    };
+    member.leave(group, ended, interrupts).await
+}
+
+/// Why no more is read.
+enum Ended {
+    /// All that was asked for is written.
+    Done,
+    /// A signal came.
+    Interrupted,
+    /// Reading or writing failed.
+    Failed(Failure),
+}
+
+/// A member of the group.
+struct Member {
+    consumer: Consumer,
+    /// Written last; to commit it is to commit all that was written.
+    uncommitted: Option<Batch>,
+}
+
+impl Member {
+    /// Writes what the member gets, and commits it now and then, until the sink is full or the ends are
+    /// reached. Safe to cancel: what is written and not committed is known.
+    async fn read(&mut self, sink: &mut Sink, ends: Option<&Ends>) -> Result<(), Failure> {
+        let mut ticks = tokio::time::interval(match ends {
+            Some(_) => COMMIT_EVERY_TO_END,
+            None => COMMIT_EVERY,
+        });
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !sink.is_full() {
+            tokio::select! {
+                batch = self.consumer.next_batch() => match batch {
+                    Ok(batch) => {
+                        self.write(&batch, sink)?;
+                        // Where batch follows batch without a wait, signals are looked at here.
+                        tokio::task::yield_now().await;
                     }
-                    written = Some(batch);
-                }
-                Err(error) => go_on(error)?,
-            },
-            _ = ticks.tick() => {
-                if let Some(batch) = written.take() {
-                    commit(&consumer, &batch).await?;
-                }
-                if let Some(ends) = &ends
-                    && ends.are_reached(&client, group).await?
-                {
-                    break;
+                    Err(error) => go_on(error)?,
+                },
+                _ = ticks.tick() => {
+                    self.commit().await?;
+                    if let Some(ends) = ends
+                        && ends.are_reached().await?
+                    {
+                        break;
+                    }
                 }
             }
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, batch: &Batch, sink: &mut Sink) -> Result<(), Failure> {
+        let batch = batch.until(sink.write(batch)?);
+        // What is committed must have reached whoever reads along.
+        sink.flush()?;
+        match self.consumer.mark(&batch) {
+            // Another member will write it too.
+            Err(error @ ConsumeError::StaleLease { .. }) => eprintln!("warning: {error}"),
+            marked => marked?,
+        }
+        self.uncommitted = Some(batch);
+        Ok(())
+    }
+
+    /// Commits everything marked so far. A range that was marked to its end was committed and given
+    /// back already; that is no failure.
+    async fn commit(&mut self) -> Result<(), Failure> {
+        if let Some(batch) = &self.uncommitted {
+            match self.consumer.commit(batch).await {
+                Err(ConsumeError::StaleLease { .. }) => {}
+                committed => committed?,
+            }
+            self.uncommitted = None;
+        }
+        Ok(())
+    }
+
+    /// Commits what is left and leaves the group, so that others need not wait until the session ends.
+    /// Nobody waits long for that who was not done, and nobody at all after a further signal.
+    async fn leave(
+        mut self,
+        group: &str,
+        ended: Ended,
+        mut interrupts: Interrupts,
+    ) -> Result<(), Failure> {
+        let within = match ended {
+            Ended::Done => Duration::MAX,
+            Ended::Interrupted => END_WITHIN,
+            Ended::Failed(_) => FAIL_WITHIN,
+        };
+        let mut committed = false;
+        let leaving = async {
+            self.commit().await?;
+            committed = true;
+            Ok::<_, Failure>(self.consumer.close().await?)
+        };
+        let left = tokio::select! {
+            left = leaving => Some(left),
+            () = interrupts.next() => None,
+            () = tokio::time::sleep(within) => None,
+        };
+        let lost = match &left {
+            Some(Err(failure)) => failure.text(),
+            _ => "the broker did not answer in time".to_owned(),
+        };
+        let lost = format!(
+            "what was read last is not committed, and group {group:?} gets it again: {lost}"
+        );
+        match ended {
+            Ended::Failed(failure) => {
+                if !committed {
+                    eprintln!("warning: {lost}");
+                }
+                Err(failure)
+            }
+            _ if !committed => Err(Failure::message(lost)),
+            Ended::Interrupted => Ok(()),
+            Ended::Done => left.unwrap_or(Ok(())),
         }
     }
-    if let Some(batch) = written {
-        commit(&consumer, &batch).await?;
-    }
-    Ok(consumer.close().await?)
 }
 
-/// Commits everything marked so far. A range that was marked to its end was committed and given
-/// back already; that is no failure.
-async fn commit(consumer: &Consumer, batch: &Batch) -> Result<(), Failure> {
-    match consumer.commit(batch).await {
-        Err(ConsumeError::StaleLease { .. }) => Ok(()),
-        other => Ok(other?),
-    }
+/// SIGINT and SIGTERM.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
-/// What was durable when the command began.
-struct Ends(HashMap<(u32, u32), u64>);
-
-impl Ends {
-    async fn now(client: &Client, stream: &str) -> Result<Self, Failure> {
-        let stream = client.stream(stream).await.map_err(failed)?;
-        let latest = v1::find_ordinals_request::At::Latest(true);
-        let found = client.find_ordinals(&stream, latest).await;
-        let lanes = found.map_err(failed)?;
-        Ok(Self(
-            lanes
-                .into_iter()
-                .map(|lane| ((lane.streamlet, lane.lane), lane.head_ordinal))
-                .collect(),
-        ))
+impl Interrupts {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
-    /// Whether the group has committed all of it.
-    async fn are_reached(&self, client: &Client, group: &str) -> Result<bool, Failure> {
-        let answer = client.group_call(group, ANSWER_WITHIN, |mut stub| {
-            let group = group.to_owned();
-            async move {
-                stub.describe_group(v1::DescribeGroupRequest { group })
-                    .await
-            }
-        });
-        let lanes = answer.await.map_err(failed)?.lanes;
-        let committed: HashMap<(u32, u32), u64> = lanes
-            .into_iter()
-            .map(|lane| ((lane.streamlet, lane.lane), lane.committed))
-            .collect();
-        Ok(self.0.iter().all(|(lane, end)| {
-            *end == 0
-                || committed
-                    .get(lane)
-                    .is_some_and(|committed| committed >= end)
-        }))
+    /// Returns at the next one. Safe to cancel.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, Read};
 
+use super::json;
 use crate::failure::Failure;
 
 /// The longest line, row or raw input accepted: more than any frame can hold.
@@ -14,7 +15,7 @@ pub enum InputFormat {
     Lines,
     /// A record for each row after the heading; its value is the row.
     Csv,
-    /// A record for each line of JSON; its value is the line.
+    /// A record for each line of JSON; its value is the line. Blank lines are passed over.
     Jsonl,
     /// One record: the whole input.
     Raw,
@@ -49,6 +50,12 @@ impl InputRules {
             _ => return Ok(()),
         };
         Err(Failure::Usage(wrong.into()))
+    }
+
+    /// Whether a value is the text that stands for null.
+    fn is_null(&self, value: &[u8]) -> bool {
+        let marker = self.null_marker.as_ref();
+        marker.is_some_and(|marker| marker.as_bytes() == value)
     }
 }
 
@@ -88,6 +95,11 @@ impl<R: BufRead> Input<R> {
             InputFormat::Csv => {
                 let mut reader = csv::Reader::from_reader(reader);
                 let headings = reader.headers().map_err(|error| unreadable(1, &error))?;
+                if headings.is_empty() {
+                    return Err(Failure::message(
+                        "the input is empty; csv begins with a heading that names the columns",
+                    ));
+                }
                 let key_column = match &rules.key_field {
                     None => None,
                     Some(field) => Some(
@@ -130,11 +142,18 @@ impl<R: BufRead> Input<R> {
                 if !read_line(reader, &mut value, self.place)? {
                     return Ok(false);
                 }
-                match self.rules.format {
-                    InputFormat::Jsonl => {
-                        has_key = json_key(&self.rules, &value, &mut key, self.place)?;
+                if self.rules.format == InputFormat::Jsonl {
+                    // Such a line often ends a file.
+                    while value.trim_ascii().is_empty() && !self.rules.is_null(&value) {
+                        self.place += 1;
+                        value.clear();
+                        if !read_line(reader, &mut value, self.place)? {
+                            return Ok(false);
+                        }
                     }
-                    _ => has_key = split_key(&self.rules, &mut value, &mut key, self.place)?,
+                    has_key = json_key(&self.rules, &value, &mut key, self.place)?;
+                } else {
+                    has_key = split_key(&self.rules, &mut value, &mut key, self.place)?;
                 }
             }
             Source::Csv {
@@ -167,11 +186,7 @@ impl<R: BufRead> Input<R> {
                 }
             }
         }
-        let null = self
-            .rules
-            .null_marker
-            .as_ref()
-            .is_some_and(|marker| marker.as_bytes() == value);
+        let null = self.rules.is_null(&value);
         record.key = has_key.then_some(key);
         record.value = (!null).then_some(value);
         Ok(true)
@@ -236,29 +251,25 @@ fn json_key(
     key: &mut Vec<u8>,
     place: u64,
 ) -> Result<bool, Failure> {
-    if rules
-        .null_marker
-        .as_ref()
-        .is_some_and(|marker| marker.as_bytes() == line)
-    {
+    if rules.is_null(line) {
         return Ok(false);
     }
-    let value: serde_json::Value = serde_json::from_slice(line)
-        .map_err(|error| Failure::message(format!("line {place} is not JSON: {error}")))?;
+    // To the parser each line is the first.
+    let not_json = |error: serde_json::Error| {
+        let error = error.to_string().replace(" at line 1 column", " at column");
+        Failure::message(format!("line {place} is not JSON: {error}"))
+    };
     let Some(field) = &rules.key_field else {
+        json::check(line).map_err(not_json)?;
         return Ok(false);
     };
-    match value.get(field) {
-        None => Err(Failure::message(format!(
+    match json::field(line, field).map_err(not_json)? {
+        json::Field::Missing => Err(Failure::message(format!(
             "line {place} has no field `{field}` for the key"
         ))),
-        Some(serde_json::Value::Null) => Ok(false),
-        Some(serde_json::Value::String(text)) => {
+        json::Field::Null => Ok(false),
+        json::Field::Text(text) => {
             key.extend_from_slice(text.as_bytes());
-            Ok(true)
-        }
-        Some(other) => {
-            serde_json::to_writer(key, other)?;
             Ok(true)
         }
     }
@@ -359,6 +370,7 @@ mod tests {
             ]
         );
         assert!(said(read(rules.clone(), "name,ident\n")).contains("the columns are name, ident"));
+        assert!(said(read(rules.clone(), "")).contains("the input is empty"));
         assert!(said(read(rules, "name,id\na\n")).contains("record 2"));
     }
 
@@ -381,7 +393,29 @@ mod tests {
             ]
         );
         assert!(said(read(rules.clone(), "{\"a\": 1}\n")).contains("line 1 has no field `id`"));
-        assert!(said(read(rules, "{\n")).contains("line 1 is not JSON"));
+        assert!(
+            said(read(rules, "{\"id\": 1}\n{\n"))
+                .contains("line 2 is not JSON: EOF while parsing an object at column 1")
+        );
+    }
+
+    #[test]
+    fn blank_lines_of_json_are_passed_over() {
+        let rules = rules(InputFormat::Jsonl);
+        assert_eq!(
+            read(rules.clone(), "\n{}\r\n \t\r\n\n[]\n\n").unwrap(),
+            [pair(None, Some("{}")), pair(None, Some("[]"))]
+        );
+        assert!(said(read(rules.clone(), "{}\n\n{\n")).contains("line 3 is not JSON"));
+        let rules = InputRules {
+            null_marker: Some(String::new()),
+            ..rules
+        };
+        assert_eq!(
+            read(rules, "{}\n\n").unwrap(),
+            [pair(None, Some("{}")), pair(None, None)],
+            "an empty line that stands for null is a record"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `kera produce`.
 
 mod input;
+mod json;
 mod pace;
 mod run;
 
@@ -27,7 +28,8 @@ pub use run::run;
   printf 'alice,1\\nbob,2\\n' | kera produce clicks --key-separator ,
   kera produce clicks --from events.log --rate 1000/s
 
-The command ends when every record is acknowledged. A record that cannot be delivered ends it with status 1.")]
+The command ends when every record is acknowledged. A record that cannot be delivered ends it with status 1, \
+and it says how many were acknowledged and how many were not.")]
 pub struct ProduceArgs {
     /// The stream
     stream: String,
@@ -40,7 +42,7 @@ pub struct ProduceArgs {
     /// The column (csv) or field (jsonl) that is the key
     #[arg(long, short, value_name = "FIELD")]
     key: Option<String>,
-    /// What stands between key and value of a line
+    /// What stands between key and value of a line; for a tab $'\t' in most shells
     #[arg(long, value_name = "TEXT")]
     key_separator: Option<String>,
     /// A header for every record; may be given several times

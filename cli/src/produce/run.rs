@@ -35,21 +35,11 @@ pub async fn run(args: ProduceArgs) -> Outcome {
     let begin = Instant::now();
     let progress = progress_bar(&args);
     let reader = open(&args.from, &progress)?;
-    let sending = Sending {
-        producer: producer.clone(),
-        headers: args.headers.clone(),
-        pace: args.rate.map(|rate| Pace::new(rate, begin)),
-        runtime: Handle::current(),
-        unconfirmed: VecDeque::new(),
-        sent: 0,
-    };
-    let sent = tokio::task::spawn_blocking(move || sending.send_all(Input::new(rules, reader)?));
-    let sent = sent.await?;
-    // Also after a failure: what was taken before it is on its way.
-    let flushed = producer.flush().await;
+    let pace = args.rate.map(|rate| Pace::new(rate, begin));
+    let sending = Sending::new(producer, args.headers.clone(), pace);
+    let sent = send_input(sending, move || Input::new(rules, reader)).await;
     progress.finish_and_clear();
     let sent = sent?;
-    flushed?;
     if !args.quiet {
         let took = begin.elapsed();
         eprintln!(
@@ -63,6 +53,19 @@ pub async fn run(args: ProduceArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Sends an input's records and waits for all of them. How many there were.
+async fn send_input<R: BufRead + 'static>(
+    mut sending: Sending,
+    open: impl FnOnce() -> Result<Input<R>, Failure> + Send + 'static,
+) -> Result<u64, Failure> {
+    let (sending, ended) = tokio::task::spawn_blocking(move || {
+        let ended = open().and_then(|input| sending.send_all(input));
+        (sending, ended)
+    })
+    .await?;
+    sending.settle(ended).await
+}
+
 struct Sending {
     producer: Producer,
     headers: Vec<(String, String)>,
@@ -74,7 +77,19 @@ struct Sending {
 }
 
 impl Sending {
-    fn send_all(mut self, mut input: Input<impl BufRead>) -> Result<u64, Failure> {
+    fn new(producer: Producer, headers: Vec<(String, String)>, pace: Option<Pace>) -> Self {
+        Self {
+            producer,
+            headers,
+            pace,
+            runtime: Handle::current(),
+            unconfirmed: VecDeque::new(),
+            sent: 0,
+        }
+    }
+
+    /// Sends records until the input ends or something fails.
+    fn send_all(&mut self, mut input: Input<impl BufRead>) -> Result<(), Failure> {
         let headers = std::mem::take(&mut self.headers);
         let headers: Vec<Header<'_>> = headers
             .iter()
@@ -94,7 +109,27 @@ impl Sending {
             }
             self.send(&record, &headers)?;
         }
-        Ok(self.sent)
+        Ok(())
+    }
+
+    /// Waits for all that was sent, also after a failure: what was taken before it is on its way.
+    /// How many records were sent, if all of them are acknowledged.
+    async fn settle(self, ended: Result<(), Failure>) -> Result<u64, Failure> {
+        let mut settled = self.producer.flush().await;
+        // Of what was given up while the input stood still, a flush may know nothing any more.
+        for delivery in self.unconfirmed {
+            settled = settled.and(delivery.await.map(|_| ()));
+        }
+        let acknowledged = self.producer.metrics().records_acknowledged;
+        let failed = match ended.and(settled.map_err(Failure::from)) {
+            Err(failed) => failed.text(),
+            Ok(()) if acknowledged == self.sent => return Ok(self.sent),
+            Ok(()) => "records were given up".to_owned(),
+        };
+        Err(Failure::message(format!(
+            "{failed}{}",
+            fates(self.sent, acknowledged)
+        )))
     }
 
     fn send(&mut self, input: &InputRecord, headers: &[Header<'_>]) -> Result<(), Failure> {
@@ -127,6 +162,25 @@ impl Sending {
     }
 }
 
+/// What became of the records sent, to go after a failure.
+fn fates(sent: u64, acknowledged: u64) -> String {
+    let missing = sent.saturating_sub(acknowledged);
+    match (sent, missing) {
+        (0, _) => String::new(),
+        (1, 0) => "; the record before was acknowledged".to_owned(),
+        (_, 0) => format!("; all {} records before were acknowledged", count(sent)),
+        _ => format!(
+            "; of {} record{} sent, {} {} acknowledged and {} {} not",
+            count(sent),
+            if sent == 1 { "" } else { "s" },
+            count(acknowledged),
+            if acknowledged == 1 { "was" } else { "were" },
+            count(missing),
+            if missing == 1 { "was" } else { "were" },
+        ),
+    }
+}
+
 fn open(from: &Path, progress: &ProgressBar) -> Result<Box<dyn BufRead + Send>, Failure> {
     let reader: Box<dyn Read + Send> = if from.as_os_str() == "-" {
         Box::new(io::stdin())
@@ -155,4 +209,126 @@ fn progress_bar(args: &ProduceArgs) -> ProgressBar {
     )
     .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style.progress_chars("=> "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kera_broker::Broker;
+    use kera_broker::config::BrokerConfig;
+    use kera_protocol::v1;
+    use tempfile::TempDir;
+
+    use super::super::input::InputFormat;
+    use super::*;
+    use crate::connect::control;
+
+    /// An input of two lines that ends only once nothing is outstanding any more, and meanwhile, when
+    /// the first was sent, does something to the broker.
+    struct Slow {
+        lines: VecDeque<&'static [u8]>,
+        before_second: Option<Box<dyn FnOnce() + Send>>,
+        producer: Producer,
+        runtime: Handle,
+    }
+
+    impl Read for Slow {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            unreachable!("lines are read from the buffer")
+        }
+    }
+
+    impl BufRead for Slow {
+        fn fill_buf(&mut self) -> io::Result<&[u8]> {
+            if self.lines.len() < 2 {
+                // The outcome is not looked at: as if only time had passed.
+                let _ = self.runtime.block_on(self.producer.flush());
+                if let Some(act) = self.before_second.take() {
+                    act();
+                }
+            }
+            Ok(self.lines.front().copied().unwrap_or_default())
+        }
+
+        fn consume(&mut self, amount: usize) {
+            if amount > 0 {
+                self.lines.pop_front();
+            }
+        }
+    }
+
+    async fn broker() -> (Broker, TempDir) {
+        let home = TempDir::new().unwrap();
+        let mut config = BrokerConfig {
+            data_dir: home.path().join("data"),
+            ..BrokerConfig::default()
+        };
+        config.server.listen = "127.0.0.1:0".to_owned();
+        config.http.listen = None;
+        (Broker::start(config).await.unwrap(), home)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn records_given_up_while_the_input_stands_still_are_told() {
+        let (broker, _home) = broker().await;
+        let address = broker.local_addr().to_string();
+        let mut streams = control(&address).await.unwrap().streams;
+        let stream = v1::CreateStreamRequest {
+            name: "s".to_owned(),
+            ..v1::CreateStreamRequest::default()
+        };
+        streams.create_stream(stream).await.unwrap();
+        let producer = Producer::builder()
+            .bootstrap(&address)
+            .stream("s")
+            .deadline(Duration::from_millis(200))
+            .build()
+            .await
+            .unwrap();
+        let runtime = Handle::current();
+        let input = Slow {
+            lines: [&b"a\n"[..], b"b\n"].into(),
+            before_second: Some(Box::new({
+                let runtime = runtime.clone();
+                move || {
+                    let stream = v1::DeleteStreamRequest {
+                        name: "s".to_owned(),
+                    };
+                    runtime.block_on(streams.delete_stream(stream)).unwrap();
+                }
+            })),
+            producer: producer.clone(),
+            runtime,
+        };
+        let rules = InputRules {
+            format: InputFormat::Lines,
+            key_field: None,
+            key_separator: None,
+            null_marker: None,
+        };
+        let sending = Sending::new(producer, Vec::new(), None);
+        let sent = send_input(sending, move || Input::new(rules, input)).await;
+        let said = sent.unwrap_err().text();
+        assert!(
+            said.ends_with("; of 2 records sent, 1 was acknowledged and 1 was not"),
+            "{said}"
+        );
+        broker.shutdown().await;
+    }
+
+    #[test]
+    fn what_became_of_records() {
+        assert_eq!(fates(0, 0), "");
+        assert_eq!(fates(1, 1), "; the record before was acknowledged");
+        assert_eq!(fates(5, 5), "; all 5 records before were acknowledged");
+        assert_eq!(
+            fates(1, 0),
+            "; of 1 record sent, 0 were acknowledged and 1 was not"
+        );
+        assert_eq!(
+            fates(3, 1),
+            "; of 3 records sent, 1 was acknowledged and 2 were not"
+        );
+    }
 }

@@ -134,6 +134,11 @@ impl Examination {
 pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure> {
     let shown = path.display();
     let failed = |error: &dyn std::fmt::Display| Failure::message(format!("{shown}: {error}"));
+    if path.is_dir() {
+        return Err(failed(
+            &"it is a directory; name files in it, such as 1.0.log below the data directory",
+        ));
+    }
     let engine = open_engine(EngineKind::Blocking);
     let file = engine
         .open(path, OpenHow::ReadOnly, false)

@@ -238,4 +238,6 @@ fn other_files_are_refused_with_their_name() {
         examine(&directory.path().join("none"), 0).unwrap_err()
     );
     assert!(said.contains("cannot open it"), "{said}");
+    let said = format!("{:?}", examine(directory.path(), 0).unwrap_err());
+    assert!(said.contains("it is a directory"), "{said}");
 }

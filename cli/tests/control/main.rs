@@ -7,6 +7,7 @@ mod copies;
 #[path = "../../../metadata/tests/support/etcd.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod etcd;
+mod gaps;
 mod spread;
 mod together;
 

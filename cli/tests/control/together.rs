@@ -81,6 +81,10 @@ impl Together {
         }
     }
 
+    pub fn address(&self, number: u32) -> &str {
+        self.brokers[number as usize - 1].address()
+    }
+
     pub fn broker(&mut self, number: u32) -> &mut Broker {
         &mut self.brokers[number as usize - 1]
     }
@@ -143,6 +147,12 @@ impl Together {
     /// The same of its plan.
     pub fn until_plan(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         self.until_told(|| self.attempt(&["cluster", "plan", "--json"]), wanted)
+    }
+
+    /// The same of any command's answer.
+    pub fn until_json(&self, words: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
+        let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        self.until_told(|| self.attempt(&words), wanted)
     }
 
     #[expect(

@@ -1930,6 +1930,9 @@ pub struct LaneBounds {
     /// durable
     #[prost(uint64, tag = "4")]
     pub head_ordinal: u64,
+    /// right below the head: passed over by a recovery, without records
+    #[prost(uint64, tag = "5")]
+    pub empty_ordinals: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CutLaneRequest {
