@@ -20,6 +20,8 @@ use crate::start::Shared;
 const RETRY: Duration = Duration::from_millis(20);
 /// How often what `memory` streams gather is written, and work that is due is asked for again.
 const WRITE_OUT: Duration = Duration::from_secs(1);
+/// How often it is looked whether files can be written, while they cannot.
+const PROBE: Duration = Duration::from_secs(1);
 /// How often the disk's free space is looked at.
 const SPACE_CHECK: Duration = Duration::from_millis(250);
 /// More groups than this are flushed by one flush of the file system.
@@ -173,6 +175,7 @@ fn run_intervals(shared: &Arc<Shared>, clock: &Jobs) {
         Interval::new(config.memory.idle_release, release_idle),
         Interval::new(config.retention.check_interval, retain),
         Interval::new(SPACE_CHECK, watch_space),
+        Interval::new(PROBE, probe_files),
     ];
     loop {
         let next = every
@@ -282,6 +285,24 @@ fn watch_space(shared: &Arc<Shared>) {
     if full || free < MIN_FREE {
         // What is expired may be what fills the disk.
         retain(shared);
+    }
+}
+
+/// Looks whether files can be written again, while there are streamlets that refuse appends because
+/// theirs cannot.
+fn probe_files(shared: &Arc<Shared>) {
+    let mut refusing = Vec::new();
+    each_streamlet(shared, |streamlet| {
+        refusing.extend(streamlet.refuses_to_write().then(|| streamlet.clone()));
+    });
+    if refusing.is_empty() {
+        return;
+    }
+    match shared.dir.probe() {
+        Ok(()) => refusing
+            .iter()
+            .for_each(|streamlet| streamlet.take_appends_again()),
+        Err(error) => tracing::debug!(%error, "files can still not be written"),
     }
 }
 

@@ -7,6 +7,7 @@
 //!   metadata.redb the metadata store of a broker that shares none
 //!   CLUSTER       the cluster of a broker that shares a store
 //!   REVISION      how far the broker has read that store
+//!   PROBE         written and removed while files cannot be written, to see when they can
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
 //!   unknown/<stream uuid> files of streams that an older state of that store did not know
 //!   forget/<stream uuid>  deleted streams that not every backup has heard of
@@ -34,6 +35,9 @@ const CLUSTER_HEADER: &str = "kera cluster";
 /// Names a revision that the cluster's store has been at.
 const REVISION: &str = "REVISION";
 const REVISION_HEADER: &str = "kera revision";
+/// Tells whether files can be written.
+const PROBE: &str = "PROBE";
+const PROBE_BYTES: usize = 4096;
 /// How often a lock is tried whose holder is ending, and the pause between.
 const LOCK_ATTEMPTS: usize = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -174,6 +178,21 @@ impl StoreDir {
     /// Where the directories of streams are set aside of which it is not known whether they exist.
     pub fn unknown(&self) -> PathBuf {
         self.path.join("unknown")
+    }
+
+    /// Writes a file, to its disk, and removes it.
+    ///
+    /// # Errors
+    /// The system's, as whoever writes files there meets it.
+    pub fn probe(&self) -> std::io::Result<()> {
+        let path = self.path.join(PROBE);
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&[0; PROBE_BYTES])?;
+            file.sync_all()
+        });
+        // One that a probe before this left behind does no harm.
+        let removed = fs::remove_file(&path);
+        written.and(removed)
     }
 
     /// Free and total bytes of its file system.

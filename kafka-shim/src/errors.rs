@@ -57,7 +57,9 @@ pub(crate) fn append_code(error: &AppendError) -> i16 {
         AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
         AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
         AppendError::NoMemory => Kafka::RequestTimedOut,
-        AppendError::DiskFull | AppendError::Recovering => Kafka::KafkaStorageError,
+        AppendError::DiskFull | AppendError::DiskFailing | AppendError::Recovering => {
+            Kafka::KafkaStorageError
+        }
         AppendError::NotRecovered => Kafka::NotEnoughReplicas,
         AppendError::Exhausted => Kafka::InvalidRecord,
     };

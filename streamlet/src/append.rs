@@ -125,6 +125,11 @@ pub enum AppendError {
     /// The disk is full.
     #[error("the disk is full; free space or shorten retention")]
     DiskFull,
+    /// This broker's own files cannot be written; try again.
+    #[error(
+        "this broker cannot write its own files, and takes no appends until it can; its log names the error"
+    )]
+    DiskFailing,
     /// The lane's last write failed and it is being put in order; try again.
     #[error("the lane is recovering from a failed write")]
     Recovering,
@@ -201,15 +206,26 @@ impl Streamlet {
             LaneSlot::Failed(_) => return Err(AppendError::Recovering),
             LaneSlot::Idle(_) => {}
         }
-        if !spec.essential && self.env.disk_full.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(AppendError::DiskFull);
-        }
+        self.check_disk(spec)?;
         let begun = self
             .open_group(&mut inner, lane, spec.now_ms)
             .ok_or(AppendError::Recovering)?;
         drop(inner);
         Ok((lane, self.announce(lane, begun)))
+    }
+
+    /// Refuses while the disk cannot be written.
+    fn check_disk(&self, spec: &AppendSpec) -> Result<(), AppendError> {
+        let full = self.env.disk_full.load(Ordering::Relaxed);
+        let refusal = if full && !spec.essential {
+            AppendError::DiskFull
+        } else if self.refuses_to_write() {
+            AppendError::DiskFailing
+        } else {
+            return Ok(());
+        };
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(refusal)
     }
 
     /// Level two: the group lock, to check the sequence, reserve, copy, patch and advance.
@@ -261,14 +277,10 @@ impl Streamlet {
             });
         }
         verdict?;
-        if !spec.essential && self.env.disk_full.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(AppendError::DiskFull);
-        }
+        self.check_disk(spec)?;
         if active.group.is_broken() {
             if active.group.is_shipped() {
                 // The other copies close it; the lane goes on in its next group.
-                self.note_full(&active.group);
                 return Ok(None);
             }
             drop(tail);

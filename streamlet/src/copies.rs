@@ -178,6 +178,7 @@ impl Streamlet {
         if group.end().ordinal == group.spec().first_ordinal {
             return self.is_alone(lane, group) || self.drop_empty(lane, group);
         }
+        self.own_write_succeeded();
         let state = self.state_at_end(lane, group.id());
         if let Err(error) = group.write_footer(state.unwrap_or_default()) {
             // The footer only spares a scan.

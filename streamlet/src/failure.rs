@@ -133,7 +133,7 @@ impl Streamlet {
         if self.env.pump.settle(group).is_ok() {
             return;
         }
-        self.note_full(group);
+        self.note_failure(group);
         // What was shown stays, whatever the device may have lost; what was only written under
         // `synced` does not count: a retry of it must not pass for durable.
         if group.policy() != AckPolicy::Synced || group.written().ordinal <= shown {
@@ -152,15 +152,18 @@ impl Streamlet {
         }
     }
 
-    /// Refuses appends from now on if `group` failed because the disk is full.
-    pub(crate) fn note_full(&self, group: &Group) {
-        if let Some(error) = group.failure()
-            && matches!(
-                error.kind(),
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-            )
-        {
-            self.env.disk_full.store(true, Ordering::Relaxed);
+    /// Refuses appends from now on if `group` failed because the disk is full, or is one of several with
+    /// copies elsewhere that failed for another reason.
+    pub(crate) fn note_failure(&self, group: &Group) {
+        let Some(error) = group.failure() else {
+            return;
+        };
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                self.env.disk_full.store(true, Ordering::Relaxed);
+            }
+            _ if group.is_shipped() => self.own_write_failed(&error),
+            _ => {}
         }
     }
 

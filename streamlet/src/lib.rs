@@ -20,6 +20,7 @@ mod epochs;
 mod failure;
 mod growth;
 mod mending;
+mod own_writes;
 pub mod producers;
 mod read;
 pub mod recorder;

@@ -108,6 +108,7 @@ impl Streamlet {
             leaving: AtomicBool::new(false),
             recovered: AtomicBool::new(true),
             copies: OnceLock::new(),
+            own_writes: Default::default(),
             refused: AtomicU64::new(0),
         }
     }

@@ -81,6 +81,10 @@ impl Streamlet {
         }
         tail.frozen = true;
         let end = tail.writer.freeze();
+        if active.group.is_shipped() {
+            // The other copies close it; the lane goes on in its next group, if there is any use.
+            self.note_failure(&active.group);
+        }
         let mut state = std::mem::take(&mut tail.state);
         state.expire(now_ms.saturating_sub(self.env.limits.producer_expiry_ms));
         Some(Carry {

@@ -15,6 +15,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, Str
 
 use crate::closing::Job;
 use crate::copies::Copies;
+use crate::own_writes::OwnWrites;
 use crate::producers::LaneState;
 use crate::recorder::{GroupName, GroupRecorder};
 
@@ -110,6 +111,8 @@ pub struct Streamlet {
     pub(crate) recovered: AtomicBool,
     /// Makes copies at other brokers, if there are to be any.
     pub(crate) copies: OnceLock<Arc<dyn Copies>>,
+    /// Whether its own files can be written, where it has copies elsewhere.
+    pub(crate) own_writes: OwnWrites,
     pub(crate) refused: AtomicU64,
 }
 

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -12,7 +13,7 @@ use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::pool::CHUNK_BYTES;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_streamlet::{Copies, LaneReadError};
+use kera_streamlet::{AppendError, Copies, LaneReadError};
 use support::batches::stamped;
 use support::{LANE, Machine, Node, settings};
 
@@ -175,6 +176,62 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     let expected = shipped(&group);
     assert_eq!(bytes[..whole], expected[..whole]);
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
+}
+
+#[test]
+fn a_disk_that_takes_nothing_costs_a_few_groups_and_then_appends_are_refused() {
+    let mut machine = Machine::fault(3);
+    let (node, elsewhere) = served(&mut machine);
+    let fault = machine.fault.clone().expect("a fault engine");
+    let begun = || elsewhere.begun.lock().expect("groups").len();
+    let next = Cell::new(0);
+    // The own file takes none of it; the copies do.
+    let failing = || {
+        fault.heal();
+        fault.inject(Fault::FailWrite { nth: 1 });
+        let from = next.get();
+        let mut bytes = stamped(1, 0, from as i32, from..from + 3, 2000);
+        let appended = node.place(0, &mut bytes)?;
+        appended.group.pump(&node.env.pump);
+        assert!(appended.group.is_broken());
+        appended.group.set_copied(appended.group.end());
+        next.set(from + 3);
+        Ok(())
+    };
+    for few in 1..=3 {
+        assert_eq!(failing(), Ok(()));
+        assert_eq!(begun(), few, "each ends a group");
+    }
+    for _ in 0..20 {
+        assert_eq!(failing(), Err(AppendError::DiskFailing));
+        assert_eq!(begun(), 4);
+    }
+    assert!(node.streamlet.refuses_to_write());
+    assert_eq!(node.read_all(LANE), numbered(9), "reads go on");
+    // Files can be written, it was said; and the next group fails all the same.
+    node.streamlet.take_appends_again();
+    assert_eq!(failing(), Ok(()));
+    assert_eq!(failing(), Err(AppendError::DiskFailing));
+    assert_eq!(begun(), 5);
+
+    fault.heal();
+    node.streamlet.take_appends_again();
+    append(&node, &elsewhere, next.get(), 1);
+    let id = close(&node, &elsewhere);
+    assert!(node.work());
+    assert!(
+        elsewhere
+            .begun
+            .lock()
+            .expect("groups")
+            .iter()
+            .any(|g| g.id() == id && !g.is_broken())
+    );
+    next.set(next.get() + 3);
+    // It is whole: what was before does not count any more.
+    assert_eq!(failing(), Ok(()));
+    assert_eq!(failing(), Ok(()));
+    assert!(!node.streamlet.refuses_to_write());
 }
 
 /// All that the group ships, as one.

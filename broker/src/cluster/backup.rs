@@ -27,10 +27,10 @@ pub struct BackupOptions {
     pub shared_dir: PathBuf,
     /// Where copies are written when their group closes.
     pub disk_dir: PathBuf,
-    /// Most bytes of shared memory.
-    pub memory_bytes: u64,
     /// Between two flushes of open copies.
     pub flush_interval: Duration,
+    /// How much it takes.
+    pub limits: Limits,
     /// Where other brokers connect.
     pub listen: String,
 }
@@ -50,8 +50,13 @@ impl BackupOptions {
         Ok(Self {
             shared_dir,
             disk_dir: disk_dir.unwrap_or_else(|| data_dir.join("backup")),
-            memory_bytes: config.backup.memory_bytes,
             flush_interval: config.backup.flush_interval,
+            limits: Limits {
+                memory_bytes: config.backup.memory_bytes,
+                copies_in_memory: config.backup.max_copies_in_memory as usize,
+                copies: config.backup.max_copies as usize,
+                streamlets: config.backup.max_streamlets as usize,
+            },
             listen: config.cluster.listen.clone(),
         })
     }
@@ -219,13 +224,9 @@ fn open(options: &BackupOptions) -> Result<Arc<BackupStore>, BrokerError> {
     let memory = ShmMemory::new(ShmOptions {
         dir: options.shared_dir.clone(),
         disk: Some(options.disk_dir.clone()),
-        quota: options.memory_bytes,
+        quota: options.limits.memory_bytes,
     });
-    let limits = Limits {
-        memory_bytes: options.memory_bytes,
-        ..Limits::default()
-    };
-    BackupStore::start(memory, limits, Faults::default()).map_err(|error| match error {
+    BackupStore::start(memory, options.limits, Faults::default()).map_err(|error| match error {
         StartError::TooSmall { path, size, quota } => BrokerError::BackupRoom {
             path,
             size: units::show_size(size),
@@ -251,12 +252,12 @@ fn warn_about_room(options: &BackupOptions) {
     };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let held = bytes_below(dir);
-    if stat.f_blocks > 0 && free.saturating_add(held) < options.memory_bytes {
+    if stat.f_blocks > 0 && free.saturating_add(held) < options.limits.memory_bytes {
         tracing::warn!(
             "{} has {} free and backup.memory_bytes is {}: once it is full, copies are refused",
             dir.display(),
             units::show_size(free),
-            units::show_size(options.memory_bytes)
+            units::show_size(options.limits.memory_bytes)
         );
     }
 }

@@ -1,6 +1,7 @@
 //! Deleted streams that some backup may not have heard of. A backup keeps a stream's copies and seals
 //! until it is told that the stream is gone, so each one is told, over failures and restarts, until it
-//! has answered.
+//! has answered. Where brokers share a store those that are away are not waited for: each sees for itself,
+//! see [`catch_up`].
 //!
 //! ```text
 //! DATA_DIR/forget/<stream uuid>     empty; there before the stream's records are deleted
@@ -13,8 +14,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kera_metadata::MetadataStore;
-use kera_protocol::ids::StreamId;
+use kera_metadata::{ClusterStore, Counter, MetadataError, MetadataStore};
+use kera_protocol::ids::{Epoch, StreamId};
 use kera_replication::backup::BackupStore;
 use kera_replication::ids::BackupId;
 use kera_replication::primary::Primary;
@@ -141,6 +142,69 @@ impl Forgotten {
     }
 }
 
+/// Forgets the streams of which this broker's own backup store holds or remembers something, and which
+/// the store that brokers share says are gone: who deleted them told those that were there, and this
+/// broker was away. Streams that are `known` are not asked for.
+///
+/// A stream that is not there may be gone, or not be there yet: then what says so is older than the
+/// copies, such as a store that was brought back as it was before. The epoch floor tells: a stream begins
+/// above it, so that it is below the epochs of all the stream's copies until a stream was deleted
+/// after that. It is read first, since a store that answers does not go back ([`Stranger::Older`]). Where
+/// nothing is told, or not by the store that was there, nothing is forgotten.
+///
+/// [`Stranger::Older`]: kera_metadata::Stranger::Older
+pub(super) async fn catch_up(
+    me: BackupId,
+    store: &Arc<BackupStore>,
+    shared: &Arc<dyn ClusterStore>,
+    known: impl Fn(StreamId) -> bool,
+) {
+    // Before the store is asked: whatever it says is later than what is here.
+    let held = store.streams().into_iter();
+    let unknown: Vec<_> = held.filter(|(stream, _)| !known(*stream)).collect();
+    if unknown.is_empty() {
+        return;
+    }
+    let shared = shared.clone();
+    let asked = tokio::task::spawn_blocking(move || gone(&*shared, unknown)).await;
+    let gone = match asked {
+        Ok(Ok(gone)) => gone,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "whether streams of which copies are here are gone cannot be told now");
+            return;
+        }
+        Err(error) => {
+            tracing::error!(%error, "looking for copies of deleted streams failed");
+            return;
+        }
+    };
+    for stream in gone {
+        match forget_here(store, me, stream).await {
+            Ok(()) => {
+                tracing::info!(%stream, "the stream was deleted while this broker was away: its copies are removed here");
+            }
+            Err(reason) => {
+                tracing::debug!(%stream, reason, "copies of a deleted stream are left here; it is tried again");
+            }
+        }
+    }
+}
+
+/// Those of `streams`, of which copies of that epoch are here, that are deleted.
+fn gone(
+    shared: &dyn ClusterStore,
+    streams: Vec<(StreamId, Epoch)>,
+) -> Result<Vec<StreamId>, MetadataError> {
+    let floor = shared.counter(Counter::EpochFloor)?;
+    let mut gone = Vec::new();
+    for (stream, epoch) in streams {
+        if floor >= u64::from(epoch.0) && shared.stream(stream)?.is_none() {
+            gone.push(stream);
+        }
+    }
+    Ok(gone)
+}
+
 /// Has this broker's own backup store forget what it holds for other owners of the stream.
 async fn forget_here(
     store: &Arc<BackupStore>,
@@ -175,7 +239,43 @@ fn read(dir: &Path) -> io::Result<BTreeMap<StreamId, Mark>> {
 
 #[cfg(test)]
 mod tests {
+    use kera_metadata::{
+        Compare, FIRST_EPOCH, MemoryCluster, StreamConfig, StreamRecord, Transaction, Write,
+    };
+
     use super::*;
+
+    fn created(store: &MemoryCluster, name: &str) -> StreamRecord {
+        let record = StreamRecord::new(name.to_owned(), StreamConfig::default(), 1);
+        store.create_stream(record, 1).expect("it is created").0
+    }
+
+    #[test]
+    fn a_stream_is_gone_where_the_store_says_so_that_knew_of_it() {
+        let store = MemoryCluster::new();
+        let (dropped, kept) = (created(&store, "a"), created(&store, "b"));
+        let stranger = StreamId::random();
+        let asked = || {
+            let first = [dropped.id, kept.id, stranger].map(|id| (id, FIRST_EPOCH));
+            let mut found = gone(&store, first.into()).expect("it answers");
+            found.sort_unstable();
+            found
+        };
+        // A stream that nobody has deleted is one that this store has not come to yet.
+        assert_eq!(asked(), []);
+        let revision = Compare::StreamRevision {
+            id: dropped.id,
+            revision: dropped.revision,
+        };
+        let deletion = Transaction::new(vec![revision], vec![Write::DeleteStream(dropped.id)]);
+        store.commit(deletion).expect("it is deleted");
+        let mut expected = [dropped.id, stranger];
+        expected.sort_unstable();
+        assert_eq!(asked(), expected);
+        // Its copies are of a time after this store's.
+        let later = Epoch(FIRST_EPOCH.0 + 1);
+        assert_eq!(gone(&store, vec![(stranger, later)]), Ok(Vec::new()));
+    }
 
     fn pending(forgotten: &Forgotten) -> Vec<StreamId> {
         forgotten.streams.lock().keys().copied().collect()

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kera_replication::jobs::JobConfig;
 
-use super::{former, shortage, spreading, standing};
+use super::{forgotten, former, shortage, spreading, standing};
 use crate::coordination;
 use crate::start::Shared;
 
@@ -80,18 +80,22 @@ async fn stir(shared: Arc<Shared>, interval: Duration) {
     }
 }
 
-/// Tells backups of deleted streams, at once and then at an interval.
+/// Tells backups of deleted streams, and hears of those itself, at once and then at an interval.
 async fn forget(shared: Arc<Shared>, interval: Duration) {
     let (Some(replicated), Some(cluster)) = (&shared.replicated, &shared.cluster) else {
         return std::future::pending().await;
     };
-    let (forgotten, store) = (replicated.forgotten(), cluster.backup.store());
+    let (forgets, store) = (replicated.forgotten(), cluster.backup.store());
     loop {
-        forgotten
+        forgets
             .sweep(replicated.primary(), store, &shared.metadata)
             .await;
+        if let Some(brokers_store) = &shared.store {
+            let known = |stream| shared.catalog.get(stream).is_some();
+            forgotten::catch_up(cluster.me, store, brokers_store, known).await;
+        }
         tokio::select! {
-            () = forgotten.news() => {}
+            () = forgets.news() => {}
             () = tokio::time::sleep(interval) => {}
         }
     }

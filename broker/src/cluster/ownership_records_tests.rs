@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use kera_metadata::{GroupRecord, GroupState};
 
 use super::*;
+use crate::cluster::forgotten::catch_up;
 use crate::cluster::former::{list, sweep, unnamed};
 use crate::cluster::watching::apply_all;
 
@@ -196,4 +197,45 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
     assert_eq!(values(&again).await, expected(0..10));
     assert_eq!(trio.swept(old).await, 0);
     assert!(!trio.files(old, stream).is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_was_away_forgets_copies_of_a_stream_that_was_deleted_meanwhile() {
+    let mut trio = Trio::start_of(3, Some(Duration::from_millis(100))).await;
+    let (gone, kept) = (
+        trio.create(1, "clicks").await,
+        trio.create(1, "views").await,
+    );
+    for stream in [gone, kept] {
+        let number = (0..3).find(|n| trio.owner(1, stream, *n).broker == 1);
+        let streamlet = trio.streamlet(1, stream, number.expect("it owns one of three"));
+        append_all(trio.shared(1), &streamlet, 0..3).await;
+    }
+    let holds = |trio: &Trio, stream| {
+        let cluster = trio.shared(3).cluster.as_ref().expect("it has a number");
+        cluster.backup.store().streams().contains_key(&stream)
+    };
+    // A group that had to begin without it gets its copy there later.
+    until(|| holds(&trio, gone) && holds(&trio, kept)).await;
+    // That its own picture knows of no stream says nothing.
+    let cluster = trio.shared(3).cluster.as_ref().expect("it has a number");
+    let store = trio.shared(3).store.as_ref().expect("it shares one");
+    catch_up(cluster.me, cluster.backup.store(), store, |_| false).await;
+    assert!(holds(&trio, gone) && holds(&trio, kept));
+
+    trio.end(3).await;
+    let mark = trio
+        .config(1)
+        .data_dir
+        .join("forget")
+        .join(gone.to_string());
+    let found = trio.shared(1).catalog.get(gone).expect("it is known");
+    admin::delete_stream(trio.shared(1), &found)
+        .await
+        .expect("it is deleted");
+    // Those that are there have heard of it, and nobody else is told.
+    until(|| !mark.exists()).await;
+    trio.begin(3).await;
+    until(|| !holds(&trio, gone)).await;
+    assert!(holds(&trio, kept));
 }

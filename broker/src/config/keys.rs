@@ -420,6 +420,15 @@ config_keys! {
         disk_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
         /// How often what open copies have gathered is written to disk.
         flush_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
+        /// The most copies that are not on the disk alone, of open groups as a rule: each is a file on
+        /// shared memory. At this limit, as at the other two, further ones are refused, and their
+        /// primaries choose another broker; this broker's log names the limit that was reached.
+        max_copies_in_memory: u32, Count [1, 16_777_216] = "262144";
+        /// The most copies, those of closed groups on the disk included. Each of these takes about 1.5 KiB
+        /// of the process's memory, and stays until its group is older than its stream keeps records.
+        max_copies: u32, Count [1, 268_435_456] = "4194304";
+        /// The most streamlets of which this broker takes copies, in all streams together.
+        max_streamlets: u32, Count [1, 16_777_216] = "65536";
     }
 
     /// The broker's log, on standard error.

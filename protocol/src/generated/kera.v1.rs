@@ -1830,7 +1830,7 @@ pub mod refusal {
         NotSealed = 2,
         OtherIncarnation = 3,
         Unknown = 4,
-        /// number: bytes asked, second: bytes free
+        /// number: asked, second: free, text: of which limit; empty: of bytes
         NoRoom = 5,
         /// number: the length
         Short = 6,

@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) version: CopyVersion,
     /// It is sealed, and what was whole of it then is on disk.
     pub(super) settled: bool,
+    /// It is on the disk alone, and counts as such.
+    pub(super) on_disk: bool,
     /// What counts against the quota.
     pub(super) reserved: u64,
     /// The last mark stored; below its `synced` everything is on disk, or was where there is none.
@@ -82,6 +84,7 @@ impl Copy {
             released: 0,
             version: CopyVersion(rand::random()),
             settled: false,
+            on_disk: false,
             reserved: 0,
             mark: DurableMark::default(),
             mark_unread: false,

@@ -50,6 +50,8 @@ pub struct Found {
     pub mark: Option<DurableMark>,
     /// It is on disk, and there was no more of it in memory.
     pub whole: bool,
+    /// It is on the disk alone: on shared memory there is its record at most.
+    pub on_disk: bool,
 }
 
 /// What a store starts with.

@@ -82,7 +82,18 @@ impl SealTable {
         raised
     }
 
-    /// Remembers that a copy of `group` was freed; true if anything changed.
+    /// Remembers the streamlet, of which there is nothing to say yet.
+    pub fn meet(&mut self, streamlet: StreamletKey) {
+        self.entries.entry(streamlet).or_default();
+    }
+
+    /// The streamlets of which anything is remembered, and who has sealed each.
+    pub fn streamlets(&self) -> impl Iterator<Item = (StreamletKey, Epoch)> {
+        self.entries.iter().map(|(key, entry)| (*key, entry.sealed))
+    }
+
+    /// Remembers that a copy of `group` was freed; true if anything changed. There is no limit on that:
+    /// an owner that is told that a copy never was here takes the group for one that never had records.
     pub fn free(&mut self, streamlet: StreamletKey, group: GroupId) -> bool {
         let entry = self.entries.entry(streamlet).or_default();
         let new = !entry.holds(group.0);

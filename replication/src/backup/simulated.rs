@@ -151,6 +151,7 @@ impl Memory for SimMemory {
                 reserved: held.reserved.iter().map(|(from, to)| to - from).sum(),
                 mark: held.mark,
                 whole: held.whole,
+                on_disk: held.given_back,
             }
         });
         Ok(TakenOver {

@@ -243,6 +243,51 @@ pub enum CopyState {
     Flushed,
 }
 
+/// What a backup has so much of, and no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    /// Shared memory.
+    #[default]
+    Memory,
+    /// Copies that are not on the disk alone.
+    CopiesInMemory,
+    /// Copies.
+    Copies,
+    /// Streamlets of which copies came.
+    Streamlets,
+}
+
+impl Room {
+    /// All there are.
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Memory,
+        Self::CopiesInMemory,
+        Self::Copies,
+        Self::Streamlets,
+    ];
+
+    /// The setting of a broker that says how much there is.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Memory => "backup.memory_bytes",
+            Self::CopiesInMemory => "backup.max_copies_in_memory",
+            Self::Copies => "backup.max_copies",
+            Self::Streamlets => "backup.max_streamlets",
+        }
+    }
+}
+
+impl std::fmt::Display for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "bytes",
+            Self::CopiesInMemory => "copies in memory",
+            Self::Copies => "copies",
+            Self::Streamlets => "streamlets",
+        })
+    }
+}
+
 /// A backup's no.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -264,14 +309,17 @@ pub enum Refusal {
     /// There is no such copy.
     #[error("no such copy is here")]
     Unknown,
-    /// The quota is used up.
+    /// A limit of the backup is reached.
     #[error(
-        "no room: {asked} bytes asked, {free} free; raise the backup quota or choose another broker"
+        "no room for {of}: {asked} asked, {free} free; raise its {}, or choose another broker",
+        .of.key()
     )]
     NoRoom {
-        /// Bytes asked.
+        /// Of what there is too little.
+        of: Room,
+        /// Asked.
         asked: u64,
-        /// Bytes free.
+        /// Free.
         free: u64,
     },
     /// The valid scan ends below the asked length.

@@ -31,7 +31,7 @@ fn within_a_small_file_system() {
     };
     let limits = Limits {
         memory_bytes: SIZE,
-        copies: 100,
+        copies_in_memory: 100,
         ..Limits::default()
     };
     let store = BackupStore::start(ShmMemory::new(options), limits, Faults::default());

@@ -8,6 +8,7 @@ mod content;
 mod full;
 mod keeping;
 mod life;
+mod limits;
 mod links;
 mod many;
 mod released;

@@ -34,6 +34,7 @@ fn ask(store: &BackupStore, group: u64, address: u64) -> Result<u32, Refusal> {
 fn store(memory_bytes: u64) -> std::sync::Arc<BackupStore> {
     let limits = Limits {
         memory_bytes,
+        copies_in_memory: 100,
         copies: 100,
         ..limits()
     };

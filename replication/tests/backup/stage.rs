@@ -34,7 +34,8 @@ pub fn options(dir: &Path, disk: bool) -> ShmOptions {
 pub fn limits() -> Limits {
     Limits {
         memory_bytes: QUOTA,
-        copies: 8,
+        copies_in_memory: 8,
+        copies: 12,
         streamlets: 4,
     }
 }

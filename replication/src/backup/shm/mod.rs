@@ -259,6 +259,7 @@ impl ShmMemory {
             reserved,
             mark: None,
             whole: false,
+            on_disk: false,
         }
     }
 
@@ -280,6 +281,7 @@ impl ShmMemory {
             reserved: 0,
             mark: None,
             whole,
+            on_disk: true,
         }
     }
 }

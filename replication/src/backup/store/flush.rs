@@ -144,8 +144,10 @@ impl BackupStore {
                 let reserved = std::mem::take(&mut state.reserved);
                 // Nobody knows them any more: that came before the flush.
                 state.buffers.clear();
+                let first = !std::mem::replace(&mut state.on_disk, true);
                 drop(state);
                 self.give_back(reserved, true);
+                self.control.lock().on_disk += usize::from(first);
                 Ok(end)
             }
             Err(error) => {

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod flush;
+mod limits;
 mod open;
 mod release;
 mod seal;
@@ -28,31 +29,9 @@ use crate::transport::{
 };
 use buffers::{Buffers, Taking};
 
+pub use limits::Limits;
 pub use seal::Seal;
 pub use stats::StoreStats;
-
-/// What a store may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes reserved for buffers, of all copies together. A primary's memory is not part of it.
-    pub memory_bytes: u64,
-    /// Copies, those on disk included.
-    pub copies: usize,
-    /// Streamlets whose seals are remembered; those of streams that are gone are forgotten when
-    /// somebody says so ([`Request::Forget`]).
-    pub streamlets: usize,
-}
-
-impl Default for Limits {
-    /// 1 GiB, 262,144 copies and 65,536 streamlets.
-    fn default() -> Self {
-        Self {
-            memory_bytes: 1 << 30,
-            copies: 1 << 18,
-            streamlets: 1 << 16,
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct Control {
@@ -60,9 +39,12 @@ struct Control {
     /// Grows with each change of `seals`.
     version: u64,
     copies: BTreeMap<CopyId, Arc<Copy>>,
+    /// Those of them that are on the disk alone.
+    on_disk: usize,
     reserved: u64,
     /// Copies that have reserved any of that.
     holders: u64,
+    told: limits::Told,
 }
 
 /// The copies that one process of a broker holds for others. Answers are given at once: nothing
@@ -113,12 +95,16 @@ impl BackupStore {
             state.reserved = each.reserved;
             state.mark_unread = each.mark.is_none();
             state.mark = each.mark.unwrap_or_default();
+            state.on_disk = each.on_disk;
             if each.whole {
                 state.life = Life::Flushed;
             }
             drop(state);
             control.reserved += each.reserved;
             control.holders += u64::from(each.reserved > 0);
+            control.on_disk += usize::from(each.on_disk);
+            // What is here counts, whatever may come beside it.
+            control.seals.meet(copy.streamlet);
             control.copies.insert(copy, Arc::new(kept));
         }
         Ok(Arc::new(Self {
@@ -297,9 +283,9 @@ impl BackupStore {
     }
 
     fn describe(&self) -> Description {
-        let control = self.control.lock();
+        let mut control = self.control.lock();
         let free = self.limits.memory_bytes.saturating_sub(control.reserved);
-        let full = control.copies.len() >= self.limits.copies;
+        let full = self.full_of_copies(&mut control).is_some();
         Description {
             incarnation: self.incarnation,
             process: self.process,
@@ -373,6 +359,12 @@ impl BackupStore {
     fn remove(&self, copy: &Copy, version: Option<CopyVersion>) -> Result<(), Refusal> {
         // Until it is removed nobody writes it to disk, where a start would find it again.
         let _turn = copy.flushing.lock();
+        let id = &copy.spec.copy;
+        let listed = self.control.lock().copies.get(id).cloned();
+        if !listed.is_some_and(|listed| std::ptr::eq(&*listed, copy)) {
+            // Somebody else has taken it away; what has its name by now is another.
+            return Ok(());
+        }
         {
             let mut state = copy.state.lock();
             same_version(&state, version)?;
@@ -388,8 +380,12 @@ impl BackupStore {
         self.give_back(reserved, true);
         // After a failure it is still listed, and is freed when asked again.
         copy.memory.remove().map_err(failed)?;
-        self.control.lock().copies.remove(&copy.spec.copy);
-        tracing::debug!(copy = %copy.spec.copy, "a copy is freed");
+        let on_disk = copy.state.lock().on_disk;
+        let mut control = self.control.lock();
+        control.copies.remove(id);
+        control.on_disk -= usize::from(on_disk);
+        drop(control);
+        tracing::debug!(copy = %id, "a copy is freed");
         Ok(())
     }
 
@@ -405,13 +401,33 @@ impl BackupStore {
             self.remove(&copy, None)?;
         }
         let version = {
-            let mut control = self.control.lock();
+            let control = &mut *self.control.lock();
             if control.seals.forget(stream) {
                 control.version += 1;
+            }
+            // Somebody who has not heard may have opened another meanwhile.
+            let left = control.copies.keys().map(|copy| copy.streamlet);
+            for streamlet in left.filter(|streamlet| streamlet.stream == stream) {
+                control.seals.meet(streamlet);
             }
             control.version
         };
         self.store_seals(version)
+    }
+
+    /// The streams of which copies are here, or anything is remembered, each with an epoch under which
+    /// one of its streamlets had an owner: the latest that has sealed, or of whom a copy is here.
+    pub fn streams(&self) -> BTreeMap<StreamId, Epoch> {
+        let control = self.control.lock();
+        let mut streams = BTreeMap::new();
+        // Every streamlet of which a copy is here is remembered.
+        for (streamlet, sealed) in control.seals.streamlets() {
+            let mut copies = control.copies.range(CopyId::all_of(streamlet));
+            let last = copies.next_back().map(|(copy, _)| copy.epoch);
+            let latest = streams.entry(streamlet.stream).or_default();
+            *latest = sealed.max(last.unwrap_or_default()).max(*latest);
+        }
+        streams
     }
 
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {

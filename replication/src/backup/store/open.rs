@@ -10,7 +10,7 @@ use super::{BackupStore, Control};
 use crate::backup::copy::{Copy, Life, State, failed};
 use crate::backup::memory::CopySpec;
 use crate::ids::{BackupId, BufferKey, CopyId};
-use crate::transport::{Buffer, Opened, Refusal};
+use crate::transport::{Buffer, Opened, Refusal, Room};
 
 /// Segment sizes and numbers that a copy may have, as in a segment's header.
 const SEGMENT_BYTES: RangeInclusive<u32> = 1024..=1 << 30;
@@ -26,9 +26,9 @@ impl BackupStore {
         bytes: u32,
     ) -> Result<Opened, Refusal> {
         match self.open(spec, primary, address, bytes) {
-            Err(Refusal::NoRoom { .. }) if self.release_all() > 0 => {
-                self.open(spec, primary, address, bytes)
-            }
+            Err(Refusal::NoRoom {
+                of: Room::Memory, ..
+            }) if self.release_all() > 0 => self.open(spec, primary, address, bytes),
             other => other,
         }
     }
@@ -134,9 +134,11 @@ impl BackupStore {
                 "a copy of {other} is here; a group has one epoch"
             )));
         }
-        if control.copies.len() >= self.limits.copies {
-            return Err(Refusal::NoRoom { asked: 1, free: 0 });
+        if let Some(of) = self.full_of_copies(control) {
+            let (asked, free) = (1, 0);
+            return Err(Refusal::NoRoom { of, asked, free });
         }
+        self.meet(control, spec.copy.streamlet)?;
         let memory = self.memory.create(spec).map_err(|e| no_room(e, 1))?;
         let copy = Arc::new(Copy::new(*spec, memory, life));
         control.copies.insert(spec.copy, copy.clone());
@@ -160,7 +162,8 @@ impl BackupStore {
         let asked: u64 = missing.iter().map(lacking).sum();
         let free = self.limits.memory_bytes.saturating_sub(control.reserved);
         if asked > free {
-            return Err(Refusal::NoRoom { asked, free });
+            let of = Room::Memory;
+            return Err(Refusal::NoRoom { of, asked, free });
         }
         for (from, to) in missing {
             let bytes = to - from;
@@ -209,7 +212,11 @@ fn no_room(error: std::io::Error, asked: u64) -> Refusal {
     match error.kind() {
         std::io::ErrorKind::StorageFull
         | std::io::ErrorKind::QuotaExceeded
-        | std::io::ErrorKind::OutOfMemory => Refusal::NoRoom { asked, free: 0 },
+        | std::io::ErrorKind::OutOfMemory => Refusal::NoRoom {
+            of: Room::Memory,
+            asked,
+            free: 0,
+        },
         _ => failed(error),
     }
 }

@@ -50,13 +50,7 @@ impl BackupStore {
                 new.insert(seal.streamlet);
             }
         }
-        let free = self.limits.streamlets.saturating_sub(control.seals.len());
-        if new.len() > free {
-            return Err(Refusal::NoRoom {
-                asked: new.len() as u64,
-                free: free as u64,
-            });
-        }
+        self.room_for_streamlets(&mut control, new.len())?;
         if !self.faults.sealing_disabled {
             for Seal {
                 streamlet, epoch, ..

@@ -8,7 +8,7 @@ use crate::backup::Seal;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
     Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
-    Opened, Place, Progress, Refusal, Request, SealedCopy,
+    Opened, Place, Progress, Refusal, Request, Room, SealedCopy,
 };
 
 /// A message that lacks what it must have; the text names it.
@@ -283,7 +283,7 @@ pub(super) fn refusal_to(refusal: &Refusal) -> v1::Refusal {
         Refusal::NotSealed { epoch } => (Kind::NotSealed, u64::from(epoch.0), 0, ""),
         Refusal::OtherIncarnation => (Kind::OtherIncarnation, 0, 0, ""),
         Refusal::Unknown => (Kind::Unknown, 0, 0, ""),
-        Refusal::NoRoom { asked, free } => (Kind::NoRoom, *asked, *free, ""),
+        Refusal::NoRoom { of, asked, free } => (Kind::NoRoom, *asked, *free, room_to(*of)),
         Refusal::Short { length } => (Kind::Short, *length, 0, ""),
         Refusal::Invalid(text) => (Kind::Invalid, 0, 0, text.as_str()),
         Refusal::Failed(text) => (Kind::Failed, 0, 0, text.as_str()),
@@ -296,6 +296,19 @@ pub(super) fn refusal_to(refusal: &Refusal) -> v1::Refusal {
     }
 }
 
+/// Empty for bytes, as builds have it that know nothing else.
+fn room_to(room: Room) -> &'static str {
+    match room {
+        Room::Memory => "",
+        other => other.key(),
+    }
+}
+
+fn room_from(text: &str) -> Room {
+    let named = Room::ALL.into_iter().find(|room| room_to(*room) == text);
+    named.unwrap_or_default()
+}
+
 pub(super) fn refusal_from(refusal: v1::Refusal) -> Refusal {
     use v1::refusal::Kind;
     let epoch = Epoch(u32::try_from(refusal.number).unwrap_or(u32::MAX));
@@ -305,6 +318,7 @@ pub(super) fn refusal_from(refusal: v1::Refusal) -> Refusal {
         Kind::OtherIncarnation => Refusal::OtherIncarnation,
         Kind::Unknown => Refusal::Unknown,
         Kind::NoRoom => Refusal::NoRoom {
+            of: room_from(&refusal.text),
             asked: refusal.number,
             free: refusal.second,
         },
@@ -324,6 +338,11 @@ pub(super) fn refusal_from(refusal: v1::Refusal) -> Refusal {
 mod tests {
     use super::*;
 
+    fn no_room(of: Room) -> Refusal {
+        let (asked, free) = (9, 1);
+        Refusal::NoRoom { of, asked, free }
+    }
+
     #[test]
     fn every_refusal_comes_back_as_it_went() {
         let refusals = [
@@ -331,7 +350,10 @@ mod tests {
             Refusal::NotSealed { epoch: Epoch(8) },
             Refusal::OtherIncarnation,
             Refusal::Unknown,
-            Refusal::NoRoom { asked: 9, free: 1 },
+            no_room(Room::Memory),
+            no_room(Room::CopiesInMemory),
+            no_room(Room::Copies),
+            no_room(Room::Streamlets),
             Refusal::Short { length: 12 },
             Refusal::Invalid("no".into()),
             Refusal::Failed("disk".into()),
