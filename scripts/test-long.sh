@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The long runs. Each adds a line with the date, the commit and what came of it to
-# docs/reliability.md; the exit status is 1 if any failed.
+# The long runs. Each adds a line with the date, the commit and what came of it to the table in
+# docs/reliability.md. One that fails does not keep the others from running; all are summed up in the
+# end, and the exit status is 1 if any failed.
 #
 #   KERA_CRASH_ROUNDS (100)  kills of the crash loop (a quarter as many more under ack = synced, a third under memory and with trims)
 #   KERA_CRASH_SEED          repeats the choices of an earlier run of it
@@ -12,7 +13,7 @@
 #   FUZZ_SECONDS (60)        seconds for each fuzz target
 #   PROPTEST_CASES (10000)   cases for each property
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 scripts/needs.sh || exit 1
 rounds=${KERA_CRASH_ROUNDS:-100}
@@ -32,11 +33,15 @@ if [ -n "$(git status --porcelain -- . ':!docs/reliability.md' 2>/dev/null)" ]; 
     commit+=" with changes"
 fi
 broken=0
+outcomes=
 
-# record NAME VERDICT: one line of the table of results.
+# record NAME VERDICT: one line of the table of results, the last of the document, which goes on below it.
 record() {
-    printf '| %s | %s | %s | %s |\n' "$(date -u +%Y-%m-%d\ %H:%M)" "$commit" "$1" "$2" \
-        >>docs/reliability.md
+    local line last
+    line="| $(date -u +'%Y-%m-%d %H:%M') | $commit | $1 | $2 |"
+    last=$(grep -n '^|' docs/reliability.md | tail -n 1 | cut -d: -f1)
+    sed -i "${last:-\$}r /dev/stdin" docs/reliability.md <<<"$line"
+    outcomes+="  $1: $2"$'\n'
     printf '\n==> %s: %s\n' "$1" "$2"
 }
 # The sums that the test harness reports in file $1.
@@ -60,7 +65,7 @@ run() {
         [ "$skipped" = 0 ] || detail="${detail:-$(sums "$log")}, of which $skipped did NOT run"
         record "$name" "ok in $((SECONDS - begun)) s; ${detail:-$(sums "$log")}"
     else
-        detail=$(grep -oE '^seed [0-9]+|failed, KERA_(NETWORK|CLUSTER)_SEED=[0-9]+' "$log" | sort -u | paste -sd ' ')
+        detail=$(grep -oE '^seed [0-9]+|failed, KERA_[A-Z_]+_SEED=[0-9]+' "$log" | sort -u | paste -sd ' ')
         record "$name" "FAILED after $((SECONDS - begun)) s; $(sums "$log")${detail:+, $detail}"
         broken=1
     fi
@@ -96,4 +101,5 @@ else
     record "fuzz targets, $seconds s each" "FAILED: $(grep -E '^fuzz: ' "$log" | tail -n 1)"
     broken=1
 fi
+printf '\n==> summary (logs in %s)\n%s' "$logs" "$outcomes"
 exit "$broken"

@@ -9,6 +9,8 @@ mod benchmarks;
 mod documents;
 #[path = "house/imports.rs"]
 mod imports;
+#[path = "house/long_runs.rs"]
+mod long_runs;
 #[path = "house/second_try.rs"]
 mod second_try;
 #[path = "house/sources.rs"]

@@ -38,6 +38,8 @@ podAnnotations: { a: b }
 podLabels: { team: streams }
 serviceAccount: { annotations: { a: b } }
 extraEnv: [{ name: KERA_LOG_LEVEL, value: debug }]
+extraVolumes: [{ name: more, emptyDir: {} }]
+extraVolumeMounts: [{ name: more, mountPath: /more }]
 ";
 
 /// Three brokers that share an etcd of somebody's.
@@ -46,6 +48,9 @@ replicas: 3
 cluster:
   etcd: [\"etcd-0.etcd:2379\", \"etcd-1.etcd:2379\"]
   prefix: events
+  tlsSecret: etcd-tls
+  tlsClientCertificate: true
+  userSecret: etcd-user
   rack: eu-1a
   copies: 2Gi
   partition: 2
@@ -85,7 +90,7 @@ fn chart() -> String {
 }
 
 /// The documents that the chart gives with these values.
-fn rendered(program: &Path, values: Option<&str>) -> (String, Vec<Value>) {
+pub fn rendered(program: &Path, values: Option<&str>) -> (String, Vec<Value>) {
     let words = ["template", "events", &chart(), "--namespace", "streams"];
     let verdict = helm(program, &words, values);
     assert!(verdict.good, "{}", verdict.said);
@@ -115,6 +120,8 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         "cluster: { etcd: [etcd] }",
         "cluster: { etcd: [\"http://etcd:2379\"] }",
         "cluster: { copies: 512MiB }",
+        "cluster: { etcd: [\"e:1\"], tlsSecret: \"a/b\" }",
+        "extraVolumeMounts: [{ name: more }]",
         "settings: { cluster: { broker_id: 1 } }",
         "settings: { backup: { memory_bytes: 1GiB } }",
         "settings: { server: { listen: \"0.0.0.0:1\" } }",
@@ -132,10 +139,15 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
     }
     let both = "cluster: { etcd: [\"e:1\"] }\netcd: { enabled: true }";
     let racks = "cluster: { etcd: [\"e:1\"], rack: a, rackLabel: b }";
+    let key = "cluster: { etcd: [\"e:1\"], tlsClientCertificate: true }";
+    let users = "cluster: { userSecret: user }\netcd: { enabled: true }";
     for (values, told) in [
         ("replicas: 3", "there is no etcd"),
         (both, "both set"),
         (racks, "leave one empty"),
+        ("cluster: { userSecret: user }", "there is no etcd"),
+        (key, "cluster.tlsSecret, which has it, is empty"),
+        (users, "has neither TLS nor users"),
     ] {
         let verdict = helm(&program, &["template", &chart()], Some(values));
         let told = verdict.said.contains(told);
@@ -228,18 +240,19 @@ fn the_chart_sets_up_a_broker_that_starts() {
 }
 
 /// The set of brokers among the documents.
-fn brokers(documents: &[Value]) -> &Value {
+pub fn brokers(documents: &[Value]) -> &Value {
     let mut sets = documents.iter().filter(|one| one["kind"] == "StatefulSet");
     let found = sets.find(|set| set["metadata"]["name"] == "events-kera");
     found.expect("a set of brokers")
 }
 
 /// The environment of a container of the pod with this number, as Kubernetes fills it in.
-fn environment(container: &Value, number: u32) -> Vec<(String, String)> {
+pub fn environment(container: &Value, number: u32) -> Vec<(String, String)> {
     let pod = format!("events-kera-{number}");
     let all = container["env"].as_array().expect("variables");
     let value = |variable: &Value| match variable["value"].as_str() {
         Some(value) => value.replace("$(POD_NAME)", &pod),
+        None if variable["valueFrom"]["secretKeyRef"].is_object() => "of a secret".to_owned(),
         None => {
             let field = &variable["valueFrom"]["fieldRef"]["fieldPath"];
             match field.as_str().expect("a field of the pod") {

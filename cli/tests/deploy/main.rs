@@ -2,6 +2,8 @@
 //!
 //! What needs a tool that the machine lacks is skipped, loudly; `scripts/needs.sh` installs them.
 
+#[path = "../../../metadata/tests/support/certificates.rs"]
+mod certificates;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../../../metadata/tests/support/etcd.rs"]
@@ -10,9 +12,12 @@ mod etcd;
 
 mod alerts;
 mod chart;
+mod chart_store;
 mod cluster;
 mod compose;
 mod container;
+mod machines;
+mod members;
 mod metrics;
 mod probes;
 mod process;

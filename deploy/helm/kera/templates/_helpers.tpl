@@ -51,15 +51,62 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $members := .Values.cluster.etcd -}}
 {{- if .Values.etcd.enabled -}}
 {{- if $members }}{{ fail "etcd.enabled and cluster.etcd are both set: use the chart's etcd or your own" }}{{ end -}}
+{{- if or .Values.cluster.tlsSecret .Values.cluster.userSecret }}{{ fail "cluster.tlsSecret and cluster.userSecret are for an etcd of your own: the chart's has neither TLS nor users" }}{{ end -}}
 {{- $members = list (printf "%s-etcd.%s.svc.%s:2379" (include "kera.fullname" .) .Release.Namespace .Values.clusterDomain) -}}
 {{- end -}}
 {{- if $members -}}
 {{- if semverCompare "<1.28.0-0" .Capabilities.KubeVersion.Version }}{{ fail "several brokers need Kubernetes 1.28, whose stateful sets tell pods their number" }}{{ end -}}
+{{- if and .Values.cluster.tlsClientCertificate (not .Values.cluster.tlsSecret) }}{{ fail "cluster.tlsClientCertificate is set and cluster.tlsSecret, which has it, is empty" }}{{ end -}}
 {{- if and .Values.cluster.rack .Values.cluster.rackLabel }}{{ fail "cluster.rack and cluster.rackLabel are both set: leave one empty" }}{{ end -}}
 etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/" . }}{{ end }}
 {{- else if gt (int .Values.replicas) 1 -}}
 {{- fail (printf "replicas is %d and there is no etcd: several brokers share their records there, so set cluster.etcd to its members as host:port, or etcd.enabled to try things out" (int .Values.replicas)) -}}
+{{- else if or .Values.cluster.tlsSecret .Values.cluster.userSecret -}}
+{{- fail "cluster.tlsSecret or cluster.userSecret is set and there is no etcd: set cluster.etcd to its members as host:port" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What every container that speaks to etcd is told of it. */}}
+{{- define "kera.storeEnv" -}}
+- name: KERA_CLUSTER_STORE
+  value: {{ include "kera.store" . | quote }}
+{{- if .Values.cluster.tlsSecret }}
+- name: KERA_CLUSTER_STORE_CA
+  value: /etc/kera-etcd/tls/ca.crt
+{{- if .Values.cluster.tlsClientCertificate }}
+- name: KERA_CLUSTER_STORE_CERTIFICATE
+  value: /etc/kera-etcd/tls/tls.crt
+- name: KERA_CLUSTER_STORE_KEY
+  value: /etc/kera-etcd/tls/tls.key
+{{- end }}
+{{- end }}
+{{- if .Values.cluster.userSecret }}
+- name: KERA_CLUSTER_STORE_USER
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.cluster.userSecret }}
+      key: username
+# A file, which is read anew whenever etcd is told the password.
+- name: KERA_CLUSTER_STORE_PASSWORD_FILE
+  value: /etc/kera-etcd/user/password
+{{- end }}
+{{- end -}}
+
+{{/* Where those containers have the files of that; empty where there are none. */}}
+{{- define "kera.storeMounts" -}}
+{{- if .Values.cluster.tlsSecret }}
+- name: etcd-tls
+  mountPath: /etc/kera-etcd/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.cluster.userSecret }}
+- name: etcd-user
+  mountPath: /etc/kera-etcd/user
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{/* Shared memory for copies, and some for what lies beside them. */}}
