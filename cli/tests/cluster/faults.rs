@@ -1,4 +1,5 @@
-//! What goes wrong: one thing at a time, for a while, decided by the run's seed.
+//! What goes wrong, decided by the run's seed: one thing after the other, each for a while, and at times
+//! another broker is killed meanwhile. Brokers that come and go are among it.
 
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use rand::rngs::StdRng;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
+use crate::members;
 use crate::nodes::{BROKERS, CLIENTS, LEASE, Nodes, STORE};
 use crate::world::World;
 
@@ -48,14 +50,20 @@ pub enum Fault {
     BothRestarted(u32),
     /// Its wall clock jumps by so many seconds and, later, back.
     ClockJumps(u32, i64),
+    /// A fourth broker starts and is given streamlets; it is drained and stopped when the run ends.
+    Joined,
+    /// It is drained, stopped, and comes back.
+    Drained(u32),
 }
 
 /// Kinds of faults.
-const KINDS: u64 = 17;
+const KINDS: u64 = 19;
 /// Of seconds.
 const HOUR: i64 = 3_600;
 /// Faults of a run.
 const EACH: u64 = 4;
+/// How often another broker is away meanwhile.
+const SECOND: f64 = 0.3;
 
 impl Fault {
     /// The faults of a run: each kind has its turn within runs that follow each other.
@@ -90,6 +98,8 @@ impl Fault {
             13 => Self::Mute(one),
             14 => Self::Slow(one),
             15 => Self::BothRestarted(one),
+            16 => Self::Joined,
+            17 => Self::Drained(one),
             _ => {
                 let far = rng.random_range(HOUR..48 * HOUR);
                 Self::ClockJumps(one, if rng.random_bool(0.5) { far } else { -far })
@@ -110,6 +120,24 @@ impl Fault {
         )
     }
 
+    /// Whom it hurts while it lasts, and nobody else.
+    fn hurts(self) -> Option<u32> {
+        match self {
+            Self::Stopped(number)
+            | Self::Parted(number, _)
+            | Self::OneWay(number, _)
+            | Self::NoStore(number)
+            | Self::DeafToStore(number)
+            | Self::Alone(number)
+            | Self::NoClients(number)
+            | Self::Mute(number)
+            | Self::Slow(number)
+            | Self::DiskFull(number)
+            | Self::ClockJumps(number, _) => Some(number),
+            _ => None,
+        }
+    }
+
     /// Does it, waits, and undoes it. Where the others are enough to go on, they must have before it
     /// is undone.
     pub async fn happen(self, nodes: &mut Nodes, world: &World, rng: &mut StdRng) {
@@ -118,8 +146,10 @@ impl Fault {
         if lasts {
             time += LEASE;
         }
-        let others_go_on = lasts && self.is_silent();
-        let text = format!("{self:?} for {time:?}");
+        let second = self.hurts().filter(|_| rng.random_bool(SECOND));
+        let second = second.map(|one| (one + rng.random_range(0..BROKERS - 1)) % BROKERS + 1);
+        let others_go_on = lasts && self.is_silent() && second.is_none();
+        let text = format!("{self:?} for {time:?}, killed meanwhile: {second:?}");
         eprintln!("{text}");
         world.recorder().record(Event::Note { text });
         match self {
@@ -138,37 +168,10 @@ impl Fault {
                 world.acknowledged_everywhere().await;
                 restart(nodes, world, number);
             }
-            Self::Stopped(number) => {
-                nodes.pause(number, true);
-                sleep(time).await;
-                if others_go_on {
-                    world.acknowledged_everywhere().await;
-                }
-                nodes.pause(number, false);
-            }
-            Self::DiskFull(number) => {
-                block_in_place(|| nodes.fill_disk(number));
-                sleep(time).await;
-                nodes.empty_disk(number);
-            }
-            Self::Slow(number) => {
-                block_in_place(|| nodes.network.slow(number));
-                sleep(time).await;
-            }
-            Self::ClockJumps(number, seconds) => {
-                nodes.clock(number).set(seconds);
-                sleep(time).await;
-                nodes.clock(number).set(0);
-            }
             Self::StoreRestarted => block_in_place(|| {
                 nodes.store.kill();
                 nodes.store.restart();
             }),
-            Self::StoreStopped => {
-                nodes.store.pause(true);
-                sleep(time).await;
-                nodes.store.pause(false);
-            }
             Self::BothRestarted(number) => {
                 kill(nodes, world, number);
                 block_in_place(|| {
@@ -177,21 +180,50 @@ impl Fault {
                 });
                 restart(nodes, world, number);
             }
-            Self::Parted(..)
-            | Self::OneWay(..)
-            | Self::NoStore(_)
-            | Self::DeafToStore(_)
-            | Self::Alone(_)
-            | Self::NoClients(_)
-            | Self::Mute(_) => {
-                self.cut(nodes);
+            Self::Joined => members::joins(nodes, world).await,
+            Self::Drained(number) => {
+                members::goes(nodes, world, number).await;
+                restart(nodes, world, number);
+            }
+            _ => {
+                self.begin(nodes);
+                if let Some(second) = second {
+                    kill(nodes, world, second);
+                }
                 sleep(time).await;
                 if others_go_on {
                     world.acknowledged_everywhere().await;
                 }
+                self.end(nodes);
             }
         }
         block_in_place(|| nodes.network.heal());
+        if let Some(second) = second {
+            restart(nodes, world, second);
+        }
+    }
+
+    /// What lasts begins.
+    fn begin(self, nodes: &mut Nodes) {
+        match self {
+            Self::Stopped(number) => nodes.pause(number, true),
+            Self::DiskFull(number) => block_in_place(|| nodes.fill_disk(number)),
+            Self::Slow(number) => block_in_place(|| nodes.network.slow(number)),
+            Self::ClockJumps(number, seconds) => nodes.clock(number).set(seconds),
+            Self::StoreStopped => nodes.store.pause(true),
+            _ => self.cut(nodes),
+        }
+    }
+
+    /// What lasted ends, but for the network, which heals as a whole.
+    fn end(self, nodes: &mut Nodes) {
+        match self {
+            Self::Stopped(number) => nodes.pause(number, false),
+            Self::DiskFull(number) => nodes.empty_disk(number),
+            Self::ClockJumps(number, _) => nodes.clock(number).set(0),
+            Self::StoreStopped => nodes.store.pause(false),
+            _ => {}
+        }
     }
 
     fn cut(self, nodes: &mut Nodes) {

@@ -1,8 +1,8 @@
 //! Three brokers that share an etcd, in network namespaces: brokers and etcd are killed, stopped and
 //! restarted, cut off from each other and from clients, both ways and one way, put behind a slow
-//! cable, run out of disk and have clocks that jump by hours, while producers and consumers that know all three work at every
-//! streamlet. Where the others are enough they must take over. What clients saw is judged by the
-//! history checker.
+//! cable, run out of disk and have clocks that jump by hours, a fourth broker joins and leaves and others are drained, while
+//! producers and consumers that know the first three work at every streamlet. Where the others are enough they must take
+//! over. What clients saw is judged by the history checker.
 //!
 //! `KERA_CLUSTER_RUNS` (default 10) is the number of runs, `KERA_CLUSTER_SEED` repeats the choices of
 //! one (not its timing). Each run has namespaces of its own, which end with it; root is needed, or the
@@ -33,6 +33,7 @@ mod etcd;
 mod faults;
 mod load;
 mod local;
+mod members;
 mod named;
 mod nodes;
 
@@ -75,7 +76,7 @@ fn a_cluster_keeps_its_promises() {
     let begin = Instant::now();
     let given = number("KERA_CLUSTER_SEED");
     // A seed that is given is run with every kind of fault.
-    let runs = given.map_or_else(|| number("KERA_CLUSTER_RUNS").unwrap_or(10), |_| 4);
+    let runs = given.map_or_else(|| number("KERA_CLUSTER_RUNS").unwrap_or(10), |_| 5);
     let mut sums = Sums::default();
     for run in 0..runs {
         let seed = given.unwrap_or_else(|| rand::rng().random());
@@ -118,6 +119,7 @@ async fn one_run(run: u64, seed: u64, mut nodes: Nodes) {
         fault.happen(&mut nodes, &load.world, &mut rng).await;
         nodes.all_run();
     }
+    members::leaves(&mut nodes, &load.world).await;
     // All is well again: everything comes back, and goes on.
     let counts = load.finish().await.counts;
     // The harness has begun a line.

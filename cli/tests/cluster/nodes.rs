@@ -1,4 +1,4 @@
-//! Three brokers and an etcd, each at a node of its own, and what can be done to them.
+//! Three brokers, at times a fourth, and an etcd, each at a node of its own, and what can be done to them.
 
 use std::fs;
 use std::io::Write;
@@ -14,10 +14,12 @@ use crate::namespaces::{Network, address, small_disk};
 
 /// Brokers of a run, at nodes 1 to 3.
 pub const BROKERS: u32 = 3;
+/// One that comes and goes, at a node that is there all the time.
+pub const FOURTH: u32 = 4;
 /// The node of etcd.
-pub const STORE: u32 = 4;
+pub const STORE: u32 = 5;
 /// The node of all clients.
-pub const CLIENTS: u32 = 5;
+pub const CLIENTS: u32 = 6;
 /// How long a broker may be silent before others take over.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// What a backup may hold in memory, and on its disk, which a fault can fill.
@@ -35,6 +37,8 @@ pub struct Nodes {
     brokers: Vec<Broker>,
     kept: Vec<Kept>,
     clocks: Vec<Clock>,
+    /// Brokers 1 to this are to run.
+    members: u32,
     pub store: Etcd,
     pub network: Network,
 }
@@ -56,24 +60,45 @@ impl Nodes {
             brokers: Vec::new(),
             kept: Vec::new(),
             clocks: Vec::new(),
+            members: 0,
             store,
             network,
         };
         for number in 1..=BROKERS {
-            let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
-            let disk = home();
-            small_disk(disk.path(), DISK);
-            let kept = Kept { shared, disk };
-            let flags = nodes.flags(number, &kept);
-            let clock = Clock::new();
-            let mut enter = nodes.network.enter(number);
-            enter.extend(clock.within());
-            let broker = Broker::within(enter, &listen(number, 7600), flags);
-            nodes.clocks.push(clock);
-            nodes.brokers.push(broker);
-            nodes.kept.push(kept);
+            nodes.add(number);
         }
         nodes
+    }
+
+    /// The next broker, at the node of its number.
+    fn add(&mut self, number: u32) {
+        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let disk = home();
+        small_disk(disk.path(), DISK);
+        let kept = Kept { shared, disk };
+        let flags = self.flags(number, &kept);
+        let clock = Clock::new();
+        let mut enter = self.network.enter(number);
+        enter.extend(clock.within());
+        let broker = Broker::within(enter, &listen(number, 7600), flags);
+        self.clocks.push(clock);
+        self.brokers.push(broker);
+        self.kept.push(kept);
+        self.members = number;
+    }
+
+    /// The fourth broker starts, with nothing; once in a run.
+    pub fn join(&mut self) {
+        self.add(FOURTH);
+    }
+
+    pub fn has_joined(&self) -> bool {
+        self.members == FOURTH
+    }
+
+    /// The fourth broker has ended, and nobody expects it back.
+    pub fn forget_fourth(&mut self) {
+        self.members = BROKERS;
     }
 
     fn flags(&self, number: u32, kept: &Kept) -> Vec<String> {
@@ -152,7 +177,7 @@ impl Nodes {
 
     /// Fails if a broker has ended by itself.
     pub fn all_run(&mut self) {
-        for number in 1..=BROKERS {
+        for number in 1..=self.members {
             assert!(
                 self.broker_mut(number).is_running(),
                 "broker {number} has ended by itself"
