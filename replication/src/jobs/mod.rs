@@ -13,6 +13,7 @@ mod pace;
 mod repair;
 mod scrub;
 mod shift;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,7 @@ pub use shift::{Shift, ShiftsNow};
 
 use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
 use crate::primary::tidy::{self, Tidied};
-use crate::primary::{Lane, MoreCopies, Primary};
+use crate::primary::{Lane, Lives, MoreCopies, Primary};
 use crate::runtime::{all, within};
 use crate::signal::Signal;
 use crate::transport::{CopyInfo, Pending, Reply, Request};
@@ -191,6 +192,7 @@ pub struct Jobs {
     /// Since when each broker has not answered.
     silent: Mutex<BTreeMap<BackupId, Duration>>,
     plan: Mutex<scrub::Plan>,
+    turns: Mutex<turns::Turns>,
     /// Says which copies are to move.
     shifts: OnceLock<ShiftsNow>,
     /// Somebody asks for a round.
@@ -270,6 +272,7 @@ impl Jobs {
             counts: Counts::default(),
             silent: Mutex::default(),
             plan: Mutex::default(),
+            turns: Mutex::default(),
             shifts: OnceLock::new(),
             asked: Arc::default(),
             ended: Mutex::default(),
@@ -388,6 +391,7 @@ impl Jobs {
                 held.short.extend(short.map(|copy| (*backup, copy)));
             }
         }
+        self.part_with_former(&primary, &owned).await;
         let built_before = self.counts.built.load(Ordering::Relaxed);
         let mut left = self.config.builds;
         let mut wanting = 0;
@@ -407,6 +411,29 @@ impl Jobs {
         // What was ended is closed by then; once, so that nothing goes round and round.
         let first_renewal = !self.renewed.swap(renewed, Ordering::Relaxed) && renewed;
         shifted || first_renewal || (left == 0 && built)
+    }
+
+    /// Sees to what lanes have at brokers that were booted since, or are lost: groups recorded ahead are
+    /// deleted, and open groups end without them. A lane that rests does not come to either by itself.
+    async fn part_with_former(&self, primary: &Primary, owned: &[Owned]) {
+        let runtime = &*primary.runtime;
+        let lanes = || owned.iter().flat_map(|one| &one.lanes);
+        let named = lanes().flat_map(|lane| [lane.brokers_ahead(), lane.brokers_open()]);
+        let mut named: BTreeSet<_> = named.flatten().collect();
+        let asks = named.iter().map(|broker| primary.describe(*broker));
+        let answers = all(asks.collect()).await;
+        let now: Vec<_> = answers.into_iter().flatten().map(|(is, _)| is).collect();
+        let is_silent = |broker: &BackupId| now.iter().all(|is| is.broker != *broker);
+        named.retain(|broker| is_silent(broker) && self.is_lost(*broker, runtime.now()));
+        let lives = Lives { now, lost: named };
+        for lane in lanes() {
+            lane.lose_former(&lives);
+            if lane.delete_useless_ahead(&lives).await {
+                // As with those that are renewed: each is a transaction.
+                let cost = u64::from(primary.config.first_buffer_bytes);
+                self.pace.take(runtime, cost).await;
+            }
+        }
     }
 
     /// Ends open groups whose copies are not where they should be, and sees them closed; true if there were
@@ -465,10 +492,11 @@ impl Jobs {
         }
     }
 
-    /// True if the broker has not answered for so long that its copies count as lost.
+    /// True if the broker, which does not answer now, has not for so long that its copies count as lost. One
+    /// that is not among the brokers that are alive is asked nothing, and is silent from when that is seen.
     fn is_lost(&self, backup: BackupId, now: Duration) -> bool {
-        let silent = self.silent.lock();
-        let since = silent.get(&backup);
-        since.is_some_and(|since| now.saturating_sub(*since) >= self.config.lost_after)
+        let mut silent = self.silent.lock();
+        let since = *silent.entry(backup).or_insert(now);
+        now.saturating_sub(since) >= self.config.lost_after
     }
 }

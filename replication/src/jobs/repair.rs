@@ -10,7 +10,7 @@ use super::{Held, Jobs, Known, Owned, REST, Standing};
 use crate::ids::{BackupId, CopyId, Holder};
 use crate::primary::Primary;
 use crate::records::{Change, ClosedRecord, GroupRecord, RecordsError, Transaction, commit};
-use crate::transport::{CallError, Reply, Request};
+use crate::transport::{CallError, Refusal, Reply, Request};
 
 /// Bytes of one read and one write.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -22,14 +22,28 @@ pub(super) enum BuildError {
     NoTarget,
     #[error("no holder gave bytes from {0} on")]
     NoSource(u64),
-    #[error("{0}")]
-    Target(String),
+    #[error("{at} takes no copy: {why}")]
+    Target { at: BackupId, why: String },
+    #[error(
+        "what was built at {at} is not whole, and neither are the copies it was read from, most likely: {why}"
+    )]
+    NotWhole { at: BackupId, why: String },
     #[error("{0} left while it was to take one")]
     TargetLeft(BackupId),
     #[error("what was built ends at byte {length}, ordinal {end_ordinal}: not the recorded group")]
     Differs { length: u64, end_ordinal: u64 },
     #[error(transparent)]
     Records(#[from] RecordsError),
+}
+
+impl BuildError {
+    fn target(at: BackupId, error: &CallError) -> Self {
+        let why = error.to_string();
+        match error.refusal() {
+            Some(Refusal::Short { .. }) => Self::NotWhole { at, why },
+            _ => Self::Target { at, why },
+        }
+    }
 }
 
 /// Where a copy is built.
@@ -72,6 +86,9 @@ impl Jobs {
         let Some(records) = self.records_of(primary, owned).await else {
             return 0;
         };
+        for lane in &owned.lanes {
+            lane.reclaim(&records);
+        }
         let mut wanting = 0;
         for record in &records {
             let Some(closed) = record.closed().filter(|closed| closed.length > 0) else {
@@ -192,11 +209,13 @@ impl Jobs {
         let mut without: Vec<_> = closed.holders.iter().map(|h| h.broker).collect();
         without.push(primary.me);
         let mut record = record.clone();
-        if primary.choose(1, 1, &without).await.is_empty() {
+        let avoided = self.avoided(primary);
+        let others = primary.choose_but(1, 1, &without, &avoided).await;
+        if others.is_empty() {
             let rest = [&counted[..], &standing.leaving[..]].concat();
             record.revision = self.place(primary, owned, &record, rest).await?;
             let freed = ask_to_free(primary, owned, &record, harmed.broker).await;
-            freed.map_err(|error| BuildError::Target(error.to_string()))?;
+            freed.map_err(|error| BuildError::target(harmed.broker, &error))?;
         }
         self.restore(primary, owned, &record, closed, standing)
             .await
@@ -219,19 +238,15 @@ impl Jobs {
         // A copy that only moves does not go to another that leaves.
         let counted = standing.have.len() + standing.silent.len() + standing.leaving.len();
         let least = usize::from(counted < owned.replicas);
-        let mut chosen = primary.choose(least, 1, &without).await;
-        if chosen.is_empty() {
-            // One that had it, and came back without.
-            let still = standing.have.iter().chain(&standing.silent);
-            let still = still.chain(&standing.leaving);
-            let mut without: Vec<_> = still.map(|holder| holder.broker).collect();
-            if primary.own.is_some() {
-                without.push(primary.me);
-            }
-            chosen = primary.choose(least, 1, &without).await;
+        let still = standing.have.iter().chain(&standing.silent);
+        let still = still.chain(&standing.leaving);
+        let mut still: Vec<_> = still.map(|holder| holder.broker).collect();
+        if primary.own.is_some() {
+            still.push(primary.me);
         }
+        let target = self.target(primary, least, (&without, &still)).await;
         let target = Target {
-            holder: *chosen.first().ok_or(BuildError::NoTarget)?,
+            holder: target.ok_or(BuildError::NoTarget)?,
             optional: false,
         };
         self.restore_at(primary, owned, record, closed, standing, target)
@@ -254,8 +269,10 @@ impl Jobs {
         let sources: Vec<_> = [&standing.have[..], &standing.leaving[..]].concat();
         let faults = primary.faults;
         if !faults.recorded_before_built {
-            self.build(primary, owned, record, closed, &sources, &target)
-                .await?;
+            let built = self.build(primary, owned, record, closed, &sources, &target);
+            let built = built.await;
+            self.learn(primary, copy, (target.holder.broker, sources.len()), &built);
+            built?;
         }
         let mut holders = standing.have;
         holders.extend(standing.silent);
@@ -313,6 +330,21 @@ impl Jobs {
         }
     }
 
+    /// Whoever chooses brokers for groups hears of one that has no room, or does not answer.
+    fn tell_health(&self, primary: &Primary, error: &CallError) {
+        let (health, now) = (primary.health(), primary.runtime.now());
+        match error {
+            CallError::Refused {
+                backup,
+                refusal: Refusal::NoRoom { .. },
+            } => health.full(*backup, now),
+            CallError::Refused { .. } => {}
+            CallError::Lost { backup, .. } => {
+                health.failure(*backup, now);
+            }
+        }
+    }
+
     /// Copies the group to a broker that has none of it, and has it checked there.
     async fn build(
         &self,
@@ -324,13 +356,18 @@ impl Jobs {
         target: &Target,
     ) -> Result<(), BuildError> {
         let (caller, copy) = (primary.caller(), record.copy);
+        let broker = target.holder.broker;
         let ask = async |request: Request| {
             if target.has_left(primary) {
-                return Err(BuildError::TargetLeft(target.holder.broker));
+                return Err(BuildError::TargetLeft(broker));
             }
-            let answer = caller.ask(target.holder.broker, request).await;
-            answer.map_err(|error| BuildError::Target(error.to_string()))
+            let answer = caller.ask(broker, request).await;
+            answer.map_err(|error| {
+                self.tell_health(primary, &error);
+                BuildError::target(broker, &error)
+            })
         };
+        let sources = self.in_turn(primary, &copy, sources);
         // Only who has sealed may write a copy.
         ask(Request::Seal {
             streamlet: owned.streamlet,
@@ -339,7 +376,7 @@ impl Jobs {
         })
         .await?;
         let head = SEGMENT_HEADER_BYTES as u64;
-        let head = self.read(primary, copy, sources, 0, head).await?;
+        let head = self.read(primary, copy, &sources, 0, head).await?;
         let header = SegmentHeader::decode(&head).map_err(|_| BuildError::NoSource(0))?;
         let size = u64::from(header.segment_size);
         let mut at = 0;
@@ -350,7 +387,7 @@ impl Jobs {
                 .min((at / size + 1) * size);
             self.pace.take(&*primary.runtime, to - at).await;
             let begun = primary.runtime.now();
-            let bytes = self.read(primary, copy, sources, at, to - at).await?;
+            let bytes = self.read(primary, copy, &sources, at, to - at).await?;
             ask(Request::Complete {
                 copy,
                 epoch: owned.epoch,
@@ -382,32 +419,29 @@ impl Jobs {
                 })
             }
             Reply::Flushed { .. } => Ok(()),
-            other => Err(BuildError::Target(format!(
-                "it answered flush with {other:?}"
-            ))),
+            other => Err(BuildError::Target {
+                at: broker,
+                why: format!("it answered flush with {other:?}"),
+            }),
         }
     }
 
-    /// Reads from whichever source gives the bytes, this broker's own files first.
+    /// Reads from whichever source gives the bytes, in their order.
     async fn read(
         &self,
         primary: &Primary,
         copy: CopyId,
-        sources: &[Holder],
+        sources: &[BackupId],
         address: u64,
         len: u64,
     ) -> Result<Bytes, BuildError> {
-        let (own, others): (Vec<_>, Vec<_>) = sources
-            .iter()
-            .map(|holder| holder.broker)
-            .partition(|broker| primary.is_own(*broker));
-        for broker in own.into_iter().chain(others) {
+        for broker in sources {
             let request = Request::Read {
                 copy,
                 address,
                 len: len as u32,
             };
-            if let Ok(Reply::Bytes(bytes)) = primary.caller().ask(broker, request).await
+            if let Ok(Reply::Bytes(bytes)) = primary.caller().ask(*broker, request).await
                 && bytes.len() as u64 == len
             {
                 return Ok(bytes);

@@ -7,7 +7,7 @@
 //! one that is built aside, checked and recorded as any copy that was lost. Copies that are all whole
 //! and differ without a majority are reported, and nothing is touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,6 +89,8 @@ pub(super) struct Plan {
     done: BTreeMap<StreamletKey, Duration>,
     /// Groups with copies that are not right, by when that was seen first.
     unsound: BTreeMap<CopyId, Duration>,
+    /// Groups whose copies are to be compared soon.
+    suspect: BTreeSet<CopyId>,
 }
 
 impl Plan {
@@ -132,7 +134,8 @@ impl Jobs {
         }
     }
 
-    /// Looks at the streamlets whose time has come, and again at groups that were not put right.
+    /// Looks at the streamlets whose time has come, again at groups that were not put right, and at those
+    /// of which a copy could not be made whole.
     pub async fn scrub_due(&self) {
         let Some(primary) = self.primary.upgrade() else {
             return;
@@ -145,14 +148,15 @@ impl Jobs {
             plan.due.retain(|key, _| is_owned(key));
             plan.done.retain(|key, _| is_owned(key));
             plan.unsound.retain(|copy, _| is_owned(&copy.streamlet));
+            plan.suspect.retain(|copy| is_owned(&copy.streamlet));
             for one in &owned {
                 let first = || now + self.pace.within(self.config.scrub_interval);
                 plan.due.entry(one.streamlet).or_insert_with(first);
             }
             let is_due = |one: &&Owned| plan.due.get(&one.streamlet).is_some_and(|at| *at <= now);
             let due: Vec<_> = owned.iter().filter(is_due).cloned().collect();
-            let unsound: Vec<_> = plan.unsound.keys().copied().collect();
-            (due, unsound)
+            let unsound = plan.unsound.keys().chain(&plan.suspect).copied();
+            (due, unsound.collect::<BTreeSet<_>>())
         };
         for one in &owned {
             let is_unsound = |copy: &CopyId| unsound.contains(copy);
@@ -164,6 +168,14 @@ impl Jobs {
             self.scrub_whole(&primary, &one).await;
             let next = primary.runtime.now() + self.pace.about(self.config.scrub_interval);
             self.plan.lock().due.insert(one.streamlet, next);
+        }
+    }
+
+    /// A copy made from the others was not whole: they are compared at the next turn, whenever they are due.
+    pub(super) fn suspect(&self, copy: CopyId) {
+        let mut plan = self.plan.lock();
+        if plan.suspect.len() < MAX_UNSOUND {
+            plan.suspect.insert(copy);
         }
     }
 
@@ -200,8 +212,9 @@ impl Jobs {
             // What was trimmed needs no copies.
             let is_there = |copy: &CopyId| found.iter().any(|record| record.copy == *copy);
             let mut plan = self.plan.lock();
-            plan.unsound
-                .retain(|copy, _| copy.streamlet != owned.streamlet || is_there(copy));
+            let stays = |copy: &CopyId| copy.streamlet != owned.streamlet || is_there(copy);
+            plan.unsound.retain(|copy, _| stays(copy));
+            plan.suspect.retain(stays);
         }
         for record in found.iter().filter(|record| wanted(&record.copy)) {
             if record.closed().is_none_or(|closed| closed.length == 0) {
@@ -246,6 +259,9 @@ impl Jobs {
         let judged = self.compare(primary, owned, record, closed).await;
         self.counts.scrubbed.fetch_add(1, Ordering::Relaxed);
         let mut plan = self.plan.lock();
+        if judged != Judged::Stale {
+            plan.suspect.remove(&record.copy);
+        }
         match judged {
             Judged::Sound | Judged::Repaired => {
                 plan.unsound.remove(&record.copy);

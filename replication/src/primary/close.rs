@@ -1,6 +1,7 @@
 //! The life of one group at its primary, up to its one close.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use kera_log_segments::window::Place;
@@ -10,7 +11,7 @@ use super::lane::Lane;
 use super::source::{Shape, Source};
 use super::standstill::Doing;
 use super::{Building, is_sealed, tidy};
-use crate::ids::Holder;
+use crate::ids::{BackupId, Holder};
 use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
 use crate::runtime::{all, within};
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
@@ -20,6 +21,36 @@ const BUILD_BYTES: usize = 1 << 20;
 
 /// Attempts at a close that conflicts with records this owner itself may have changed.
 const CLOSE_ATTEMPTS: u32 = 5;
+
+/// The pause before the same brokers are tried again is at most so many times the usual one.
+const LONGEST_PAUSE: u32 = 64;
+
+/// Where copies of a group that ends with too few could not be built. A broker may well answer and take no
+/// copy, as with a disk that is full: the next attempt is made at another one.
+#[derive(Default)]
+struct Failed {
+    at: Vec<BackupId>,
+    /// How often all that are there had failed.
+    rounds: u32,
+}
+
+impl Failed {
+    /// All that are there have failed: they are tried again, each time after a longer pause, as each
+    /// attempt may send the whole group.
+    fn begin_again(&mut self) {
+        if !self.at.is_empty() {
+            self.at.clear();
+            self.rounds += 1;
+        }
+    }
+
+    fn pause(&self, pause: Duration) -> Duration {
+        match self.at.is_empty() {
+            true => pause * 2_u32.saturating_pow(self.rounds).min(LONGEST_PAUSE),
+            false => pause,
+        }
+    }
+}
 
 /// Records the group, ships it, and closes it: when it is full, when a copy is lost, or never, if
 /// another broker has taken over or the lane was dropped.
@@ -135,6 +166,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
     }
     // Marked until the close names them.
     let mut built: Vec<(Holder, Building)> = Vec::new();
+    let mut failed = Failed::default();
     loop {
         let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return;
@@ -148,11 +180,11 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
             }
         } else if holders.len() < lane.spec.min_copies {
             set.is_at(Doing::Building);
-            match build_one(&lane, set, &holders, end).await {
+            match build_one(&lane, set, &holders, end, &mut failed).await {
                 Ok(one) => built.push(one),
                 Err(Some(sealed)) => return lane.depose(sealed),
                 Err(None) => {
-                    let pause = lane.primary.config.pause;
+                    let pause = failed.pause(lane.primary.config.pause);
                     let paused = lane.primary.runtime.sleep(pause);
                     drop(lane);
                     paused.await;
@@ -292,13 +324,14 @@ fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
     }));
 }
 
-/// Builds one more copy of a group that has too few, at a broker that has none. `Err(Some)` if a
-/// newer owner has sealed it there.
+/// Builds one more copy of a group that has too few, at a broker that has none and has not `failed`.
+/// `Err(Some)` if a newer owner has sealed it there.
 async fn build_one(
     lane: &Lane,
     set: &CopySet,
     have: &[Holder],
     end: Place,
+    failed: &mut Failed,
 ) -> Result<(Holder, Building), Option<RecordsError>> {
     let primary = &lane.primary;
     let mut have: Vec<_> = have.iter().map(|holder| holder.broker).collect();
@@ -308,13 +341,17 @@ async fn build_one(
     }
     let mut without = have.clone();
     without.extend(set.holders().iter().map(|holder| holder.broker));
-    let mut chosen = primary.choose(1, 1, &without).await;
+    let mut chosen = primary.choose_but(1, 1, &without, &failed.at).await;
     if chosen.is_empty() {
         // One that was lost, and is back.
-        chosen = primary.choose(1, 1, &have).await;
+        chosen = primary.choose_but(1, 1, &have, &failed.at).await;
     }
     let Some(holder) = chosen.first() else {
-        set.has_trouble(&"no broker is left that could take a copy");
+        // What was wrong with those that failed says more.
+        if failed.at.is_empty() {
+            set.has_trouble(&"no broker is left that could take a copy");
+        }
+        failed.begin_again();
         return Err(None);
     };
     let building = primary.building(set.id(), holder.broker);
@@ -334,6 +371,7 @@ async fn build_one(
         }
         Err(error) => {
             set.has_trouble(&error);
+            failed.at.push(holder.broker);
             Err(None)
         }
     }

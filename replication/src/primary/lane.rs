@@ -17,7 +17,8 @@ use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
 use crate::records::{
-    Change, MAX_CHANGES, OpenRecord, RecordsError, StreamletRecords, Transaction, commit, read,
+    Change, GroupRecord, MAX_CHANGES, OpenRecord, RecordsError, StreamletRecords, Transaction,
+    commit, read,
 };
 use crate::runtime::within;
 use crate::signal::Signal;
@@ -262,7 +263,7 @@ impl Lane {
         self.until(|inner| inner.groups.is_empty() && inner.recording == 0)
             .await?;
         let found = self.read_records().await?;
-        self.reclaim(&found);
+        self.reclaim(&found.groups);
         let unused: Vec<_> = {
             let inner = &mut *self.inner.lock();
             let ahead = inner.ahead.drain(..).chain(inner.stale.drain(..));
@@ -470,13 +471,18 @@ impl Lane {
     }
 
     /// The groups recorded ahead that name any of `lost`, and those that came too late: they must not
-    /// be used, and go with the next close.
+    /// be used, and go with the next close. Of a lane that comes to rest, all.
     pub(super) fn take_ahead_of(&self, lost: &[Holder]) -> Vec<Ahead> {
+        let now = self.primary.runtime.now();
         let mut inner = self.inner.lock();
+        // Nothing was appended since: what is recorded ahead would be there for long, and its brokers may
+        // not be what they were when it is used, or when somebody has to decide about it.
+        let opened = inner.opened.unwrap_or_default();
+        let rests = inner.groups.len() <= 1 && now.saturating_sub(opened) >= RECENT;
         let all = std::mem::take(&mut inner.ahead);
         let names = |ahead: &Ahead| {
             let mut brokers = ahead.holders.iter().map(|h| h.broker);
-            brokers.any(|broker| lost.iter().any(|l| l.broker == broker))
+            rests || brokers.any(|broker| lost.iter().any(|l| l.broker == broker))
         };
         let (named, kept) = all.into_iter().partition::<VecDeque<_>, _>(names);
         inner.ahead = kept;
@@ -511,15 +517,38 @@ impl Lane {
     /// What is recorded ahead with other copies than it should have is not used any more, and goes with
     /// the next close.
     pub(super) fn drop_ill_ahead(&self) {
+        self.drop_ahead(|ahead| {
+            let is_short = ahead.holders.len() < self.spec.replicas;
+            is_short || self.names_one_that_leaves(ahead.holders.iter())
+        });
+    }
+
+    /// What is recorded ahead and `ill` is not used any more, and goes with the next close.
+    pub(super) fn drop_ahead(&self, ill: impl Fn(&Ahead) -> bool) {
         let inner = &mut *self.inner.lock();
         let ahead = std::mem::take(&mut inner.ahead);
-        let (whole, ill) = ahead.into_iter().partition(|ahead| {
-            let has_all = ahead.holders.len() >= self.spec.replicas;
-            has_all && !self.names_one_that_leaves(ahead.holders.iter())
-        });
-        let ill: VecDeque<Ahead> = ill;
-        inner.ahead = whole;
+        let (ill, well) = ahead.into_iter().partition::<VecDeque<_>, _>(ill);
+        inner.ahead = well;
         inner.stale.extend(ill);
+    }
+
+    /// The brokers that groups recorded ahead name.
+    pub(crate) fn brokers_ahead(&self) -> Vec<BackupId> {
+        let inner = self.inner.lock();
+        let holders = inner.ahead.iter().flat_map(|ahead| &ahead.holders);
+        holders.map(|holder| holder.broker).collect()
+    }
+
+    /// The groups without their close.
+    pub(super) fn open_groups(&self) -> Vec<Arc<CopySet>> {
+        self.inner.lock().groups.iter().cloned().collect()
+    }
+
+    /// True if something is recorded that is not used any more, and nobody ends the lane, who would see
+    /// to it.
+    pub(super) fn has_stale(&self) -> bool {
+        let inner = self.inner.lock();
+        !inner.stale.is_empty() && inner.deposed.is_none() && !inner.finishing
     }
 
     /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
@@ -559,10 +588,10 @@ impl Lane {
 
     /// Takes note of which groups of unknown outcome were recorded after all: nobody uses them, and
     /// they go with the next close. One that is not there may still come.
-    fn reclaim(&self, found: &StreamletRecords) {
+    pub(crate) fn reclaim(&self, found: &[GroupRecord]) {
         let inner = &mut *self.inner.lock();
         for group in std::mem::take(&mut inner.unsure) {
-            let record = found.groups.iter().find(|r| r.copy.group == group);
+            let record = found.iter().find(|r| r.copy.group == group);
             match record.and_then(|record| Some((record.revision, record.open()?))) {
                 Some((revision, open)) => inner.stale.push(Ahead {
                     group,
@@ -579,7 +608,7 @@ impl Lane {
     /// After a commit of unknown outcome: takes over what it recorded, if it did. False if it did not.
     pub(super) async fn adopt(&self, set: &CopySet) -> Result<bool, RecordsError> {
         let found = self.read_records().await?;
-        self.reclaim(&found);
+        self.reclaim(&found.groups);
         let record = found.groups.iter().find(|record| record.copy == set.id());
         let open = record.and_then(|record| Some((record.revision, record.open()?)));
         if let Some((revision, open)) = open {

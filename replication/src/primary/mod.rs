@@ -12,6 +12,7 @@ mod calls;
 mod close;
 mod copy_set;
 mod lane;
+mod lives;
 mod pump;
 mod renew;
 mod shipment;
@@ -34,6 +35,7 @@ use around::{Around, Neighbours};
 pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
 pub use copy_set::CopySet;
 pub use lane::{AppendError, Head, Lane, LaneSpec};
+pub(crate) use lives::Lives;
 pub use pump::PumpHandle;
 pub(crate) use renew::MoreCopies;
 pub use source::{Run, Shape, Source};
@@ -378,6 +380,17 @@ impl Primary {
         count: usize,
         without: &[BackupId],
     ) -> Vec<Holder> {
+        self.choose_but(least, count, without, &[]).await
+    }
+
+    /// The same, and none of `but`, which hold no copy: others may hold one beside them.
+    pub(crate) async fn choose_but(
+        &self,
+        least: usize,
+        count: usize,
+        without: &[BackupId],
+        but: &[BackupId],
+    ) -> Vec<Holder> {
         let Around {
             peers,
             placement,
@@ -388,7 +401,7 @@ impl Primary {
         // copies spread.
         let mine = peers.iter().position(|p| *p == self.me).unwrap_or(0);
         candidates.rotate_left(mine % peers.len().max(1));
-        candidates.retain(|candidate| !without.contains(candidate));
+        candidates.retain(|candidate| !without.contains(candidate) && !but.contains(candidate));
         let mut order = self.health.order(&candidates, self.runtime.now());
         let mut reluctant = Vec::new();
         order.up.retain(|candidate| {

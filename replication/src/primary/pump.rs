@@ -128,6 +128,12 @@ struct Flushing {
     call: Pending<Result<Reply, CallError>>,
 }
 
+/// True if the backup's answer to a flush says that it does not have what it took.
+fn has_lost_it(error: &CallError) -> bool {
+    let refusal = error.refusal();
+    matches!(refusal, Some(Refusal::Short { .. } | Refusal::Unknown))
+}
+
 /// The task behind a [`PumpHandle`]; ends after its primary is dropped, with its last group.
 pub(super) struct Pump {
     backup: BackupId,
@@ -153,7 +159,7 @@ pub(super) struct Pump {
     unread: BTreeSet<CopyId>,
     /// and when they are tried again.
     again: Option<Pending<()>>,
-    /// The next round of flushes, once anything has completed since the last.
+    /// The next round of flushes, once anything has completed since the last, or was not flushed in it.
     alarm: Option<Pending<()>>,
     /// What is left of this round; one is under way at a time.
     to_flush: VecDeque<CopyId>,
@@ -366,6 +372,9 @@ impl Pump {
             } else if !full && error.refusal().is_none() {
                 self.health.failure(self.backup, self.caller.runtime.now());
             }
+            if matches!(error.refusal(), Some(Refusal::OtherIncarnation)) {
+                self.doubt_link();
+            }
             let Some(shipment) = self.shipments.get_mut(&id) else {
                 continue;
             };
@@ -412,9 +421,10 @@ impl Pump {
         self.absence.heard();
         if self.process != Some(opened.process) {
             if self.any_has_buffers() {
-                // Either this reply or the link is of a process that has ended; the link will say.
-                let reason = "its backup was restarted";
-                return self.lose(id, reason);
+                // Either this reply or the link is of a process that has ended. A link that carries nothing
+                // may not notice for long: a new one will say.
+                self.lose(id, "its backup was restarted");
+                return self.doubt_link();
             }
             self.process = Some(opened.process);
             self.way = Way::None;
@@ -432,6 +442,14 @@ impl Pump {
             }
         }
         if matches!(self.way, Way::None) {
+            self.connect(false);
+        }
+    }
+
+    /// What the backup says does not go with the link there is, if there is one: it is made anew.
+    fn doubt_link(&mut self) {
+        if matches!(self.way, Way::Up(_)) {
+            self.land_all();
             self.connect(false);
         }
     }
@@ -500,15 +518,20 @@ impl Pump {
                     if shipment.is_heavy() {
                         self.to_flush.push_back(id);
                     }
-                    if self.alarm.is_none() {
-                        let interval = self.caller.config.flush_interval;
-                        self.alarm = Some(self.caller.runtime.sleep(interval));
-                    }
+                    self.set_alarm();
                 }
             }
             if self.landed.len() < SUBMISSIONS {
                 self.landed.push(flight.to);
             }
+        }
+    }
+
+    /// There will be something to flush.
+    fn set_alarm(&mut self) {
+        if self.alarm.is_none() {
+            let interval = self.caller.config.flush_interval;
+            self.alarm = Some(self.caller.runtime.sleep(interval));
         }
     }
 
@@ -528,12 +551,15 @@ impl Pump {
                     }
                 }
                 // It has lost what it had: nothing may count on it any more.
-                Err(error) if matches!(error.refusal(), Some(Refusal::Short { .. })) => {
-                    tracing::warn!(group = %id, %error, "a copy is damaged");
+                Err(error) if has_lost_it(&error) => {
+                    tracing::warn!(group = %id, %error, "a copy is damaged, or gone");
                     self.lose(id, &error.to_string());
                 }
-                // Tried again in the next round.
-                Err(error) => tracing::info!(group = %id, %error, "an open group is not flushed"),
+                // Tried again in the next round, even if nothing completes before that.
+                Err(error) => {
+                    tracing::info!(group = %id, %error, "an open group is not flushed");
+                    self.set_alarm();
+                }
             }
             return true;
         }
@@ -556,7 +582,7 @@ impl Pump {
         if let Some(alarm) = &mut self.alarm
             && alarm.as_mut().poll(cx).is_ready()
         {
-            // Set again by what completes from now on.
+            // Set again by what completes from now on, or is not flushed.
             self.alarm = None;
             let grown = self.shipments.iter().filter(|(_, s)| s.whole > s.flushed);
             self.to_flush = grown.map(|(id, _)| *id).collect();

@@ -133,6 +133,37 @@ fn a_copy_that_is_lost_is_built_elsewhere() {
     });
 }
 
+/// Its lease has ended: nobody asks it for anything any more.
+#[test]
+fn a_copy_at_a_broker_that_left_the_living_is_built_elsewhere() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = closed(&case, &lane).await;
+        let (copy, lost) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let jobs = jobs(&case, &primary, &recovered, busy());
+        case.stage.kill(lost).await;
+        let (peers, placement) = (primary.peers(), primary.placement());
+        let alive = peers.iter().copied().filter(|peer| *peer != lost);
+        primary.set_peers(alive.collect(), (*placement).clone(), Vec::new());
+        jobs.round().await;
+        assert_eq!(record(&case, copy), before, "it may come back");
+        case.wait(busy().lost_after).await;
+        jobs.round().await;
+        let after = record(&case, copy);
+        assert_eq!(after.holders.len(), 3);
+        assert!(after.holders.iter().all(|h| h.broker != lost), "{after:?}");
+        assert_eq!(jobs.stats().wanting, 1);
+
+        // It comes back, and counts anew from when it is away again.
+        case.stage.start(lost, MemoryFate::Kept).await;
+        primary.set_peers(peers.to_vec(), (*placement).clone(), Vec::new());
+        jobs.round().await;
+        assert_eq!(jobs.stats().wanting, 0);
+    });
+}
+
 #[test]
 fn a_broker_that_came_back_empty_takes_a_copy_again() {
     case(|mut case| async move {

@@ -12,7 +12,8 @@ use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyState, Pending};
 
-use crate::suite::Stage;
+use crate::jobs::jobs_with;
+use crate::suite::{Stage, busy};
 use crate::{OWNER, another, append, case, open};
 
 #[test]
@@ -236,5 +237,46 @@ fn an_end_without_an_answer_can_be_asked_for_again() {
         lane.finish().await.expect("still the owner");
         let left = case.stage.look().groups;
         assert!(left.iter().all(|r| r.closed().is_some()), "{left:?}");
+    });
+}
+
+#[test]
+fn groups_ahead_that_were_recorded_without_an_answer_go_while_the_lane_goes_on() {
+    case(|case| async move {
+        let deaf = Arc::new(AtomicBool::new(false));
+        let records = Arc::new(Deaf {
+            inner: case.stage.records(OWNER),
+            deaf: deaf.clone(),
+            stuck: Arc::default(),
+        });
+        let transport = case.stage.transport(OWNER);
+        let primary = Arc::new(case.primary_over(OWNER, transport, records));
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let first = open(&lane, 0);
+        append(&lane, &first, 1).await.expect("all is well");
+        first.1.freeze();
+        lane.froze(&first.0);
+        case.wait(Duration::from_secs(1)).await;
+        let second = open(&lane, 1);
+        deaf.store(true, Ordering::Relaxed);
+        append(&lane, &second, 2)
+            .await
+            .expect("it was recorded ahead");
+        // Longer than a commit is tried.
+        case.wait(Duration::from_secs(30)).await;
+        deaf.store(false, Ordering::Relaxed);
+        let open_now = || {
+            let mut found = case.stage.look().groups;
+            found.retain(|record| record.open().is_some());
+            found.len()
+        };
+        assert!(open_now() > 1, "more was recorded, and nobody knows");
+        let jobs = jobs_with(&case, &primary, &recovered, busy(), Arc::downgrade(&lane));
+        // One to find it, one to delete it.
+        jobs.round().await;
+        jobs.round().await;
+        assert_eq!(open_now(), 1, "what takes appends");
+        append(&lane, &second, 3).await.expect("the lane goes on");
     });
 }

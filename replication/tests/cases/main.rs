@@ -1,9 +1,12 @@
 //! Single cases, told from beginning to end, over the simulated network at its best.
 
+mod ahead;
 mod bent;
+mod broken_disks;
 #[path = "../common/mod.rs"]
 mod common;
 mod decisions;
+mod idle;
 mod interleavings;
 mod jobs;
 mod jobs_cut;

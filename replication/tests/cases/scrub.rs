@@ -43,7 +43,7 @@ async fn overwrite(case: &Case, at: BackupId, copy: CopyId, address: u64, with: 
 }
 
 /// Flips one bit of a copy, in the last batch.
-async fn flip(case: &Case, at: BackupId, copy: CopyId, length: u64) {
+pub async fn flip(case: &Case, at: BackupId, copy: CopyId, length: u64) {
     let whole = bytes(case, at, copy, length).await;
     let address = length - 3;
     overwrite(case, at, copy, address, vec![whole[address as usize] ^ 8]).await;

@@ -16,10 +16,10 @@ use kera_replication::transport::{
 };
 
 use crate::suite::Stage;
-use crate::{OWNER, another, append, case, open};
+use crate::{Case, OWNER, another, append, case, open};
 
 /// What becomes of a call.
-enum Fate {
+pub enum Fate {
     Usual,
     /// It takes so long.
     Slow(Duration),
@@ -27,10 +27,10 @@ enum Fate {
 }
 
 /// A network on which some calls have another fate.
-struct Bent<F> {
-    inner: TransportRef,
-    clock: RuntimeRef,
-    fate: F,
+pub struct Bent<F> {
+    pub inner: TransportRef,
+    pub clock: RuntimeRef,
+    pub fate: F,
 }
 
 impl<F: Fn(BackupId, &Request) -> Fate + Send + Sync> Transport for Bent<F> {
@@ -156,51 +156,55 @@ fn more_groups_ahead_than_a_close_can_delete_are_not_recorded() {
 
 #[test]
 fn a_backup_that_holds_less_than_it_took_is_found_out_at_the_interval() {
-    case(|case| async move {
-        let damaged = Arc::new(Mutex::new(BTreeMap::new()));
-        let told = damaged.clone();
-        let bent = Arc::new(Bent {
-            inner: case.stage.transport(OWNER),
-            clock: case.stage.sim.runtime(None),
-            fate: move |to, request: &Request| match request {
-                Request::Flush {
-                    closed: false,
-                    length,
-                    ..
-                } if *length > 0 => {
-                    told.lock().unwrap().insert(to, *length);
-                    if to == BackupId(2) {
-                        Fate::Refused(Refusal::Short { length: 0 })
-                    } else {
-                        Fate::Usual
-                    }
+    for refusal in [Refusal::Short { length: 0 }, Refusal::Unknown] {
+        case(|case| is_found_out(case, refusal));
+    }
+}
+
+async fn is_found_out(case: Case, refusal: Refusal) {
+    let damaged = Arc::new(Mutex::new(BTreeMap::new()));
+    let told = damaged.clone();
+    let bent = Arc::new(Bent {
+        inner: case.stage.transport(OWNER),
+        clock: case.stage.sim.runtime(None),
+        fate: move |to, request: &Request| match request {
+            Request::Flush {
+                closed: false,
+                length,
+                ..
+            } if *length > 0 => {
+                told.lock().unwrap().insert(to, *length);
+                if to == BackupId(2) {
+                    Fate::Refused(refusal.clone())
+                } else {
+                    Fate::Usual
                 }
-                _ => Fate::Usual,
-            },
-        });
-        let records = case.stage.records(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, bent, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
-        let lane = case.lane(&primary, &recovered);
-        let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
-        let end = group.1.end().address;
-        case.wait(Duration::from_secs(2)).await;
-        let told = damaged.lock().unwrap().clone();
-        assert!(
-            told.len() == 3 && told.values().all(|length| *length == end),
-            "{told:?}"
-        );
-        assert!(group.0.is_closed(), "the damaged copy is lost");
-        let closed = case.stage.look().groups[0]
-            .closed()
-            .cloned()
-            .expect("closed");
-        assert!(
-            closed.holders.iter().all(|h| h.broker != BackupId(2)),
-            "{closed:?}"
-        );
+            }
+            _ => Fate::Usual,
+        },
     });
+    let records = case.stage.records(OWNER);
+    let primary = Arc::new(case.primary_over(OWNER, bent, records));
+    let recovered = case.recover_as(&primary, Unclean::Wait).await;
+    let lane = case.lane(&primary, &recovered);
+    let group = open(&lane, 0);
+    append(&lane, &group, 1).await.expect("all is well");
+    let end = group.1.end().address;
+    case.wait(Duration::from_secs(2)).await;
+    let told = damaged.lock().unwrap().clone();
+    assert!(
+        told.len() == 3 && told.values().all(|length| *length == end),
+        "{told:?}"
+    );
+    assert!(group.0.is_closed(), "the damaged copy is lost");
+    let closed = case.stage.look().groups[0]
+        .closed()
+        .cloned()
+        .expect("closed");
+    assert!(
+        closed.holders.iter().all(|h| h.broker != BackupId(2)),
+        "{closed:?}"
+    );
 }
 
 #[test]
@@ -220,5 +224,42 @@ fn what_a_machine_had_flushed_at_the_interval_survives_its_power() {
         let (_, recovered) = case.recover(BackupId(1), Unclean::Accept).await;
         let (_, closed) = &recovered.lanes[0].groups[0];
         assert_eq!(closed.end_ordinal, 1);
+    });
+}
+
+#[test]
+fn a_group_that_could_not_be_flushed_at_the_interval_is_flushed_at_the_next() {
+    case(|case| async move {
+        let asked = Arc::new(Mutex::new(0));
+        let count = asked.clone();
+        let bent = Arc::new(Bent {
+            inner: case.stage.transport(OWNER),
+            clock: case.stage.sim.runtime(None),
+            fate: move |to, request: &Request| match request {
+                Request::Flush { closed: false, .. } if to == BackupId(2) => {
+                    let mut count = count.lock().unwrap();
+                    *count += 1;
+                    match *count {
+                        1..=3 => Fate::Refused(Refusal::Failed("a disk that is full".into())),
+                        _ => Fate::Usual,
+                    }
+                }
+                _ => Fate::Usual,
+            },
+        });
+        let records = case.stage.records(OWNER);
+        let primary = Arc::new(case.primary_over(OWNER, bent, records));
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = open(&lane, 0);
+        append(&lane, &group, 1).await.expect("all is well");
+        // Nothing is appended any more.
+        case.wait(20 * case.plan.config.flush_interval).await;
+        assert_eq!(
+            *asked.lock().unwrap(),
+            4,
+            "once an interval until it is done"
+        );
+        assert!(!group.1.is_frozen());
     });
 }

@@ -6,11 +6,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
-use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::records::GroupRecord;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::transport::sim::{Dice, MemoryFate};
+use kera_replication::transport::{CopyState, Reply, Request};
 
 use super::check::{Acked, Model, check};
 use super::source::{Closed, TestSource};
@@ -50,8 +52,8 @@ struct Run {
     model: Model,
     acked: Acked,
     next_id: u64,
-    /// Brokers that have lost their memory once. Fewer than `min_copies`, so that of each group one
-    /// copy survives.
+    /// Brokers that have lost their memory, while groups counted on it. Fewer than `min_copies`, so that of
+    /// each group one copy survives.
     vanished: BTreeSet<BackupId>,
     dead: BTreeSet<BackupId>,
     zombies: Vec<Writer>,
@@ -77,7 +79,7 @@ pub async fn run(stage: StageRef, plan: Plan) -> Result<Seen, String> {
         let owner = run.next_owner().await;
         let (primary, recovered) = run.recover(owner).await?;
         run.reign(owner, &primary, &recovered, reign + 1 == plan.reigns)
-            .await;
+            .await?;
     }
     run.finish().await
 }
@@ -173,7 +175,7 @@ impl Run {
         primary: &Arc<Primary>,
         recovered: &Recovered,
         last: bool,
-    ) {
+    ) -> Result<(), String> {
         let mut writers = self.writers(owner, primary, recovered);
         if self.plan.jobs {
             let lanes = writers.iter().map(|writer| Arc::downgrade(&writer.lane));
@@ -182,13 +184,17 @@ impl Run {
             let clock = runtime.clone();
             runtime.spawn(Box::pin(async move {
                 // Not for ever: when nothing else moves any more, somebody must notice.
-                for _ in 0..50 {
+                for _ in 0..150 {
                     clock.sleep(busy().interval).await;
                     jobs.round().await;
                 }
             }));
         }
         for _ in 0..self.plan.rounds {
+            if self.plan.jobs && self.dice.chance(20) {
+                let at = self.dice.below(writers.len() as u64) as usize;
+                self.rest(&writers[at], primary).await?;
+            }
             if self.dice.below(100) < self.plan.trouble {
                 self.trouble(owner).await;
             }
@@ -218,7 +224,7 @@ impl Run {
         }
         if last {
             self.zombies.extend(writers);
-            return;
+            return Ok(());
         }
         // How it ends: the process dies, or does not know that it is over.
         if self.dice.chance(400) {
@@ -229,7 +235,7 @@ impl Run {
                 self.stage.kill(owner).await;
                 self.dead.insert(owner);
                 // Who was told before it died was told.
-                return;
+                return Ok(());
             }
             1 => self.stage.pause(owner, true),
             2 => {
@@ -259,6 +265,90 @@ impl Run {
             self.hurt(node).await;
         }
         self.zombies.extend(writers);
+        Ok(())
+    }
+
+    /// A lane comes to rest, a broker may lose its memory, and the jobs have their time: then no group that
+    /// takes appends, or is to take some, counts on anybody as it was before. Once closed groups have all
+    /// their copies, others may lose their memory.
+    async fn rest(&mut self, writer: &Writer, primary: &Arc<Primary>) -> Result<(), String> {
+        if let Some((set, source)) = &writer.open {
+            source.freeze();
+            writer.lane.froze(set);
+        }
+        self.mend().await;
+        self.stage.wait(Duration::from_millis(300)).await;
+        let (owner, node) = (writer.owner, self.any_node());
+        if node != owner && self.may_vanish(node) {
+            self.vanished.insert(node);
+            self.stage.kill_with_memory(node).await;
+            self.stage.start(node, MemoryFate::Vanished).await;
+        }
+        let mut former = None;
+        for _ in 0..100 {
+            self.stage.wait(busy().interval).await;
+            let Some(there) = self.there(owner, primary).await else {
+                continue;
+            };
+            let Ok(found) = primary.records().try_read(streamlet()).await else {
+                continue;
+            };
+            if found.epoch != writer.lane.spec().epoch {
+                // An owner that gave up taking it over has it after all.
+                return Ok(());
+            }
+            let others = |record: &GroupRecord| {
+                let mut others = record.holders().to_vec();
+                others.retain(|holder| there.contains_key(&holder.broker));
+                others
+            };
+            let is_former = |was: &Holder| there[&was.broker].0 != was.incarnation;
+            let counts_on_former = |record: &&GroupRecord| {
+                record.open().is_some() && others(record).iter().any(is_former)
+            };
+            former = found.groups.iter().find(counts_on_former).cloned();
+            let is_whole = |record: &GroupRecord| {
+                let has = |holder: &Holder| there[&holder.broker].1.contains(&record.copy);
+                let is_empty = record.closed().is_none_or(|closed| closed.length == 0);
+                is_empty || others(record).iter().all(has)
+            };
+            if former.is_none() && found.groups.iter().all(is_whole) {
+                self.vanished.retain(|node| !there.contains_key(node));
+                return Ok(());
+            }
+        }
+        match former {
+            Some(record) => Err(format!(
+                "{record:?} is open, and counts on a broker as it was before its memory went"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// What each broker is, and what it has on its disk, if all of them answer; without one whose copies are
+    /// its own files.
+    async fn there(
+        &self,
+        owner: BackupId,
+        primary: &Primary,
+    ) -> Option<BTreeMap<BackupId, (Incarnation, BTreeSet<CopyId>)>> {
+        let mut there = BTreeMap::new();
+        for node in self.stage.nodes() {
+            if self.plan.own && node == owner {
+                continue;
+            }
+            let Ok(Reply::Description(is)) = primary.ask(node, Request::Describe).await else {
+                return None;
+            };
+            let list = Request::List { streamlet: None };
+            let Ok(Reply::Copies(mut copies)) = primary.ask(node, list).await else {
+                return None;
+            };
+            copies.retain(|info| info.state == CopyState::Flushed);
+            let copies = copies.iter().map(|info| info.copy).collect();
+            there.insert(node, (is.incarnation, copies));
+        }
+        Some(there)
     }
 
     fn writers(

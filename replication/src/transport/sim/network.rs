@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use super::node::REAP;
 use super::once::Once;
 use super::{Sim, World};
 use crate::backup::Region;
@@ -88,7 +89,7 @@ impl Sim {
         };
         let (from, to) = (wire.from, wire.to);
         if world.cut.contains(&(from, to)) {
-            return;
+            return world.gets_lost(id, to);
         }
         let swallowed = world.nodes.get(&to).is_some_and(|n| !n.alive && n.swallows);
         let region = match wire.regions.get(&key) {
@@ -155,8 +156,12 @@ impl Sim {
             let Some(wire) = world.wires.get_mut(&id) else {
                 return;
             };
-            if wire.dead || world.cut.contains(&(wire.to, wire.from)) {
+            let to = wire.to;
+            if wire.dead {
                 return;
+            }
+            if world.cut.contains(&(to, wire.from)) {
+                return world.gets_lost(id, to);
             }
             wire.completed = wire.completed.max(number);
             let waker = wire.waker.take();
@@ -272,6 +277,14 @@ impl Sim {
             sim: self.clone(),
             id,
         })));
+    }
+}
+
+impl World {
+    /// What a cut swallows never comes, even if it is healed: the link ends when its time is over.
+    fn gets_lost(&mut self, id: u64, to: BackupId) {
+        let error = Sim::broken(to, "no acknowledgement");
+        self.after(REAP, move |sim| sim.end_wire(id, error));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ids::BackupId;
 use crate::transport::LinkError;
 
 /// Longest time for which the connections of a dead process go on taking writes.
-const REAP: Duration = Duration::from_millis(100);
+pub(super) const REAP: Duration = Duration::from_millis(100);
 
 pub(super) struct Node {
     memory: Arc<SimMemory>,

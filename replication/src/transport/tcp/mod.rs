@@ -10,6 +10,7 @@ mod control;
 mod convert;
 mod data;
 mod link;
+mod quiet;
 mod receiver;
 mod seals;
 mod server;
@@ -34,6 +35,7 @@ pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 use crate::ids::{BackupId, BufferKey, ProcessId};
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::TcpLink;
+use quiet::ask_when_quiet;
 use seals::Seals;
 use wire::{Cause, Hello, WORD_BYTES, Word};
 
@@ -108,7 +110,8 @@ impl Transport for TcpTransport {
         Box::pin(async move {
             let unreachable = |reason: String| LinkError::Unreachable { backup: to, reason };
             let peer = peer.ok_or_else(|| unreachable("its address is not known".into()))?;
-            let stream = match timeout(options.connect_timeout, greet(&peer.address, hello)).await {
+            let greeted = greet(&peer.address, hello, options.stall_timeout);
+            let stream = match timeout(options.connect_timeout, greeted).await {
                 Ok(Ok(Ok(stream))) => stream,
                 Ok(Ok(Err((cause, text)))) => {
                     return Err(link::farewell(to, cause, BufferKey(0), text));
@@ -149,9 +152,14 @@ impl Transport for TcpTransport {
 }
 
 /// Connects, says who it is, and waits to be welcomed: by then every earlier connection is gone.
-async fn greet(address: &str, hello: Hello) -> io::Result<Result<TcpStream, (Cause, String)>> {
+async fn greet(
+    address: &str,
+    hello: Hello,
+    quiet: Duration,
+) -> io::Result<Result<TcpStream, (Cause, String)>> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
+    ask_when_quiet(&stream, quiet)?;
     stream.write_all(&hello.encode()).await?;
     let mut word = [0; WORD_BYTES];
     stream.read_exact(&mut word).await?;

@@ -1,0 +1,113 @@
+//! Connections over which nothing is said for hours: the system asks whether the other machine is there.
+//!
+//! A machine that loses its power ends no connection. As long as nothing is under way nobody would notice,
+//! and a group that is open and idle would count on a copy that is gone.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+/// Questions without an answer after which the other machine is gone.
+const QUESTIONS: u32 = 5;
+
+/// Has the system ask once the connection was quiet for `quiet`, and end it when nobody has answered for as
+/// long again. A process that is stopped is no machine that is gone: its system answers.
+///
+/// # Errors
+/// The system's.
+pub(super) fn ask_when_quiet(socket: impl AsFd, quiet: Duration) -> io::Result<()> {
+    let socket = socket.as_fd();
+    // The system counts in whole seconds.
+    let second = Duration::from_secs(1);
+    let between = Duration::from_secs((quiet / QUESTIONS).max(second).as_secs());
+    let quiet = Duration::from_secs(quiet.max(second).as_secs());
+    sockopt::set_tcp_keepidle(socket, quiet)?;
+    sockopt::set_tcp_keepintvl(socket, between)?;
+    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    // The same for what was sent and is not acknowledged.
+    let silent = quiet + QUESTIONS * between;
+    let silent_ms = u32::try_from(silent.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, silent_ms)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::data::DataConnection;
+    use super::super::greet;
+    use super::super::receiver::Receiver;
+    use super::super::wire::{HELLO_BYTES, Hello, Word};
+    use super::*;
+    use crate::backup::{BackupStore, Limits, SimMemory};
+    use crate::faults::Faults;
+    use crate::ids::{BackupId, ProcessId};
+
+    /// Whether it asks, after how long, how long between questions, and when what was sent is given up.
+    fn asks(socket: BorrowedFd<'_>) -> (bool, Duration, Duration, u32) {
+        let asks = sockopt::socket_keepalive(socket).expect("an option");
+        let first = sockopt::tcp_keepidle(socket).expect("an option");
+        let next = sockopt::tcp_keepintvl(socket).expect("an option");
+        let silent = sockopt::tcp_user_timeout(socket).expect("an option");
+        (asks, first, next, silent)
+    }
+
+    const QUIET: Duration = Duration::from_secs(10);
+    const ASKS: (bool, Duration, Duration, u32) = (true, QUIET, Duration::from_secs(2), 20_000);
+
+    #[tokio::test]
+    async fn a_primary_asks_whether_its_backup_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let backup = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a primary");
+            stream
+                .read_exact(&mut [0; HELLO_BYTES])
+                .await
+                .expect("hello");
+            stream
+                .write_all(&Word::Welcome.encode())
+                .await
+                .expect("taken");
+        });
+        let hello = Hello {
+            primary: BackupId(1),
+            process: ProcessId(7),
+        };
+        let greeted = greet(&address, hello, QUIET).await.expect("an answer");
+        let stream = greeted.expect("it is welcome");
+        assert_eq!(asks(stream.as_fd()), ASKS);
+        backup.await.expect("it was there");
+    }
+
+    #[tokio::test]
+    async fn a_backup_asks_whether_its_primary_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let _primary = TcpStream::connect(address).await.expect("a backup");
+        let (stream, _) = listener.accept().await.expect("a primary");
+        let memory = SimMemory::new(1);
+        let store = BackupStore::start(memory, Limits::default(), Faults::default());
+        let receiver = Receiver::new(store.expect("it starts"), BackupId(1));
+        let received = Arc::default();
+        let connection = DataConnection::begin(stream, receiver, QUIET, received).expect("begins");
+        let socket = connection.parting().expect("a socket");
+        assert_eq!(asks(socket.as_fd()), ASKS);
+    }
+
+    #[test]
+    fn the_least_is_a_second() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        ask_when_quiet(&listener, Duration::from_millis(5)).expect("options");
+        let second = Duration::from_secs(1);
+        assert_eq!(asks(listener.as_fd()), (true, second, second, 6_000));
+    }
+}
