@@ -50,6 +50,24 @@ pub enum BrokerError {
         "other brokers know a backup by its number, and none is set; set cluster.broker_id, such as with --broker-id 3, another for each broker"
     )]
     NoNumber,
+    /// Brokers on other machines would find themselves at an address of this one, or of another.
+    #[error(
+        "broker {broker} on {host} tells others the address {address}, where every machine finds itself, and broker {other} runs on {other_host}; set {keys} of broker {broker} to an address that other machines reach, or, if both run on one machine, cluster.host to the same name"
+    )]
+    Astray {
+        /// Whose address it is.
+        broker: u32,
+        /// The machine it names.
+        host: String,
+        /// The address.
+        address: String,
+        /// The keys it comes from.
+        keys: &'static str,
+        /// A broker on another machine.
+        other: u32,
+        /// That machine.
+        other_host: String,
+    },
     /// The store of other brokers' copies cannot be used.
     #[error(transparent)]
     Backup(StartError),

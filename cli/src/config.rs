@@ -25,7 +25,8 @@ pub enum ConfigCommand {
 #[command(after_help = "Example:
   kera config check kera.toml
 
-Every problem is printed with its line. Exit status: 0 if the file is good, 2 if not.")]
+Every problem is printed with its line, and what is most likely not meant as a warning. Exit status: 0 if the file is \
+good, 2 if not.")]
 pub struct CheckArgs {
     /// The file to check.
     file: PathBuf,
@@ -186,7 +187,10 @@ fn check(args: &CheckArgs) -> Outcome {
         file: Some(args.file.clone()),
         ..Sources::default()
     };
-    sources.resolve().map_err(usage)?;
+    let resolved = sources.resolve().map_err(usage)?;
+    for warning in &resolved.warnings {
+        eprintln!("warning: {warning}");
+    }
     let mut out = Out::stdout();
     out.line(format_args!("{}: good", args.file.display()))?;
     out.flush()?;

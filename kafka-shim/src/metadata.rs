@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::describe_topic_partitions_response::{
@@ -16,7 +17,9 @@ use kafka_protocol::messages::{
     MetadataResponse, TopicName,
 };
 use kera_broker::catalog::Stream;
+use kera_broker::coordination::hear_of;
 use kera_metadata::validate_stream_name;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::brokers::{self, Endpoint, Leader, NOBODY, leaders};
@@ -36,6 +39,9 @@ const MAX_DESCRIBED_PARTITIONS: i32 = 2000;
 /// again, or created as topics are.
 const MAX_CREATED: usize = 100;
 
+/// Longest wait of one Metadata request for news of topics that other brokers have just created.
+const HEAR_WITHIN: Duration = Duration::from_secs(2);
+
 /// Brokers, and the topics that are asked for. Creates topics where client and broker allow it.
 pub(crate) async fn metadata(
     ctx: &Ctx,
@@ -49,10 +55,12 @@ pub(crate) async fn metadata(
             let create = request.allow_auto_topic_creation && ctx.settings.auto_create;
             // Asked for twice it is answered once: an answer grows with topics, not with requests.
             let mut seen = HashSet::new();
+            let hear_by = Instant::now() + HEAR_WITHIN;
             for one in asked {
                 if seen.insert((one.topic_id, one.name.clone())) {
                     let create = create && seen.len() <= MAX_CREATED;
-                    topics.push(asked_topic(ctx, version, &brokers, one, create).await);
+                    let topic = asked_topic(ctx, version, &brokers, one, create, hear_by);
+                    topics.push(topic.await);
                 }
             }
         }
@@ -94,6 +102,7 @@ async fn asked_topic(
     brokers: &[Endpoint],
     asked: MetadataRequestTopic,
     create: bool,
+    hear_by: Instant,
 ) -> MetadataResponseTopic {
     let failed = |code: i16| {
         let mut topic = MetadataResponseTopic::default()
@@ -132,9 +141,16 @@ async fn asked_topic(
             topic_of(ctx, version, brokers, &stream)
         }
         Err(refusal) => {
-            // Another client was faster.
-            if let Some(stream) = topic::named(&ctx.shared, name) {
-                return topic_of(ctx, version, brokers, &stream);
+            if refusal.code == ResponseError::TopicAlreadyExists.code() {
+                // Another client was faster, at another broker perhaps, of which this one hears soon.
+                let heard = tokio::time::timeout_at(hear_by, hear_of(&ctx.shared, name)).await;
+                return match (heard, topic::named(&ctx.shared, name)) {
+                    (_, Some(stream)) => topic_of(ctx, version, brokers, &stream),
+                    // It is no topic.
+                    (Ok(Some(_)), None) => failed(refusal.code),
+                    // Clients ask again.
+                    (_, None) => failed(ResponseError::LeaderNotAvailable.code()),
+                };
             }
             tracing::warn!(topic = %name.as_str(), reason = %refusal.message, "a topic could not be created for a client that asked for it");
             failed(refusal.code)

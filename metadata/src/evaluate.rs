@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 
 use crate::check::{self, StreamLimits};
 use crate::encode::{Record, decode_revision, decode_value, encode_value};
@@ -228,18 +228,11 @@ impl View<'_> {
                     stream,
                     streamlet,
                     epoch,
-                } => {
-                    let found = self.streamlet(*stream, *streamlet)?.map(|s| s.epoch);
-                    if found != Some(*epoch) {
-                        return Err(Conflict::Epoch {
-                            stream: *stream,
-                            streamlet: *streamlet,
-                            expected: *epoch,
-                            found,
-                        }
-                        .into());
+                } => self.epoch(*stream, *streamlet, *epoch, &mut guards)?,
+                Compare::StreamletEpochs { stream, epochs } => {
+                    for (streamlet, epoch) in epochs {
+                        self.epoch(*stream, *streamlet, *epoch, &mut guards)?;
                     }
-                    guards.epochs.insert((*stream, *streamlet), *epoch);
                 }
                 Compare::Controller { term } => {
                     let found = self.keyspace.term()?;
@@ -271,6 +264,27 @@ impl View<'_> {
             }
         }
         Ok(guards)
+    }
+
+    fn epoch(
+        &self,
+        stream: StreamId,
+        streamlet: StreamletId,
+        expected: Epoch,
+        guards: &mut Guards,
+    ) -> Result<(), MetadataError> {
+        let found = self.streamlet(stream, streamlet)?.map(|s| s.epoch);
+        if found != Some(expected) {
+            return Err(Conflict::Epoch {
+                stream,
+                streamlet,
+                expected,
+                found,
+            }
+            .into());
+        }
+        guards.epochs.insert((stream, streamlet), expected);
+        Ok(())
     }
 
     fn revision(&self, key: Key, expected: u64, guards: &mut Guards) -> Result<(), MetadataError> {

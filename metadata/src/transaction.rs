@@ -42,6 +42,14 @@ pub enum Compare {
         /// The epoch.
         epoch: Epoch,
     },
+    /// Each of these streamlets of a stream exists and has this epoch. One comparison, however many they
+    /// are: with all of a stream's, where that is more than a transaction may compare one by one.
+    StreamletEpochs {
+        /// The stream.
+        stream: StreamId,
+        /// The streamlets with their epochs.
+        epochs: Vec<(StreamletId, Epoch)>,
+    },
     /// The streamlet has this revision; 0: it does not exist.
     StreamletRevision {
         /// The stream.

@@ -335,6 +335,24 @@ proptest! {
     }
 
     #[test]
+    fn brokers_that_may_stop_can_all_stop_at_once(scenario in scenario()) {
+        let (mut picture, members) = (Picture::of(&scenario.image()), scenario.members());
+        settle(&mut picture, &members, &Limits::default());
+        let stops = |id: u32| {
+            let drains = members.get(id).is_some_and(|member| member.draining);
+            drains && drained(&picture, &members, id).may_stop()
+        };
+        for (which, _, streamlet) in picture.streamlets() {
+            prop_assert!(!stops(streamlet.owner()), "{:?} loses its owner", which);
+            for (group, view) in streamlet.groups.iter().filter(|(_, group)| !group.empty) {
+                let mut living = view.copies.iter().filter(|id| members.lives(**id)).peekable();
+                let readable = living.peek().is_none() || living.any(|id| !stops(*id));
+                prop_assert!(readable, "group {:?} of {:?} is lost", group, which);
+            }
+        }
+    }
+
+    #[test]
     fn what_is_under_way_is_left_alone(scenario in scenario()) {
         let (picture, members) = (Picture::of(&scenario.image()), scenario.members());
         let limits = Limits::default();
@@ -579,6 +597,26 @@ fn a_drain_tells_what_stays_and_until_when() {
     assert_eq!(found.kept[0].until_ms, Some(6000));
     assert!(!found.may_stop());
     assert!(drained(&picture, &members, 2).may_stop());
+}
+
+#[test]
+fn two_that_drain_do_not_count_on_each_others_copies() {
+    // The owner is broker 1; its group is at brokers 2 and 3.
+    let closed = GroupSpec {
+        bytes: Some(1 << 20),
+        others: vec![0, 1],
+        without_owner: true,
+    };
+    let mut scenario = one_stream(2, vec![closed]);
+    let picture = Picture::of(&scenario.image());
+    scenario.draining = BTreeSet::from([2]);
+    assert!(drained(&picture, &scenario.members(), 2).may_stop());
+    scenario.draining = BTreeSet::from([2, 3]);
+    for broker in [2, 3] {
+        let found = drained(&picture, &scenario.members(), broker);
+        assert_eq!((found.copies, found.last_copies), (1, 1));
+        assert!(!found.may_stop(), "the other one may stop as well");
+    }
 }
 
 #[test]

@@ -438,6 +438,61 @@ fn a_wide_stream_is_created_in_parts_that_nobody_sees_alone() {
 }
 
 #[test]
+fn a_wide_stream_changes_under_the_epochs_of_all_its_streamlets() {
+    let Some(etcd) = cluster() else { return };
+    let (one, two) = open_twice(&etcd);
+    let config = StreamConfig {
+        streamlets: 300,
+        ..StreamConfig::default()
+    };
+    let wide = StreamRecord::new("wide", config, 1);
+    let (mut stream, mut streamlets) = one.create_stream(wide, 1).unwrap();
+    assert!(one.max_operations() < streamlets.len());
+    for round in 0..30 {
+        let compare = vec![
+            Compare::StreamRevision {
+                id: stream.id,
+                revision: stream.revision,
+            },
+            Compare::StreamletEpochs {
+                stream: stream.id,
+                epochs: streamlets.iter().map(|s| (s.streamlet, s.epoch)).collect(),
+            },
+        ];
+        let change = Transaction::new(compare, vec![Write::PutStream(stream.clone())]);
+        // At the same time another broker gives one of them a new owner.
+        let moved = &mut streamlets[round * 7];
+        let next = StreamletRecord {
+            owner: 2,
+            epoch: Epoch(moved.epoch.0 + 1),
+            ..moved.clone()
+        };
+        let moving = Transaction::new(
+            vec![Compare::epoch(moved)],
+            vec![Write::PutStreamlet(next.clone())],
+        );
+        let (changing, moving) = (one.commit_async(change.clone()), two.commit_async(moving));
+        let at = moving.wait().unwrap().revision;
+        match changing.wait() {
+            Ok(committed) => {
+                assert!(committed.revision < at, "round {round}: it came too late");
+                stream.revision = committed.revision;
+            }
+            Err(refused) => assert!(
+                matches!(refused, MetadataError::Conflict(Conflict::Epoch { .. })),
+                "{refused}"
+            ),
+        }
+        *moved = next;
+        // Once more, when it is long known.
+        assert!(matches!(
+            one.commit(change),
+            Err(MetadataError::Conflict(_))
+        ));
+    }
+}
+
+#[test]
 fn a_deletion_takes_the_epochs_that_others_gave_meanwhile() {
     let Some(etcd) = cluster() else { return };
     let (one, two) = open_twice(&etcd);

@@ -96,6 +96,53 @@ fn a_stream_is_created_with_its_streamlets_and_deleted_with_everything() {
 }
 
 #[test]
+fn the_epochs_of_many_streamlets_are_one_comparison() {
+    on_each_store(|store| {
+        let (stream, streamlets) = store.create_stream(stream("a"), 1).unwrap();
+        let now = |stream: &StreamRecord| Compare::StreamRevision {
+            id: stream.id,
+            revision: store.stream(stream.id).unwrap().unwrap().revision,
+        };
+        let epochs = |of: &[StreamletRecord]| Compare::StreamletEpochs {
+            stream: stream.id,
+            epochs: of.iter().map(|s| (s.streamlet, s.epoch)).collect(),
+        };
+        let changed = |compare: Compare| {
+            let compare = vec![now(&stream), compare];
+            store.commit(Transaction::new(
+                compare,
+                vec![Write::PutStream(stream.clone())],
+            ))
+        };
+        changed(epochs(&streamlets)).unwrap();
+        // They guard what single ones do.
+        let next = StreamletRecord {
+            epoch: Epoch(streamlets[2].epoch.0 + 1),
+            ..streamlets[2].clone()
+        };
+        let write = vec![Write::PutStreamlet(next.clone())];
+        let moves = Transaction::new(vec![epochs(&streamlets)], write);
+        store.commit(moves.clone()).unwrap();
+        for refused in [store.commit(moves), changed(epochs(&streamlets))] {
+            let conflict = Conflict::Epoch {
+                stream: stream.id,
+                streamlet: StreamletId(2),
+                expected: streamlets[2].epoch,
+                found: Some(next.epoch),
+            };
+            assert_eq!(assert_conflict(refused), conflict);
+        }
+        changed(epochs(std::slice::from_ref(&next))).unwrap();
+        let none = StreamletRecord {
+            streamlet: StreamletId(4),
+            ..next
+        };
+        let refused = assert_conflict(changed(epochs(&[none])));
+        assert!(matches!(refused, Conflict::Epoch { found: None, .. }));
+    });
+}
+
+#[test]
 fn a_taken_name_is_refused_with_its_own_code() {
     on_each_store(|store| {
         store.create_stream(stream("a"), 1).unwrap();

@@ -118,11 +118,11 @@ async fn record(
         revision: old.revision,
     }];
     if shared.store.is_some() {
-        compare.extend(cuts.iter().map(|cut| Compare::StreamletEpoch {
+        // All at once: a stream may have more streamlets than a transaction comparisons.
+        compare.push(Compare::StreamletEpochs {
             stream: old.id,
-            streamlet: cut.streamlet,
-            epoch: cut.epoch,
-        }));
+            epochs: cuts.iter().map(|cut| (cut.streamlet, cut.epoch)).collect(),
+        });
     }
     let transaction = Transaction::new(compare, vec![Write::PutStream(new.clone())]);
     match shared.metadata.commit_async(transaction).await {

@@ -11,13 +11,17 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kera_metadata::controller::{
-    Cause, Limits, Member, Members, Move, Plan, Stranded, StreamletRef, UnderWay, plan, takeovers,
+    Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, StreamletRef, UnderWay, plan,
+    takeovers,
 };
-use kera_metadata::{ClusterStore, Compare, Conflict, Living, MetadataError, Transaction};
+use kera_metadata::{
+    ClusterStore, Compare, Conflict, LiveState, Living, MetadataError, Transaction,
+};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::movers::Movers;
 use super::pictured::Pictured;
 use super::ruling::Ruling;
 use super::suspicion::Suspects;
@@ -34,6 +38,9 @@ pub struct Timing {
     pub back: Duration,
     /// Balancing waits so long after brokers came, went or changed.
     pub settle: Duration,
+    /// Balancing waits so long after somebody else moved a streamlet: an exchange takes two moves, and it
+    /// would undo the first.
+    pub moved: Duration,
     /// A streamlet whose hand-over failed is left alone for so long.
     pub rest: Duration,
     /// The longest time between two looks.
@@ -47,6 +54,7 @@ impl Default for Timing {
             unseen: Duration::from_secs(10),
             back: Duration::from_secs(3),
             settle: Duration::from_secs(2),
+            moved: Duration::from_secs(5),
             rest: Duration::from_secs(5),
             look: Duration::from_secs(1),
         }
@@ -95,6 +103,9 @@ pub(crate) struct Controller {
     back: Instant,
     /// When brokers last came, went or changed.
     stirred: Instant,
+    /// When somebody else last moved a streamlet.
+    moved: Option<Instant>,
+    movers: Movers,
     asked: JoinSet<(Move, Result<(), String>)>,
     under_way: BTreeSet<Move>,
     resting: BTreeMap<StreamletRef, Instant>,
@@ -120,6 +131,8 @@ impl Controller {
             began: now,
             back: now,
             stirred: now,
+            moved: None,
+            movers: Movers::default(),
             asked: JoinSet::new(),
             under_way: BTreeSet::new(),
             resting: BTreeMap::new(),
@@ -149,13 +162,16 @@ impl Controller {
             let now_living = living.borrow_and_update().clone();
             self.look_round(now_living);
             self.suspects.clone_from(&suspects.borrow_and_update());
-            owners.borrow_and_update();
+            let owners_changed = owners.borrow_and_update().has_changed();
             let now_term = *elected.borrow_and_update();
             if now_term != term {
                 term = now_term;
                 self.told.clear();
                 match term {
                     Some(term) => {
+                        let movers = &mut self.movers;
+                        let begun = self.tools.pictured.read(|picture| movers.begin(picture));
+                        begun.unwrap_or_default();
                         self.tools.ruling.elected();
                         tracing::info!(term, "this broker is controller");
                     }
@@ -167,7 +183,7 @@ impl Controller {
             }
             let again = match term {
                 Some(_) => {
-                    let again = self.step().await;
+                    let again = self.step(owners_changed).await;
                     let under_way = self.under_way.len() as u64;
                     self.tools.ruling.looked(self.without_owner(), under_way);
                     again
@@ -218,6 +234,22 @@ impl Controller {
         self.living = living;
     }
 
+    /// Takes note of who owns what; true if somebody else made moves between brokers that stay.
+    fn look_at_owners(&mut self) -> bool {
+        let living = &self.living;
+        let stays = |id: u32| {
+            let found = living.get(&id);
+            found.is_some_and(|live| live.state == LiveState::Serving)
+        };
+        let movers = &mut self.movers;
+        let read = |picture: &Picture| movers.look(picture, stays);
+        let moved = self.tools.pictured.read(read) == Some(true);
+        if moved {
+            self.moved = Some(Instant::now());
+        }
+        moved
+    }
+
     /// True if the broker is alive as far as anybody can tell.
     fn lives(&self, id: u32) -> bool {
         self.living.contains_key(&id) && !self.suspects.contains(&id)
@@ -230,12 +262,15 @@ impl Controller {
     }
 
     /// Decides and acts; when to look again unless something happens before.
-    async fn step(&mut self) -> Instant {
+    async fn step(&mut self, owners_changed: bool) -> Instant {
         let now = Instant::now();
         let timing = self.tools.timing;
         let mut again = now + timing.look;
         self.resting.retain(|_, until| *until > now);
-        let settled = self.stirred + timing.settle;
+        let mut settled = self.stirred + timing.settle;
+        if let Some(moved) = self.moved {
+            settled = settled.max(moved + timing.moved);
+        }
         if settled > now {
             again = again.min(settled);
         }
@@ -251,10 +286,21 @@ impl Controller {
                 again = again.min(until);
             }
         }
-        let Some(decided) = self.decide(under_way).await else {
+        let Some(mut decided) = self.decide(under_way).await else {
             return again;
         };
+        // Only now, so that it sees whatever the plan rests on.
+        let evens_out = |one: &Move| one.cause == Cause::Balance;
+        if (owners_changed || decided.plan.moves.iter().any(evens_out))
+            && self.look_at_owners()
+            && timing.moved > Duration::ZERO
+        {
+            decided.plan.moves.retain(|one| !evens_out(one));
+        }
         self.tell(decided.plan.stranded);
+        for one in &decided.plan.moves {
+            self.movers.asked(one);
+        }
         if !decided.transactions.is_empty() {
             if !self
                 .take_over(&decided.plan.moves, decided.transactions)
@@ -411,6 +457,7 @@ impl Controller {
         let rest = match outcome {
             Ok(()) => SEEN_WITHIN,
             Err(reason) => {
+                self.movers.failed(&one);
                 tracing::warn!(
                     stream = %one.stream, streamlet = one.streamlet.0, from = one.from, to = one.to,
                     reason, "the hand-over failed; trying again later"

@@ -18,6 +18,7 @@ const AT_ONCE: Timing = Timing {
     unseen: Duration::ZERO,
     back: Duration::ZERO,
     settle: Duration::ZERO,
+    moved: Duration::ZERO,
     rest: Duration::from_millis(10),
     look: Duration::from_millis(20),
 };
@@ -302,6 +303,39 @@ async fn a_draining_broker_is_emptied_and_a_failed_hand_over_made_again() {
     let asked = world.owners.asked.lock();
     assert!(asked.len() >= 9 + 5, "the refused ones were asked again");
     assert!(asked.iter().all(|one| one.to != 1));
+}
+
+#[tokio::test]
+async fn what_somebody_else_moved_is_not_put_right_at_once() {
+    let timing = Timing {
+        moved: NEVER,
+        ..AT_ONCE
+    };
+    let world = World::with(1..=3, timing);
+    world.create("flights", 12, 3, 1);
+    // Its own moves do not make it wait.
+    world
+        .until("flights", |all| (1..=3).all(|id| owned(all, id) == 4))
+        .await;
+    world.owners.asked.lock().clear();
+    // The first half of an exchange: broker 2 owns two more than broker 1.
+    let all = world.streamlets("flights");
+    let mut of_1 = all.iter().filter(|streamlet| streamlet.owner == 1);
+    let old = of_1.next().expect("it has its share");
+    let new = StreamletRecord {
+        owner: 2,
+        epoch: Epoch(old.epoch.0 + 1),
+        ..old.clone()
+    };
+    let moved = Transaction::new(vec![Compare::epoch(old)], vec![Write::PutStreamlet(new)]);
+    world.cluster.commit(moved).unwrap();
+    world.until("flights", |all| owned(all, 2) == 5).await;
+    drain(&world, 3).await;
+    let asked = world.owners.asked.lock();
+    assert!(
+        asked.iter().all(|one| one.cause == Cause::Drain),
+        "{asked:#?}"
+    );
 }
 
 #[tokio::test]

@@ -2,14 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kera_metadata::{BrokerRecord, ClusterStore, Incarnation, LiveBroker, Membership};
+use kera_metadata::{BrokerRecord, ClusterStore, Incarnation, LiveBroker, Living, Membership};
 use uuid::Uuid;
 
-use super::{Backup, host_name};
+use super::{Backup, addresses, host_name};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::store_dir::StoreDir;
+
+/// Longest wait for the store to tell who else is alive.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// This broker's place among those that share a store.
 pub(crate) struct Joined {
@@ -25,11 +29,12 @@ pub(crate) struct Joined {
 
 impl Joined {
     /// Takes this broker's place: the data directory is checked to be its own, and the lease is taken.
-    /// Nothing is recorded yet. Blocks.
+    /// Nothing is recorded yet. Blocks, and is to be called within a tokio runtime.
     ///
     /// # Errors
     /// [`BrokerError`] if the directory belongs to another broker or another cluster, if the store is older
-    /// than what the broker has seen of it, if the number is taken, or if the store cannot be reached.
+    /// than what the broker has seen of it, if the number is taken, if the store cannot be reached, or if
+    /// this broker and one on another machine do not reach each other.
     pub(crate) fn join(
         store: Arc<dyn ClusterStore>,
         config: &BrokerConfig,
@@ -52,6 +57,8 @@ impl Joined {
         live.rack = config.cluster.rack.clone();
         live.version = env!("CARGO_PKG_VERSION").to_owned();
         let membership = store.join(live.clone(), config.cluster.lease)?;
+        // Once it has the place: of two that join at once, one sees the other.
+        addresses::check(&live, &seen_with(&*store, &live))?;
         Ok(Self {
             store,
             membership: Arc::new(membership),
@@ -59,6 +66,23 @@ impl Joined {
             live,
         })
     }
+}
+
+/// Who is alive, once that is known to be as new as the place of `live`.
+fn seen_with(store: &dyn ClusterStore, live: &LiveBroker) -> Living {
+    let mut living = store.living();
+    let mine = |all: &Living| {
+        let place = all.get(&live.id);
+        place.is_some_and(|place| place.incarnation == live.incarnation)
+    };
+    let seen = tokio::runtime::Handle::current().block_on(async {
+        let seen = tokio::time::timeout(SEEN_WITHIN, living.wait_for(mine));
+        matches!(seen.await, Ok(Ok(_)))
+    });
+    if !seen {
+        tracing::warn!("the metadata store does not tell who is alive yet");
+    }
+    store.living().borrow().clone()
 }
 
 /// A directory is never another broker's: streamlets and copies there go by its number.

@@ -1,6 +1,7 @@
 //! The brokers that share a store, and who owns what, as clients and this broker's own parts are told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Stranger};
 use kera_protocol::ids::{StreamId, StreamletId};
@@ -12,6 +13,9 @@ use super::joining::Joined;
 use crate::catalog::Catalog;
 use crate::directory::{BrokerInfo, Directory, Owner};
 use crate::start::Shared;
+
+/// Pause before the others are told once more what they could not be told.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// The brokers that share a store with this one.
 pub struct Members {
@@ -62,6 +66,13 @@ fn describe(
     let mut live = live.lock();
     change(&mut live);
     membership.update(live.clone())
+}
+
+/// Calls `tell`, which waits for the store, until it is true.
+async fn until_told(tell: impl Fn() -> bool + Clone + Send + 'static) {
+    while let Ok(false) = tokio::task::spawn_blocking(tell.clone()).await {
+        tokio::time::sleep(TELL_AGAIN).await;
+    }
 }
 
 fn info_of(live: &LiveBroker) -> BrokerInfo {
@@ -119,19 +130,26 @@ impl Directory for Members {
     }
 
     fn announce_kafka(&self, addresses: Vec<String>) {
-        let (membership, live) = (self.membership.clone(), self.live.clone());
-        let announced = move || {
+        let (membership, live) = (Arc::downgrade(&self.membership), self.live.clone());
+        let tell = move || {
+            // Whoever left has nothing to tell.
+            let Some(membership) = membership.upgrade() else {
+                return true;
+            };
             let told = describe(&membership, &live, |live| {
                 live.kafka_address = (!addresses.is_empty()).then(|| addresses.join(","));
             });
-            if let Err(error) = told {
-                tracing::warn!(%error, "other brokers do not know yet where this one serves Kafka's clients");
+            match told {
+                Ok(()) | Err(MetadataError::Closed) => true,
+                Err(error) => {
+                    tracing::warn!(%error, "other brokers do not know yet where this one serves Kafka's clients");
+                    false
+                }
             }
         };
         match tokio::runtime::Handle::try_current() {
-            // It waits for the store.
-            Ok(runtime) => drop(runtime.spawn_blocking(announced)),
-            Err(_) => announced(),
+            Ok(runtime) => drop(runtime.spawn(until_told(tell))),
+            Err(_) => _ = tell(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `addresses` | addresses that brokers on other machines cannot use |
 //! | `alone` | a process that only keeps copies |
 //! | `backup` | the passive side: a store of other brokers' copies, and its listener |
 //! | `cards` | network cards that write copies by themselves |
@@ -20,6 +21,7 @@
 //! | `local` | all copies at this broker: its own files, and those in its store |
 //! | `members` | the brokers that share a store, and who owns what |
 //! | `metrics` | what it counts of both |
+//! | `movers` | which changes of owners the controller did not ask for |
 //! | `ownership` | how streamlets come to this broker and leave it |
 //! | `pictured` | owners and copies of all streamlets, kept by watching the store |
 //! | `records` | groups' records in the metadata store |
@@ -41,6 +43,7 @@
 //! seals what was open ([`Backup::start`]), then listens, all before this broker's own streamlets are
 //! recovered. So brokers that start at the same time find each other's copies.
 
+mod addresses;
 mod alone;
 mod backup;
 #[cfg(feature = "rdma")]
@@ -62,6 +65,7 @@ pub(crate) mod leaving;
 mod local;
 mod members;
 pub(crate) mod metrics;
+mod movers;
 pub mod ownership;
 pub(crate) mod pictured;
 mod records;
@@ -92,9 +96,10 @@ use kera_replication::records::RecordsRef;
 use kera_replication::runtime::TokioRuntime;
 
 use crate::broken;
-use crate::config::{BrokerConfig, Peer};
+use crate::config::{BrokerConfig, Peer, is_of_every_machine};
 use crate::error::BrokerError;
 use crate::start::Shared;
+use addresses::elsewhere;
 use local::{LocalCopies, OwnWriters};
 
 pub use alone::BackupProcess;
@@ -239,6 +244,18 @@ impl Cluster {
                 address: live.replication_address.clone(),
                 host: Some(live.host.clone()),
             };
+            if elsewhere(&self.host, &live.host) && is_of_every_machine(&peer.address) {
+                let told = before_seen.get(&live.id);
+                if told.is_none_or(|told| told.replication_address != peer.address) {
+                    tracing::error!(
+                        broker = live.id,
+                        host = live.host,
+                        address = peer.address,
+                        "a broker on another machine names an address where every machine finds itself: it gets no copies; set cluster.advertise there to one that other machines reach, or cluster.host to the same name if both run on one machine"
+                    );
+                }
+                continue;
+            }
             let known = before.iter().find(|known| known.id == peer.id);
             let moved = known.is_none_or(|known| known.address != peer.address);
             if moved && let Err(error) = self.set_address(&peer) {

@@ -56,6 +56,13 @@ impl MetadataStore for View {
     }
 
     fn submit(&self, transaction: Transaction, done: Done) {
+        // Streams are created in parts, by however many writes.
+        let compared = transaction.compare.len();
+        if compared > self.max_operations() {
+            let text = format!("{compared} comparisons; split it");
+            let refused = WireError::new(ErrorCode::InvalidArgument, text);
+            return done(Err(MetadataError::Invalid(refused)));
+        }
         if let Some(held) = &mut *self.held.lock() {
             return held.push((transaction, done));
         }
@@ -236,6 +243,10 @@ impl Trio {
             max_batch_bytes: 16 << 10,
             ..StreamConfig::default()
         };
+        self.create_with(at, name, config).await
+    }
+
+    async fn create_with(&self, at: u32, name: &str, config: StreamConfig) -> StreamId {
         let (shared, name) = (self.shared(at).clone(), name.to_owned());
         let record = StreamRecord::new(name, config, now_ms());
         let created = tokio::task::spawn_blocking(move || shared.create_stream(record)).await;
@@ -731,8 +742,12 @@ async fn lanes_grow_at_all_owners_or_at_none() {
     }
 }
 
+#[path = "growth_tests.rs"]
+mod growth;
 #[path = "internal_stream_tests.rs"]
 mod internal_stream;
+#[path = "joining_tests.rs"]
+mod joining;
 #[path = "ownership_long_tests.rs"]
 mod long;
 #[path = "ownership_races_tests.rs"]

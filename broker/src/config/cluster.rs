@@ -102,6 +102,12 @@ fn is_loopback(address: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
+/// True if every machine finds itself at the address: loopback, or no address in particular.
+pub(crate) fn is_of_every_machine(address: &str) -> bool {
+    let unspecified = |ip: IpAddr| ip.is_unspecified();
+    is_loopback(address) || host_of(address).parse().is_ok_and(unspecified)
+}
+
 /// A machine's name: no blanks, commas or further signs that lists are made with.
 fn is_name(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
@@ -347,6 +353,9 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
 pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
     let cluster = &config.cluster;
     cluster.broker_id?;
+    if let Some(store) = &cluster.store {
+        return doubt_of_addresses(config, store);
+    }
     let far = cluster
         .peers
         .iter()
@@ -357,6 +366,43 @@ pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
             cluster.listen, far.id, far.address
         )
     })
+}
+
+/// A store on another machine is most likely shared with brokers on other machines.
+fn doubt_of_addresses(config: &BrokerConfig, store: &str) -> Option<String> {
+    let members = store.trim_start_matches(ETCD).split('/').next()?;
+    if members.split(',').all(is_loopback) {
+        return None;
+    }
+    let (server, cluster) = (&config.server, &config.cluster);
+    let told = [
+        (
+            "cluster.listen",
+            &cluster.listen,
+            &cluster.advertise,
+            "cluster.advertise",
+        ),
+        (
+            "server.listen",
+            &server.listen,
+            &server.advertise,
+            "server.advertise",
+        ),
+    ];
+    for (key, listen, advertise, advertise_key) in told {
+        let (key, address) = match advertise {
+            Some(address) => (advertise_key, address),
+            // Every interface: then it is the host of `server.advertise`.
+            None if key == "cluster.listen" && !is_loopback(listen) => continue,
+            None => (key, listen),
+        };
+        if is_of_every_machine(address) {
+            return Some(format!(
+                "{key} is {address}, where brokers and clients on other machines do not find this one; set {advertise_key} to an address that they reach, unless all brokers run on this machine"
+            ));
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -142,6 +142,32 @@ fn listening_where_no_peer_can_reach_it_is_doubted() {
 }
 
 #[test]
+fn addresses_of_one_machine_are_doubted_where_the_store_is_on_another() {
+    let doubts = |more: &[(&str, &str)]| {
+        let flags = [&[("cluster.broker_id", "1")], more].concat();
+        resolve(&flags).unwrap().warnings
+    };
+    let far = ("cluster.store", "etcd://10.0.0.1:2379,127.0.0.1:2379/kera");
+    let server = ("server.listen", "10.0.0.2:7600");
+    let cluster = ("cluster.listen", "10.0.0.2:7601");
+    let says = |more: &[(&str, &str)], part: &str| {
+        let found = doubts(more);
+        assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
+    };
+    says(&[far], "cluster.listen is 127.0.0.1:7601");
+    says(&[far, server], "set cluster.advertise");
+    says(&[far, cluster], "set server.advertise");
+    let everywhere = [far, ("server.listen", "0.0.0.0:7600"), cluster];
+    says(&everywhere, "server.listen is 0.0.0.0:7600");
+    assert!(doubts(&[far, server, cluster]).is_empty());
+    let told = ("server.advertise", "broker1:7600");
+    let every = ("cluster.listen", "0.0.0.0:7601");
+    assert!(doubts(&[far, ("server.listen", "0.0.0.0:7600"), told, every]).is_empty());
+    let near = ("cluster.store", "etcd://127.0.0.1:2379,[::1]:2379/kera");
+    assert!(doubts(&[near]).is_empty());
+}
+
+#[test]
 fn a_store_is_named_by_its_members() {
     let store = |text: &str| {
         let flags = [("cluster.broker_id", "1"), ("cluster.store", text)];

@@ -15,6 +15,7 @@ mod resolve;
 pub mod units;
 
 pub use cluster::Peer;
+pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
     BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS,

@@ -32,8 +32,8 @@ use crate::start::Shared;
 use host::Host;
 use remote::Remote;
 
-pub use place::Place;
 pub(crate) use place::raise_copies;
+pub use place::{Place, hear_of};
 
 /// The internal stream of leases and commits.
 pub const GROUPS_STREAM: &str = "_kera_groups";

@@ -107,7 +107,7 @@ impl Coordination {
 }
 
 /// The stream of a name that this broker should know, or hears of within moments.
-pub(super) async fn hear_of(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
+pub async fn hear_of(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
     let deadline = tokio::time::Instant::now() + HEAR_WITHIN;
     loop {
         let stream = shared.catalog.named(name);

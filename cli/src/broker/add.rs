@@ -7,7 +7,7 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::{Asked, BrokerView, answering, progress, progress_bytes};
+use crate::cluster::{Asked, BrokerView, answering, how_to_start, progress, progress_bytes};
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, Steps, count, end, rounded_bytes};
@@ -76,13 +76,6 @@ impl Progress {
     fn is_there(&self) -> bool {
         self.state != "GONE"
     }
-}
-
-/// What to type on the new broker's machine.
-fn how_to_start(broker: u32, store: &str) -> String {
-    format!(
-        "kera serve --cluster {store} --broker-id {broker} --listen HOST:7600 --replication-listen HOST:7601"
-    )
 }
 
 async fn look(asked: &mut Asked) -> Result<v1::DescribeClusterResponse, Failure> {

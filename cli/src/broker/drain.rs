@@ -267,7 +267,7 @@ fn print(view: &View) -> Result<(), Failure> {
     }
     if view.last_copies > 0 {
         out.line(format_args!(
-            "it holds the only living copy of {} groups: do not stop it for good",
+            "it holds copies of {} groups that no broker which is to stay has: do not stop it for good yet",
             count(view.last_copies)
         ))?;
     }

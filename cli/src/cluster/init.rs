@@ -7,6 +7,7 @@ use clap::Args;
 use kera_metadata::{EtcdAccess, EtcdOptions, EtcdStore, MetadataError};
 use serde::Serialize;
 
+use super::how_to_start;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, OutputArgs, print_json};
 
@@ -76,7 +77,8 @@ fn explained(error: MetadataError, address: &str) -> Failure {
             "it is unknown whether a cluster was made at {address}: etcd did not answer ({detail}); run this again with --if-needed, which changes nothing where one was made"
         ),
         MetadataError::Initialized { store, cluster } => format!(
-            "no cluster was made: the etcd at {store} holds cluster {cluster} already, which is left as it is; start brokers with `kera serve --cluster {store} --broker-id N` to join it, or make another cluster beside it with another path after the address"
+            "no cluster was made: the etcd at {store} holds cluster {cluster} already, which is left as it is; start brokers with `{}` to join it, or make another cluster beside it with another path after the address",
+            how_to_start("N", &store)
         ),
         MetadataError::Corrupt { path, detail } => format!(
             "no cluster was made: the etcd at {} is not Kera's, or damaged ({detail}); choose another path after the address, or restore its newest snapshot",
@@ -122,8 +124,8 @@ pub(super) async fn run(args: InitArgs) -> Outcome {
         args.cluster
     ))?;
     out.line(format_args!(
-        "start brokers with `kera serve --cluster {} --broker-id N`, another N for each",
-        args.cluster
+        "start brokers with `{}`: another N for each, and for HOST an address of its machine that clients and the other brokers reach",
+        how_to_start("N", &args.cluster)
     ))?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)

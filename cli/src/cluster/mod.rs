@@ -102,6 +102,13 @@ pub struct ApplyArgs {
     output: OutputArgs,
 }
 
+/// What to type on a new broker's machine: with addresses, since by default only that machine reaches it.
+pub(crate) fn how_to_start(broker: impl std::fmt::Display, store: &str) -> String {
+    format!(
+        "kera serve --cluster {store} --broker-id {broker} --listen HOST:7600 --replication-listen HOST:7601"
+    )
+}
+
 /// How long a broker may take to describe its cluster.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 

@@ -230,6 +230,40 @@ async fn every_broker_names_all_brokers_and_leaders() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn topics_that_two_brokers_are_to_create_at_once_are_there_or_soon_will_be() {
+    let cluster = Cluster::start().await;
+    let mut clients = [
+        cluster.client(1).await,
+        cluster.client(2).await,
+        cluster.client(3).await,
+    ];
+    let names: Vec<_> = (0..20).map(|number| format!("t{number}")).collect();
+    let asked = names.iter();
+    let asked = asked.map(|name| MetadataRequestTopic::default().with_name(Some(topic(name))));
+    let request = MetadataRequest::default()
+        .with_topics(Some(asked.collect()))
+        .with_allow_auto_topic_creation(true);
+    let [a, b, c] = &mut clients;
+    let (a, b, c): (MetadataResponse, MetadataResponse, MetadataResponse) = tokio::join!(
+        a.call(ApiKey::Metadata, 12, &request),
+        b.call(ApiKey::Metadata, 12, &request),
+        c.call(ApiKey::Metadata, 12, &request),
+    );
+    let soon = [0, ResponseError::LeaderNotAvailable.code()];
+    for answer in [a, b, c] {
+        assert_eq!(answer.topics.len(), names.len());
+        for topic in answer.topics {
+            assert!(soon.contains(&topic.error_code), "{topic:?}");
+        }
+    }
+    for name in &names {
+        for (broker, _) in &cluster.brokers {
+            until(|| broker.shared().catalog.named(name).is_some()).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_the_leader_serves_and_its_successor_knows_the_end() {
     let cluster = Cluster::start().await;
     cluster.topic("t").await;

@@ -39,7 +39,8 @@ impl Pair {
         let mut other = LiveBroker::new(2, incarnation);
         other.address = "127.0.0.1:1".into();
         other.replication_address = silent.local_addr().unwrap().to_string();
-        other.host = "another".into();
+        // Copies may lie on one machine here.
+        other.host = "here".into();
         let membership = store.join(other, Duration::from_secs(60)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut config = BrokerConfig {
@@ -53,6 +54,8 @@ impl Pair {
         config.retention.check_interval = NEVER;
         config.cluster.broker_id = Some(1);
         config.cluster.listen = "127.0.0.1:0".into();
+        config.cluster.host = Some("here".into());
+        config.cluster.allow_same_host = true;
         config.backup.memory_bytes = 32 << 20;
         config.backup.shared_dir = Some(dir.path().join("shared"));
         let shared: Arc<dyn ClusterStore> = store.clone();

@@ -32,6 +32,8 @@ struct Members {
     candidates: VecDeque<u32>,
     controller: Option<u32>,
     terms: u64,
+    /// Descriptions that are still to be refused.
+    refusals: usize,
 }
 
 struct Shared {
@@ -49,6 +51,7 @@ impl Shared {
             candidates,
             controller,
             terms,
+            refusals: _,
         } = members;
         let alive = |id: &u32| by_id.get(id).is_some_and(|m| m.alive);
         if !controller.as_ref().is_some_and(alive) {
@@ -141,6 +144,16 @@ impl MemoryCluster {
         self.0.settle(&mut members);
     }
 
+    /// Refuses the next `times` that a broker describes itself anew, as if the store were away.
+    pub fn refuse_descriptions(&self, times: usize) {
+        self.0.members.lock().refusals = times;
+    }
+
+    /// How many of them are still to come.
+    pub fn refusals_left(&self) -> usize {
+        self.0.members.lock().refusals
+    }
+
     /// Forgets the changes so far: watches from before are lost when they are asked for.
     pub fn forget_history(&self) {
         self.0.store.forget_history();
@@ -157,6 +170,13 @@ impl Seat for MemorySeat {
     fn update(&self, live: LiveBroker) -> Result<(), MetadataError> {
         live.check()?;
         let mut members = self.shared.members.lock();
+        if members.refusals > 0 {
+            members.refusals -= 1;
+            return Err(MetadataError::Unavailable {
+                store: "(memory)".into(),
+                detail: "a planted fault".into(),
+            });
+        }
         match members.by_id.get_mut(&self.id) {
             Some(member) if Arc::ptr_eq(&member.tenure, &self.tenure) => {
                 member.live = LiveBroker {

@@ -121,7 +121,8 @@ pub struct Drained {
     pub copies: usize,
     /// Bytes of the closed ones among them.
     pub copy_bytes: u64,
-    /// Groups of which no other broker holds a copy that lives: stopping this one makes them unreadable.
+    /// Groups of which no other broker that is to stay holds a copy: with those that drain, which may stop
+    /// at any time, it is where they can be read.
     pub last_copies: usize,
 }
 
@@ -161,7 +162,8 @@ pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
                 found.copy_bytes += group.bytes;
             }
             let mut others = group.copies.iter().filter(|id| **id != broker);
-            if !others.any(|id| members.lives(*id)) {
+            // Another that drains may be told the same, and be stopped as well.
+            if !others.any(|id| members.is_target(*id)) {
                 found.last_copies += 1;
             }
         }

@@ -1,5 +1,6 @@
 //! A broker's place among the living: taken under a lease, kept, taken again, given back.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ use crate::error::MetadataError;
 
 /// Least and greatest duration of a lease; etcd itself allows none shorter than about 2 s.
 const TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+
+/// Leases that are remembered after the place could not be taken under them.
+const TRIED: usize = 64;
 
 /// What is held: a lease, and the record under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,9 @@ pub(super) struct Keeper {
     /// What is recorded, or is to be once the lease is had again. Held over calls, one at a time.
     live: Mutex<LiveBroker>,
     pub(super) held: watch::Sender<Held>,
+    /// Leases under which the place was to be taken and it is not known whether it was: what is recorded
+    /// under one of them is this keeper's own, and not of a later start.
+    tried: parking_lot::Mutex<VecDeque<i64>>,
 }
 
 /// Why a place was not had.
@@ -134,7 +141,8 @@ impl Keeper {
                     if other.incarnation.store_id != live.incarnation.store_id {
                         return Err(Refused::Taken(number_in_use(&other)));
                     }
-                    if held.lease != 0 && kv.lease != held.lease {
+                    let mine = kv.lease == held.lease || self.tried.lock().contains(&kv.lease);
+                    if held.lease != 0 && !mine {
                         return Err(Refused::Replaced(replaced(self.id)));
                     }
                     expected = kv.revision();
@@ -167,10 +175,20 @@ impl Keeper {
                 Ok(())
             }
             Err(refused) => {
+                // The record may be there all the same, and stay if the lease is not given back either.
+                self.may_hold(lease);
                 self.revoke(lease).await;
                 Err(refused)
             }
         }
+    }
+
+    fn may_hold(&self, lease: i64) {
+        let mut tried = self.tried.lock();
+        if tried.len() == TRIED {
+            tried.pop_front();
+        }
+        tried.push_back(lease);
     }
 
     /// Gives a lease back; one attempt, as it ends by itself.
@@ -252,6 +270,8 @@ impl Keeper {
                 }
                 Judgement::Gone => {
                     self.tenure.end();
+                    // What an attempt leaves behind is not to be taken for a later start's.
+                    self.held.send_modify(|held| held.revision = 0);
                     match self.take().await {
                         Ok(()) => {
                             tracing::info!(broker = self.id, "took a new lease");
@@ -317,16 +337,16 @@ impl Keeper {
             incarnation: present.incarnation,
             ..live
         };
+        // Also what cannot be told now is for the next lease.
+        present.clone_from(&live);
         let held = *self.held.borrow();
         if held.revision == 0 {
-            *present = live;
             return Ok(());
         }
         let deadline = self.client.deadline();
         let placed = self.place(&live, held.lease, deadline).await;
         let revision = placed.map_err(Refused::error)?;
         self.held.send_replace(Held { revision, ..held });
-        *present = live;
         Ok(())
     }
 }
@@ -457,6 +477,7 @@ pub(super) fn join(
         ttl: Duration::from_secs(ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)),
         live: Mutex::new(live),
         held: watch::Sender::new(Held::default()),
+        tried: parking_lot::Mutex::default(),
     });
     let taking = keeper.clone();
     reach.run(async move { taking.take().await.map_err(Refused::error) })?;

@@ -173,6 +173,12 @@ impl Footprint {
                 Compare::StreamletEpoch {
                     stream, streamlet, ..
                 } => (Key::Streamlet(*stream, *streamlet), false),
+                // Read and compared as a range.
+                Compare::StreamletEpochs { stream, .. } => {
+                    let prefix = key::stream_prefix(key::STREAMLET, *stream);
+                    all.prefixes.push(prefix);
+                    continue;
+                }
                 Compare::StreamletRevision {
                     stream,
                     streamlet,

@@ -40,6 +40,11 @@ impl Zones {
                 | Compare::StreamletRevision {
                     stream, streamlet, ..
                 } => zones.streamlet(*stream, *streamlet),
+                Compare::StreamletEpochs { stream, epochs } => {
+                    for (streamlet, _) in epochs {
+                        zones.streamlet(*stream, *streamlet);
+                    }
+                }
                 Compare::GroupRevision { key, .. } => zones.streamlet(key.stream, key.streamlet),
                 Compare::BrokerRevision { id, .. } => zones.alone(Zone::Broker(*id)),
                 Compare::CounterValue { counter, .. } => {
@@ -175,6 +180,15 @@ mod tests {
         assert!(!busy.allows(&deletion(a)));
         busy.end(&epoch(a, 1));
         assert!(busy.allows(&deletion(a)));
+        let several = Compare::StreamletEpochs {
+            stream: a,
+            epochs: (0..3).map(|n| (StreamletId(n), Epoch(1))).collect(),
+        };
+        let several = Zones::of(&Transaction::new(vec![several], vec![]));
+        busy.begin(&several);
+        assert!(!busy.allows(&epoch(a, 2)) && busy.allows(&epoch(a, 3)));
+        assert!(!busy.allows(&deletion(a)));
+        busy.end(&several);
         busy.begin(&deletion(a));
         assert!(!busy.allows(&epoch(a, 5)));
         assert!(!busy.allows(&deletion(b)), "both raise the floor");

@@ -19,6 +19,24 @@ struct State {
     answers: Way,
     connections: Vec<TcpStream>,
     over: bool,
+    /// Once a request has these bytes, it arrives and nothing after it does, in neither direction.
+    last: Option<Vec<u8>>,
+}
+
+impl State {
+    /// What becomes of a request that was `read`, after `before` of the same connection.
+    fn request(&mut self, before: &mut Vec<u8>, read: &[u8]) -> Way {
+        let way = self.requests;
+        if let Some(last) = &self.last {
+            before.extend_from_slice(read);
+            if before.windows(last.len()).any(|part| part == last) {
+                (self.requests, self.answers, self.last) = (Way::Swallowed, Way::Swallowed, None);
+            }
+            let kept = before.len().min(256);
+            before.drain(..before.len() - kept);
+        }
+        way
+    }
 }
 
 /// A server's second address.
@@ -37,6 +55,7 @@ impl Proxy {
             answers: Way::Open,
             connections: Vec::new(),
             over: false,
+            last: None,
         }));
         let (shared, target) = (state.clone(), target.to_owned());
         thread::spawn(move || {
@@ -53,8 +72,11 @@ impl Proxy {
                 // Before it carries anything: what has lost bytes is cut when the way is mended.
                 let both = [handle(&client), handle(&server)];
                 shared.lock().unwrap().connections.extend(both);
-                carry(&shared, &client, &server, |state| state.requests);
-                carry(&shared, &server, &client, |state| state.answers);
+                let mut before = Vec::new();
+                carry(&shared, &client, &server, move |state, read| {
+                    state.request(&mut before, read)
+                });
+                carry(&shared, &server, &client, |state, _| state.answers);
             }
         });
         Self {
@@ -72,6 +94,11 @@ impl Proxy {
     pub fn set(&self, requests: Way, answers: Way) {
         let mut state = self.state.lock().unwrap();
         (state.requests, state.answers) = (requests, answers);
+    }
+
+    /// The next request with `bytes` in it arrives, and nothing after it in either direction.
+    pub fn cut_after(&self, bytes: &str) {
+        self.state.lock().unwrap().last = Some(bytes.into());
     }
 
     /// Ends every connection there is.
@@ -92,7 +119,7 @@ fn carry(
     state: &Arc<Mutex<State>>,
     from: &TcpStream,
     to: &TcpStream,
-    way: impl Fn(&State) -> Way + Send + 'static,
+    mut way: impl FnMut(&mut State, &[u8]) -> Way + Send + 'static,
 ) {
     let state = state.clone();
     let mut from = from.try_clone().expect("a second handle");
@@ -100,7 +127,7 @@ fn carry(
     thread::spawn(move || {
         let mut buffer = [0; 16 << 10];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
-            let way = way(&state.lock().unwrap());
+            let way = way(&mut state.lock().unwrap(), &buffer[..read]);
             if way == Way::Open && to.write_all(&buffer[..read]).is_err() {
                 break;
             }

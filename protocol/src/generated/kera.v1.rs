@@ -220,7 +220,7 @@ pub struct DescribeDrainResponse {
     pub copies: u64,
     #[prost(uint64, tag = "6")]
     pub copy_bytes: u64,
-    /// groups of which no other living broker has a copy
+    /// groups of which no broker that is to stay has a copy
     #[prost(uint64, tag = "7")]
     pub last_copies: u64,
     /// nothing is lost or interrupted if it stops for good
