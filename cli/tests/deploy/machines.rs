@@ -311,8 +311,8 @@ impl Machine {
             }
         }
         command
-            // Each is a machine of its own, and all are this one.
-            .env("KERA_CLUSTER_HOST", format!("machine{}", self.number))
+            // All are this machine, as loopback says.
+            .env("KERA_CLUSTER_ALLOW_SAME_HOST", "true")
             .env("KERA_BACKUP_SHARED_DIR", self.path("/dev/shm"))
             .env("KERA_BACKUP_MEMORY_BYTES", "64MiB")
             .env("KERA_MEMORY_POOL", "64MiB");
