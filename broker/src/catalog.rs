@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::AckPolicy;
-use kera_metadata::{LaneBy, StreamConfig, StreamRecord, TimestampType};
+use kera_metadata::{BatchCheck, LaneBy, StreamConfig, StreamRecord, TimestampType};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
-use kera_streamlet::{Env, Settings, Streamlet};
+use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
 use parking_lot::{Mutex, RwLock};
 
 use crate::directory::Owner;
@@ -102,12 +102,13 @@ impl Stream {
         if record.revision <= before.revision {
             return;
         }
-        let settings = settings_of(&record);
+        let record = Arc::new(record);
         let has_grown = record.lane_generations.len() > before.lane_generations.len();
-        self.record.store(Arc::new(record));
+        self.record.store(record.clone());
         for streamlet in &self.streamlets {
+            let settings = settings_of(&record, streamlet.id());
             if has_grown {
-                streamlet.finish_growth(settings.lanes, settings.lane_generation);
+                streamlet.finish_growth(&settings);
             }
             streamlet.alter(|s| *s = settings.clone());
         }
@@ -200,11 +201,12 @@ impl Stream {
     }
 }
 
-/// A stream's settings as its streamlets take them.
-pub fn settings_of(record: &StreamRecord) -> Settings {
+/// A stream's settings as one of its streamlets takes them.
+pub fn settings_of(record: &StreamRecord, streamlet: StreamletId) -> Settings {
     let config: &StreamConfig = &record.config;
     Settings {
-        lanes: config.lanes,
+        lanes: config.lanes_of(streamlet),
+        uneven_partitions: config.uneven_partitions(),
         lane_generation: record.lane_generations.len() as u32 - 1,
         lane_by_key: config.lane_by == LaneBy::Key,
         segment_size: config.segment_size,
@@ -217,7 +219,29 @@ pub fn settings_of(record: &StreamRecord) -> Settings {
         max_batch_bytes: config.max_batch_bytes as usize,
         append_time: config.timestamp_type == TimestampType::Append,
         group_max_age_ms: config.group_max_age_ms,
+        rules: BatchRules {
+            internal: record.internal,
+            full: config.validate == BatchCheck::Full,
+            before_max_ms: config.timestamp_before_max_ms,
+            after_max_ms: config.timestamp_after_max_ms,
+        },
     }
+}
+
+/// Makes a streamlet's directory if it is missing: a broker may get a streamlet of which it never had a file.
+///
+/// # Errors
+/// As [`make_dirs`], with the directory.
+pub fn make_missing_dir(streamlet: &Arc<Streamlet>, env: &Env) -> std::io::Result<()> {
+    let dir = streamlet.dir();
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let made = make_dirs(std::slice::from_ref(streamlet), env);
+    made.map_err(|error| {
+        let text = format!("{} cannot be made: {error}", dir.display());
+        std::io::Error::new(error.kind(), text)
+    })
 }
 
 /// Makes the directories of a stream's streamlets, durably: files made in them later are found again

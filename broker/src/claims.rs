@@ -1,16 +1,21 @@
-//! What one connection claims of the bytes that all connections together may hold: for a large frame
-//! that is on its way in, and for what waits to be sent.
+//! What one connection claims of the bytes that all connections together may hold: for what it receives
+//! into, for a large frame that is on its way in, and for what waits to be sent.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
+use crate::inbox::READ_AHEAD;
 use crate::start::Shared;
 
-/// Frames up to this size need no claim: the buffer that every connection has holds them.
-const SMALL_FRAME: usize = 256 * 1024;
-/// A larger frame must have arrived by then, as others may wait for its claim.
-pub const FRAME_WITHIN: Duration = Duration::from_secs(60);
+/// Frames up to this size need no claim of their own while there is room for buffers that hold them.
+const SMALL_FRAME: usize = READ_AHEAD;
+/// A buffer of this size every connection may have.
+const SMALL_BUFFER: usize = 16 << 10;
+/// A peer that takes less than this, and not all there was, within `server.send_timeout` does not read.
+const LEAST_TAKEN: u64 = 64 << 10;
+/// While all connections together hold too much, a peer that does not read has this part of the time.
+const CROWD_PART: u32 = 4;
 /// A connection stops serving reads and pushes with so much still to be sent.
 const SEND_AHEAD: usize = 1 << 20;
 /// Most bytes of one read or push.
@@ -23,7 +28,11 @@ pub struct Claims {
     shared: Arc<Shared>,
     frame: usize,
     frame_since: Instant,
+    incoming: usize,
     outgoing: usize,
+    /// While bytes wait to be sent: how many had been, and when, as of the last time at which the peer was
+    /// known to read.
+    read_until: Option<(u64, Instant)>,
 }
 
 impl Claims {
@@ -33,14 +42,16 @@ impl Claims {
             shared,
             frame: 0,
             frame_since: Instant::now(),
+            incoming: 0,
             outgoing: 0,
+            read_until: None,
         }
     }
 
     /// Claims room for an incoming frame of `total` bytes. False: there is too much in flight; ask
     /// again later.
     pub fn admit_frame(&mut self, total: usize) -> bool {
-        if self.frame > 0 || total <= SMALL_FRAME {
+        if self.frame > 0 || total <= self.read_ahead() {
             return true;
         }
         let limit = self.shared.config.server.max_in_flight_bytes;
@@ -53,6 +64,20 @@ impl Claims {
             (self.frame, self.frame_since) = (total, Instant::now());
         }
         admitted.is_ok()
+    }
+
+    /// Bytes that may be received before they are worked on.
+    pub fn read_ahead(&self) -> usize {
+        let limit = self.shared.config.server.max_in_flight_bytes;
+        let crowd = self.incoming == 0 && self.shared.incoming.load(Ordering::Relaxed) >= limit;
+        if crowd { SMALL_BUFFER } else { SMALL_FRAME }
+    }
+
+    /// The connection's buffer holds `capacity` bytes. What is small, or claimed for a frame, is not counted.
+    pub fn hold_incoming(&mut self, capacity: usize) {
+        let counted = capacity > SMALL_BUFFER && self.frame == 0;
+        let now = if counted { capacity } else { 0 };
+        hold(&self.shared.incoming, &mut self.incoming, now);
     }
 
     /// The frame was worked on: its claim ends, the batches in it are counted where they wait.
@@ -70,9 +95,46 @@ impl Claims {
         self.frame > 0
     }
 
-    /// True if a frame has had its claim for longer than a frame may take.
+    /// True if a frame has had its claim for longer than a frame may take, as others may wait for it.
     pub fn is_late(&self, now: Instant) -> bool {
-        self.has_frame() && now.duration_since(self.frame_since) > FRAME_WITHIN
+        let within = self.shared.config.server.receive_timeout;
+        self.has_frame() && now.duration_since(self.frame_since) > within
+    }
+
+    /// True if the peer has not read for too long: `waiting` bytes are still to be sent, `sent` have been
+    /// since the connection began. Called at every look at deadlines.
+    pub fn is_unread(&mut self, now: Instant, sent: u64, waiting: usize) -> bool {
+        let since = match self.read_until {
+            _ if waiting == 0 => {
+                self.read_until = None;
+                return false;
+            }
+            Some((before, since)) if sent < before + LEAST_TAKEN => since,
+            _ => {
+                self.read_until = Some((sent, now));
+                return false;
+            }
+        };
+        let mut within = self.shared.config.server.send_timeout;
+        if self.is_crowd() {
+            within /= CROWD_PART;
+        }
+        now.duration_since(since) > within
+    }
+
+    /// True while all connections together hold more that waits to be sent than they should.
+    pub fn is_crowd(&self) -> bool {
+        self.shared.sends_much()
+    }
+
+    /// True while the connection may take more requests, with `waiting` bytes of replies still to be sent.
+    pub fn may_owe(&self, waiting: usize) -> bool {
+        let most = if self.is_crowd() {
+            MOST_IN_A_CROWD
+        } else {
+            self.shared.config.server.connection_in_flight_bytes as usize
+        };
+        waiting < most
     }
 
     /// Bytes that the next read or push may bring when `waiting` bytes are still to be sent. 0: none
@@ -81,10 +143,7 @@ impl Claims {
         if waiting >= SEND_AHEAD {
             return 0;
         }
-        // What waits is mostly the pool's memory, which appends need as well.
-        let pool = self.shared.env.pool.limit() as u64;
-        let limit = self.shared.config.server.max_in_flight_bytes.min(pool / 2);
-        if self.shared.outgoing.load(Ordering::Relaxed) < limit {
+        if !self.is_crowd() {
             MOST
         } else if waiting == 0 {
             // Each connection goes on, in small steps.
@@ -96,19 +155,24 @@ impl Claims {
 
     /// The connection holds `bytes` that are to be sent.
     pub fn hold_outgoing(&mut self, bytes: usize) {
-        let before = std::mem::replace(&mut self.outgoing, bytes);
-        let outgoing = &self.shared.outgoing;
-        if bytes > before {
-            outgoing.fetch_add((bytes - before) as u64, Ordering::Relaxed);
-        } else if bytes < before {
-            outgoing.fetch_sub((before - bytes) as u64, Ordering::Relaxed);
-        }
+        hold(&self.shared.outgoing, &mut self.outgoing, bytes);
+    }
+}
+
+/// Counts `now` bytes in `total` where `mine` were counted before.
+fn hold(total: &AtomicU64, mine: &mut usize, now: usize) {
+    let before = std::mem::replace(mine, now);
+    if now > before {
+        total.fetch_add((now - before) as u64, Ordering::Relaxed);
+    } else if now < before {
+        total.fetch_sub((before - now) as u64, Ordering::Relaxed);
     }
 }
 
 impl Drop for Claims {
     fn drop(&mut self) {
         self.end_frame();
+        self.hold_incoming(0);
         self.hold_outgoing(0);
     }
 }

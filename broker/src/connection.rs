@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::bell::Bell;
-use crate::claims::{Claims, FRAME_WITHIN, MOST_IN_A_CROWD};
+use crate::claims::{Claims, MOST_IN_A_CROWD};
 use crate::copy_reads;
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::inbox::{Inbox, READ_AHEAD, Received};
@@ -74,7 +74,8 @@ pub struct Connection {
     touched: Vec<Arc<Group>>,
     bell: Arc<Bell>,
     waker: Waker,
-    disk: (mpsc::Sender<FromDisk>, mpsc::Receiver<FromDisk>),
+    /// Boxed: a channel has room for many from its beginning.
+    disk: (mpsc::Sender<Box<FromDisk>>, mpsc::Receiver<Box<FromDisk>>),
     /// Reads handed to threads that may wait.
     disk_reads: usize,
     /// Memory is short: no more frames are taken until it is not.
@@ -161,6 +162,7 @@ impl Connection {
             self.work();
             self.out.send(&self.stream)?;
             self.claims.hold_outgoing(self.outgoing());
+            self.claims.hold_incoming(self.input.capacity());
             if self.closing && self.out.is_empty() && self.pending.is_empty() {
                 return Ok(());
             }
@@ -188,7 +190,7 @@ impl Connection {
                 () = self.bell.rung() => self.quiet = false,
                 // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
                 () = std::future::ready(()), if !self.quiet && self.room_to_send() > 0 => {}
-                Some(read) = self.disk.1.recv() => self.take_from_disk(read),
+                Some(read) = self.disk.1.recv() => self.take_from_disk(*read),
                 () = tick.as_mut() => {
                     self.look_at_deadlines()?;
                     slow = !self.is_busy();
@@ -210,7 +212,7 @@ impl Connection {
             || self.disk_reads > 0
             || self.crowded
             || self.claims.has_frame()
-            || self.input.capacity() > 0
+            || self.input.capacity() > self.input.len()
     }
 
     fn slow_tick(&self) -> Duration {
@@ -228,7 +230,7 @@ impl Connection {
             && !self.starved
             && !self.crowded
             && self.pending_bytes < server.connection_in_flight_bytes as usize
-            && self.out.bytes() < server.connection_in_flight_bytes as usize
+            && self.claims.may_owe(self.out.bytes())
             && (self.pending_bytes == 0
                 || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
     }
@@ -240,7 +242,7 @@ impl Connection {
                 self.crowded = true;
                 return Ok(());
             }
-            let room = self.input.room_for(missing);
+            let room = self.input.room_for(missing, self.claims.read_ahead());
             if room == 0 {
                 return Ok(());
             }
@@ -393,14 +395,10 @@ impl Connection {
                     .fetch_add(pending.bytes as u64, Ordering::Relaxed);
                 self.pending.push_back(pending);
             }
-            Placed::Refused(error) => {
+            Placed::Refused(reply) => {
                 self.partial = Partial::default();
-                self.out.push(
-                    FrameKind::AppendReply,
-                    correlation,
-                    &append::refusal(&error),
-                    Vec::new(),
-                );
+                self.out
+                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
             }
             Placed::Later => {
                 // Our own written chunks may be what is missing: pump first, then wait for others.
@@ -418,13 +416,10 @@ impl Connection {
                     "the broker's memory.pool was full for too long; send again, or raise it";
                 let error = WireError::new(ErrorCode::Overloaded, text);
                 self.shared.metrics.append_errors.inc();
-                self.partial = Partial::default();
-                self.out.push(
-                    FrameKind::AppendReply,
-                    correlation,
-                    &append::refusal(&error),
-                    Vec::new(),
-                );
+                let partial = std::mem::take(&mut self.partial);
+                let reply = append::refusal(&error, partial.placement());
+                self.out
+                    .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
             }
         }
         self.starved_since = None;
@@ -569,7 +564,7 @@ impl Connection {
                     self.disk_reads += 1;
                     tokio::task::spawn_blocking(move || {
                         let step = read.step(&waker, now, room, true);
-                        let _ = tell.blocking_send(FromDisk::Read(read, step));
+                        let _ = tell.blocking_send(Box::new(FromDisk::Read(read, step)));
                     });
                 }
             }
@@ -586,7 +581,7 @@ impl Connection {
             self.disk_reads += 1;
             tokio::task::spawn_blocking(move || {
                 let (reply, body) = copy_reads::answer(&shared, &request);
-                let _ = tell.blocking_send(FromDisk::Copy(correlation, reply, body));
+                let _ = tell.blocking_send(Box::new(FromDisk::Copy(correlation, reply, body)));
             });
         }
     }
@@ -644,7 +639,8 @@ impl Connection {
         self.disk_reads += 1;
         tokio::task::spawn_blocking(move || {
             let step = subscription.step(&waker, room, true);
-            let _ = tell.blocking_send(FromDisk::Push(Box::new(subscription), step));
+            let push = FromDisk::Push(Box::new(subscription), step);
+            let _ = tell.blocking_send(Box::new(push));
         });
     }
 
@@ -704,16 +700,25 @@ impl Connection {
         }
         self.sent_before = self.out.sent();
         self.crowded = false;
-        if self.claims.is_late(now) && self.missing_of_frame() > 0 {
+        if self
+            .claims
+            .is_unread(now, self.out.sent(), self.out.bytes())
+        {
+            self.shared.metrics.unread_connections.inc();
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        let within = self.shared.config.server.receive_timeout;
+        let waits = self.takes_input();
+        let claimed = self.claims.is_late(now) && self.missing_of_frame() > 0;
+        if self.input.is_late(now, within, waits) || (claimed && !self.closing) {
             self.give_up_frame();
         }
         let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
-        if small && self.input.capacity() > 2 * READ_AHEAD {
-            // A large frame has passed.
-            self.input.shrink();
-        }
-        if self.input.is_empty() && now.duration_since(self.last_input) > KEEP_INPUT {
-            self.input = Inbox::default();
+        let passed = small && self.input.capacity() > 2 * READ_AHEAD;
+        // A large frame has passed, or nothing comes any more.
+        if passed || now.duration_since(self.last_input) > KEEP_INPUT {
+            self.shared
+                .note_freed(self.input.shrink() + self.out.shrink());
         }
         let idle = self.shared.config.server.idle_timeout;
         let nothing_open = self.pending.is_empty()
@@ -730,8 +735,8 @@ impl Connection {
     /// The frame that is arriving takes too long, with memory claimed that others may wait for.
     fn give_up_frame(&mut self) {
         self.closing = true;
-        let seconds = FRAME_WITHIN.as_secs();
-        let text = format!("a frame did not arrive within {seconds} s; send smaller frames");
+        let within = self.shared.config.server.receive_timeout;
+        let text = format!("a frame did not arrive within {within:?}; send smaller frames");
         let error = WireError::new(ErrorCode::Timeout, text);
         self.out.push_raw(|out| frame::encode_go_away(out, &error));
     }

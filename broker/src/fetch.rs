@@ -177,6 +177,24 @@ impl Target {
         info
     }
 
+    /// True if a file that is gone is fetched anew.
+    fn is_replicated(&self) -> bool {
+        self.stream.record.load().config.is_replicated()
+    }
+
+    /// Where a reader may go on that passes by what cannot be read: nothing that follows it in its group
+    /// can be read either.
+    fn behind_damage(&self) -> Option<v1::Cursor> {
+        let groups = self.streamlet.closed_from(self.lane, self.at, 1);
+        let damaged = groups.first()?;
+        let held = damaged.first_ordinal..damaged.end_ordinal;
+        let ordinal = self.streamlet.skip_gap(self.lane, held.end);
+        held.contains(&self.at.ordinal).then_some(v1::Cursor {
+            ordinal,
+            ..v1::Cursor::default()
+        })
+    }
+
     /// The error as it goes to the client.
     fn error(&self, error: &LaneReadError) -> WireError {
         // Another broker may have gone on above where this one has stopped.
@@ -193,6 +211,12 @@ impl Target {
             LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
             LaneReadError::NotOwner => ErrorCode::NotOwner,
             LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
+            LaneReadError::Group(ReadError::Io { error, .. })
+                if error.kind() == std::io::ErrorKind::NotFound && !self.is_replicated() =>
+            {
+                // No other broker has it either: to ask again brings nothing.
+                ErrorCode::Damaged
+            }
             LaneReadError::Group(_) => ErrorCode::StorageError,
         };
         let name = self.stream.name();
@@ -281,6 +305,9 @@ impl Read {
                 Err(LaneReadError::Group(ReadError::WouldBlock)) => return Step::Blocking,
                 Err(error) => {
                     let mut refusal = read_refusal(&self.target.error(&error));
+                    if refusal.error == ErrorCode::Damaged as u32 {
+                        refusal.next = self.target.behind_damage();
+                    }
                     if let LaneReadError::OutOfRange {
                         log_start, head, ..
                     } = error

@@ -17,7 +17,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::config::HttpConfig;
 use crate::error::BrokerError;
+use crate::http_listener::HttpListener;
 use crate::listener;
 use crate::metrics;
 use crate::start::Shared;
@@ -66,7 +68,13 @@ impl Told for Shared {
             disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
             self.is_member(),
             self.stranger().is_some(),
-        )
+        )?;
+        match self.coordination.is_unreadable() {
+            true => Err(
+                "consumer groups cannot be read: appends and reads go on, joins and commits wait; the log says what is wrong and where",
+            ),
+            false => Ok(()),
+        }
     }
 }
 
@@ -110,7 +118,7 @@ impl Http {
     ///
     /// # Errors
     /// [`BrokerError::Listen`].
-    pub async fn start(address: &str) -> Result<Self, BrokerError> {
+    pub async fn start(address: &str, config: &HttpConfig) -> Result<Self, BrokerError> {
         let listener = listener::bind(address, "http.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: address.to_string(),
@@ -124,6 +132,7 @@ impl Http {
             .route("/healthz", get(live))
             .route("/readyz", get(ready))
             .with_state(watched.clone());
+        let listener = HttpListener::new(listener, config);
         let (ended, mut end) = watch::channel(false);
         let task = tokio::spawn(async move {
             let end = async move {

@@ -32,7 +32,9 @@ async fn broker(dir: &tempfile::TempDir) -> (Broker, SocketAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovering_broker_lives_and_is_not_ready() {
-    let http = Http::start("127.0.0.1:0").await.expect("listens");
+    let http = Http::start("127.0.0.1:0", &BrokerConfig::default().http)
+        .await
+        .expect("listens");
     let address = http.local_addr();
     assert_eq!(get(address, "/livez").await, (200, "ok\n".into()));
     assert_eq!(get(address, "/readyz").await, (503, "recovering\n".into()));
@@ -104,4 +106,64 @@ fn appends_that_are_refused_make_a_broker_unready() {
     assert!(alone.contains("no lease"), "{alone}");
     let strange = may_serve(false, false, true, true).expect_err("another store");
     assert!(strange.contains("wrong metadata store"), "{strange}");
+}
+
+fn limited(max_connections: u32, request_timeout: std::time::Duration) -> HttpConfig {
+    HttpConfig {
+        max_connections,
+        request_timeout,
+        ..BrokerConfig::default().http
+    }
+}
+
+/// Reads until the broker closes the connection.
+async fn closed(socket: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    let read = timeout(Duration::from_secs(60), socket.read_to_end(&mut rest)).await;
+    read.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_request_is_not_waited_for() {
+    let config = limited(64, Duration::from_millis(300));
+    let http = Http::start("127.0.0.1:0", &config).await.expect("listens");
+    for said in [&b""[..], b"GET /metrics HTTP/1.1\r\nX: "] {
+        let mut socket = TcpStream::connect(http.local_addr())
+            .await
+            .expect("connects");
+        socket.write_all(said).await.expect("says so much");
+        assert!(closed(&mut socket).await, "still open after {said:?}");
+    }
+    // Byte after byte does not help.
+    let mut socket = TcpStream::connect(http.local_addr())
+        .await
+        .expect("connects");
+    let mut sent = 0;
+    while socket.write_all(b"G").await.is_ok() {
+        sent += 1;
+        assert!(sent < 3_000, "still open");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    http.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_ask_nothing_make_room_for_probes() {
+    let config = limited(4, Duration::from_secs(3600));
+    let http = Http::start("127.0.0.1:0", &config).await.expect("listens");
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        let mut socket = TcpStream::connect(http.local_addr())
+            .await
+            .expect("connects");
+        socket
+            .write_all(b"GET /livez HTTP/1.1\r\n")
+            .await
+            .expect("half");
+        silent.push(socket);
+        assert_eq!(get(http.local_addr(), "/livez").await.0, 200);
+    }
+    assert!(closed(&mut silent[0]).await, "the oldest has made room");
+    drop(silent);
+    http.end().await;
 }

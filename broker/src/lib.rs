@@ -5,7 +5,9 @@
 //! acknowledges; [`fetch`] serves reads and pushes.
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod admin;
+pub mod admission;
 pub mod append;
 pub mod bell;
 pub mod broken;
@@ -23,6 +25,7 @@ mod error;
 pub mod fallen;
 pub mod fetch;
 pub mod http;
+mod http_listener;
 pub mod inbox;
 pub mod listener;
 pub mod machine;

@@ -34,6 +34,10 @@ const BIND_ATTEMPTS: u32 = 100;
 const BIND_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// About what a connection takes of the allocator.
+const OF_CONNECTION: usize = 4 << 10;
+/// Of so many failures in a row one is logged: 10 s of them.
+const FAILURES_PER_WARNING: u32 = 200;
 /// Connections the system may hold that are not accepted yet.
 const BACKLOG: u32 = 4096;
 /// Control connections handed to gRPC but not yet taken.
@@ -97,16 +101,24 @@ pub async fn next(
     listener: &TcpListener,
     stopping: &mut watch::Receiver<bool>,
 ) -> Option<(TcpStream, SocketAddr)> {
+    tokio::select! {
+        accepted = accept_next(listener) => Some(accepted),
+        _ = stopping.wait_for(|stop| *stop) => None,
+    }
+}
+
+/// The next connection, however long the system has none to give.
+pub(crate) async fn accept_next(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    let mut failures = 0_u32;
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|stop| *stop) => return None,
-        };
-        match accepted {
-            Ok(accepted) => return Some(accepted),
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
             Err(error) => {
                 // Out of descriptors, mostly: the queue holds the others while we wait.
-                tracing::warn!(%error, "accepting a connection failed");
+                if failures.is_multiple_of(FAILURES_PER_WARNING) {
+                    tracing::warn!(%error, "accepting a connection failed; trying again until it does not");
+                }
+                failures = failures.wrapping_add(1);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -123,10 +135,9 @@ async fn accept(
         let guard = Counted::new(shared.clone());
         let open = shared.connections.load(Ordering::Relaxed);
         shared.metrics.connections_accepted.inc();
-        let refused = open > u64::from(shared.config.server.max_connections);
         let to_control = to_control.clone();
         tokio::spawn(async move {
-            let guard = guard;
+            let refused = !guard.shared.admits(open, peer.ip()).await;
             if let Err(error) = sniff(stream, peer, refused, to_control, guard).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
@@ -161,6 +172,7 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.note_freed(OF_CONNECTION);
         if self.carries_data {
             self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -190,7 +202,8 @@ async fn sniff(
     let first = timeout(patience, speaks_http2(&stream)).await;
     let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     if refused {
-        let limit = shared.config.server.max_connections;
+        shared.metrics.connections_refused.inc();
+        let limit = shared.admission.limit();
         let error = WireError::new(
             ErrorCode::TooManyConnections,
             format!(

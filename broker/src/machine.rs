@@ -14,6 +14,13 @@ use crate::process;
 /// or two, and readers of old records some more.
 const FILES_OF_GROUPS: u64 = 4096;
 
+/// Connections that a broker takes of `wanted` where `files` may be open: at least half of them, or as many as
+/// groups need, stay free. Where connections took them all, no group could be opened and no append served.
+pub fn most_connections(wanted: u64, files: Option<u64>) -> u64 {
+    let left = |files: u64| files - FILES_OF_GROUPS.min(files / 2);
+    files.map_or(wanted, |files| wanted.min(left(files)).max(1))
+}
+
 /// What a broker can make use of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needs {
@@ -76,8 +83,8 @@ pub fn shortages(needs: &Needs, grants: &Grants) -> Vec<String> {
         && limit < needs.open_files
     {
         lines.push(format!(
-            "only {limit} files may be open, and {} are wanted: at the limit connections are refused and groups cannot be \
-             opened; set LimitNOFILE= of the systemd unit, --ulimit nofile= of the container, or `ulimit -n` to {} or more",
+            "only {limit} files may be open, and {} are wanted: fewer connections than server.max_connections are taken, so that \
+             groups can be opened; set LimitNOFILE= of the systemd unit, --ulimit nofile= of the container, or `ulimit -n` to {} or more",
             needs.open_files,
             needs.open_files.next_power_of_two(),
         ));
@@ -116,6 +123,16 @@ pub fn report(needs: &Needs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_leave_files_for_groups() {
+        assert_eq!(most_connections(4096, None), 4096);
+        assert_eq!(most_connections(4096, Some(65_536)), 4096);
+        assert_eq!(most_connections(4096, Some(8192)), 4096);
+        assert_eq!(most_connections(4096, Some(1024)), 512);
+        assert_eq!(most_connections(100, Some(1024)), 100);
+        assert_eq!(most_connections(100, Some(1)), 1);
+    }
 
     #[test]
     fn each_shortage_is_a_line_that_says_what_to_set() {

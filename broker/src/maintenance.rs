@@ -2,6 +2,7 @@
 //! watching the disk.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering as StdOrdering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use kera_log_segments::sync::Ordering;
 use kera_streamlet::{Job, Streamlet};
 use parking_lot::{Condvar, Mutex};
 
+use crate::catalog::make_missing_dir;
 use crate::clock::{now_ms, retention_ms};
 use crate::error::BrokerError;
 use crate::retention::doomed;
@@ -26,6 +28,8 @@ const PROBE: Duration = Duration::from_secs(1);
 const SPACE_CHECK: Duration = Duration::from_millis(250);
 /// More groups than this are flushed by one flush of the file system.
 const FLUSHED_TOGETHER: usize = 16;
+/// The allocator keeps what connections give back: it is asked for it after so many bytes.
+const MUCH_FREED: u64 = 1 << 20;
 /// Appends are refused while less than this is free, so that metadata can still be written.
 const MIN_FREE: u64 = 8 << 20;
 /// And accepted again once this is free.
@@ -265,6 +269,10 @@ fn release_idle(shared: &Arc<Shared>) {
     });
     shared.env.pool.give_back_idle();
     kera_log_segments::buffers::give_back();
+    if shared.freed.load(StdOrdering::Relaxed) >= MUCH_FREED {
+        shared.freed.store(0, StdOrdering::Relaxed);
+        kera_log_segments::pool::heap::give_back();
+    }
 }
 
 fn watch_space(shared: &Arc<Shared>) {
@@ -298,11 +306,15 @@ fn probe_files(shared: &Arc<Shared>) {
     if refusing.is_empty() {
         return;
     }
-    match shared.dir.probe() {
-        Ok(()) => refusing
-            .iter()
-            .for_each(|streamlet| streamlet.take_appends_again()),
-        Err(error) => tracing::debug!(%error, "files can still not be written"),
+    if let Err(error) = shared.dir.probe() {
+        tracing::debug!(%error, "files can still not be written");
+        return;
+    }
+    for streamlet in refusing {
+        match make_missing_dir(&streamlet, &shared.env) {
+            Ok(()) => streamlet.take_appends_again(),
+            Err(error) => tracing::debug!(%error, "its files can still not be written"),
+        }
     }
 }
 

@@ -37,6 +37,12 @@ pub struct Metrics {
     pub connections_accepted: Counter,
     /// Connections closed because the peer broke the protocol.
     pub protocol_errors: Counter,
+    /// Connections refused at the limit.
+    pub connections_refused: Counter,
+    /// Connections closed because the peer did not read what was sent to it.
+    pub unread_connections: Counter,
+    /// Replies to Kafka clients that would have been longer than `kafka.max_reply_bytes`.
+    pub large_replies: Counter,
     /// Requests of Kafka clients, by API.
     pub kafka_requests: Family<Labels, Counter>,
 }
@@ -55,6 +61,9 @@ impl Default for Metrics {
             connections_accepted: Counter::default(),
             protocol_errors: Counter::default(),
             kafka_requests: Family::default(),
+            connections_refused: Counter::default(),
+            unread_connections: Counter::default(),
+            large_replies: Counter::default(),
         }
     }
 }
@@ -123,11 +132,38 @@ pub fn render(shared: &Shared) -> String {
         metrics.protocol_errors.clone(),
     );
     registry.register(
+        "connections_refused",
+        "Connections refused because there were as many as there may be",
+        metrics.connections_refused.clone(),
+    );
+    registry.register(
+        "unread_connections",
+        "Connections closed because the peer did not read what was sent to it",
+        metrics.unread_connections.clone(),
+    );
+    registry.register(
+        "kafka_large_replies",
+        "Replies to Kafka clients cut short at kafka.max_reply_bytes",
+        metrics.large_replies.clone(),
+    );
+    registry.register(
         "kafka_requests",
         "Requests of Kafka clients, by API",
         metrics.kafka_requests.clone(),
     );
     ready(&mut registry, shared.ready().is_ok());
+    gauge(
+        &mut registry,
+        "recovery_damaged_groups",
+        "Groups that recoveries since the start found damaged, cut short or gone",
+        shared.env.losses.groups.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "recovery_files_set_aside",
+        "Damaged files that recoveries since the start moved to the folder damaged",
+        shared.env.losses.files_aside.load(Ordering::Relaxed),
+    );
     gauge(
         &mut registry,
         "connections",
@@ -138,7 +174,7 @@ pub fn render(shared: &Shared) -> String {
         &mut registry,
         "connections_limit",
         "Connections that may be open",
-        u64::from(shared.config.server.max_connections),
+        shared.admission.limit(),
     );
     gauge(
         &mut registry,
@@ -151,6 +187,18 @@ pub fn render(shared: &Shared) -> String {
         "in_flight_bytes",
         "Bytes appended and not yet acknowledged",
         shared.in_flight.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "incoming_bytes",
+        "Bytes of larger buffers that connections receive into",
+        shared.incoming.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "outgoing_bytes",
+        "Bytes that wait to be sent",
+        shared.outgoing.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
@@ -320,7 +368,7 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     if shared.replicated.is_some() {
         registry.register(
             "stream_under_replicated_groups",
-            "Groups recorded to have fewer copies than their stream's replicas",
+            "Groups with fewer copies than their stream's replicas, by what is recorded and what brokers have",
             short,
         );
         registry.register(
@@ -363,4 +411,10 @@ fn groups(shared: &Shared, registry: &mut Registry) {
         lag,
     );
     registry.register("consumer_members", "Members of a consumer group", members);
+    gauge(
+        registry,
+        "consumer_events_passed_over",
+        "Records among the events of consumer groups that could not be read when their state was",
+        shared.coordination.passed_over(),
+    );
 }

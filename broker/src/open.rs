@@ -19,6 +19,7 @@ use kera_streamlet::{Env, Limits};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::admission::Admission;
 use crate::clock::wall_ms;
 use crate::cluster::pictured::Pictured;
 use crate::cluster::{
@@ -93,6 +94,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         Some(joined) => (joined.store.clone(), joined.id),
         None => {
             dir.works_alone()?;
+            dir.has_its_records()?;
             let store = open_own(&dir)?;
             let id = number(&store, &dir, config.cluster.broker_id)?;
             (Arc::new(store), id)
@@ -101,8 +103,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     record_broker(&*metadata, &dir, broker_id, &advertised, started_ms)?;
     let streamlets = metadata.bump_epochs(broker_id)?;
     let image = metadata.load()?;
-    // A shared store that may be older than the files here says nothing of what it does not know.
-    let believed = joined.is_none() || dir.revision() > 0;
+    // A store that may be older than the files here says nothing of what it does not know: one of its own
+    // may have been restored from a backup, and a shared one too.
+    let believed = joined.is_some() && dir.revision() > 0;
     if joined.is_some()
         && let Err(error) = dir.keep_revision(image.revision)
     {
@@ -160,6 +163,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             ..Limits::default()
         },
         disk_full: Default::default(),
+        losses: Default::default(),
     });
     let catalog = recover_all(&image, &streamlets, is_shared, &env, &recorder)?;
     let catalog = Arc::new(catalog);
@@ -191,6 +195,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     }
     let shared = Arc::new(Shared {
         coordination: Coordination::new(&config),
+        admission: Admission::new(&config),
         config,
         broker_id,
         cluster,
@@ -210,6 +215,8 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         catalog,
         metrics: Metrics::default(),
         in_flight: AtomicU64::new(0),
+        incoming: AtomicU64::new(0),
+        freed: AtomicU64::new(0),
         outgoing: AtomicU64::new(0),
         connections: AtomicU64::new(0),
         data_connections: AtomicU64::new(0),

@@ -46,6 +46,16 @@ impl Outbox {
         }
     }
 
+    /// Gives back memory while nothing waits; so many bytes.
+    pub fn shrink(&mut self) -> usize {
+        if !self.is_empty() {
+            return 0;
+        }
+        let freed = self.gathering.capacity() + self.ready.capacity() * size_of::<Bytes>();
+        (self.ready, self.gathering) = (VecDeque::new(), BytesMut::new());
+        freed
+    }
+
     /// True if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0

@@ -300,6 +300,7 @@ impl Inner {
                     lane,
                     epoch,
                     first_ordinal,
+                    file_made,
                 } => {
                     let key = key_of(group);
                     if let Some(known) = state.groups.get(&key)
@@ -331,6 +332,7 @@ impl Inner {
                         live_bytes: 0,
                         copies: vec![self.copy],
                         damaged: None,
+                        file_made: *file_made,
                         revision: 0,
                     };
                     put(state, key, record, &mut transaction, &mut pending);
@@ -401,6 +403,7 @@ impl Inner {
                 address: closed.length,
                 detail,
             }),
+            file_made: old.is_some_and(|o| o.file_made),
             revision: 0,
         }
     }

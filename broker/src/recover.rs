@@ -2,6 +2,7 @@
 //! streams there are.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,7 @@ use crate::clock::now_ms;
 use crate::directory::Owner;
 use crate::error::BrokerError;
 use crate::recorder::StoreRecorder;
-use crate::store_dir::StoreDir;
+use crate::store_dir::{DAMAGED_DIR, StoreDir};
 
 /// Recovers `streamlets`, which are this broker's, and makes the catalog of all streams in `image`,
 /// which is `shared` with other brokers or this one's own.
@@ -113,11 +114,10 @@ fn whole(
             *place = Some(streamlet);
         }
     }
-    let settings = settings_of(record);
     let streamlets = places.into_iter().zip((0..).map(StreamletId));
     let streamlets = streamlets.map(|(place, id)| {
-        let others =
-            || Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings.clone(), env.clone());
+        let settings = settings_of(record, id);
+        let others = || Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings, env.clone());
         place.unwrap_or_else(others)
     });
     Stream::new(record.clone(), streamlets.collect(), owners)
@@ -131,10 +131,12 @@ const NOBODY: Owner = Owner {
 
 /// A stream all of whose streamlets other brokers own; nobody knows yet which.
 pub(crate) fn elsewhere(record: &StreamRecord, env: &Arc<Env>) -> Arc<Stream> {
-    let settings = settings_of(record);
     let places = (0..record.config.streamlets).map(StreamletId);
     let streamlets: Vec<_> = places
-        .map(|id| Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings.clone(), env.clone()))
+        .map(|id| {
+            let settings = settings_of(record, id);
+            Streamlet::elsewhere(record.id, id, NOBODY.epoch, settings, env.clone())
+        })
         .collect();
     let owners = vec![NOBODY; streamlets.len()];
     Stream::new(record.clone(), streamlets, owners)
@@ -186,7 +188,7 @@ fn recover_one(
             stream.id,
             streamlet.streamlet,
             streamlet.epoch,
-            settings_of(stream),
+            settings_of(stream, streamlet.streamlet),
             env.clone(),
         );
         return Ok((waiting, Recovery::default()));
@@ -196,7 +198,7 @@ fn recover_one(
         streamlet.streamlet,
         streamlet.epoch,
         streamlet.next_group,
-        settings_of(stream),
+        settings_of(stream, streamlet.streamlet),
         env.clone(),
         lane_records(image, stream.id, streamlet.streamlet),
         now_ms(),
@@ -230,6 +232,7 @@ fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
         generation: record.generation,
         epoch: record.epoch,
         first_ordinal: record.first_ordinal,
+        file_made: record.file_made,
         closed,
         boot_id: record
             .copies
@@ -247,8 +250,15 @@ pub(crate) fn settle(
     recorder: &StoreRecorder,
 ) -> Result<(), BrokerError> {
     for report in &recovery.reports {
-        tracing::warn!(stream = name, streamlet = streamlet.id().0, "{report}");
+        if recovery.damaged + recovery.aside.len() > 0 {
+            tracing::error!(stream = name, streamlet = streamlet.id().0, "{report}");
+        } else {
+            tracing::warn!(stream = name, streamlet = streamlet.id().0, "{report}");
+        }
     }
+    env.losses
+        .groups
+        .fetch_add(recovery.damaged as u64, Ordering::Relaxed);
     for (lane, from, to) in &recovery.gaps {
         tracing::warn!(
             stream = name,
@@ -266,6 +276,18 @@ pub(crate) fn settle(
             error: std::io::Error::other(error),
         })?;
     }
+    for path in &recovery.aside {
+        match set_file_aside(&env.root, path) {
+            Ok(Some(to)) => {
+                env.losses.files_aside.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(stream = name, from = %path.display(), to = %to.display(), "a file is set aside; nothing removes it but you");
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::error!(file = %path.display(), %error, "a damaged file cannot be set aside; it is left where it is");
+            }
+        }
+    }
     for path in &recovery.remove {
         if let Err(error) = env.io.remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
@@ -276,8 +298,32 @@ pub(crate) fn settle(
     Ok(())
 }
 
-/// Directories of streams that no longer exist: a delete was cut short by a crash. Where `image` is not
-/// `believed` to be newer than they are, they are set aside.
+/// Moves a file of a streamlet, under `root`, to where nothing removes it; answers where that is, `None` if the
+/// file is gone.
+fn set_file_aside(root: &Path, file: &Path) -> std::io::Result<Option<PathBuf>> {
+    let place = file.strip_prefix(root).unwrap_or(file);
+    let to = root.with_file_name(DAMAGED_DIR).join(place);
+    let dir = to.parent().unwrap_or(&to);
+    std::fs::create_dir_all(dir)?;
+    let mut free = to.clone();
+    for number in 1.. {
+        if !free.try_exists()? {
+            break;
+        }
+        free.set_file_name(format!(
+            "{}.{number}",
+            to.file_name().unwrap_or_default().to_string_lossy()
+        ));
+    }
+    match std::fs::rename(file, &free) {
+        Ok(()) => Ok(Some(free)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Directories of streams that no longer exist: a delete was cut short by a crash. Where neither `image` is
+/// `believed` to be newer than they are nor the delete is remembered, they are set aside.
 pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bool) {
     let Ok(entries) = std::fs::read_dir(dir.streams()) else {
         return;
@@ -289,12 +335,18 @@ pub(crate) fn remove_deleted_streams(dir: &StoreDir, image: &Image, believed: bo
             continue;
         };
         if image.streams.iter().any(|s| s.id == id) {
+            dir.deleted(id);
             continue;
         }
-        if !believed {
+        if !believed && !dir.is_deleting(id) {
             set_aside(dir, id);
-        } else if let Err(error) = std::fs::remove_dir_all(entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "files of a deleted stream could not be removed");
+            continue;
+        }
+        match std::fs::remove_dir_all(entry.path()) {
+            Ok(()) => dir.deleted(id),
+            Err(error) => {
+                tracing::warn!(path = %entry.path().display(), %error, "files of a deleted stream could not be removed");
+            }
         }
     }
 }
@@ -321,8 +373,6 @@ fn set_aside(dir: &StoreDir, stream: StreamId) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -344,5 +394,12 @@ mod tests {
         remove_deleted_streams(&dir, &empty, true);
         assert!(!stream.exists());
         assert!(dir.unknown().join(&file).exists());
+
+        // Its own store, restored from a backup, is older; but this broker began to delete it.
+        std::fs::create_dir_all(&stream).expect("a directory");
+        dir.deleting(id).expect("a mark");
+        remove_deleted_streams(&dir, &empty, false);
+        assert!(!stream.exists());
+        assert!(!dir.is_deleting(id));
     }
 }

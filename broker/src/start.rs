@@ -20,6 +20,7 @@ use kera_rpc::Channels;
 use kera_streamlet::{Env, Streamlet};
 use tokio::sync::watch;
 
+use crate::admission::Admission;
 use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
 use crate::cluster::pictured::Pictured;
@@ -88,8 +89,14 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Bytes appended and not yet acknowledged, over all connections.
     pub in_flight: AtomicU64,
+    /// Bytes of larger buffers that connections receive into, over all connections.
+    pub incoming: AtomicU64,
+    /// Bytes of connections that were given back to the allocator, and not yet to the system.
+    pub(crate) freed: AtomicU64,
     /// Bytes that wait to be sent, or come from the disk to be sent, over all connections.
     pub outgoing: AtomicU64,
+    /// How many connections there may be.
+    pub admission: Admission,
     /// Data and control connections open.
     pub connections: AtomicU64,
     /// Those of them that carry data, which drain when the broker stops.
@@ -149,7 +156,7 @@ impl Broker {
         let path = config.data_dir.clone();
         let dir = off_runtime(move || StoreDir::open(&path)).await?;
         // First of all, so that brokers that start together find each other's copies.
-        let backup = Backup::start(&config).await?;
+        let backup = Backup::start(&config, store.is_some()).await?;
         let started = Self::start_over(config, dir, backup.clone(), store, since).await;
         if let (Err(_), Some(backup)) = (&started, backup) {
             backup.stop().await;
@@ -174,7 +181,7 @@ impl Broker {
             })?;
         // Before recovery, which may take its time: probes are to see a broker that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address).await?),
+            Some(address) => Some(Http::start(address, &config.http).await?),
             None => None,
         };
         let begun = Begun {
@@ -358,7 +365,6 @@ impl Shared {
         }
         let (record, records) = self.metadata.create_stream(record, self.broker_id)?;
         self.recorder.add_streamlets(&records);
-        let settings = settings_of(&record);
         let streamlets: Vec<_> = records
             .iter()
             .map(|s| {
@@ -366,7 +372,7 @@ impl Shared {
                     record.id,
                     s.streamlet,
                     s.epoch,
-                    settings.clone(),
+                    settings_of(&record, s.streamlet),
                     self.env.clone(),
                 )
             })
@@ -389,6 +395,19 @@ impl Shared {
         let stream = Stream::new(record, streamlets, owners);
         self.catalog.insert(stream.clone());
         Ok(stream)
+    }
+
+    /// True while more waits to be sent than should.
+    pub fn sends_much(&self) -> bool {
+        // What waits is mostly the pool's memory, which appends need as well.
+        let pool = self.env.pool.limit() as u64;
+        let limit = self.config.server.max_in_flight_bytes.min(pool / 2);
+        self.outgoing.load(Ordering::Relaxed) >= limit
+    }
+
+    /// Connections gave `bytes` back to the allocator.
+    pub fn note_freed(&self, bytes: usize) {
+        self.freed.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// The engine's name.

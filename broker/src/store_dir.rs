@@ -9,7 +9,9 @@
 //!   REVISION      how far the broker has read that store
 //!   PROBE         written and removed while files cannot be written, to see when they can
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
-//!   unknown/<stream uuid> files of streams that an older state of that store did not know
+//!   unknown/<stream uuid> files of streams that the metadata store did not know, and that are not known to be deleted
+//!   damaged/<stream uuid>/<streamlet>/<group>.<generation>.log  files set aside by a recovery
+//!   deleting/<stream uuid> empty; there from before the stream's records are deleted until its files are gone
 //!   forget/<stream uuid>  deleted streams that not every backup has heard of
 //! ```
 
@@ -38,6 +40,10 @@ const REVISION_HEADER: &str = "kera revision";
 /// Tells whether files can be written.
 const PROBE: &str = "PROBE";
 const PROBE_BYTES: usize = 4096;
+/// Where files are set aside that a recovery found damaged, or of which it cannot tell that nobody needs them.
+pub(crate) const DAMAGED_DIR: &str = "damaged";
+/// Marks of streams whose records are being deleted.
+const DELETING: &str = "deleting";
 /// How often a lock is tried whose holder is ending, and the pause between.
 const LOCK_ATTEMPTS: usize = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -178,6 +184,55 @@ impl StoreDir {
     /// Where the directories of streams are set aside of which it is not known whether they exist.
     pub fn unknown(&self) -> PathBuf {
         self.path.join("unknown")
+    }
+
+    /// Refuses a directory that holds files of streams and has lost the metadata store that tells what they
+    /// are.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`].
+    pub fn has_its_records(&self) -> Result<(), BrokerError> {
+        let fail = |e: std::io::Error| self.unfit(format!("it cannot be listed: {e}"));
+        let metadata = self.metadata();
+        if metadata.try_exists().map_err(fail)? {
+            return Ok(());
+        }
+        match fs::read_dir(self.streams()).map_err(fail)?.next() {
+            None => Ok(()),
+            Some(_) => Err(self.unfit(format!(
+                "{} is gone, and only it tells which streams the files in {} belong to; nothing was changed. Restore {0} from a backup of the directory; to begin without these streams, move {1} elsewhere first",
+                metadata.display(),
+                self.streams().display()
+            ))),
+        }
+    }
+
+    /// Remembers that the records of `stream` are about to be deleted: should the broker end before its files
+    /// are gone, the next start removes them. Waits for the disk.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn deleting(&self, stream: StreamId) -> std::io::Result<()> {
+        let dir = self.path.join(DELETING);
+        fs::create_dir_all(&dir)?;
+        File::create(dir.join(stream.to_string()))?.sync_all()?;
+        File::open(&dir)?.sync_all()?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// True if the records of `stream` were about to be deleted.
+    pub fn is_deleting(&self, stream: StreamId) -> bool {
+        self.path.join(DELETING).join(stream.to_string()).exists()
+    }
+
+    /// Forgets [`Self::deleting`]: its files are gone, or the stream is still there.
+    pub fn deleted(&self, stream: StreamId) {
+        let mark = self.path.join(DELETING).join(stream.to_string());
+        if let Err(error) = fs::remove_file(&mark)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(mark = %mark.display(), %error, "the mark of a deleted stream cannot be removed");
+        }
     }
 
     /// Writes a file, to its disk, and removes it.
@@ -412,6 +467,21 @@ mod tests {
         fs::write(store.metadata(), b"").expect("writes");
         let alone = store.belongs_to(cluster).expect_err("it has a store");
         assert!(alone.to_string().contains("works alone"), "{alone}");
+    }
+
+    #[test]
+    fn a_directory_without_its_metadata_store_is_refused_once_it_holds_streams() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = StoreDir::open(dir.path()).expect("opens");
+        assert!(store.has_its_records().is_ok(), "nothing is there to lose");
+        let stream = store.streams().join(StreamId::random().to_string());
+        fs::create_dir(&stream).expect("a directory");
+        let error = store.has_its_records().expect_err("refused").to_string();
+        for part in ["metadata.redb is gone", "Restore", "move"] {
+            assert!(error.contains(part), "{error}");
+        }
+        fs::write(store.metadata(), b"x").expect("writes");
+        assert!(store.has_its_records().is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `kera config`, and how `kera serve` reads its configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -22,14 +22,19 @@ pub enum ConfigCommand {
 
 /// Arguments of `kera config check`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   kera config check kera.toml
+  kera config check /etc/kera/kera.toml --env-file /etc/kera/member.env
 
-Every problem is printed with its line, and what is most likely not meant as a warning. Exit status: 0 if the file is \
-good, 2 if not.")]
+Every problem is printed with its line, and what is most likely not meant as a warning. A file that all brokers of a \
+cluster have in common lacks what each has to itself: it is checked as if cluster.broker_id were given, and that is \
+said. Exit status: 0 if the file is good, 2 if not.")]
 pub struct CheckArgs {
     /// The file to check.
     file: PathBuf,
+    /// Check it with the variables of this file as well, as systemd's EnvironmentFile= gives them
+    #[arg(long, value_name = "FILE")]
+    env_file: Vec<PathBuf>,
 }
 
 /// Arguments of `kera config print`.
@@ -183,11 +188,28 @@ pub fn run(command: &ConfigCommand) -> Outcome {
 
 fn check(args: &CheckArgs) -> Outcome {
     // Only the file: what happens to be in the environment says nothing about it.
-    let sources = Sources {
+    let mut environment = Vec::new();
+    for file in &args.env_file {
+        environment.extend(variables(file)?);
+    }
+    let mut sources = Sources {
         file: Some(args.file.clone()),
+        environment,
         ..Sources::default()
     };
-    let resolved = sources.resolve().map_err(usage)?;
+    let resolved = match sources.resolve() {
+        Ok(resolved) => resolved,
+        Err(error) => {
+            // What is common to all brokers has no number of one of them.
+            let number = ("cluster.broker_id".to_owned(), "1".to_owned());
+            sources.flags.push(number);
+            let resolved = sources.resolve().map_err(|_| usage(error))?;
+            eprintln!(
+                "note: cluster.broker_id is not in it, as each broker has its own: give it as KERA_CLUSTER_BROKER_ID, as --broker-id, or here with --env-file"
+            );
+            resolved
+        }
+    };
     for warning in &resolved.warnings {
         eprintln!("warning: {warning}");
     }
@@ -195,6 +217,31 @@ fn check(args: &CheckArgs) -> Outcome {
     out.line(format_args!("{}: good", args.file.display()))?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The variables that a file gives to a service, a line each: NAME=VALUE, with quotes or without.
+fn variables(path: &Path) -> Result<Vec<(String, String)>, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("{shown}: cannot be read: {error}")))?;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let Some((name, value)) = line.split_once('=') else {
+            return Err(Failure::Usage(format!(
+                "{shown}:{number}: \"{line}\" sets nothing; write NAME=VALUE"
+            )));
+        };
+        let quoted = ['"', '\'']
+            .into_iter()
+            .find_map(|quote| value.trim().strip_prefix(quote)?.strip_suffix(quote));
+        let value = quoted.unwrap_or(value.trim());
+        found.push((name.trim().to_owned(), value.to_owned()));
+    }
+    Ok(found)
 }
 
 #[derive(Serialize)]

@@ -8,12 +8,13 @@ use kera_rpc::v1::backups_client::BackupsClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::streams_client::StreamsClient;
-use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError};
-use tonic::transport::{Channel, Endpoint};
+use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError, told};
+use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
 use crate::failure::Failure;
 use crate::parse;
+use crate::waits::Watched;
 
 /// How long a broker may take to accept a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -41,13 +42,13 @@ pub struct ConnectArgs {
 #[derive(Clone, Debug)]
 pub struct Control {
     /// Streams, producers and the broker itself.
-    pub streams: StreamsClient<Channel>,
+    pub streams: StreamsClient<Watched>,
     /// Consumer groups.
-    pub consumers: ConsumersClient<Channel>,
+    pub consumers: ConsumersClient<Watched>,
     /// The cluster that the broker belongs to.
-    pub clusters: ClustersClient<Channel>,
+    pub clusters: ClustersClient<Watched>,
     /// Copies, at the address where a broker listens for others.
-    pub backups: BackupsClient<Channel>,
+    pub backups: BackupsClient<Watched>,
     /// The address that answered.
     pub address: String,
 }
@@ -95,10 +96,11 @@ async fn connect(address: &str) -> Result<Control, Failure> {
         .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
-    let channel = endpoint
-        .connect()
+    let waits = || Some(format!("broker {address} has not taken the connection yet"));
+    let channel = told(endpoint.connect(), waits)
         .await
         .map_err(|error| unreachable_broker(address, &error))?;
+    let channel = Watched::new(channel, address);
     Ok(Control {
         address: address.to_owned(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),

@@ -19,6 +19,7 @@ mod produce;
 mod segment;
 mod serve;
 mod stream;
+mod waits;
 
 use std::process::ExitCode;
 
@@ -91,19 +92,25 @@ impl Command {
         match self {
             Command::Serve(args) => serve::run(&args),
             Command::Backup(args) => backup::run(&args),
-            Command::Stream(command) => runtime(stream::run(command)),
-            Command::Produce(args) => runtime(produce::run(args)),
-            Command::Consume(args) => runtime(consume::run(args)),
-            Command::Group(command) => runtime(group::run(command)),
+            Command::Stream(command) => client(stream::run(command)),
+            Command::Produce(args) => client(produce::run(args)),
+            Command::Consume(args) => client(consume::run(args)),
+            Command::Group(command) => client(group::run(command)),
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
-            Command::Broker(command) => runtime(broker::run(command)),
-            Command::Cluster(command) => runtime(cluster::run(command)),
+            Command::Broker(command) => client(broker::run(command)),
+            Command::Cluster(command) => client(cluster::run(command)),
             Command::Config(command) => config::run(&command),
             Command::Demo(args) => runtime(demo::run(args)),
             Command::Completions(args) => completions::run::<Cli>(&args),
         }
     }
+}
+
+/// Runs a command that says what it waits for.
+fn client(command: impl Future<Output = Outcome>) -> Outcome {
+    waits::say();
+    runtime(command)
 }
 
 /// Runs a client command on a runtime of its own.

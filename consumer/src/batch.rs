@@ -1,12 +1,14 @@
 //! Batches as they were stored, and records borrowed from them.
 
+use std::fmt;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use kera_protocol::batch::{self, BatchError, BatchHeader, Compression, HEADER_BYTES, Header};
 use kera_protocol::ids::{LaneKey, Ordinal};
 use kera_protocol::v1::Cursor;
 
-/// A batch is not decompressed to more than this: 256 MiB.
-const MAX_DECOMPRESSED_BYTES: usize = 256 << 20;
+use crate::error::ConsumeError;
 
 /// Records of one lane, in order, with its checksum checked. Holds on to the memory it was received
 /// in; cheap to clone and to send to another task.
@@ -86,6 +88,22 @@ impl Batch {
                 ..Cursor::default()
             },
             ..self.clone()
+        }
+    }
+
+    /// The same batch without its records below ordinal `first`, which lies within it.
+    pub(crate) fn starting_at(self, first: Ordinal) -> Self {
+        Self { first, ..self }
+    }
+
+    /// The error of a batch whose records do not decode, as [`records`](Self::records) found: it names the
+    /// batch and says what to do.
+    pub fn undecodable(&self, error: BatchError) -> ConsumeError {
+        ConsumeError::Undecodable {
+            lane: self.lane,
+            ordinal: self.first,
+            next: self.next.ordinal,
+            error,
         }
     }
 
@@ -237,6 +255,41 @@ pub(crate) struct Chunk {
     pub(crate) head: Ordinal,
     /// Nothing follows it.
     pub(crate) finished: bool,
+    /// What lies in it was not read and is skipped.
+    pub(crate) skipped: bool,
+}
+
+/// Is told of batches that are skipped.
+pub(crate) type SkipHook = dyn Fn(&ConsumeError) + Send + Sync;
+
+/// How batches are unpacked.
+#[derive(Clone)]
+pub(crate) struct Unpacking {
+    /// Bytes that a batch's records may take.
+    pub(crate) limit: usize,
+    /// Batches that cannot be unpacked are skipped, and this is told of them.
+    pub(crate) on_skip: Option<Arc<SkipHook>>,
+}
+
+impl fmt::Debug for Unpacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unpacking")
+            .field("limit", &self.limit)
+            .field("skips", &self.on_skip.is_some())
+            .finish()
+    }
+}
+
+/// What a chunk brings next.
+#[derive(Debug)]
+pub(crate) enum Unpacked {
+    Batch(Batch),
+    /// A batch arrived damaged: its checksum does not fit.
+    Damaged(BatchError),
+    /// A batch that is as it was stored, and cannot be read.
+    Undecodable(ConsumeError),
+    /// Such a batch was skipped, or what its broker cannot read: nothing is delivered of what lies from the one ordinal up to the other.
+    Skipped(Ordinal, Ordinal),
 }
 
 /// Takes a chunk apart, checking each batch's checksum as it is delivered: the bytes are then in
@@ -258,12 +311,21 @@ impl ChunkReader {
     }
 
     /// The next batch; `lease` is the one it is read under.
-    pub(crate) fn next_batch(&mut self, lease: Option<u64>) -> Option<Result<Batch, BatchError>> {
+    pub(crate) fn next_batch(
+        &mut self,
+        lease: Option<u64>,
+        unpacking: &Unpacking,
+    ) -> Option<Unpacked> {
+        if std::mem::take(&mut self.chunk.skipped) {
+            let (from, next) = (self.chunk.from, self.chunk.next.ordinal);
+            self.chunk.from = next;
+            return Some(Unpacked::Skipped(from, next));
+        }
         while self.at < self.chunk.body.len() {
             let rest = &self.chunk.body[self.at..];
             let header = match batch::verify(rest) {
                 Ok(header) => header,
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Unpacked::Damaged(error)),
             };
             let start = self.at;
             self.at += header.total_bytes;
@@ -281,9 +343,23 @@ impl ChunkReader {
                 continue;
             }
             let stored = self.chunk.body.slice(start + HEADER_BYTES..self.at);
-            let body = match decompressed(&header, stored) {
+            let body = match unpacked(&header, stored, unpacking) {
                 Ok(body) => body,
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    let error = ConsumeError::Undecodable {
+                        lane: self.chunk.lane,
+                        ordinal: first,
+                        next,
+                        error,
+                    };
+                    let Some(on_skip) = &unpacking.on_skip else {
+                        return Some(Unpacked::Undecodable(error));
+                    };
+                    tracing::debug!(%error, "batch skipped");
+                    on_skip(&error);
+                    self.chunk.from = next;
+                    return Some(Unpacked::Skipped(first, next));
+                }
             };
             self.chunk.from = next;
             // The chunk's cursor carries the hint for whoever resumes behind its last batch.
@@ -296,7 +372,7 @@ impl ChunkReader {
                     ..Cursor::default()
                 }
             };
-            return Some(Ok(Batch {
+            return Some(Unpacked::Batch(Batch {
                 lane: self.chunk.lane,
                 lease,
                 header,
@@ -311,12 +387,23 @@ impl ChunkReader {
     }
 }
 
-fn decompressed(header: &BatchHeader, stored: Bytes) -> Result<Bytes, BatchError> {
-    let compression = header.compression()?;
-    if compression == Compression::None {
-        return Ok(stored);
+/// The bytes of a batch's records. Where batches that do not decode are skipped every record is looked at;
+/// otherwise whoever visits the records hears of it.
+fn unpacked(
+    header: &BatchHeader,
+    stored: Bytes,
+    unpacking: &Unpacking,
+) -> Result<Bytes, BatchError> {
+    let body = match header.compression()? {
+        Compression::None => stored,
+        compression => {
+            let mut records = Vec::new();
+            batch::decompress(compression, &stored, unpacking.limit, &mut records)?;
+            records.into()
+        }
+    };
+    if unpacking.on_skip.is_some() {
+        batch::Records::new(header, &body).try_for_each(|record| record.map(drop))?;
     }
-    let mut records = Vec::new();
-    batch::decompress(compression, &stored, MAX_DECOMPRESSED_BYTES, &mut records)?;
-    Ok(records.into())
+    Ok(body)
 }

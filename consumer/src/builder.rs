@@ -119,6 +119,9 @@ macro_rules! common_settings {
         /// batch is not split, at most one batch of each lane, and what crosses with credit on its way;
         /// with [`Fetch::Pull`], and for ranges, one answer of each lane, of its share or
         /// [`fetch_bytes`](Self::fetch_bytes) if that is less.
+        ///
+        /// A batch whose records take more than this when they are decompressed is not read:
+        /// [`ConsumeError::Undecodable`].
         pub fn memory_limit(mut self, bytes: usize) -> Self {
             self.common.fetch.memory_limit = bytes;
             self
@@ -127,6 +130,19 @@ macro_rules! common_settings {
         /// Bytes of one answer or push, unless a single batch is larger. Default 256 KiB.
         pub fn fetch_bytes(mut self, bytes: usize) -> Self {
             self.common.fetch.fetch_bytes = bytes;
+            self
+        }
+
+        /// Skips batches that cannot be read although they are as they were stored, and tells `hook` of each:
+        /// records that do not decode, or take more than the memory limit when they are decompressed. Likewise
+        /// groups of batches of which the broker's file is damaged or gone. Without
+        /// this they are errors, and reading stands there. Every record is then looked at before its
+        /// batch is delivered.
+        pub fn skip_damaged(
+            mut self,
+            hook: impl Fn(&ConsumeError) + Send + Sync + 'static,
+        ) -> Self {
+            self.common.fetch.on_skip = Some(Arc::new(hook));
             self
         }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::{self, Cursor, find_ordinals_request, start_at};
 
+use crate::batch::{SkipHook, Unpacking};
+
 /// How a group shares a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -94,7 +96,7 @@ pub enum Fetch {
 }
 
 /// How much is fetched ahead.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct FetchSettings {
     /// Closed groups are read from copies in this rack.
     pub(crate) rack: Option<Arc<str>>,
@@ -105,6 +107,18 @@ pub(crate) struct FetchSettings {
     pub(crate) fetch_bytes: usize,
     /// How long a request waits at the broker.
     pub(crate) poll_wait: Duration,
+    /// Batches that cannot be read are skipped, and this is told of them.
+    pub(crate) on_skip: Option<Arc<SkipHook>>,
+}
+
+impl FetchSettings {
+    /// What one batch takes when it is decompressed keeps to the memory limit as well.
+    pub(crate) fn unpacking(&self) -> Unpacking {
+        Unpacking {
+            limit: self.memory_limit,
+            on_skip: self.on_skip.clone(),
+        }
+    }
 }
 
 impl Default for FetchSettings {
@@ -115,6 +129,7 @@ impl Default for FetchSettings {
             memory_limit: 32 << 20,
             fetch_bytes: 256 << 10,
             poll_wait: Duration::from_secs(5),
+            on_skip: None,
         }
     }
 }

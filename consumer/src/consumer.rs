@@ -5,16 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kera_protocol::v1::Cursor;
-use kera_rpc::Client;
+use kera_rpc::{Client, Stall};
 use tokio::task::AbortHandle;
 
-use crate::batch::{Batch, ChunkReader};
+use crate::batch::{Batch, ChunkReader, OwnedRecord, Unpacked, Unpacking};
 use crate::builder::ConsumerBuilder;
 use crate::config::FetchSettings;
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped};
 use crate::group::{Group, GroupSettings, LeaseInfo};
 use crate::metrics::Metrics;
+use crate::records::OpenedBatch;
 
 /// How long [`Consumer::close`] waits for commits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
@@ -28,8 +29,11 @@ pub struct Consumer {
     group: Arc<Group>,
     fetcher: Arc<Fetcher>,
     tasks: Vec<AbortHandle>,
+    unpacking: Unpacking,
     current: Option<ChunkReader>,
-    /// Delivered last, and processed once the next batch is asked for.
+    /// The batch that single records are taken of.
+    opened: Option<OpenedBatch>,
+    /// Delivered last, and processed once more is asked for.
     previous: Option<(u64, Cursor)>,
     auto_commit: bool,
     counts: Metrics,
@@ -69,7 +73,9 @@ impl Consumer {
             group,
             fetcher,
             tasks,
+            unpacking: fetch.unpacking(),
             current: None,
+            opened: None,
             previous: None,
             auto_commit,
             counts: Metrics::default(),
@@ -82,17 +88,78 @@ impl Consumer {
     /// With automatic commits the call tells that all batches delivered before are processed.
     ///
     /// # Errors
-    /// [`ConsumeError::Lane`] and [`ConsumeError::Corrupt`] are about one lane: call again to go on.
-    /// Others end the consumer, as when its stream was deleted.
+    /// [`ConsumeError::Lane`], [`ConsumeError::Corrupt`] and [`ConsumeError::Undecodable`] are about one lane:
+    /// call again to go on. Others end the consumer, as when its stream was deleted.
     pub async fn next_batch(&mut self) -> Result<Batch, ConsumeError> {
+        self.pass_on_progress();
+        loop {
+            let batch = match self.opened.take().and_then(OpenedBatch::rest) {
+                Some(rest) => rest,
+                None => self.fetched().await?,
+            };
+            let (position, records) = (batch.position(), batch.len() as u64);
+            if self.deliver(position.lease, position.next, records) {
+                return Ok(batch);
+            }
+        }
+    }
+
+    /// The next record; the others of its batch stay for later calls. Safe to cancel.
+    pub(crate) async fn next_record(&mut self) -> Result<OwnedRecord, ConsumeError> {
+        self.pass_on_progress();
+        loop {
+            if let Some(opened) = &mut self.opened {
+                let position = opened.batch.position();
+                match opened.next() {
+                    Some((record, next)) => {
+                        if self.deliver(position.lease, next, 1) {
+                            return Ok(record);
+                        }
+                    }
+                    // It may have had no records at all.
+                    None => {
+                        self.deliver(position.lease, position.next, 0);
+                        self.pass_on_progress();
+                    }
+                }
+                self.opened = None;
+            }
+            let batch = self.fetched().await?;
+            match OpenedBatch::new(batch.clone()) {
+                Ok(opened) => self.opened = Some(opened),
+                Err(error) => return Err(self.stand_at(&batch, batch.undecodable(error))),
+            }
+        }
+    }
+
+    /// What was delivered before is processed.
+    fn pass_on_progress(&mut self) {
         if self.auto_commit
             && let Some((lease, next)) = self.previous.take()
         {
             // Its lease may have ended meanwhile; then another consumer has the records.
             let _ = self.group.processed(lease, next);
         }
+    }
+
+    /// Notes that so many records, up to `next`, go to the application. False if their lease no longer
+    /// holds: then they go to another consumer.
+    fn deliver(&mut self, lease: Option<u64>, next: Cursor, records: u64) -> bool {
+        let Some(lease) = lease.filter(|lease| self.group.deliver(*lease, next.ordinal)) else {
+            self.current = None;
+            return false;
+        };
+        self.counts.records += records;
+        self.previous = Some((lease, next));
+        true
+    }
+
+    /// The next batch that arrived, not delivered yet.
+    async fn fetched(&mut self) -> Result<Batch, ConsumeError> {
         loop {
             if let Some(batch) = self.take_batch()? {
+                self.counts.batches += 1;
+                self.counts.bytes += batch.wire_bytes() as u64;
                 return Ok(batch);
             }
             match self.fetcher.pop() {
@@ -108,43 +175,50 @@ impl Consumer {
         }
     }
 
-    /// The next batch of the current chunk, if its lease still holds.
+    /// The next batch of the current chunk.
     fn take_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
-        let Some(reader) = &mut self.current else {
-            return Ok(None);
-        };
-        let lease = reader.chunk.tag;
-        match reader.next_batch(Some(lease)) {
-            Some(Ok(batch)) => {
-                if !self.group.deliver(lease, &batch) {
+        while let Some(reader) = &mut self.current {
+            let lease = reader.chunk.tag;
+            let error = match reader.next_batch(Some(lease), &self.unpacking) {
+                Some(Unpacked::Batch(batch)) => return Ok(Some(batch)),
+                Some(Unpacked::Skipped(from, next)) => {
+                    self.counts.skipped_batches += 1;
+                    if !self.group.skipped(lease, from, next) {
+                        self.current = None;
+                    }
+                    continue;
+                }
+                None => {
+                    if reader.chunk.finished {
+                        self.group.finished(lease, reader.chunk.next.ordinal);
+                    }
                     self.current = None;
                     return Ok(None);
                 }
-                self.counts.batches += 1;
-                self.counts.records += batch.len() as u64;
-                self.counts.bytes += batch.wire_bytes() as u64;
-                self.previous = Some((lease, batch.position().next));
-                Ok(Some(batch))
-            }
-            Some(Err(error)) => {
-                let (ordinal, lane) = (reader.position(), reader.chunk.lane);
-                self.fetcher.rewind(reader.chunk.source, ordinal);
-                self.current = None;
-                self.counts.corrupt_batches += 1;
-                Err(ConsumeError::Corrupt {
-                    lane,
-                    ordinal,
-                    error,
-                })
-            }
-            None => {
-                if reader.chunk.finished {
-                    self.group.finished(lease, reader.chunk.next.ordinal);
+                Some(Unpacked::Undecodable(error)) => error,
+                Some(Unpacked::Damaged(error)) => {
+                    self.counts.corrupt_batches += 1;
+                    ConsumeError::Corrupt {
+                        lane: reader.chunk.lane,
+                        ordinal: reader.position(),
+                        error,
+                    }
                 }
-                self.current = None;
-                Ok(None)
-            }
+            };
+            self.fetcher.rewind(reader.chunk.source, reader.position());
+            self.current = None;
+            return Err(error);
         }
+        Ok(None)
+    }
+
+    /// Has a batch that was taken out of the current chunk read again, and returns the error about it.
+    fn stand_at(&mut self, batch: &Batch, error: ConsumeError) -> ConsumeError {
+        if let Some(reader) = self.current.take() {
+            self.fetcher
+                .rewind(reader.chunk.source, batch.first_ordinal());
+        }
+        error
     }
 
     /// Commits everything of the batch's lease up to and including it, and returns when that is
@@ -181,6 +255,13 @@ impl Consumer {
         self.group.lease_infos()
     }
 
+    /// The lanes that have not gone on for `longer` although there may be something to read, and why; `None` if
+    /// all is well. What takes 2 s is also told in the log, as a warning, once for each cause and again at
+    /// growing intervals.
+    pub fn stall(&self, longer: Duration) -> Option<Stall> {
+        self.fetcher.stall(longer)
+    }
+
     /// Counts and sizes.
     pub fn metrics(&self) -> Metrics {
         Metrics {
@@ -202,11 +283,7 @@ impl Consumer {
     /// [`ConsumeError`] if the commits, or the leave, did not get through; the consumer is closed all
     /// the same, and its leases end with its session.
     pub async fn close(mut self) -> Result<(), ConsumeError> {
-        if self.auto_commit
-            && let Some((lease, next)) = self.previous.take()
-        {
-            let _ = self.group.processed(lease, next);
-        }
+        self.pass_on_progress();
         self.group.stop_acquiring(&self.tasks);
         let committed = self.group.give_back_all(CLOSE_LIMIT).await;
         self.left = true;

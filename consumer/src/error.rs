@@ -31,13 +31,27 @@ pub enum ConsumeError {
         /// What the broker says.
         error: WireError,
     },
-    /// A batch arrived damaged or does not decode. It is asked for again; call again to go on.
+    /// A batch arrived damaged: its checksum does not fit. It is asked for again; call again to go on.
     #[error("batch of lane {lane} at ordinal {ordinal} is damaged: {error}")]
     Corrupt {
         /// Which lane.
         lane: LaneKey,
         /// First ordinal not delivered.
         ordinal: Ordinal,
+        /// What is wrong.
+        error: BatchError,
+    },
+    /// A batch is as its producer wrote it, and cannot be read: its records do not decode, or take more
+    /// than the memory limit when they are decompressed. Reading stands at it. Calling again gives the same
+    /// error, unless the batch is passed with [`Reader::seek`](crate::Reader::seek), or skipped.
+    #[error("batch of lane {lane} at ordinals {ordinal} to {} cannot be read: {error}; {}", next.saturating_sub(1), remedy(error))]
+    Undecodable {
+        /// Which lane.
+        lane: LaneKey,
+        /// Its first ordinal that was to be delivered.
+        ordinal: Ordinal,
+        /// The ordinal after it.
+        next: Ordinal,
         /// What is wrong.
         error: BatchError,
     },
@@ -67,6 +81,18 @@ pub enum ConsumeError {
     Closed,
 }
 
+/// What to do about a batch that cannot be read.
+fn remedy(error: &BatchError) -> &'static str {
+    match error {
+        BatchError::TooLarge(_) => {
+            "raise the memory limit (memory_limit, --memory-limit), or skip it (skip_damaged, --skip-damaged)"
+        }
+        _ => {
+            "its checksum fits, so its producer wrote it so: skip it (skip_damaged, --skip-damaged), or go on behind it"
+        }
+    }
+}
+
 impl ConsumeError {
     /// The broker's code, if a broker answered with an error.
     pub fn code(&self) -> Option<ErrorCode> {
@@ -75,6 +101,7 @@ impl ConsumeError {
             Self::Lane { error, .. } => Some(error.code),
             Self::StaleLease { .. } => Some(ErrorCode::StaleLease),
             Self::Corrupt { .. } => Some(ErrorCode::CorruptBatch),
+            Self::Undecodable { .. } => Some(ErrorCode::InvalidBatch),
             _ => None,
         }
     }

@@ -45,6 +45,6 @@ pub use group::{LeaseInfo, Rebalance};
 pub use kera_protocol::batch::{BatchError, Header};
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::v1::Cursor;
-pub use kera_rpc::{Client, ClientOptions, ConnectOptions, RetryPolicy, RpcError};
+pub use kera_rpc::{Client, ClientOptions, ConnectOptions, RetryPolicy, RpcError, Stall};
 pub use metrics::Metrics;
 pub use reader::Reader;

@@ -22,6 +22,9 @@ pub struct Metrics {
     /// Records that were trimmed before they were read. Alert on any growth: retention is shorter
     /// than the consumer is late.
     pub skipped_records: u64,
+    /// Batches, or groups of them, that could not be read and were skipped; see
+    /// [`skip_damaged`](crate::ReaderBuilder::skip_damaged).
+    pub skipped_batches: u64,
     /// Bytes received that were read from copies of closed groups, in the reader's rack or because the
     /// owner was away.
     pub copy_bytes: u64,

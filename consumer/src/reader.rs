@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1::{self, Cursor};
-use kera_rpc::{Client, RpcError};
+use kera_rpc::{Client, RpcError, Stall};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::batch::{Batch, ChunkReader, Position};
+use crate::batch::{Batch, ChunkReader, OwnedRecord, Position, Unpacked, Unpacking};
 use crate::builder::ReaderBuilder;
 use crate::config::{Fetch, FetchSettings, Seek, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped, SourceSpec};
 use crate::metrics::Metrics;
+use crate::records::OpenedBatch;
 
 /// How often a reader that follows all lanes looks for new ones.
 const LANES_INTERVAL: Duration = Duration::from_secs(2);
@@ -48,7 +49,10 @@ pub struct Reader {
     fetcher: Arc<Fetcher>,
     lanes: Vec<Lane>,
     index: BTreeMap<(u32, u32), usize>,
+    unpacking: Unpacking,
     current: Option<ChunkReader>,
+    /// The batch that single records are taken of.
+    opened: Option<OpenedBatch>,
     counts: Metrics,
 }
 
@@ -89,7 +93,9 @@ impl Reader {
             fetcher,
             lanes: Vec::new(),
             index: BTreeMap::new(),
+            unpacking: settings.unpacking(),
             current: None,
+            opened: None,
             counts: Metrics::default(),
         };
         let wanted = |lane: &(u32, u32)| chosen.as_ref().is_none_or(|all| all.contains(lane));
@@ -159,11 +165,61 @@ impl Reader {
     /// end, which never happens while following. Safe to cancel: nothing is lost.
     ///
     /// # Errors
-    /// [`ConsumeError::Lane`] and [`ConsumeError::Corrupt`] are about one lane: call again to go on,
-    /// or [`seek`](Self::seek) past it.
+    /// [`ConsumeError::Lane`], [`ConsumeError::Corrupt`] and [`ConsumeError::Undecodable`] are about one lane:
+    /// call again to go on, or [`seek`](Self::seek) past it.
     pub async fn next_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
+        let batch = match self.opened.take().and_then(OpenedBatch::rest) {
+            Some(rest) => Some(rest),
+            None => self.fetched().await?,
+        };
+        if let Some(batch) = &batch {
+            let position = batch.position();
+            self.deliver(position.lane, position.next, batch.len() as u64);
+        }
+        Ok(batch)
+    }
+
+    /// The next record; the others of its batch stay for later calls. Safe to cancel.
+    pub(crate) async fn next_record(&mut self) -> Result<Option<OwnedRecord>, ConsumeError> {
+        loop {
+            if let Some(opened) = &mut self.opened {
+                let lane = opened.batch.lane();
+                if let Some((record, next)) = opened.next() {
+                    self.deliver(lane, next, 1);
+                    return Ok(Some(record));
+                }
+                self.opened = None;
+            }
+            let Some(batch) = self.fetched().await? else {
+                return Ok(None);
+            };
+            match OpenedBatch::new(batch.clone()) {
+                Ok(opened) => self.opened = Some(opened),
+                Err(error) => {
+                    if let Some(reader) = self.current.take() {
+                        self.fetcher
+                            .rewind(reader.chunk.source, batch.first_ordinal());
+                    }
+                    return Err(batch.undecodable(error));
+                }
+            }
+        }
+    }
+
+    /// Notes that so many records of a lane, up to `next`, go to the application.
+    fn deliver(&mut self, lane: LaneKey, next: Cursor, records: u64) {
+        self.counts.records += records;
+        if let Some(&index) = self.index.get(&(lane.streamlet.0, lane.lane.0)) {
+            self.lanes[index].next = next;
+        }
+    }
+
+    /// The next batch that arrived, not delivered yet.
+    async fn fetched(&mut self) -> Result<Option<Batch>, ConsumeError> {
         loop {
             if let Some(batch) = self.take_batch()? {
+                self.counts.batches += 1;
+                self.counts.bytes += batch.wire_bytes() as u64;
                 return Ok(Some(batch));
             }
             match self.fetcher.pop() {
@@ -215,45 +271,46 @@ impl Reader {
     }
 
     fn take_batch(&mut self) -> Result<Option<Batch>, ConsumeError> {
-        let Some(reader) = &mut self.current else {
-            return Ok(None);
-        };
-        let index = reader.chunk.tag as usize;
-        let lane = &mut self.lanes[index];
-        if lane.source != reader.chunk.source {
-            // The lane was moved elsewhere.
-            self.current = None;
-            return Ok(None);
-        }
-        match reader.next_batch(None) {
-            Some(Ok(batch)) => {
-                lane.next = batch.position().next;
-                self.counts.batches += 1;
-                self.counts.records += batch.len() as u64;
-                self.counts.bytes += batch.wire_bytes() as u64;
-                Ok(Some(batch))
-            }
-            Some(Err(error)) => {
-                let ordinal = reader.position();
-                self.fetcher.rewind(reader.chunk.source, ordinal);
-                self.counts.corrupt_batches += 1;
-                let lane = lane.key;
+        while let Some(reader) = &mut self.current {
+            let lane = &mut self.lanes[reader.chunk.tag as usize];
+            if lane.source != reader.chunk.source {
+                // The lane was moved elsewhere.
                 self.current = None;
-                Err(ConsumeError::Corrupt {
-                    lane,
-                    ordinal,
-                    error,
-                })
+                return Ok(None);
             }
-            None => {
-                if reader.chunk.next.ordinal > lane.next.ordinal {
-                    lane.next = reader.chunk.next;
+            let error = match reader.next_batch(None, &self.unpacking) {
+                Some(Unpacked::Batch(batch)) => return Ok(Some(batch)),
+                Some(Unpacked::Skipped(_, next)) => {
+                    self.counts.skipped_batches += 1;
+                    lane.next = Cursor {
+                        ordinal: next,
+                        ..Cursor::default()
+                    };
+                    continue;
                 }
-                lane.finished |= reader.chunk.finished;
-                self.current = None;
-                Ok(None)
-            }
+                None => {
+                    if reader.chunk.next.ordinal > lane.next.ordinal {
+                        lane.next = reader.chunk.next;
+                    }
+                    lane.finished |= reader.chunk.finished;
+                    self.current = None;
+                    return Ok(None);
+                }
+                Some(Unpacked::Undecodable(error)) => error,
+                Some(Unpacked::Damaged(error)) => {
+                    self.counts.corrupt_batches += 1;
+                    ConsumeError::Corrupt {
+                        lane: lane.key,
+                        ordinal: reader.position(),
+                        error,
+                    }
+                }
+            };
+            self.fetcher.rewind(reader.chunk.source, reader.position());
+            self.current = None;
+            return Err(error);
         }
+        Ok(None)
     }
 
     /// Goes on elsewhere in one lane: at a stored cursor, an ordinal, a time, or an end of the lane.
@@ -303,6 +360,8 @@ impl Reader {
     }
 
     fn restart(&mut self, index: usize, cursor: Cursor) {
+        let lane = self.lanes[index].key;
+        self.opened.take_if(|opened| opened.batch.lane() == lane);
         self.fetcher.remove(self.lanes[index].source);
         self.lanes[index].next = cursor;
         self.lanes[index].finished = false;
@@ -322,6 +381,13 @@ impl Reader {
                 lease: None,
             })
             .collect()
+    }
+
+    /// The lanes that have not gone on for `longer` although there may be something to read, and why; `None` if
+    /// all is well. What takes 2 s is also told in the log, as a warning, once for each cause and again at
+    /// growing intervals.
+    pub fn stall(&self, longer: Duration) -> Option<Stall> {
+        self.fetcher.stall(longer)
     }
 
     /// Counts and sizes.
@@ -368,8 +434,7 @@ async fn new_lanes(
     count: usize,
 ) -> Result<Option<NewLanes>, RpcError> {
     let meta = client.refresh(&stream).await?;
-    let lanes = meta.streamlets as usize * meta.lanes as usize;
-    if lanes == count || known.is_some_and(|id| id != meta.id) {
+    if meta.partitions as usize == count || known.is_some_and(|id| id != meta.id) {
         return Ok(None);
     }
     let found = client.find_ordinals(&meta, Start::Earliest.find()).await?;

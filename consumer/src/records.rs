@@ -1,9 +1,11 @@
 //! One record at a time, as a convenience on top of batches.
 
-use std::collections::VecDeque;
+use std::vec::IntoIter;
 
 use futures::Stream;
 use futures::stream;
+use kera_protocol::batch::BatchError;
+use kera_protocol::v1::Cursor;
 
 use crate::batch::{Batch, OwnedRecord};
 use crate::consumer::Consumer;
@@ -12,57 +14,67 @@ use crate::reader::Reader;
 
 impl Consumer {
     /// Single records, each with a share of its batch's memory; costs several times what visiting
-    /// [`Batch::records`] does. With automatic commits a batch counts as processed when the record
-    /// after its last is asked for.
+    /// [`Batch::records`] does. With automatic commits a record counts as processed when the next one is
+    /// asked for, or the consumer is closed.
+    ///
+    /// The stream may be dropped at any time, as in `select!`: records that it has not handed out stay with
+    /// the consumer, for the next call of this or of [`next_batch`](Self::next_batch), and are not committed.
     pub fn records(
         &mut self,
     ) -> impl Stream<Item = Result<OwnedRecord, ConsumeError>> + Send + Unpin + '_ {
-        let state = (self, VecDeque::new());
-        Box::pin(stream::try_unfold(
-            state,
-            |(consumer, mut waiting): (&mut Consumer, VecDeque<OwnedRecord>)| async move {
-                loop {
-                    if let Some(record) = waiting.pop_front() {
-                        return Ok(Some((record, (consumer, waiting))));
-                    }
-                    waiting = records_of(&consumer.next_batch().await?)?;
-                }
-            },
-        ))
+        Box::pin(stream::try_unfold(self, |consumer| async move {
+            let record = consumer.next_record().await?;
+            Ok(Some((record, consumer)))
+        }))
     }
 }
 
 impl Reader {
     /// Single records, each with a share of its batch's memory, until all lanes are read to their
     /// end; costs several times what visiting [`Batch::records`] does.
+    ///
+    /// The stream may be dropped at any time, as in `select!`: records that it has not handed out stay with
+    /// the reader, for the next call of this or of [`next_batch`](Self::next_batch).
     pub fn records(
         &mut self,
     ) -> impl Stream<Item = Result<OwnedRecord, ConsumeError>> + Send + Unpin + '_ {
-        let state = (self, VecDeque::new());
-        Box::pin(stream::try_unfold(
-            state,
-            |(reader, mut waiting): (&mut Reader, VecDeque<OwnedRecord>)| async move {
-                loop {
-                    if let Some(record) = waiting.pop_front() {
-                        return Ok(Some((record, (reader, waiting))));
-                    }
-                    match reader.next_batch().await? {
-                        Some(batch) => waiting = records_of(&batch)?,
-                        None => return Ok(None),
-                    }
-                }
-            },
-        ))
+        Box::pin(stream::try_unfold(self, |reader| async move {
+            let record = reader.next_record().await?;
+            Ok(record.map(|record| (record, reader)))
+        }))
     }
 }
 
-fn records_of(batch: &Batch) -> Result<VecDeque<OwnedRecord>, ConsumeError> {
-    match batch.owned_records() {
-        Ok(records) => Ok(records.into()),
-        Err(error) => Err(ConsumeError::Corrupt {
-            lane: batch.lane(),
-            ordinal: batch.first_ordinal(),
-            error,
-        }),
+/// A batch of which single records are handed out.
+#[derive(Debug)]
+pub(crate) struct OpenedBatch {
+    pub(crate) batch: Batch,
+    waiting: IntoIter<OwnedRecord>,
+}
+
+impl OpenedBatch {
+    pub(crate) fn new(batch: Batch) -> Result<Self, BatchError> {
+        let waiting = batch.owned_records()?.into_iter();
+        Ok(Self { batch, waiting })
+    }
+
+    /// The next record, and where its consumer stands after it.
+    pub(crate) fn next(&mut self) -> Option<(OwnedRecord, Cursor)> {
+        let record = self.waiting.next()?;
+        let next = match self.waiting.len() {
+            0 => self.batch.position().next,
+            // The place of a record within a batch is known by its ordinal only.
+            _ => Cursor {
+                ordinal: record.ordinal + 1,
+                ..Cursor::default()
+            },
+        };
+        Some((record, next))
+    }
+
+    /// What was not handed out, as a batch.
+    pub(crate) fn rest(self) -> Option<Batch> {
+        let first = self.waiting.as_slice().first()?.ordinal;
+        Some(self.batch.starting_at(first))
     }
 }

@@ -519,6 +519,108 @@ async fn single_records_come_as_a_stream() {
 }
 
 #[tokio::test]
+async fn records_that_a_stream_did_not_hand_out_are_not_committed() {
+    let fake = leased(1_000).await;
+    let mut consumer = consumer(&fake).auto_commit(NEVER).open().await.unwrap();
+    let taken: Vec<u64> = consumer
+        .records()
+        .take(3)
+        .map(|record| record.unwrap().ordinal)
+        .collect()
+        .await;
+    assert_eq!(taken, [0, 1, 2]);
+    consumer.close().await.unwrap();
+    let state = fake.state.lock();
+    assert_eq!(state.commits[&1], 3);
+    assert_eq!(state.left, 1);
+}
+
+#[tokio::test]
+async fn records_that_a_stream_did_not_hand_out_stay_with_the_consumer() {
+    let fake = leased(100).await;
+    let mut consumer = consumer(&fake).auto_commit(OFTEN).open().await.unwrap();
+    let mut seen = Vec::new();
+    // A new stream for each record, as within `select!`.
+    while seen.len() < 55 {
+        tokio::select! {
+            biased;
+            () = std::future::ready(()), if seen.len() % 2 == 1 => seen.push(next_record(&mut consumer).await),
+            record = async { consumer.records().next().await } => seen.push(record.unwrap().unwrap().ordinal),
+        }
+    }
+    // What is left of a batch comes as a batch too, and counts for the commits as it is handed out.
+    fake.until(|state| state.commits.get(&1) == Some(&54)).await;
+    assert_eq!(next(&mut consumer).await, [55, 56, 57, 58, 59]);
+    seen.extend(55..60);
+    while seen.len() < 100 {
+        seen.push(next_record(&mut consumer).await);
+    }
+    assert_eq!(seen, (0..100).collect::<Vec<_>>());
+    let metrics = consumer.metrics();
+    assert_eq!((metrics.records, metrics.batches), (100, 10));
+    consumer.close().await.unwrap();
+    assert_eq!(fake.state.lock().commits[&1], 100);
+}
+
+async fn next_record(consumer: &mut Consumer) -> u64 {
+    consumer.records().next().await.unwrap().unwrap().ordinal
+}
+
+#[tokio::test]
+async fn what_waits_of_a_batch_whose_lease_ended_is_not_handed_out() {
+    let fake = leased(20).await;
+    let mut consumer = consumer(&fake).auto_commit(OFTEN).open().await.unwrap();
+    assert_eq!(next_record(&mut consumer).await, 0);
+    // Another member gets the lane: what it has to read follows what was handed out here.
+    fake.change(|state| state.give_back.push(1));
+    while !consumer.leases().is_empty() {
+        let more = async { consumer.records().next().await };
+        if let Ok(Some(record)) = tokio::time::timeout(OFTEN, more).await {
+            assert!(record.unwrap().ordinal < 20);
+        }
+    }
+    let committed = fake.state.lock().commits[&1];
+    let more = async { consumer.records().next().await };
+    let more = tokio::time::timeout(20 * OFTEN, more).await;
+    assert!(more.is_err(), "records from {committed} on go elsewhere");
+    assert!(committed >= 1);
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_decode_is_skipped_and_counts_as_processed() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 10, 10);
+    fake.poison((0, 0), 5);
+    fake.fill((0, 0), 10, 10);
+    fake.poison((0, 0), 7);
+    fake.grant((0, 0), 0, 0);
+    let skipped = Arc::new(Mutex::new(Vec::new()));
+    let told = skipped.clone();
+    let mut consumer = consumer(&fake)
+        .manual_commit()
+        .skip_damaged(move |error| told.lock().push(error.to_string()))
+        .open()
+        .await
+        .unwrap();
+    let first = consumer.next_batch().await.unwrap();
+    assert_eq!(values(&first), (0..10).collect::<Vec<_>>());
+    let second = consumer.next_batch().await.unwrap();
+    assert_eq!(values(&second), (15..25).collect::<Vec<_>>());
+    let waiting = tokio::time::timeout(Duration::from_millis(50), consumer.next_batch());
+    assert!(waiting.await.is_err(), "nothing follows");
+    consumer.commit(&second).await.unwrap();
+    // Nothing will be committed behind it that would take it along.
+    fake.until(|state| state.commits.get(&1) == Some(&32)).await;
+    let skipped = skipped.lock();
+    assert_eq!((skipped.len(), consumer.metrics().skipped_batches), (2, 2));
+    assert!(
+        skipped[0].contains("at ordinals 10 to 14"),
+        "{}",
+        skipped[0]
+    );
+}
+
+#[tokio::test]
 async fn settings_and_refusals_are_errors_at_once() {
     let fake = Fake::start(1, 1).await;
     for (builder, name) in [

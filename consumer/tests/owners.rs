@@ -221,3 +221,33 @@ async fn an_answer_with_a_lane_that_the_stream_cannot_have_is_an_error() {
     let error = reader.open().await.unwrap_err().to_string();
     assert!(error.contains("streamlet 1 lane 0 is none"), "{error}");
 }
+
+#[tokio::test]
+async fn a_lane_whose_owner_is_gone_says_so() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill((0, 0), 10, 10);
+        let mut reader = Reader::builder()
+            .bootstrap(&fake.bootstrap)
+            .stream("s")
+            .fetch(fetch)
+            .open()
+            .await
+            .unwrap();
+        assert_eq!(reader.next_batch().await.unwrap().unwrap().len(), 10);
+        assert_eq!(reader.stall(Duration::ZERO), None);
+        fake.kill(0);
+        let said = async {
+            loop {
+                if let Some(stall) = reader.stall(Duration::from_millis(1)) {
+                    return stall.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let said = tokio::time::timeout(Duration::from_secs(60), said).await;
+        let said = said.expect("it is told");
+        assert!(said.starts_with("streamlet 0 lane 0 has waited"), "{said}");
+        assert!(said.contains("connect"), "{said}");
+    }
+}

@@ -4,7 +4,7 @@ mod fake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, values};
@@ -409,6 +409,98 @@ async fn single_records_come_as_a_stream() {
         assert_eq!(record.value.unwrap(), record.ordinal.to_string());
         assert_eq!(record.key.unwrap(), "k");
     }
+}
+
+#[tokio::test]
+async fn records_that_a_stream_did_not_hand_out_stay_with_the_reader() {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 50, 7);
+    let mut reader = reader(&fake).open().await.unwrap();
+    let first: Vec<_> = reader.records().take(3).collect().await;
+    assert_eq!(first.len(), 3);
+    assert_eq!(reader.positions()[0].next.ordinal, 3);
+    let rest = reader.next_batch().await.unwrap().unwrap();
+    assert_eq!(values(&rest), [3, 4, 5, 6]);
+    let taken: Vec<_> = reader.records().take(2).collect().await;
+    assert_eq!(taken[0].as_ref().unwrap().ordinal, 7);
+    // What waits is of a place that the reader has left.
+    reader.seek(0, 0, Start::Ordinal(40)).await.unwrap();
+    let last: Vec<u64> = reader
+        .records()
+        .map(|record| record.unwrap().ordinal)
+        .collect()
+        .await;
+    assert_eq!(last, (40..50).collect::<Vec<_>>());
+}
+
+/// A lane with a batch in its middle that does not decode, or that is larger than some limits when it is.
+async fn with_a_batch(plant: impl Fn(&Fake)) -> Arc<Fake> {
+    let fake = Fake::start(1, 1).await;
+    fake.fill((0, 0), 10, 10);
+    plant(&fake);
+    fake.fill((0, 0), 10, 10);
+    fake
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_decode_is_an_error_that_says_where_and_what_to_do() {
+    let poisoned = with_a_batch(|fake| fake.poison((0, 0), 5)).await;
+    let short = with_a_batch(|fake| fake.short((0, 0), 5)).await;
+    let large = with_a_batch(|fake| fake.large((0, 0), 5, 1 << 20)).await;
+    let cases = [
+        (poisoned, "--skip-damaged"),
+        (short, "--skip-damaged"),
+        (large, "memory_limit"),
+    ];
+    for (fake, remedy) in cases {
+        let open = || reader(&fake).memory_limit(256 << 10);
+        let mut reader = open().open().await.unwrap();
+        let mut records = reader.records();
+        for ordinal in 0..10 {
+            assert_eq!(records.next().await.unwrap().unwrap().ordinal, ordinal);
+        }
+        let error = records.next().await.unwrap().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("/0/0 at ordinals 10 to 14 cannot be read"),
+            "{text}"
+        );
+        assert!(text.contains(remedy), "{text}");
+        assert!(!error.is_retryable());
+        drop(records);
+        // It is not passed by unless somebody wants that.
+        let again = reader.records().next().await.unwrap().unwrap_err();
+        assert_eq!(again.to_string(), text);
+        reader.seek(0, 0, Start::Ordinal(15)).await.unwrap();
+        assert_eq!(values(&reader.next_batch().await.unwrap().unwrap())[0], 15);
+
+        let skipped = Arc::new(AtomicUsize::new(0));
+        let count = skipped.clone();
+        let mut skipping = open()
+            .skip_damaged(move |error| {
+                assert_eq!(error.to_string(), text);
+                count.fetch_add(1, Ordering::SeqCst);
+            })
+            .open()
+            .await
+            .unwrap();
+        let mut seen = Vec::new();
+        while let Some(batch) = skipping.next_batch().await.unwrap() {
+            seen.extend(values(&batch));
+        }
+        assert_eq!(seen, (0..10).chain(15..25).collect::<Vec<_>>());
+        assert_eq!(skipped.load(Ordering::SeqCst), 1);
+        assert_eq!(skipping.metrics().skipped_batches, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_within_a_higher_limit_is_read() {
+    let fake = with_a_batch(|fake| fake.large((0, 0), 5, 1 << 20)).await;
+    let mut reader = reader(&fake).memory_limit(8 << 20).open().await.unwrap();
+    let records: Vec<_> = reader.records().collect().await;
+    assert_eq!(records.len(), 25);
+    assert!(records.iter().all(Result::is_ok));
 }
 
 #[tokio::test]

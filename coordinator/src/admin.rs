@@ -96,15 +96,15 @@ impl Coordinator {
                 ),
             ));
         }
-        if let Some(lane) = request.lane
-            && lane >= shape.lanes()
-        {
+        let most = request
+            .streamlet
+            .map_or_else(|| shape.lanes(), |streamlet| shape.lanes_of(streamlet));
+        if let Some(lane) = request.lane.filter(|lane| *lane >= most) {
             return Err(WireError::new(
                 ErrorCode::UnknownLane,
                 format!(
-                    "stream {:?} has no lane {lane}: its streamlets have {}",
-                    shape.name,
-                    shape.lanes()
+                    "stream {:?} has no lane {lane} there: its streamlets have {most}",
+                    shape.name
                 ),
             ));
         }
@@ -175,12 +175,8 @@ impl Coordinator {
         view: &dyn LaneView,
         step: &mut Step,
     ) {
-        let streamlets = streamlet.map_or(0..shape.streamlets, |one| one..one + 1);
-        let lanes = lane.map_or(0..shape.lanes(), |one| one..one + 1);
         let mut records = Vec::new();
-        for (streamlet, lane) in
-            streamlets.flat_map(|streamlet| lanes.clone().map(move |lane| (streamlet, lane)))
-        {
+        for (streamlet, lane) in chosen_lanes(shape, streamlet, lane) {
             let group = self.state.groups.get(name);
             let low = group.map_or(0, |group| {
                 ordinal_at(group.lane_key((streamlet, lane)), &at, view)
@@ -227,16 +223,25 @@ pub(crate) fn check_known(
     lane: Option<u32>,
     view: &dyn LaneView,
 ) -> Result<(), WireError> {
-    let streamlets = streamlet.map_or(0..shape.streamlets, |one| one..one + 1);
-    let lanes = lane.map_or(0..shape.lanes(), |one| one..one + 1);
-    let chosen = streamlets.flat_map(|streamlet| {
-        lanes.clone().map(move |lane| LaneKey {
-            stream: shape.id,
-            streamlet: StreamletId(streamlet),
-            lane: LaneId(lane),
-        })
+    let chosen = chosen_lanes(shape, streamlet, lane).map(|(streamlet, lane)| LaneKey {
+        stream: shape.id,
+        streamlet: StreamletId(streamlet),
+        lane: LaneId(lane),
     });
     check_lanes(shape, at, chosen, view)
+}
+
+/// The lanes of a stream, of one streamlet, of one number, or just one.
+fn chosen_lanes(
+    shape: &StreamShape,
+    streamlet: Option<u32>,
+    lane: Option<u32>,
+) -> impl Iterator<Item = (u32, u32)> {
+    let streamlets = streamlet.map_or(0..shape.streamlets, |one| one..one + 1);
+    streamlets.flat_map(move |streamlet| {
+        let lanes = (0..shape.lanes_of(streamlet)).map(move |lane| (streamlet, lane));
+        lanes.filter(move |(_, number)| lane.is_none_or(|wanted| wanted == *number))
+    })
 }
 
 /// Whether a place can be told in every one of `lanes`. The earliest record always can: a group
@@ -281,9 +286,7 @@ pub(crate) fn not_empty(name: &str, what: &str, members: usize) -> WireError {
 /// Lanes to show: those of the stream as it is, or those the group touched if that is unknown.
 fn lanes_of(group: &Group, view: &dyn LaneView) -> Vec<(u32, u32)> {
     match view.stream_by_id(group.stream) {
-        Some(shape) => (0..shape.streamlets)
-            .flat_map(|streamlet| (0..shape.lanes()).map(move |lane| (streamlet, lane)))
-            .collect(),
+        Some(shape) => chosen_lanes(&shape, None, None).collect(),
         None => group.lanes.keys().copied().collect(),
     }
 }

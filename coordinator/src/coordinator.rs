@@ -382,6 +382,36 @@ impl Coordinator {
         self.note_waiting(name);
     }
 
+    /// True if there may be one more group. At the limit the oldest that has neither members nor anything
+    /// that it remembers makes room.
+    pub(crate) fn make_room_for_group(&mut self, step: &mut Step) -> bool {
+        if self.state.groups.len() + self.state.classic.len() < self.limits.groups {
+            return true;
+        }
+        let classic = self.state.classic.iter().filter(|(name, group)| {
+            let live = self.classic.get(*name);
+            let idle = live.is_some_and(|live| live.members.is_empty() && live.pending.is_empty());
+            idle && group.offsets.is_empty()
+        });
+        let classic = classic.map(|(name, group)| (group.since_ms, name));
+        let native = self.state.groups.iter();
+        let native = native.filter(|(_, group)| group.members.is_empty() && group.lanes.is_empty());
+        let native = native.map(|(name, group)| (group.created_ms, name));
+        let Some((_, name)) = classic.chain(native).min() else {
+            return false;
+        };
+        let name = name.clone();
+        tracing::debug!(
+            group = name,
+            "an empty consumer group makes room for another"
+        );
+        self.emit(step, &name, Body::GroupDeleted(GroupDeleted {}));
+        self.classic.remove(&name);
+        self.live.remove(&name);
+        self.note_waiting(&name);
+        true
+    }
+
     /// Keeps the index of groups that wait for records up to date.
     pub(crate) fn note_waiting(&mut self, name: &str) {
         let stream = self.state.groups.get(name).and_then(|group| {

@@ -68,8 +68,9 @@ impl Event {
     /// Reads a record of the internal stream.
     ///
     /// # Errors
-    /// [`EventError`] if the record is not an event this build knows; a coordinator must then not
-    /// start, because it would lose what the event says.
+    /// [`EventError`] if the record is not an event this build knows. A coordinator must not start
+    /// without one of a newer build, because it would lose what the event says; what is malformed no
+    /// build can read.
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, EventError> {
         let malformed = |reason: String| EventError::Malformed {
             group: String::from_utf8_lossy(key).into_owned(),
@@ -176,6 +177,9 @@ pub(crate) struct GroupCreated {
     /// Only in snapshots: the next member's number.
     #[prost(uint64, tag = "7")]
     pub(crate) next_member: u64,
+    /// Of [`KIND_CLASSIC`]: the host of the client that created it.
+    #[prost(string, tag = "8")]
+    pub(crate) created_by: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]

@@ -281,6 +281,7 @@ impl Group {
             created_ms: self.created_ms,
             next_lease: self.next_lease,
             next_member: self.next_member,
+            created_by: String::new(),
         })];
         self.snapshot_lanes(&mut bodies);
         for (name, member) in &self.members {

@@ -6,7 +6,8 @@ use crate::classic;
 /// `INVALID_ARGUMENT` or `OVERLOADED`; nothing is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Consumer groups of all kinds.
+    /// Consumer groups of all kinds. At the limit one without members and progress makes room for the
+    /// next. Clients of one host may create no more than half of them.
     pub groups: usize,
     /// Members of one group.
     pub members: usize,
@@ -38,7 +39,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            groups: 10_000,
+            groups: 20_000,
             members: 4_096,
             leases_per_member: 16_384,
             finished_ranges: 1_024,

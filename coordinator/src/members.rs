@@ -98,7 +98,7 @@ impl Coordinator {
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<(), WireError> {
-        if self.state.groups.len() + self.state.classic.len() >= self.limits.groups {
+        if !self.make_room_for_group(step) {
             return Err(WireError::new(
                 ErrorCode::Overloaded,
                 format!(
@@ -121,6 +121,7 @@ impl Coordinator {
                 created_ms: now_ms,
                 next_lease: 1,
                 next_member: 1,
+                created_by: String::new(),
             }),
         );
         if let Some(at) = start.and_then(|start| start.at) {

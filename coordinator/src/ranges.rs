@@ -77,15 +77,11 @@ impl Coordinator {
         view: &dyn LaneView,
     ) -> VecDeque<(u32, u32)> {
         let group = &self.state.groups[name];
-        let per_streamlet = shape.lanes() as usize;
-        let total = shape.streamlets as usize * per_streamlet;
+        let total = shape.partitions() as usize;
         let first = self.live[name].next_scan.checked_rem(total).unwrap_or(0);
         let (mut returned, mut fresh) = (VecDeque::new(), VecDeque::new());
         for index in (first..total).chain(0..first) {
-            let lane = (
-                (index / per_streamlet) as u32,
-                (index % per_streamlet) as u32,
-            );
+            let lane = shape.place_of(index as u32);
             let Some(status) = view.lane(group.lane_key(lane)) else {
                 continue;
             };

@@ -69,6 +69,8 @@ pub struct ReplayReport {
     /// Events that did not fit the state: normal before the first whole snapshot of a trimmed
     /// stream, a sign of damage after it.
     pub ignored: u64,
+    /// Records that are no events; see [`Replay::pass_over`].
+    pub passed_over: u64,
     /// Consumer groups at the end.
     pub groups: usize,
 }
@@ -88,6 +90,8 @@ pub struct Replay {
 struct Partial {
     id: u64,
     events: u64,
+    /// Records passed over since it began: events of it, or not.
+    passed_over: u64,
     state: State,
 }
 
@@ -112,13 +116,15 @@ impl Replay {
                 self.partial = Some(Partial {
                     id: event.snapshot,
                     events: 0,
+                    passed_over: 0,
                     state: State::default(),
                 });
             }
             Body::SnapshotEnded(ended) => {
                 if let Some(partial) = self.partial.take()
                     && partial.id == event.snapshot
-                    && partial.events == ended.events
+                    && (partial.events..=partial.events + partial.passed_over)
+                        .contains(&ended.events)
                 {
                     self.state = partial.state;
                     self.report.snapshots += 1;
@@ -131,6 +137,15 @@ impl Replay {
                 }
                 _ => self.report.ignored += 1,
             },
+        }
+    }
+
+    /// Takes a record that is no event, or a batch that cannot be read: it says nothing that could be
+    /// kept, and whatever else there is counts. A snapshot around it is whole without it.
+    pub fn pass_over(&mut self) {
+        self.report.passed_over += 1;
+        if let Some(partial) = &mut self.partial {
+            partial.passed_over += 1;
         }
     }
 

@@ -21,55 +21,71 @@ fn has_barriers(shape: &StreamShape) -> bool {
     shape.lane_by == LaneBy::Key && shape.generations.len() > 1
 }
 
-/// Every lane that may be leased now, in order.
+/// Every lane that may be leased now. A streamlet's lanes of a generation follow once all of its lanes of
+/// the one before are consumed; where keys may have moved between streamlets, once all lanes are.
 pub(crate) fn open_lanes(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> Vec<OpenLane> {
     let mut lanes = Vec::new();
-    for streamlet in 0..shape.streamlets {
-        open_lanes_of(group, shape, view, streamlet, &mut lanes);
+    let newest = shape.generations.len().saturating_sub(1);
+    let first = if has_barriers(shape) { 0 } else { newest };
+    // Streamlets that have reached the generation.
+    let mut reached: Vec<u32> = (0..shape.streamlets).collect();
+    for (generation, count) in shape.generations.iter().enumerate().skip(first) {
+        let ends = has_barriers(shape) && generation < newest;
+        reached.retain(|streamlet| {
+            let of = (0..shape.lanes_in(*streamlet, *count)).map(|lane| (*streamlet, lane));
+            open_lanes_of(group, view, of, generation as u32, ends, &mut lanes)
+        });
+        let next = shape.generations.get(generation + 1);
+        let moved = next.is_some_and(|next| keys_move(shape, *count, *next));
+        if reached.is_empty() || moved && reached.len() < shape.streamlets as usize {
+            break;
+        }
     }
+    lanes.sort_unstable_by_key(|open| open.lane);
     lanes
 }
 
+/// True if keys of one streamlet may be another's after a growth.
+fn keys_move(shape: &StreamShape, before: u32, after: u32) -> bool {
+    let even = |partitions: u32| partitions.is_multiple_of(shape.streamlets.max(1));
+    !(even(before) && even(after))
+}
+
+/// Adds those lanes of a streamlet that may be leased in a generation. True if all are consumed to its
+/// end.
 fn open_lanes_of(
     group: &Group,
-    shape: &StreamShape,
     view: &dyn LaneView,
-    streamlet: u32,
+    of: impl Iterator<Item = (u32, u32)>,
+    generation: u32,
+    mut ended: bool,
     lanes: &mut Vec<OpenLane>,
-) {
-    let newest = shape.generations.len().saturating_sub(1);
-    let first = if has_barriers(shape) { 0 } else { newest };
-    for (generation, count) in shape.generations.iter().enumerate().skip(first) {
-        let generation = generation as u32;
-        let before = lanes.len();
-        let mut ended = has_barriers(shape) && (generation as usize) < newest;
-        for lane in (0..*count).map(|lane| (streamlet, lane)) {
-            let boundary = match ended {
-                true => view.boundary(group.lane_key(lane), generation),
-                false => None,
-            };
-            let Some(boundary) = boundary else {
-                // The streamlet has not begun a later generation.
-                ended = false;
-                lanes.push(OpenLane {
-                    lane,
-                    end: OPEN_END,
-                    generation,
-                });
-                continue;
-            };
-            if consumed_to(group, view, lane) < boundary {
-                lanes.push(OpenLane {
-                    lane,
-                    end: boundary,
-                    generation,
-                });
-            }
-        }
-        if !ended || lanes.len() > before {
-            return;
+) -> bool {
+    let before = lanes.len();
+    for lane in of {
+        let boundary = match ended {
+            true => view.boundary(group.lane_key(lane), generation),
+            false => None,
+        };
+        let Some(boundary) = boundary else {
+            // The streamlet has not begun a later generation.
+            ended = false;
+            lanes.push(OpenLane {
+                lane,
+                end: OPEN_END,
+                generation,
+            });
+            continue;
+        };
+        if consumed_to(group, view, lane) < boundary {
+            lanes.push(OpenLane {
+                lane,
+                end: boundary,
+                generation,
+            });
         }
     }
+    ended && lanes.len() == before
 }
 
 /// Everything in the lane below this ordinal is consumed, trimmed, or was never stored.
@@ -167,7 +183,7 @@ pub(crate) fn targets(lanes: usize, demands: &[Demand]) -> Vec<usize> {
 /// Lanes to share: those that may be leased and those that are.
 pub(crate) fn lanes_to_share(group: &Group, shape: &StreamShape, view: &dyn LaneView) -> usize {
     if !has_barriers(shape) {
-        return shape.streamlets as usize * shape.lanes() as usize;
+        return shape.partitions() as usize;
     }
     let open = open_lanes(group, shape, view);
     let leased: std::collections::BTreeSet<_> =

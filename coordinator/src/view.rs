@@ -1,6 +1,7 @@
 //! What a coordinator needs to know of streams; the broker implements it.
 
-use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
+use kera_protocol::ids::{LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::partition::{lanes_of, place_of};
 use kera_protocol::v1::{Cursor, LaneBy};
 
 /// A stream as far as leasing its lanes goes.
@@ -14,14 +15,35 @@ pub struct StreamShape {
     pub streamlets: u32,
     /// How records find their lane. Only streams by key have a barrier between lane generations.
     pub lane_by: LaneBy,
-    /// Lanes per streamlet (Q) of every lane generation, oldest first; never empty, growing.
+    /// Lanes in all (n) of every lane generation, oldest first; never empty, growing.
     pub generations: Vec<u32>,
 }
 
 impl StreamShape {
-    /// Lanes per streamlet now.
-    pub fn lanes(&self) -> u32 {
+    /// Lanes of all streamlets now: partitions as Kafka's clients count them.
+    pub fn partitions(&self) -> u32 {
         self.generations.last().copied().unwrap_or(1)
+    }
+
+    /// Lanes of a streamlet now.
+    pub fn lanes_of(&self, streamlet: u32) -> u32 {
+        self.lanes_in(streamlet, self.partitions())
+    }
+
+    /// The most lanes that a streamlet has now.
+    pub fn lanes(&self) -> u32 {
+        self.lanes_of(0)
+    }
+
+    /// Lanes of a streamlet where there are `partitions` in all.
+    pub(crate) fn lanes_in(&self, streamlet: u32, partitions: u32) -> u32 {
+        lanes_of(StreamletId(streamlet), self.streamlets, partitions)
+    }
+
+    /// Streamlet and lane of a partition.
+    pub(crate) fn place_of(&self, partition: u32) -> (u32, u32) {
+        let (streamlet, lane) = place_of(partition, self.streamlets);
+        (streamlet.0, lane.0)
     }
 }
 

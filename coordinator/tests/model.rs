@@ -29,7 +29,8 @@ enum Op {
         lane: usize,
         records: u64,
     },
-    Grow,
+    /// By so many lanes in all.
+    Grow(u32),
     Join {
         rejoin: Option<usize>,
     },
@@ -73,7 +74,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (index.clone(), 1..20_u64).prop_map(|(lane, records)| Op::Append { lane, records }),
         1 => index.clone().prop_map(|lane| Op::Jump { lane }),
         1 => (index.clone(), 1..20_u64).prop_map(|(lane, records)| Op::Trim { lane, records }),
-        1 => Just(Op::Grow),
+        1 => (1..5_u32).prop_map(Op::Grow),
         3 => proptest::option::of(index.clone()).prop_map(|rejoin| Op::Join { rejoin }),
         1 => index.clone().prop_map(|member| Op::Leave { member }),
         4 => (index.clone(), any::<bool>()).prop_map(|(member, obey)| Op::Heartbeat { member, obey }),
@@ -396,10 +397,14 @@ impl World {
                 if !reads_beyond || older {
                     continue;
                 }
+                let shape = &self.stream.shape;
+                let counts = &shape.generations[*generation as usize..][..2];
+                // Otherwise keys may have moved to another streamlet's lane.
+                let stays = counts.iter().all(|n| n.is_multiple_of(shape.streamlets));
                 for other in described
                     .lanes
                     .iter()
-                    .filter(|l| l.streamlet == lane.streamlet)
+                    .filter(|l| !stays || l.streamlet == lane.streamlet)
                 {
                     let theirs = &self.stream.lanes[&(other.streamlet, other.lane)];
                     if let Some(end) = theirs.boundaries.get(generation) {
@@ -556,12 +561,13 @@ impl World {
                 let to = self.stream.lanes[&lane].log_start + records;
                 self.stream.trim(lane, to);
             }
-            Op::Grow => {
-                let lanes = self.stream.shape.lanes();
-                if lanes < 4 {
+            Op::Grow(more) => {
+                let shape = &self.stream.shape;
+                let partitions = shape.partitions() + more;
+                if partitions <= 4 * shape.streamlets {
                     let generation = self.stream.shape.generations.len() as u32 - 1;
                     self.last_lease_of.insert(generation, self.highest_lease);
-                    self.stream.grow(lanes + 1);
+                    self.stream.grow_to(partitions);
                 }
             }
             Op::Join { rejoin } => {

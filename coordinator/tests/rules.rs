@@ -1,5 +1,7 @@
 //! One test per rule of consumer groups.
 
+#[path = "rules/partitions.rs"]
+mod partitions;
 mod support;
 
 use kera_coordinator::{Limits, Replay, Reply, Request};
@@ -721,5 +723,24 @@ fn a_snapshot_cut_short_is_ignored() {
         let (again, report) = replay.finish(Limits::default(), b.now);
         assert!(again.same_durable_state(&next));
         assert_eq!(report.snapshots, 1 + u64::from(kept == snapshot.len()));
+    }
+}
+
+#[test]
+fn a_snapshot_with_a_record_that_is_no_event_counts() {
+    let mut b = bench(1, 1);
+    b.stream.append((0, 0), 10);
+    let m = b.join("g", "c", Order::Lane);
+    b.acquire("g", &m, 1);
+    let snapshot = b.coordinator.snapshot();
+    for at in 0..=snapshot.len() {
+        // Somebody else's, between two of its events.
+        let mut replay = Replay::new();
+        snapshot[..at].iter().for_each(|event| replay.apply(event));
+        replay.pass_over();
+        snapshot[at..].iter().for_each(|event| replay.apply(event));
+        let (again, report) = replay.finish(Limits::default(), b.now);
+        assert!(again.same_durable_state(&b.coordinator), "{at}");
+        assert_eq!((report.snapshots, report.passed_over), (1, 1));
     }
 }

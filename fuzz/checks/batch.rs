@@ -58,7 +58,7 @@ fn stamp(header: &BatchHeader) -> ProducerStamp {
 /// `batch` has the bytes that its header says; whether they are right is to be seen.
 fn whole(batch: &[u8]) {
     let header = BatchHeader::peek(batch).expect("it was walked");
-    let _ = check_produced(&header);
+    let _ = check_produced(&header, batch);
     let _ = (header.next_ordinal(), header.last_sequence());
     stays_as_it_was_when_patched(batch);
 

@@ -14,10 +14,11 @@ use kafka_protocol::messages::{
 };
 use kera_broker::catalog::Stream;
 
+use crate::allowed;
 use crate::brokers;
 use crate::context::Ctx;
 use crate::metadata::visible;
-use crate::refusal::text;
+use crate::refusal::{Refusal, text};
 use crate::topic;
 
 /// The endpoints that are brokers', as the request numbers them.
@@ -44,6 +45,9 @@ pub(crate) async fn describe_cluster(
             .with_port(broker.port)
             .with_rack(broker.rack)
     });
+    if request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = allowed::CLUSTER;
+    }
     response
         .with_cluster_id(text(ctx.shared.cluster_id()))
         .with_controller_id(brokers::controller(ctx))
@@ -78,13 +82,18 @@ pub(crate) async fn describe_log_dirs(
                     .with_partition_size(i64::try_from(bytes).unwrap_or(i64::MAX))
             })
             .collect();
-        if !partitions.is_empty() {
-            topics.push(
-                DescribeLogDirsTopic::default()
-                    .with_name(TopicName(text(name)))
-                    .with_partitions(partitions),
-            );
+        if partitions.is_empty() {
+            continue;
         }
+        let topic = DescribeLogDirsTopic::default()
+            .with_name(TopicName(text(name)))
+            .with_partitions(partitions);
+        if !ctx.has_room_for_item(&topic, version).await {
+            let code = Refusal::too_long().code;
+            let dir = DescribeLogDirsResult::default().with_error_code(code);
+            return DescribeLogDirsResponse::default().with_results(vec![dir]);
+        }
+        topics.push(topic);
     }
     let path = ctx.shared.dir.path();
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());

@@ -35,6 +35,12 @@ pub enum Setting {
     Timestamps,
     /// `ack`, by the number of messages after which Kafka would flush.
     FlushMessages,
+    /// `timestamp_before_max_ms`.
+    TimestampBefore,
+    /// `timestamp_after_max_ms`.
+    TimestampAfter,
+    /// `validate`.
+    Validate,
     /// The broker's `storage.flush_interval`.
     FlushInterval,
     /// `ack`.
@@ -135,6 +141,13 @@ const fn config(
 /// The greatest number, with which Kafka says "never" and "no limit".
 pub const NEVER: &str = "9223372036854775807";
 
+/// The setting that names a codec.
+pub(crate) const COMPRESSION_TYPE: &str = "compression.type";
+
+/// What it may be in Kafka.
+pub(crate) const COMPRESSION_TYPES: [&str; 6] =
+    ["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
+
 use ConfigKind::{Boolean, Double, Int, List, Long, Text};
 use Effect::{AtCreation, Hint, Only, Shown, Works};
 
@@ -165,12 +178,12 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "The broker compresses nothing: batches stay as producers made them.",
     ),
     config(
-        "compression.type",
-        "compression.type",
+        COMPRESSION_TYPE,
+        COMPRESSION_TYPE,
         Text,
         "producer",
-        Only("producer"),
-        "Batches stay as producers made them, in any of Kafka's codecs.",
+        Hint,
+        "Any of Kafka's codecs: batches stay as producers made them.",
     ),
     config(
         "compression.zstd.level",
@@ -250,7 +263,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Int,
         "1",
         AtCreation(Setting::Lanes),
-        "Lanes of each streamlet. The number of partitions is a multiple of it; CreatePartitions raises it.",
+        "Lanes of each streamlet at creation, when the number of partitions is a multiple of it; CreatePartitions raises it, for some streamlets before others.",
     ),
     config(
         "kera.streamlets",
@@ -259,6 +272,14 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "1",
         Shown(Setting::Streamlets),
         "Streamlets of the stream: its partitions at creation, divided by kera.lanes.",
+    ),
+    config(
+        "kera.validate",
+        "",
+        Text,
+        "header",
+        Works(Setting::Validate),
+        "What is looked at in a batch before it is stored: header (and checksum), the same work for a batch of any size, or full, which decompresses it and reads every record.",
     ),
     config(
         "leader.replication.throttled.replicas",
@@ -321,16 +342,16 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "log.message.timestamp.after.max.ms",
         Long,
         NEVER,
-        Only(NEVER),
-        "Records are not refused for their timestamps.",
+        Works(Setting::TimestampAfter),
+        "A batch with a record that is this many milliseconds ahead of the broker's clock is refused with INVALID_TIMESTAMP. Not by default, unlike with Kafka 4 (an hour): retention needs no such check, and a broker whose clock is behind refuses nobody.",
     ),
     config(
         "message.timestamp.before.max.ms",
         "log.message.timestamp.before.max.ms",
         Long,
         NEVER,
-        Only(NEVER),
-        "Records are not refused for their timestamps.",
+        Works(Setting::TimestampBefore),
+        "A batch whose first record is older than this many milliseconds is refused with INVALID_TIMESTAMP.",
     ),
     config(
         "message.timestamp.difference.max.ms",
@@ -338,7 +359,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Long,
         NEVER,
         Only(NEVER),
-        "Records are not refused for their timestamps. Kafka 4 has this setting no more.",
+        "Kafka 4 has this setting no more: see message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
     ),
     config(
         "message.timestamp.type",
@@ -410,7 +431,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Long,
         "-1",
         Works(Setting::RetentionBytes),
-        "Bytes kept of each partition, -1 without limit. Kera counts over the whole topic: the number is multiplied by the partitions, and a busy partition may keep more than a quiet one.",
+        "Bytes kept of each partition, -1 without limit. Nothing of a partition goes as long as that would leave it less. Beyond that Kera counts over the whole topic: the number is multiplied by the partitions, and a busy partition may keep more while others have less.",
     ),
     config(
         "retention.ms",

@@ -36,8 +36,11 @@ use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead};
 
 /// Requests other than Produce are no longer than this: nothing real comes near it.
 const MAX_OTHER_REQUEST: usize = 16 << 20;
+/// JoinGroup, of which a coordinator keeps 256 KiB at most.
+const MAX_JOIN_REQUEST: usize = 1 << 20;
 /// JoinGroup and SyncGroup wait for the other members of a group.
 const WAITING: [i16; 2] = [11, 14];
+const JOIN: u8 = 11;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
 /// How often a busy connection looks at what takes too long, and an idle one.
@@ -69,8 +72,11 @@ pub(crate) enum Ended {
     /// A batch sent without acknowledgement was refused; closing is the only way to tell.
     #[error("a batch sent with acks = 0 was refused")]
     Unacknowledged,
+    /// The peer takes nothing.
+    #[error("the client did not read what was sent to it within server.send_timeout")]
+    Unread,
     /// It did not arrive in time.
-    #[error("a request did not arrive in time")]
+    #[error("a request did not arrive within server.receive_timeout")]
     Slow,
     /// Nothing happened for too long.
     #[error("idle for too long")]
@@ -132,6 +138,7 @@ impl Connection {
         Self {
             stream,
             claims: Claims::new(ctx.shared.clone()),
+            sessions: Sessions::new(ctx.settings.sessions.clone()),
             ctx,
             input: Inbox::default(),
             out: Outbox::default(),
@@ -142,7 +149,6 @@ impl Connection {
             starved_since: None,
             crowded: false,
             current: Current::Nothing,
-            sessions: Sessions::default(),
             touched: Vec::new(),
             waker: Waker::from(bell.clone()),
             bell,
@@ -186,6 +192,7 @@ impl Connection {
             self.work()?;
             self.out.send(&self.stream)?;
             self.claims.hold_outgoing(self.out.bytes());
+            self.claims.hold_incoming(self.input.capacity());
             if self.stopping && self.is_quiet() {
                 return Ok(());
             }
@@ -241,11 +248,17 @@ impl Connection {
     /// A request waits in `input` that could be worked on.
     fn has_request(&self) -> bool {
         let whole = self.front_bytes().ok().flatten();
-        matches!(self.current, Current::Nothing)
+        self.takes_requests()
             && !self.starved
+            && whole.is_some_and(|whole| whole <= self.input.len())
+    }
+
+    /// True while requests are worked on: what is owed to the client is bounded.
+    fn takes_requests(&self) -> bool {
+        matches!(self.current, Current::Nothing)
             && !self.stopping
             && self.pending.len() < MAX_PENDING
-            && whole.is_some_and(|whole| whole <= self.input.len())
+            && self.claims.room_to_send(self.out.bytes()) > 0
     }
 
     /// True while bytes may be taken from the socket. While a request runs some are still read, to
@@ -258,7 +271,7 @@ impl Connection {
             && !self.stopping
             && self.pending.len() < MAX_PENDING
             && self.pending_bytes < server.connection_in_flight_bytes as usize
-            && self.out.bytes() < server.connection_in_flight_bytes as usize
+            && self.claims.may_owe(self.out.bytes())
             && (self.pending_bytes == 0
                 || self.ctx.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
     }
@@ -271,6 +284,7 @@ impl Connection {
         let claimed = i32::from_be_bytes(*field);
         let limit = match self.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {
             Some([0, 0]) | None => self.ctx.settings.max_request_bytes,
+            Some([0, JOIN]) => self.ctx.settings.max_request_bytes.min(MAX_JOIN_REQUEST),
             Some(_) => self.ctx.settings.max_request_bytes.min(MAX_OTHER_REQUEST),
         };
         match usize::try_from(claimed) {
@@ -288,8 +302,10 @@ impl Connection {
                 self.crowded = true;
                 return Ok(());
             }
-            let room = self.input.room_for(missing);
+            let room = self.input.room_for(missing, self.claims.read_ahead());
             if room == 0 {
+                // Looked at again soon: others' buffers leave no room for more than this.
+                self.crowded = !self.takes_requests();
                 return Ok(());
             }
             match self.input.receive(&self.stream, room)? {
@@ -324,9 +340,7 @@ impl Connection {
     }
 
     fn take_requests(&mut self) -> Result<(), Ended> {
-        while matches!(self.current, Current::Nothing)
-            && !self.stopping
-            && self.pending.len() < MAX_PENDING
+        while self.takes_requests()
             && let Some(whole) = self.front_bytes()?
             && whole <= self.input.len()
         {
@@ -338,7 +352,10 @@ impl Connection {
                 break;
             }
             self.input.consume(whole);
-            self.claims.end_frame();
+            // What a handler works on stays claimed until it has answered.
+            if !matches!(self.current, Current::Running { waits: false, .. }) {
+                self.claims.end_frame();
+            }
         }
         Ok(())
     }
@@ -366,7 +383,8 @@ impl Connection {
             1 => self.take_fetch(version, correlation, &request[body_at..])?,
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
-                let ctx = self.ctx.clone();
+                let mut ctx = self.ctx.clone();
+                ctx.room = Arc::default();
                 let answer = dispatch::answer(ctx, key, version, correlation, body);
                 self.current = Current::Running {
                     answer: Box::pin(answer),
@@ -514,8 +532,11 @@ impl Connection {
 
     fn take_settled(&mut self, settled: Settled) -> Result<(), Ended> {
         self.current = match settled {
-            Settled::Answer(reply) => Current::Answered(vec![reply?]),
-            Settled::Read(Some(fetch)) => Current::Fetching(Box::new(fetch)),
+            Settled::Answer(reply) => {
+                self.claims.end_frame();
+                Current::Answered(vec![reply?])
+            }
+            Settled::Read(Some(fetch)) => Current::Fetching(fetch),
             Settled::Read(None) => {
                 let error = std::io::Error::other("reading from the disk failed");
                 return Err(error.into());
@@ -530,7 +551,7 @@ impl Connection {
             || !self.out.is_empty()
             || self.crowded
             || self.starved
-            || self.input.capacity() > 0;
+            || self.input.capacity() > self.input.len();
         let idle = self.ctx.shared.config.server.idle_timeout;
         let pause = match busy {
             true if self.crowded => LOOK_CROWDED,
@@ -563,15 +584,26 @@ impl Connection {
             self.out.detach();
         }
         self.sent_before = self.out.sent();
-        if self.claims.is_late(now) {
+        let metrics = &self.ctx.shared.metrics;
+        if self
+            .claims
+            .is_unread(now, self.out.sent(), self.out.bytes())
+        {
+            metrics.unread_connections.inc();
+            return Err(Ended::Unread);
+        }
+        let waits = self.takes_requests() && self.takes_input();
+        let within = self.ctx.shared.config.server.receive_timeout;
+        let late = self.input.is_late(now, within, waits) && !self.has_request();
+        if late || (waits && self.claims.is_late(now)) {
             return Err(Ended::Slow);
         }
         let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
-        if small && self.input.capacity() > 2 * READ_AHEAD {
-            self.input.shrink();
-        }
-        if self.input.is_empty() && now.duration_since(self.last_input) > KEEP_INPUT {
-            self.input = Inbox::default();
+        let passed = small && self.input.capacity() > 2 * READ_AHEAD;
+        // A large request has passed, or nothing comes any more.
+        if passed || now.duration_since(self.last_input) > KEEP_INPUT {
+            let freed = self.input.shrink() + self.out.shrink();
+            self.ctx.shared.note_freed(freed);
         }
         let idle = self.ctx.shared.config.server.idle_timeout;
         let waits = !matches!(self.current, Current::Nothing) || !self.pending.is_empty();
@@ -585,14 +617,14 @@ impl Connection {
 /// What has come of the current request.
 enum Settled {
     Answer(Result<Bytes, DispatchError>),
-    Read(Option<Fetch>),
+    Read(Option<Box<Fetch>>),
 }
 
 /// Waits for the current request, if that is what it needs.
 async fn settle(current: &mut Current) -> Settled {
     match current {
         Current::Running { answer, .. } => Settled::Answer(answer.await),
-        Current::Reading(read) => Settled::Read(read.await),
+        Current::Reading(read) => Settled::Read(read.await.map(Box::new)),
         _ => std::future::pending().await,
     }
 }

@@ -8,6 +8,9 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::Shared;
 use kera_broker::metrics::Counter;
 
+use crate::fetch::SessionRoom;
+use crate::reply_room::{ReplyRoom, Turns};
+
 /// A listener as clients are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenerInfo {
@@ -28,6 +31,12 @@ pub(crate) struct KafkaSettings {
     pub(crate) default_partitions: i32,
     /// Longest request, in bytes.
     pub(crate) max_request_bytes: usize,
+    /// Longest reply to a request other than Fetch, in bytes.
+    pub(crate) max_reply_bytes: usize,
+    /// Whose turn it is to answer with much.
+    pub(crate) turns: Turns,
+    /// Partitions of fetch sessions, of all connections.
+    pub(crate) sessions: SessionRoom,
     /// Requests so far, by number of their API.
     pub(crate) requests: HashMap<i16, Counter>,
 }
@@ -45,4 +54,6 @@ pub(crate) struct Ctx {
     pub(crate) client_id: Option<StrBytes>,
     /// The client's address.
     pub(crate) peer: SocketAddr,
+    /// Of the request's reply.
+    pub(crate) room: Arc<ReplyRoom>,
 }

@@ -10,7 +10,10 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 
 use crate::context::Ctx;
 use crate::wire::walk;
-use crate::{cluster, configs, groups, metadata, offsets, producer_ids, records, topics};
+use crate::{
+    absent, cluster, configs, groups, metadata, offsets, producer_ids, records, topics,
+    transactions,
+};
 
 /// Why a request has no answer; its connection ends.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +80,17 @@ pub(crate) async fn answer(
         ApiKey::OffsetDelete => call.on(groups::offset_delete).await,
         ApiKey::DescribeCluster => call.on(cluster::describe_cluster).await,
         ApiKey::DescribeTopicPartitions => call.on(metadata::describe_topic_partitions).await,
+        ApiKey::AddPartitionsToTxn => call.on(transactions::add_partitions).await,
+        ApiKey::AddOffsetsToTxn => call.on(transactions::add_offsets).await,
+        ApiKey::EndTxn => call.on(transactions::end).await,
+        ApiKey::TxnOffsetCommit => call.on(transactions::offset_commit).await,
+        ApiKey::ElectLeaders => call.on(absent::elect_leaders).await,
+        ApiKey::ListPartitionReassignments => call.on(absent::list_partition_reassignments).await,
+        ApiKey::DescribeClientQuotas => call.on(absent::describe_client_quotas).await,
+        ApiKey::DescribeQuorum => call.on(absent::describe_quorum).await,
+        ApiKey::DescribeProducers => call.on(absent::describe_producers).await,
+        ApiKey::ListTransactions => call.on(absent::list_transactions).await,
+        ApiKey::ListConfigResources => call.on(absent::list_config_resources).await,
         _ => Err(DispatchError::NoHandler(key)),
     }
 }
@@ -109,6 +123,8 @@ impl<'a> Call<'a> {
         walk::walk(key, version, &self.body, &walk::Limits::default())
             .map_err(|e| malformed(e.to_string()))?;
         let request = Q::decode(&mut self.body, version).map_err(|e| malformed(e.to_string()))?;
+        // A handler that waits keeps no more of the request than it needs.
+        drop(std::mem::take(&mut self.body));
         let response = handler(self.ctx, version, request).await;
         encode(self.api, version, self.correlation, &response)
     }

@@ -55,6 +55,7 @@ pub(crate) fn append_code(error: &AppendError) -> i16 {
         AppendError::Sequence(SequenceError::Gap { .. }) => Kafka::OutOfOrderSequenceNumber,
         AppendError::Sequence(SequenceError::Fenced { .. }) => Kafka::InvalidProducerEpoch,
         AppendError::Sequence(SequenceError::Unknown { .. }) => Kafka::UnknownProducerId,
+        AppendError::Sequence(SequenceError::TooMany { .. }) => Kafka::PolicyViolation,
         AppendError::TooLarge { .. } => Kafka::MessageTooLarge,
         AppendError::NoMemory => Kafka::RequestTimedOut,
         AppendError::DiskFull | AppendError::DiskFailing | AppendError::Recovering => {

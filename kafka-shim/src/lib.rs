@@ -14,6 +14,8 @@
 //! Types of the Kafka codec stay inside this crate.
 #![forbid(unsafe_code)]
 
+mod absent;
+mod allowed;
 pub mod apis;
 mod brokers;
 mod cluster;
@@ -32,9 +34,11 @@ mod produce;
 mod producer_ids;
 mod records;
 mod refusal;
+mod reply_room;
 mod topic;
 mod topic_config;
 mod topics;
+mod transactions;
 mod versions;
 pub mod wire;
 

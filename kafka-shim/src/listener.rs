@@ -12,6 +12,11 @@ use tokio::net::TcpListener;
 use crate::apis::APIS;
 use crate::connection::Connection;
 use crate::context::{Ctx, KafkaSettings, ListenerInfo};
+use crate::fetch::SessionRoom;
+use crate::reply_room::Turns;
+
+/// Of so many refused connections one is logged.
+const REFUSALS_PER_WARNING: u64 = 1000;
 
 /// Listeners that serve until the broker stops.
 #[derive(Debug)]
@@ -30,6 +35,9 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
         auto_create: kafka.auto_create_topics,
         default_partitions: i32::try_from(kafka.default_partitions).unwrap_or(i32::MAX),
         max_request_bytes: usize::try_from(kafka.max_request_bytes).unwrap_or(usize::MAX),
+        max_reply_bytes: usize::try_from(kafka.max_reply_bytes).unwrap_or(usize::MAX),
+        turns: Turns::default(),
+        sessions: SessionRoom::new(kafka.max_fetch_session_partitions as usize),
         requests: APIS
             .iter()
             .map(|api| (api.key, counter(&shared, api.name)))
@@ -100,10 +108,13 @@ async fn accept(
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let counted = Counted::new(shared.clone());
         shared.metrics.connections_accepted.inc();
-        let limit = u64::from(shared.config.server.max_connections);
+        let limit = shared.admission.limit();
         if shared.connections.load(Ordering::Relaxed) > limit {
             // The protocol has no way to say why.
-            tracing::warn!(%peer, limit, "refusing a Kafka client: the broker has server.max_connections connections");
+            let before = shared.metrics.connections_refused.inc();
+            if before.is_multiple_of(REFUSALS_PER_WARNING) {
+                tracing::warn!(%peer, limit, refused = before + 1, "refusing Kafka clients: the broker has server.max_connections connections, or as many as its open files allow");
+            }
             continue;
         }
         if let Err(error) = set_up(&stream) {
@@ -116,6 +127,7 @@ async fn accept(
             settings: settings.clone(),
             client_id: None,
             peer,
+            room: Arc::default(),
         };
         tokio::spawn(Connection::new(stream, ctx, counted.of_data()).run());
     }

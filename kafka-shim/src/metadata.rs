@@ -22,6 +22,7 @@ use kera_metadata::validate_stream_name;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::allowed;
 use crate::brokers::{self, Endpoint, Leader, NOBODY, leaders};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
@@ -34,6 +35,10 @@ const IDS_FROM: i16 = 10;
 const BY_ID_FROM: i16 = 12;
 /// Partitions of one answer to DescribeTopicPartitions, whatever the client would take.
 const MAX_DESCRIBED_PARTITIONS: i32 = 2000;
+
+/// What a partition takes in a reply, and each of its replicas, which is listed twice.
+const PARTITION_BYTES: usize = 36;
+const REPLICA_BYTES: usize = 8;
 
 /// Topics that one Metadata request may create: those behind are unknown until they are asked for
 /// again, or created as topics are.
@@ -65,8 +70,8 @@ pub(crate) async fn metadata(
             }
         }
         _ => {
-            for stream in visible(ctx) {
-                topics.push(topic_of(ctx, version, &brokers, &stream));
+            for stream in listed(ctx) {
+                topics.push(topic_of(ctx, version, &brokers, &stream).await);
             }
         }
     }
@@ -77,11 +82,19 @@ pub(crate) async fn metadata(
             .with_port(broker.port)
             .with_rack(broker.rack.filter(|_| version >= 1))
     });
+    if request.include_topic_authorized_operations {
+        for topic in topics.iter_mut().filter(|t| t.error_code == errors::NONE) {
+            topic.topic_authorized_operations = allowed_to(topic.is_internal);
+        }
+    }
     let mut response = MetadataResponse::default()
         .with_brokers(brokers.collect())
         .with_topics(topics);
     if version >= 1 {
         response.controller_id = brokers::controller(ctx);
+    }
+    if request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = allowed::CLUSTER;
     }
     if version >= 2 {
         response.cluster_id = Some(text(ctx.shared.cluster_id()));
@@ -94,6 +107,21 @@ pub(crate) fn visible(ctx: &Ctx) -> Vec<Arc<Stream>> {
     let mut streams = ctx.shared.catalog.all();
     streams.retain(|s| !s.record.load().internal);
     streams
+}
+
+/// As [`visible`], and the internal topic.
+fn listed(ctx: &Ctx) -> Vec<Arc<Stream>> {
+    let mut streams = visible(ctx);
+    streams.extend(topic::shown(&ctx.shared, topic::OFFSETS_TOPIC));
+    streams
+}
+
+/// What a client may do to a topic.
+fn allowed_to(internal: bool) -> i32 {
+    match internal {
+        true => allowed::INTERNAL_TOPIC,
+        false => allowed::TOPIC,
+    }
 }
 
 async fn asked_topic(
@@ -120,13 +148,13 @@ async fn asked_topic(
         if version < BY_ID_FROM || asked.topic_id == Uuid::nil() {
             return failed(ResponseError::InvalidRequest.code());
         }
-        return match topic::with_id(&ctx.shared, asked.topic_id) {
-            Some(stream) => topic_of(ctx, version, brokers, &stream),
+        return match topic::shown_with_id(&ctx.shared, asked.topic_id) {
+            Some(stream) => topic_of(ctx, version, brokers, &stream).await,
             None => failed(ResponseError::UnknownTopicId.code()),
         };
     };
-    if let Some(stream) = topic::named(&ctx.shared, name) {
-        return topic_of(ctx, version, brokers, &stream);
+    if let Some(stream) = topic::shown(&ctx.shared, name) {
+        return topic_of(ctx, version, brokers, &stream).await;
     }
     if validate_stream_name(name).is_err() {
         return failed(ResponseError::InvalidTopicException.code());
@@ -138,14 +166,14 @@ async fn asked_topic(
     match topics::create(ctx, name, partitions, &Wanted::default()).await {
         Ok(stream) => {
             tracing::info!(topic = %name.as_str(), partitions, peer = %ctx.peer, "topic created for a client that asked for it");
-            topic_of(ctx, version, brokers, &stream)
+            topic_of(ctx, version, brokers, &stream).await
         }
         Err(refusal) => {
             if refusal.code == ResponseError::TopicAlreadyExists.code() {
                 // Another client was faster, at another broker perhaps, of which this one hears soon.
                 let heard = tokio::time::timeout_at(hear_by, hear_of(&ctx.shared, name)).await;
                 return match (heard, topic::named(&ctx.shared, name)) {
-                    (_, Some(stream)) => topic_of(ctx, version, brokers, &stream),
+                    (_, Some(stream)) => topic_of(ctx, version, brokers, &stream).await,
                     // It is no topic.
                     (Ok(Some(_)), None) => failed(refusal.code),
                     // Clients ask again.
@@ -158,7 +186,7 @@ async fn asked_topic(
     }
 }
 
-fn topic_of(
+async fn topic_of(
     ctx: &Ctx,
     version: i16,
     brokers: &[Endpoint],
@@ -179,10 +207,19 @@ fn topic_of(
         }
         found
     };
-    let mut topic = MetadataResponseTopic::default()
-        .with_error_code(errors::NONE)
-        .with_name(Some(TopicName(text(stream.name()))))
-        .with_partitions(leaders(ctx, brokers, stream).map(partition).collect());
+    let name = topic::name_of(stream);
+    let replicas = stream.record.load().config.replicas as usize;
+    let each = PARTITION_BYTES + replicas * REPLICA_BYTES;
+    let bytes = name.len() + PARTITION_BYTES + topic::partitions(stream) as usize * each;
+    let mut topic = MetadataResponseTopic::default().with_name(Some(TopicName(text(name))));
+    if ctx.has_room_for(bytes).await {
+        topic.partitions = leaders(ctx, brokers, stream).map(partition).collect();
+    } else {
+        topic.error_code = ResponseError::PolicyViolation.code();
+    }
+    if version >= 1 {
+        topic.is_internal = topic::is_internal(stream);
+    }
     if version >= IDS_FROM {
         topic.topic_id = topic::id_of(stream);
     }
@@ -205,7 +242,7 @@ pub(crate) async fn describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse {
     let brokers = brokers::endpoints(ctx);
     let mut names: Vec<String> = if request.topics.is_empty() {
-        visible(ctx).iter().map(|s| s.name()).collect()
+        listed(ctx).iter().map(|s| topic::name_of(s)).collect()
     } else {
         let asked = request.topics.iter();
         asked.map(|t| t.name.as_str().to_owned()).collect()
@@ -237,7 +274,7 @@ pub(crate) async fn describe_topic_partitions(
         }
         let mut topic = DescribeTopicPartitionsResponseTopic::default()
             .with_name(Some(TopicName(text(name.clone()))));
-        let Some(stream) = topic::named(&ctx.shared, &name) else {
+        let Some(stream) = topic::shown(&ctx.shared, &name) else {
             topic.error_code = match validate_stream_name(&name) {
                 Ok(()) => Refusal::no_topic(&name).code,
                 Err(_) => ResponseError::InvalidTopicException.code(),
@@ -248,6 +285,8 @@ pub(crate) async fn describe_topic_partitions(
             continue;
         };
         topic.topic_id = topic::id_of(&stream);
+        topic.is_internal = topic::is_internal(&stream);
+        topic.topic_authorized_operations = allowed_to(topic.is_internal);
         let mut partitions = leaders(ctx, &brokers, &stream).skip(from as usize);
         topic.partitions = partitions.by_ref().take(room).map(described).collect();
         room -= topic.partitions.len();

@@ -19,7 +19,7 @@ use kafka_protocol::messages::{
 };
 use kera_broker::catalog::Stream;
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
-use kera_streamlet::{RecordAt, Streamlet};
+use kera_streamlet::{LaneReadError, RecordAt, SearchWork, Streamlet};
 use tokio::sync::Semaphore;
 
 use crate::context::Ctx;
@@ -41,6 +41,9 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Searches by time at once: each may decompress a batch.
 static SEARCHES: Semaphore = Semaphore::const_new(2);
+/// Those of requests that had [`MUCH_SEARCHED`] decoded already: they do not take the others' turns.
+static LONG_SEARCHES: Semaphore = Semaphore::const_new(1);
+const MUCH_SEARCHED: usize = 64 << 20;
 
 /// A place that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +66,16 @@ pub(crate) async fn list_offsets(
     request: ListOffsetsRequest,
 ) -> ListOffsetsResponse {
     let mut topics = Vec::with_capacity(request.topics.len());
+    // Bytes that were decoded for the request.
+    let mut searched = 0;
     for asked in request.topics {
-        let stream = topic::named(&ctx.shared, &asked.name);
+        let stream = topic::shown(&ctx.shared, &asked.name);
         let mut seen = HashSet::new();
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in &asked.partitions {
+            ctx.pause().await;
             let found = if seen.insert(partition.partition_index) {
-                place(ctx, stream.as_deref(), version, partition).await
+                place(ctx, stream.as_deref(), version, partition, &mut searched).await
             } else {
                 Err(ResponseError::InvalidRequest)
             };
@@ -101,6 +107,7 @@ async fn place(
     stream: Option<&Stream>,
     version: i16,
     asked: &ListOffsetsPartition,
+    searched: &mut usize,
 ) -> Result<Found, ResponseError> {
     let (streamlet, lane) = recovered(
         ctx,
@@ -121,16 +128,15 @@ async fn place(
         LATEST => Ok(end(head, None)),
         EARLIEST => Ok(end(start, streamlet.epoch_at(lane, start))),
         MAX_TIMESTAMP if version >= 7 => {
-            search(&streamlet, lane, |s, lane| s.latest_record(lane)).await
+            let latest = |s: &Streamlet, lane, work: &mut _| s.latest_record(lane, work);
+            search(&streamlet, lane, searched, latest).await
         }
         EARLIEST_LOCAL if version >= 8 => Ok(end(start, streamlet.epoch_at(lane, start))),
         // There is no other storage, so nothing was moved there.
         LATEST_TIERED if version >= 9 => Ok(NOTHING),
         time if time >= 0 => {
-            search(&streamlet, lane, move |s, lane| {
-                s.record_at_time(lane, time)
-            })
-            .await
+            let first = move |s: &Streamlet, lane, work: &mut _| s.record_at_time(lane, time, work);
+            search(&streamlet, lane, searched, first).await
         }
         _ => Err(ResponseError::UnsupportedVersion),
     }
@@ -140,13 +146,28 @@ async fn place(
 async fn search(
     streamlet: &Arc<Streamlet>,
     lane: LaneId,
-    look: impl FnOnce(&Streamlet, LaneId) -> Result<Option<RecordAt>, kera_streamlet::LaneReadError>
+    searched: &mut usize,
+    look: impl FnOnce(&Streamlet, LaneId, &mut SearchWork) -> Result<Option<RecordAt>, LaneReadError>
     + Send
     + 'static,
 ) -> Result<Found, ResponseError> {
-    let _turn = SEARCHES.acquire().await;
-    let searched = streamlet.clone();
-    let found = tokio::task::spawn_blocking(move || look(&searched, lane)).await;
+    let turns = match *searched {
+        ..MUCH_SEARCHED => &SEARCHES,
+        _ => &LONG_SEARCHES,
+    };
+    let _turn = turns.acquire().await;
+    let target = streamlet.clone();
+    let found = tokio::task::spawn_blocking(move || {
+        let mut work = SearchWork::default();
+        let found = look(&target, lane, &mut work);
+        found.map(|found| (found, work.done()))
+    });
+    let found = found.await.map(|found| {
+        found.map(|(found, done)| {
+            *searched += done;
+            found
+        })
+    });
     match found {
         Ok(Ok(None)) => Ok(NOTHING),
         Ok(Ok(Some(record))) => Ok(Found {
@@ -155,8 +176,10 @@ async fn search(
             epoch: record.epoch.0 as i32,
         }),
         Ok(Err(error)) => {
-            use kera_streamlet::LaneReadError as Lane;
-            if matches!(error, Lane::Deleted | Lane::UnknownLane { .. }) {
+            if matches!(
+                error,
+                LaneReadError::Deleted | LaneReadError::UnknownLane { .. }
+            ) {
                 return Err(ResponseError::UnknownTopicOrPartition);
             }
             tracing::warn!(stream = %streamlet.stream(), %lane, %error, "a time could not be searched");

@@ -13,13 +13,14 @@ use bytes::BytesMut;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::ApiKey;
 use kera_broker::Shared;
+use kera_broker::accept;
 use kera_broker::append::{self, Refused};
 use kera_broker::catalog::Stream;
 use kera_broker::clock::{now_ms, wall_ms};
 use kera_log_segments::group::Group;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Streamlet};
+use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use crate::errors;
 use crate::topic::{self, TopicRef};
@@ -78,8 +79,8 @@ impl ProduceRequest {
 
 /// What became of one partition's batch.
 enum Outcomes {
-    /// Refused: Kafka's number, and why.
-    Refused(i16, Option<String>),
+    /// Refused: Kafka's number, why, and the log's start where the client is to be told it, -1 elsewhere.
+    Refused(i16, Option<String>, i64),
     /// It has its place; `None` once it is settled.
     Placed(Option<Box<Waiting>>, Acknowledged),
 }
@@ -162,7 +163,7 @@ impl Produce {
             if done == partitions.len() {
                 continue;
             }
-            let stream = name.find(shared);
+            let stream = topic::to_append_to(shared, name);
             for (index, range) in &partitions[done..] {
                 let place = Placing {
                     shared,
@@ -178,6 +179,7 @@ impl Produce {
                     Ok(None) if give_up => Outcomes::Refused(
                         ResponseError::RequestTimedOut.code(),
                         Some("the broker's memory.pool was full for too long".to_string()),
+                        -1,
                     ),
                     Ok(None) => return false,
                     Ok(Some((waiting, known))) => {
@@ -186,7 +188,13 @@ impl Produce {
                     }
                     Err((code, text)) => {
                         shared.metrics.append_errors.inc();
-                        Outcomes::Refused(code, text)
+                        // Told -1, clients send a batch of a producer that is not remembered again and again.
+                        let forgotten = code == ResponseError::UnknownProducerId.code();
+                        let lane = stream.as_ref().ok().filter(|_| forgotten);
+                        let lane = lane.and_then(|stream| topic::lane_of(stream, *index));
+                        let start =
+                            lane.map_or(-1, |(streamlet, lane)| log_start(&streamlet, lane) as i64);
+                        Outcomes::Refused(code, text, start)
                     }
                 };
                 self.topics[at].1.push((*index, outcome));
@@ -252,7 +260,13 @@ impl Produce {
             for (index, outcome) in partitions {
                 w.i32(*index);
                 let (answer, text) = match outcome {
-                    Outcomes::Refused(code, text) => (Answer::refused(*code), text.as_deref()),
+                    Outcomes::Refused(code, text, log_start) => (
+                        Answer {
+                            log_start: *log_start,
+                            ..Answer::refused(*code)
+                        },
+                        text.as_deref(),
+                    ),
                     Outcomes::Placed(Some(waiting), _)
                         if waiting.appended.group.is_shipped() && !member =>
                     {
@@ -350,7 +364,7 @@ impl Placing<'_> {
             );
             return Err((ResponseError::InvalidRequest.code(), Some(text)));
         }
-        self.check(batch)?;
+        self.check(&settings, batch)?;
         let stamp = settings.append_time.then(wall_ms);
         let spec = AppendSpec {
             lane: lane.0,
@@ -382,10 +396,10 @@ impl Placing<'_> {
     }
 
     /// One intact batch, of a kind that is supported.
-    fn check(&self, batch: &[u8]) -> Result<(), Refusal> {
+    fn check(&self, settings: &Settings, batch: &[u8]) -> Result<(), Refusal> {
         let invalid = |text: &str| (ResponseError::InvalidRecord.code(), Some(text.to_string()));
         let header: BatchHeader = verify(batch).map_err(|e| refused_batch(&e))?;
-        check_produced(&header).map_err(|e| refused_batch(&e))?;
+        check_produced(&header, batch).map_err(|e| refused_batch(&e))?;
         if header.total_bytes != batch.len() {
             return Err(invalid("a partition's records are more than one batch"));
         }
@@ -397,6 +411,9 @@ impl Placing<'_> {
         if self.version < ZSTD && header.compression() == Ok(Compression::Zstd) {
             let text = format!("zstd needs version {ZSTD} of Produce or later");
             return Err((ResponseError::UnsupportedCompressionType.code(), Some(text)));
+        }
+        if settings.rules.any() {
+            accept::check(settings, &header, batch).map_err(|e| refused_batch(&e))?;
         }
         Ok(())
     }
@@ -411,6 +428,7 @@ fn refused_batch(error: &BatchError) -> Refusal {
         BatchError::BadCrc { .. } | BatchError::Truncated { .. } | BatchError::BadLength(_) => {
             ResponseError::CorruptMessage
         }
+        BatchError::BadTimestamp { .. } => ResponseError::InvalidTimestamp,
         BatchError::BadMagic(_) => ResponseError::UnsupportedForMessageFormat,
         BatchError::UnknownCompression(_) => ResponseError::UnsupportedCompressionType,
         _ => ResponseError::InvalidRecord,

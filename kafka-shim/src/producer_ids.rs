@@ -6,6 +6,7 @@ use kera_broker::admin;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;
+use crate::transactions;
 
 /// A new id with epoch 0, also for a producer that names one it had: as in Kafka, an idempotent
 /// producer raises the epoch of an id itself and asks only once it needs another id.
@@ -28,8 +29,7 @@ pub(crate) async fn init_producer_id(
         if id.is_empty() {
             return refused(ResponseError::InvalidRequest.code());
         }
-        tracing::warn!(peer = %ctx.peer, "a transactional producer was refused: transactions are not supported");
-        return refused(ResponseError::TransactionalIdAuthorizationFailed.code());
+        return refused(transactions::refused(ctx));
     }
     match admin::new_producer_id(&ctx.shared).await {
         Ok(id) => InitProducerIdResponse::default()

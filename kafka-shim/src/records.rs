@@ -27,6 +27,7 @@ pub(crate) async fn delete_records(
         let stream = topic::named(&ctx.shared, &asked.name);
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in &asked.partitions {
+            ctx.pause().await;
             let (code, low) = match delete_below(ctx, stream.as_deref(), &asked.name, partition)
                 .await
             {

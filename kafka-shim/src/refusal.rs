@@ -38,6 +38,12 @@ impl Refusal {
         refusal
     }
 
+    /// The reply has no room for the item.
+    pub(crate) fn too_long() -> Self {
+        let text = "the reply would be longer than kafka.max_reply_bytes of the broker: ask for less at a time, or raise it";
+        Self::new(ResponseError::PolicyViolation, text)
+    }
+
     /// A topic that does not exist.
     pub(crate) fn no_topic(name: &str) -> Self {
         Self::new(

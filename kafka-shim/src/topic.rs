@@ -5,10 +5,14 @@ use std::sync::Arc;
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
 use kera_broker::catalog::Stream;
+use kera_broker::coordination::GROUPS_STREAM;
+use kera_metadata::INTERNAL_PREFIX;
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_protocol::partition;
 use kera_streamlet::Streamlet;
 use uuid::Uuid;
 
+use crate::topics::is_kafkas_own;
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::writer::Writer;
 
@@ -39,35 +43,50 @@ impl TopicRef {
 
     /// Its stream, or Kafka's number for there being none.
     pub(crate) fn find(&self, shared: &Shared) -> Result<Arc<Stream>, i16> {
-        match self {
-            Self::Name(name) => {
-                named(shared, name).ok_or_else(|| ResponseError::UnknownTopicOrPartition.code())
+        let (found, unknown) = match self {
+            Self::Name(name) => (shown(shared, name), ResponseError::UnknownTopicOrPartition),
+            Self::Id(id) => (shown_with_id(shared, *id), ResponseError::UnknownTopicId),
+        };
+        match found {
+            // Clients see that it is there, and would look for it again and again.
+            Some(stream) if is_internal(&stream) => {
+                Err(ResponseError::TopicAuthorizationFailed.code())
             }
-            Self::Id(id) => {
-                with_id(shared, *id).ok_or_else(|| ResponseError::UnknownTopicId.code())
-            }
+            Some(stream) => Ok(stream),
+            None => Err(unknown.code()),
         }
     }
 }
 
-/// Partitions of a stream: streamlets times lanes.
+/// The stream of a topic that a client wants to append to, or Kafka's number for why it cannot. As with Kafka
+/// nobody appends to internal topics.
+pub(crate) fn to_append_to(shared: &Shared, topic: &TopicRef) -> Result<Arc<Stream>, i16> {
+    let is_internal = match topic {
+        TopicRef::Name(name) => name.starts_with(INTERNAL_PREFIX) || is_kafkas_own(name),
+        TopicRef::Id(id) => StreamId::from_slice(id.as_bytes())
+            .and_then(|id| shared.catalog.get(id))
+            .is_some_and(|stream| stream.record.load().internal),
+    };
+    match is_internal {
+        true => Err(ResponseError::InvalidTopicException.code()),
+        false => topic.find(shared),
+    }
+}
+
+/// Partitions of a stream: lanes of all its streamlets.
 pub(crate) fn partitions(stream: &Stream) -> i32 {
-    let lanes = stream.record.load().config.lanes;
-    i32::try_from(stream.streamlets.len() as u64 * u64::from(lanes)).unwrap_or(i32::MAX)
+    i32::try_from(stream.record.load().config.partitions()).unwrap_or(i32::MAX)
 }
 
 /// Where a partition is: lane `p / M` of streamlet `p % M`.
 pub(crate) fn lane_of(stream: &Stream, partition: i32) -> Option<(Arc<Streamlet>, LaneId)> {
     let partition = u32::try_from(partition).ok()?;
-    let streamlets = u32::try_from(stream.streamlets.len())
-        .ok()
-        .filter(|m| *m > 0)?;
-    let lane = partition / streamlets;
-    if lane >= stream.record.load().config.lanes {
+    let record = stream.record.load();
+    if partition >= record.config.partitions() {
         return None;
     }
-    let streamlet = stream.streamlet(StreamletId(partition % streamlets))?;
-    Some((streamlet.clone(), LaneId(lane)))
+    let (streamlet, lane) = partition::place_of(partition, record.config.streamlets);
+    Some((stream.streamlet(streamlet)?, lane))
 }
 
 /// True if this broker is the one to ask about a streamlet's partitions, recovered or not.
@@ -82,23 +101,52 @@ pub(crate) fn is_led_here(shared: &Shared, streamlet: &Streamlet) -> bool {
 
 /// The partition of a lane.
 pub(crate) fn partition_of(stream: &Stream, streamlet: StreamletId, lane: LaneId) -> i32 {
-    let streamlets = stream.streamlets.len() as u64;
-    let partition = u64::from(lane.0) * streamlets + u64::from(streamlet.0);
+    let streamlets = stream.record.load().config.streamlets;
+    let partition = partition::partition_of(streamlet, lane, streamlets);
     i32::try_from(partition).unwrap_or(i32::MAX)
 }
 
 /// The stream of a topic's name; the broker's own streams are no topics.
 pub(crate) fn named(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
-    shared
-        .catalog
-        .named(name)
-        .filter(|s| !s.record.load().internal)
+    shared.catalog.named(name).filter(|s| !is_internal(s))
 }
 
 /// The stream of a topic's id.
 pub(crate) fn with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
+    shown_with_id(shared, id).filter(|s| !is_internal(s))
+}
+
+/// Kafka's name for the topic that groups and their offsets are kept in, under which tools look for it.
+pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
+
+/// As [`named`], and the brokers' own stream of groups under Kafka's name: it is shown, and its records are
+/// neither read nor written by clients.
+pub(crate) fn shown(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
+    match name {
+        OFFSETS_TOPIC => shared.catalog.named(GROUPS_STREAM),
+        _ => named(shared, name),
+    }
+}
+
+/// As [`shown`], by the topic's id.
+pub(crate) fn shown_with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
     let id = StreamId::from_slice(id.as_bytes())?;
-    shared.catalog.get(id).filter(|s| !s.record.load().internal)
+    let of_groups = |s: &Stream| s.name() == GROUPS_STREAM;
+    let found = shared.catalog.get(id);
+    found.filter(|s| !is_internal(s) || of_groups(s))
+}
+
+/// True for the brokers' own streams.
+pub(crate) fn is_internal(stream: &Stream) -> bool {
+    stream.record.load().internal
+}
+
+/// The name of a stream's topic.
+pub(crate) fn name_of(stream: &Stream) -> String {
+    match is_internal(stream) {
+        true => OFFSETS_TOPIC.to_owned(),
+        false => stream.name(),
+    }
 }
 
 /// The id of a stream's topic.

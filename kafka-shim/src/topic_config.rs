@@ -6,10 +6,13 @@ use kera_metadata::config::{
     MAX_DURATION_MS, MAX_SEGMENT_SIZE, MAX_SEGMENTS_PER_GROUP, MIN_SEGMENT_SIZE,
     SEGMENT_HEADER_ALLOWANCE, SEGMENT_SIZE_STEP,
 };
-use kera_metadata::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+use kera_metadata::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 use kera_protocol::v1;
 
-use crate::config_table::{ConfigKind, Effect, NEVER, Setting, TOPIC_CONFIGS, TopicConfig};
+use crate::config_table::{
+    COMPRESSION_TYPE, COMPRESSION_TYPES, ConfigKind, Effect, NEVER, Setting, TOPIC_CONFIGS,
+    TopicConfig,
+};
 
 /// What a request wants of a topic's settings, gathered name by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,11 @@ pub(crate) struct Wanted {
     group_max_age_ms: Option<u64>,
     max_batch_bytes: Option<Bytes>,
     timestamps: Option<TimestampType>,
+    /// 0 is no limit.
+    timestamp_before_ms: Option<u64>,
+    /// 0 is no limit.
+    timestamp_after_ms: Option<u64>,
+    validate: Option<BatchCheck>,
     ack: Option<AckPolicy>,
     /// True: at every message; false: left to the rest.
     flush: Option<bool>,
@@ -133,6 +141,19 @@ impl Wanted {
                     _ => return Err(words(config, value, "CreateTime or LogAppendTime")),
                 });
             }
+            Setting::TimestampBefore => {
+                self.timestamp_before_ms = Some(timestamp_bound(config, value)?);
+            }
+            Setting::TimestampAfter => {
+                self.timestamp_after_ms = Some(timestamp_bound(config, value)?);
+            }
+            Setting::Validate => {
+                self.validate = Some(match value {
+                    "header" => BatchCheck::Header,
+                    "full" => BatchCheck::Full,
+                    _ => return Err(words(config, value, "header or full")),
+                });
+            }
             Setting::FlushMessages => {
                 self.flush = Some(match number(config, value, 1)? {
                     1 => true,
@@ -196,6 +217,13 @@ impl Wanted {
             Setting::GroupAge => self.group_max_age_ms = Some(default.group_max_age_ms),
             Setting::MaxBatch => self.max_batch_bytes = Some(Bytes::Default),
             Setting::Timestamps => self.timestamps = Some(default.timestamp_type),
+            Setting::TimestampBefore => {
+                self.timestamp_before_ms = Some(default.timestamp_before_max_ms);
+            }
+            Setting::TimestampAfter => {
+                self.timestamp_after_ms = Some(default.timestamp_after_max_ms);
+            }
+            Setting::Validate => self.validate = Some(default.validate),
             Setting::FlushMessages => self.flush = Some(false),
             Setting::Ack => self.ack = Some(default.ack),
             _ => {}
@@ -267,8 +295,7 @@ impl Wanted {
             }
         }
         self.shown_alike(present)?;
-        let partitions = present.streamlets * present.lanes;
-        self.changes(present, partitions)
+        self.changes(present, present.partitions())
     }
 
     /// Checks that what is only shown is wanted as it is.
@@ -311,6 +338,11 @@ impl Wanted {
                 Bytes::Of(bytes) => bytes,
             }),
             timestamp_type: self.timestamps.map(|t| v1::TimestampType::from(t).into()),
+            timestamp_before_max_ms: self.timestamp_before_ms,
+            timestamp_after_max_ms: self.timestamp_after_ms,
+            validate: self
+                .validate
+                .map(|check| v1::BatchCheck::from(check).into()),
             ack: ack.map(|ack| v1::AckPolicy::from(ack).into()),
             ..v1::StreamConfig::default()
         })
@@ -352,8 +384,8 @@ pub(crate) fn value_of(
     match setting {
         Setting::RetentionTime => unlimited(stream.retention_ms, "-1"),
         Setting::RetentionBytes => {
-            let partitions = u64::from(stream.streamlets) * u64::from(stream.lanes);
-            let each = stream.retention_bytes.div_ceil(partitions.max(1));
+            let partitions = u64::from(stream.partitions().max(1));
+            let each = stream.retention_bytes.div_ceil(partitions);
             unlimited(each, "-1")
         }
         Setting::GroupBytes => stream.group_bytes().min(i32::MAX as u64).to_string(),
@@ -362,6 +394,12 @@ pub(crate) fn value_of(
         Setting::Timestamps => match stream.timestamp_type {
             TimestampType::Create => "CreateTime".to_owned(),
             TimestampType::Append => "LogAppendTime".to_owned(),
+        },
+        Setting::TimestampBefore => unlimited(stream.timestamp_before_max_ms, NEVER),
+        Setting::TimestampAfter => unlimited(stream.timestamp_after_max_ms, NEVER),
+        Setting::Validate => match stream.validate {
+            BatchCheck::Header => "header".to_owned(),
+            BatchCheck::Full => "full".to_owned(),
         },
         Setting::FlushMessages => match stream.ack {
             AckPolicy::Synced => "1".to_owned(),
@@ -374,6 +412,12 @@ pub(crate) fn value_of(
         Setting::Streamlets => stream.streamlets.to_string(),
         Setting::LaneBy => lane_by_word(stream.lane_by).to_owned(),
     }
+}
+
+/// How far a record's time may lie from the broker's, 0 for any; Kafka's 0 is as little as there is.
+fn timestamp_bound(config: &TopicConfig, value: &str) -> Result<u64, String> {
+    let ms = number(config, value, 0)? as u64;
+    Ok(if ms > MAX_DURATION_MS { 0 } else { ms.max(1) })
 }
 
 fn lane_by_word(lane_by: LaneBy) -> &'static str {
@@ -401,6 +445,10 @@ fn legal(config: &TopicConfig, value: &str) -> Result<(), String> {
         ConfigKind::Int => (value.parse::<i32>().is_ok(), "a number of 32 bits"),
         ConfigKind::Long => (value.parse::<i64>().is_ok(), "a number of 64 bits"),
         ConfigKind::Double => (value.parse::<f64>().is_ok_and(f64::is_finite), "a number"),
+        ConfigKind::Text if config.name == COMPRESSION_TYPE => (
+            COMPRESSION_TYPES.contains(&value),
+            "one of uncompressed, zstd, lz4, snappy, gzip, producer",
+        ),
         ConfigKind::Text | ConfigKind::List => (true, ""),
     };
     if fits {
@@ -519,6 +567,9 @@ mod tests {
             ("segment.ms", NEVER),
             ("max.message.bytes", "2097152"),
             ("message.timestamp.type", "LogAppendTime"),
+            ("message.timestamp.before.max.ms", "604800000"),
+            ("message.timestamp.after.max.ms", "3600000"),
+            ("kera.validate", "full"),
             ("flush.messages", "1"),
             ("cleanup.policy", "delete"),
         ];
@@ -586,11 +637,12 @@ mod tests {
         for (name, value, part) in [
             ("cleanup.policy", "compact", "compaction is not supported"),
             ("cleanup.policy", "compact,delete", "compaction"),
-            ("compression.type", "zstd", "as producers made them"),
+            ("compression.type", "zip", "one of uncompressed, zstd"),
             ("min.insync.replicas", "2", "min_copies is 2 of 1"),
             ("min.insync.replicas", "0", "at least 1"),
             ("remote.storage.enable", "true", "no remote storage"),
-            ("message.timestamp.after.max.ms", "3600000", "not refused"),
+            ("message.timestamp.after.max.ms", "-1", "at least 0"),
+            ("kera.validate", "all", "header or full"),
             ("flush.messages", "100", "kera.ack"),
             ("flush.ms", "10", "1000 ms"),
             ("retention.ms", "-2", "at least -1"),
@@ -636,6 +688,9 @@ mod tests {
                 ("segment.ms", "5"),
                 ("max.message.bytes", "5000"),
                 ("message.timestamp.type", "LogAppendTime"),
+                ("message.timestamp.before.max.ms", "5"),
+                ("message.timestamp.after.max.ms", "0"),
+                ("kera.validate", "full"),
                 ("kera.ack", "memory"),
             ],
             3,

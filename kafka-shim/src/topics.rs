@@ -72,7 +72,13 @@ pub(crate) async fn create_topics(
         } else {
             create_one(ctx, asked, request.validate_only).await
         };
-        results.push(created(ctx, version, asked, outcome));
+        let mut result = created(ctx, version, asked, outcome);
+        if !ctx.has_room_for_item(&result, version).await && result.configs.is_some() {
+            // The topic was created all the same; its settings can be asked for.
+            result.configs = None;
+            result.topic_config_error_code = ResponseError::PolicyViolation.code();
+        }
+        results.push(result);
     }
     CreateTopicsResponse::default().with_topics(results)
 }
@@ -96,8 +102,7 @@ fn created(
                 result.topic_id = id;
             }
             if version >= SETTINGS_FROM {
-                let partitions = config.streamlets * config.lanes;
-                result.num_partitions = i32::try_from(partitions).unwrap_or(i32::MAX);
+                result.num_partitions = i32::try_from(config.partitions()).unwrap_or(i32::MAX);
                 result.replication_factor = i16::try_from(config.replicas).unwrap_or(i16::MAX);
                 result.configs = Some(configs::of_created(ctx, &config));
             }
@@ -159,7 +164,7 @@ fn check(
     wanted: &Wanted,
 ) -> Result<v1::StreamConfig, Refusal> {
     if is_kafkas_own(name) {
-        let text = format!("topic \"{name}\" is Kafka's own; Kera has no such topic");
+        let text = format!("topic \"{name}\" is Kafka's own; clients cannot create it");
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     }
     // As in Kafka, where such names would become the same name of a metric.
@@ -258,6 +263,7 @@ pub(crate) async fn delete_topics(
     let doubled = doubled(names.map(|name| name.as_str()));
     let mut responses = Vec::with_capacity(asked.len());
     for (name, id) in asked {
+        ctx.pause().await;
         let mut result = DeletableTopicResult::default().with_name(name.clone());
         if version >= BY_ID_FROM {
             result.topic_id = id;
@@ -311,7 +317,7 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
     }
 }
 
-/// Adds partitions: lanes to each streamlet, so that there are always a multiple of the streamlets.
+/// Adds partitions, any number of them: lanes, one streamlet after the other.
 pub(crate) async fn create_partitions(
     ctx: &Ctx,
     _version: i16,
@@ -321,6 +327,7 @@ pub(crate) async fn create_partitions(
     let mut results = Vec::with_capacity(request.topics.len());
     let mut told = std::collections::HashSet::new();
     for asked in &request.topics {
+        ctx.pause().await;
         let name = asked.name.as_str();
         let outcome = if doubled.contains(name) {
             if !told.insert(name) {
@@ -350,17 +357,18 @@ async fn grow(
     let name = asked.name.as_str();
     let stream = topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?;
     let config = stream.record.load().config.clone();
-    let lanes = lanes_for(name, &config, asked.count)?;
+    let present = config.partitions();
+    let wanted = more_than(name, present, asked.count)?;
     if let Some(assignments) = &asked.assignments {
-        let added = i64::from(asked.count) - i64::from(config.streamlets * config.lanes);
-        assigned_alike(ctx, assignments, added)?;
+        assigned_alike(ctx, assignments, i64::from(wanted) - i64::from(present))?;
     }
     let wire = v1::StreamConfig {
-        lanes: Some(lanes),
+        partitions: Some(wanted),
         // What each partition keeps stays the same.
         retention_bytes: (config.retention_bytes > 0).then(|| {
-            let each = config.retention_bytes / u64::from(config.lanes);
-            each.saturating_mul(lanes.into()).min(i64::MAX as u64)
+            let all = u128::from(config.retention_bytes) * u128::from(wanted);
+            let all = all.div_ceil(present.max(1).into());
+            u64::try_from(all).unwrap_or(u64::MAX).min(i64::MAX as u64)
         }),
         ..v1::StreamConfig::default()
     };
@@ -373,36 +381,18 @@ async fn grow(
     Ok(())
 }
 
-/// How many lanes each streamlet must have for `count` partitions.
-fn lanes_for(name: &str, config: &StreamConfig, count: i32) -> Result<u32, Refusal> {
+/// The number of partitions asked for, if it is more than there are and a stream can have it.
+fn more_than(name: &str, present: u32, count: i32) -> Result<u32, Refusal> {
     let invalid = |text: String| Err(Refusal::new(ResponseError::InvalidPartitions, text));
-    let present = config.streamlets * config.lanes;
-    let wanted = u32::try_from(count).unwrap_or(0);
-    if wanted <= present {
-        return invalid(format!(
+    match u32::try_from(count).unwrap_or(0) {
+        wanted if wanted <= present => invalid(format!(
             "topic \"{name}\" has {present} partitions; {count} is not more"
-        ));
+        )),
+        wanted if wanted > MAX_LANES => invalid(format!(
+            "topic \"{name}\" cannot have {wanted} partitions: the most is {MAX_LANES}"
+        )),
+        wanted => Ok(wanted),
     }
-    let step = config.streamlets;
-    if wanted.is_multiple_of(step) && wanted <= MAX_LANES {
-        return Ok(wanted / step);
-    }
-    let most = MAX_LANES / step * step;
-    if present + step > most {
-        return invalid(format!(
-            "topic \"{name}\" has {present} partitions and can have no more"
-        ));
-    }
-    let below = (wanted / step * step).clamp(present + step, most);
-    let above = wanted.div_ceil(step).saturating_mul(step).min(most);
-    let nearest = if wanted.abs_diff(below) <= wanted.abs_diff(above) {
-        below
-    } else {
-        above
-    };
-    invalid(format!(
-        "topic \"{name}\" grows by {step} partitions at a time, to {most} at most: {count} is not possible, the nearest is {nearest}"
-    ))
 }
 
 /// Refuses assignments in a cluster: its brokers choose who owns a partition, and change that.
@@ -437,35 +427,21 @@ fn assigned_alike(
 mod tests {
     use super::*;
 
-    fn nearest(streamlets: u32, lanes: u32, count: i32) -> String {
-        let config = StreamConfig {
-            streamlets,
-            lanes,
-            ..StreamConfig::default()
-        };
-        match lanes_for("t", &config, count) {
-            Ok(lanes) => format!("{lanes} lanes"),
-            Err(refusal) => {
-                assert_eq!(refusal.code, ResponseError::InvalidPartitions.code());
-                refusal.message
-            }
-        }
-    }
-
     #[test]
-    fn partitions_grow_by_whole_lanes() {
-        assert_eq!(nearest(4, 1, 8), "2 lanes");
-        assert_eq!(nearest(1, 3, 4), "4 lanes");
-        for (count, expected) in [(5, 8), (9, 8), (10, 8), (11, 12), (70_000, 65_536)] {
-            let text = nearest(4, 1, count);
-            assert!(
-                text.ends_with(&format!("nearest is {expected}")),
-                "{count}: {text}"
-            );
+    fn partitions_grow_to_any_larger_number() {
+        for count in [5, 6, 7, 13, 65_536] {
+            assert_eq!(more_than("t", 4, count).ok(), u32::try_from(count).ok());
         }
-        for count in [4, 3, 0, -1] {
-            assert!(nearest(4, 1, count).contains("not more"));
+        for (count, expected) in [
+            (4, "4 is not more"),
+            (3, "3 is not more"),
+            (0, "0 is not more"),
+            (-1, "-1 is not more"),
+            (65_537, "the most is 65536"),
+        ] {
+            let refusal = more_than("t", 4, count).expect_err("refused");
+            assert_eq!(refusal.code, ResponseError::InvalidPartitions.code());
+            assert!(refusal.message.ends_with(expected), "{}", refusal.message);
         }
-        assert!(nearest(40_000, 1, 80_000).contains("no more"));
     }
 }

@@ -10,14 +10,20 @@ use kafka_protocol::messages::describe_topic_partitions_request::TopicRequest;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic,
+};
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
     ApiKey, ApiVersionsRequest, ApiVersionsResponse, DescribeConfigsRequest, DescribeGroupsRequest,
     DescribeLogDirsRequest, DescribeTopicPartitionsRequest, FetchRequest, FindCoordinatorRequest,
-    GroupId, JoinGroupRequest, JoinGroupResponse, MetadataRequest, OffsetFetchRequest,
-    ProduceRequest, ProduceResponse, SyncGroupRequest, SyncGroupResponse, TopicName,
+    GroupId, JoinGroupRequest, JoinGroupResponse, MetadataRequest, OffsetCommitRequest,
+    OffsetCommitResponse, OffsetFetchRequest, ProduceRequest, ProduceResponse, SyncGroupRequest,
+    SyncGroupResponse, TopicName,
 };
 use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 use kera_protocol::batch::{Compression, ProducerStamp};
@@ -189,13 +195,13 @@ fn text(text: &str) -> StrBytes {
 }
 
 /// A group with one member, whose metadata is of `bytes`.
-async fn large_group(world: &World, bytes: usize) -> Client {
+async fn large_group(world: &World, name: &str, bytes: usize) -> Client {
     let mut client = world.client().await;
     let protocol = JoinGroupRequestProtocol::default()
         .with_name(text("range"))
         .with_metadata(vec![7; bytes].into());
     let join = JoinGroupRequest::default()
-        .with_group_id(GroupId(text("large")))
+        .with_group_id(GroupId(text(name)))
         .with_session_timeout_ms(60_000)
         .with_rebalance_timeout_ms(60_000)
         .with_protocol_type(text("consumer"))
@@ -203,7 +209,7 @@ async fn large_group(world: &World, bytes: usize) -> Client {
     let joined: JoinGroupResponse = client.call(ApiKey::JoinGroup, 3, &join).await;
     assert_eq!(joined.error_code, 0);
     let sync = SyncGroupRequest::default()
-        .with_group_id(GroupId(text("large")))
+        .with_group_id(GroupId(text(name)))
         .with_generation_id(joined.generation_id)
         .with_member_id(joined.member_id.clone())
         .with_assignments(vec![
@@ -221,7 +227,7 @@ async fn large_group(world: &World, bytes: usize) -> Client {
 async fn things_named_many_times(world: &World) {
     const TIMES: usize = 5_000;
     world.topic("wide", 300);
-    let _member = large_group(world, 100_000).await;
+    let _member = large_group(world, "large", 100_000).await;
     let wide = || TopicName(text("wide"));
 
     let metadata = MetadataRequest::default().with_topics(Some(vec![
@@ -298,14 +304,111 @@ async fn things_named_many_times(world: &World) {
     );
 }
 
+/// Connections of which nothing is wanted for the moment cost next to nothing, and leave nothing behind.
+async fn idle_clients(world: &World) {
+    let before = resident();
+    let mut idle = Vec::new();
+    for number in 0..300 {
+        let mut client = world.client().await;
+        serves(&mut client).await;
+        if number % 2 == 0 {
+            // It trickles.
+            client.stream.write_all(&[0, 0, 0, 40, 0]).await.unwrap();
+        }
+        idle.push(client);
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(
+        grown < 16 * MIB,
+        "300 idle connections cost {} KiB",
+        grown / 1024
+    );
+    drop(idle);
+    let until = tokio::time::Instant::now() + common::PATIENCE;
+    while resident().saturating_sub(before) > 3 * MIB {
+        let held = resident().saturating_sub(before) / 1024;
+        assert!(
+            tokio::time::Instant::now() < until,
+            "{held} KiB are not given back"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Members that wait for the others of their group, with much in their requests that nobody needs.
+async fn waiting_joins(world: &World) {
+    let _first = large_group(world, "waiting", 100).await;
+    let before = resident();
+    let mut waiting = Vec::new();
+    for number in 0..64 {
+        let mut client = world.client().await;
+        let protocol = JoinGroupRequestProtocol::default()
+            .with_name(text("range"))
+            .with_metadata(vec![7; 100].into());
+        let join = JoinGroupRequest::default()
+            .with_group_id(GroupId(text("waiting")))
+            .with_group_instance_id(Some(text(&format!("i{number}"))))
+            .with_session_timeout_ms(60_000)
+            .with_rebalance_timeout_ms(60_000)
+            .with_protocol_type(text("consumer"))
+            .with_protocols(vec![protocol])
+            .with_unknown_tagged_fields([(77, vec![1; 900 << 10].into())].into());
+        client.send(ApiKey::JoinGroup, 6, &join).await;
+        waiting.push(client);
+    }
+    let until = tokio::time::Instant::now() + common::PATIENCE;
+    // The sockets' buffers are the system's. Each request lay in a buffer that is given back.
+    while resident().saturating_sub(before) > 16 * MIB {
+        let held = resident().saturating_sub(before) / MIB;
+        assert!(
+            tokio::time::Instant::now() < until,
+            "64 joins that wait cost {held} MiB"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let requests = world.broker.shared().metrics.kafka_requests.clone();
+    let joins = requests.get_or_create_owned(&vec![("api", "JoinGroup".to_owned())]);
+    assert_eq!(joins.get(), 65, "all wait");
+}
+
+/// A partition asked for again and again, of a group with much metadata.
+async fn offsets_asked_for_many_times(world: &World) {
+    let mut client = world.client().await;
+    let commit = OffsetCommitRequest::default()
+        .with_group_id(GroupId(text("committed")))
+        .with_topics(vec![
+            OffsetCommitRequestTopic::default()
+                .with_name(TopicName(text("t")))
+                .with_partitions(vec![
+                    OffsetCommitRequestPartition::default()
+                        .with_committed_offset(1)
+                        .with_committed_metadata(Some(text(&"m".repeat(4_000)))),
+                ]),
+        ]);
+    let _: OffsetCommitResponse = client.call(ApiKey::OffsetCommit, 8, &commit).await;
+    let fetch = OffsetFetchRequest::default()
+        .with_group_id(GroupId(text("committed")))
+        .with_topics(Some(vec![
+            OffsetFetchRequestTopic::default()
+                .with_name(TopicName(text("t")))
+                .with_partition_indexes(vec![0; 50_000]),
+        ]));
+    let cost = costs(world, ApiKey::OffsetFetch, 5, &fetch).await;
+    assert!(cost < 32 * MIB, "offsets cost {} MiB", cost / MIB);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_stays_bounded() {
     let world = World::with(|config| {
+        config.memory.idle_release = Duration::from_millis(200);
         config.memory.pool = 64 * MIB;
         config.server.max_in_flight_bytes = 128 * MIB;
     })
     .await;
     world.topic("t", 1);
+    idle_clients(&world).await;
+    waiting_joins(&world).await;
+    offsets_asked_for_many_times(&world).await;
     half_open_clients(&world).await;
     clients_that_do_not_read(&world).await;
     things_named_many_times(&world).await;

@@ -4,6 +4,7 @@
 //! under the lane's group lock. The writer never waits: it copies into pool memory and publishes;
 //! making bytes durable is the pumps' work ([`crate::pump`]).
 
+use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -12,7 +13,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
 use crate::head::LaneHead;
 use crate::io::direct::DirectWriter;
 use crate::io::{FileRef, Io, OpenHow};
-use crate::layout::SEGMENT_HEADER_BYTES;
+use crate::layout::{DurableMark, SEGMENT_HEADER_BYTES};
 use crate::pool::{CHUNK_BYTES, ChunkPool};
 use crate::scan::Scanned;
 use crate::ship::Shipping;
@@ -117,6 +118,12 @@ pub struct Group {
     policy: AtomicU8,
     /// The file is written around the page cache, by the pump alone.
     direct: bool,
+    /// See [`SegmentHeader::in_order`](crate::layout::SegmentHeader::in_order).
+    pub(crate) in_order: bool,
+    /// The group before it may not be whole in its file yet: nothing of this one is written until it is.
+    pub(crate) waits: AtomicBool,
+    /// That group.
+    pub(crate) before: OnceLock<Weak<Group>>,
     head: Option<Arc<LaneHead>>,
     /// Who brings the group's bytes to other copies, if it has any; weak, as they hold the group.
     pub(crate) shipping: OnceLock<Weak<dyn Shipping>>,
@@ -128,6 +135,8 @@ pub struct Group {
     pub(crate) data_start: AtomicU64,
     /// Milliseconds since 1970 of the last use, for giving back memory.
     pub(crate) last_used_ms: AtomicU64,
+    /// The broker's time when nothing more was appended, in milliseconds; 0 until then.
+    ended_ms: AtomicU64,
     /// Read since [`Self::take_read`] last looked.
     read: AtomicBool,
     /// The durable mark last written; the lock makes syncs and marks take turns.
@@ -138,8 +147,67 @@ pub struct Group {
 #[derive(Default)]
 struct FileSlot {
     open: Option<FileRef>,
-    /// The file is this group's: made by it, or found with its record.
+    /// The file is this group's: made by it or for it, or found with its record.
     made: bool,
+}
+
+/// A file made for a group ahead of its use.
+#[derive(Clone, Debug)]
+pub struct MadeFile {
+    file: FileRef,
+    direct: bool,
+}
+
+impl MadeFile {
+    /// Makes the file of a group to come, for the policy in force.
+    ///
+    /// # Errors
+    /// As [`Group::file`]'s; there is no file then.
+    pub fn make(spec: &GroupSpec, policy: AckPolicy, io: &Arc<dyn Io>) -> std::io::Result<Self> {
+        let direct = policy == AckPolicy::Synced;
+        let file = make_file(spec, direct, io)?;
+        Ok(Self { file, direct })
+    }
+}
+
+/// Makes a group's file, which must not exist yet. It has a durable mark from the beginning, behind the room for
+/// segments: a file without one was cut short, whatever else it holds.
+fn make_file(spec: &GroupSpec, direct: bool, io: &Arc<dyn Io>) -> std::io::Result<FileRef> {
+    let file = open_file(spec, direct, OpenHow::CreateNew, io)?;
+    let mark = DurableMark::default();
+    let at = mark.slot_offset(spec.group_bytes());
+    if let Err(error) = file.write_vectored_at(&[IoSlice::new(&mark.encode())], at) {
+        // Nothing stands in the way of the next attempt, unless that fails too.
+        let _ = io.remove_file(&spec.path);
+        return Err(error);
+    }
+    Ok(file)
+}
+
+fn open_file(
+    spec: &GroupSpec,
+    direct: bool,
+    how: OpenHow,
+    io: &Arc<dyn Io>,
+) -> std::io::Result<FileRef> {
+    if direct {
+        DirectWriter::new(io.clone()).open(&spec.path, how, spec.group_bytes())
+    } else {
+        io.open(&spec.path, how, false)
+    }
+}
+
+/// Whether a group may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It may.
+    Open,
+    /// Once the group before it is whole in its file.
+    Waits,
+    /// Once the record of the group before it is durable.
+    Unrecorded,
+    /// The group before it will never be whole.
+    Shut,
 }
 
 /// What the durable mark last written says.
@@ -177,12 +245,16 @@ impl Group {
             broken: AtomicBool::new(false),
             policy: AtomicU8::new(policy as u8),
             direct: false,
+            in_order: false,
+            waits: AtomicBool::new(false),
+            before: OnceLock::new(),
             head: None,
             shipping: OnceLock::new(),
             ended: AtomicBool::new(false),
             snapshot: Vec::new(),
             data_start: AtomicU64::new(0),
             last_used_ms: AtomicU64::new(spec.created_ms),
+            ended_ms: AtomicU64::new(0),
             read: AtomicBool::new(false),
             store: mutex(Rank::Store, Marked::default()),
             spec,
@@ -207,6 +279,8 @@ impl Group {
         let window = Window::new(u64::from(spec.segment_size), start);
         let group = Arc::new(Self {
             direct: policy == AckPolicy::Synced,
+            // `memory` shows records before they are written, so no order of writing proves anything.
+            in_order: policy != AckPolicy::Memory,
             head: Some(head),
             snapshot,
             data_start: AtomicU64::new(data_start),
@@ -217,12 +291,13 @@ impl Group {
     }
 
     /// A closed group as its record describes it. Index and segment ends are loaded on first use,
-    /// and so is `data_start` if it is 0.
+    /// and so is `data_start` if it is 0. It ended at `ended_ms` by the broker's clock.
     pub fn closed(
         spec: GroupSpec,
         end: Place,
         data_start: u64,
         max_timestamp: i64,
+        ended_ms: u64,
         io: Arc<dyn Io>,
     ) -> Arc<Self> {
         let mut window = Window::new(u64::from(spec.segment_size), end);
@@ -232,6 +307,7 @@ impl Group {
         window.loaded = false;
         Arc::new(Self {
             data_start: AtomicU64::new(data_start),
+            ended_ms: AtomicU64::new(ended_ms),
             ..Self::with(spec, io, AckPolicy::Written, window, true)
         })
     }
@@ -252,6 +328,7 @@ impl Group {
         window.frozen = true;
         window.recorded = true;
         // Only what a mark says is synced is: a sync that failed before the crash leaves no trace.
+        window.is_unproven = true;
         window.synced = match &found.mark {
             Some(mark) if mark.synced <= found.end.address => Place {
                 address: mark.synced,
@@ -313,6 +390,34 @@ impl Group {
     /// Highest timestamp in the group, `i64::MIN` if it is empty.
     pub fn max_timestamp(&self) -> i64 {
         self.window.lock().max_timestamp
+    }
+
+    /// The broker's time when nothing more was appended, in milliseconds; 0 if it is not known.
+    pub fn ended_ms(&self) -> u64 {
+        self.ended_ms.load(Ordering::Relaxed)
+    }
+
+    /// Notes that nothing more is appended since `now_ms`; what was noted first stays.
+    pub fn note_end(&self, now_ms: u64) {
+        if self.ended_ms() == 0 {
+            self.ended_ms.store(now_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// The time of its newest record by which retention goes, in milliseconds; `None` if it is not known.
+    ///
+    /// It is the greatest timestamp, as with Kafka. One that lies ahead of `now` says nothing of the
+    /// records' age, and neither does a missing one: then it is the time when the group ended. So no
+    /// producer's clock keeps records for much longer than they are to be kept.
+    pub fn newest_ms(&self, now: i64) -> Option<i64> {
+        let stamp = self.max_timestamp();
+        if (0..=now).contains(&stamp) {
+            return Some(stamp);
+        }
+        match self.ended_ms() {
+            0 => None,
+            ended => i64::try_from(ended).ok(),
+        }
     }
 
     /// True once nothing more is appended.
@@ -440,6 +545,7 @@ impl Group {
         let closed = Self {
             data_start: AtomicU64::new(self.data_start()),
             last_used_ms: AtomicU64::new(self.last_used_ms()),
+            ended_ms: AtomicU64::new(self.ended_ms()),
             ..Self::with(
                 self.spec.clone(),
                 self.io.clone(),
@@ -499,23 +605,63 @@ impl Group {
         if let Some(file) = &slot.open {
             return Ok(file.clone());
         }
-        let how = if slot.made {
-            OpenHow::ReadWrite
+        let file = if slot.made {
+            open_file(&self.spec, self.direct, OpenHow::ReadWrite, &self.io)?
         } else {
-            OpenHow::CreateNew
-        };
-        let file = if self.direct {
-            DirectWriter::new(self.io.clone()).open(
-                &self.spec.path,
-                how,
-                self.spec.group_bytes(),
-            )?
-        } else {
-            self.io.open(&self.spec.path, how, false)?
+            make_file(&self.spec, self.direct, &self.io)?
         };
         slot.made = true;
         slot.open = Some(file.clone());
         Ok(file)
+    }
+
+    /// Takes the file that was made for it.
+    pub fn adopt(&self, made: MadeFile) {
+        let mut slot = self.file.lock();
+        slot.made = true;
+        // After a change of the policy it is opened anew, the other way.
+        slot.open = (made.direct == self.direct).then_some(made.file);
+    }
+
+    /// Holds back what is written of this group, to which nothing was appended yet, until all of `before`, the
+    /// group before it in its lane, is in its file and its record is durable. So what is written of a group proves
+    /// that those before it were whole. Whoever calls [`Self::set_recorded`] pumps [`Self::next`] then.
+    pub fn follow(self: &Arc<Self>, before: &Arc<Self>) {
+        if self.in_order && self.before.set(Arc::downgrade(before)).is_ok() {
+            self.waits.store(true, Ordering::Release);
+            before.window.lock().after = Arc::downgrade(self);
+        }
+    }
+
+    /// The lane's next group, if it was begun.
+    pub fn next(&self) -> Option<Arc<Self>> {
+        self.window.lock().after.upgrade()
+    }
+
+    pub(crate) fn gate(&self) -> Gate {
+        if !self.waits.load(Ordering::Acquire) {
+            return Gate::Open;
+        }
+        // Closed and let go otherwise.
+        if let Some(before) = self.before.get().and_then(Weak::upgrade) {
+            let window = before.window.lock();
+            if window.failed.is_some() || window.was_cut {
+                return Gate::Shut;
+            }
+            if !window.is_whole(before.direct) {
+                drop(window);
+                // It may itself be held back for good.
+                return match before.gate() {
+                    Gate::Open => Gate::Waits,
+                    gate => gate,
+                };
+            }
+            if !window.recorded {
+                return Gate::Unrecorded;
+            }
+        }
+        self.waits.store(false, Ordering::Release);
+        Gate::Open
     }
 
     /// Closes the file handle of an idle group; the next use opens it again.

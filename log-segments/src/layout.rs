@@ -92,7 +92,16 @@ pub struct SegmentHeader {
     pub created_ms: u64,
     /// What acknowledgements promised when the group was begun; decides what a crash may have cost.
     pub ack: AckPolicy,
+    /// The file had a durable mark before this header: one without a mark has lost bytes.
+    pub marked: bool,
+    /// Nothing of the group was written before every group of its lane before it was whole in its file: where
+    /// one of those ends earlier than this begins, it has lost bytes.
+    pub in_order: bool,
 }
+
+/// Bits of a segment header's byte 93; builds that do not know them wrote none.
+const MARKED: u8 = 1;
+const IN_ORDER: u8 = 2;
 
 impl SegmentHeader {
     /// The bytes as they stand in the file.
@@ -115,6 +124,7 @@ impl SegmentHeader {
         out[80..84].copy_from_slice(&self.snapshot_crc.to_le_bytes());
         out[84..92].copy_from_slice(&self.created_ms.to_le_bytes());
         out[92] = self.ack as u8;
+        out[93] = if self.marked { MARKED } else { 0 } | if self.in_order { IN_ORDER } else { 0 };
         let crc = crc32c(&out[16..]);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
         out
@@ -159,6 +169,8 @@ impl SegmentHeader {
             snapshot_crc: read_u32(head, 80),
             created_ms: read_u64(head, 84),
             ack: AckPolicy::from_u8(head[92]),
+            marked: head[93] & MARKED != 0,
+            in_order: head[93] & IN_ORDER != 0,
         };
         if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&header.segment_size) {
             return Err(LayoutError::Inconsistent("segment header"));
@@ -300,6 +312,8 @@ mod tests {
             snapshot_crc: 0,
             created_ms: 1_700_000_000_000,
             ack: AckPolicy::Synced,
+            marked: true,
+            in_order: true,
         }
     }
 

@@ -10,11 +10,12 @@ use std::io::{self, IoSlice};
 
 use kera_protocol::ids::Ordinal;
 
-use crate::group::{AckPolicy, Group};
+use crate::group::{AckPolicy, Gate, Group};
 use crate::io::direct::{DirectRange, DirectWriter};
-use crate::io::{File, Io};
+use crate::io::{File, Io, rewrite};
 use crate::layout::{DurableMark, Uuid16};
-use crate::sync::{Arc, Ordering, pause};
+use crate::scan::write_mark;
+use crate::sync::{Arc, Ordering, Weak, pause};
 use crate::window::{Place, Run};
 
 /// Which store and which boot wrote the bytes: the life over which unsynced bytes survive.
@@ -54,6 +55,12 @@ impl Group {
     /// As [`Self::write_out`] for at most `rounds`; `None` if more waits then.
     fn write_rounds(&self, rounds: usize) -> Option<Turn> {
         for _ in 0..rounds {
+            match self.gate() {
+                Gate::Open => {}
+                Gate::Waits if self.open_by_writing() => {}
+                // Whoever completes the group before takes our bytes along.
+                _ => return Some(Turn::Taken),
+            }
             // Both swaps release and acquire: a publisher that finds the turn taken is seen, with
             // what it published, by whoever gives the turn back and looks again below.
             if self.turn.swap(true, Ordering::AcqRel) {
@@ -85,10 +92,34 @@ impl Group {
             }
             let window = self.window.lock();
             if window.written.address >= window.end.address {
+                let next = window.frozen.then(|| window.after.upgrade()).flatten();
+                drop(window);
+                if let Some(next) = next {
+                    next.write_what_waited();
+                }
                 return Some(outcome);
             }
         }
         None
+    }
+
+    /// Writes what waits in the group before, unless that is the pump's to do; whether this one may be written
+    /// then.
+    fn open_by_writing(&self) -> bool {
+        if let Some(before) = self.before.get().and_then(Weak::upgrade)
+            && !before.is_direct()
+        {
+            before.write_rounds(TURN_ROUNDS);
+        }
+        self.gate() == Gate::Open
+    }
+
+    /// The group before it is complete: writes what was held back, unless that is the pump's to do.
+    fn write_what_waited(&self) {
+        let ours = self.policy() == AckPolicy::Written && !self.is_direct();
+        if ours && self.gate() == Gate::Open {
+            self.write_out();
+        }
     }
 
     fn unwritten(&self) -> (Vec<Run>, Place, bool) {
@@ -153,11 +184,7 @@ impl Group {
         };
         // Counted first: a slot that may be half written is not written again before the other.
         marked.sequence = mark.sequence;
-        let bytes = mark.encode();
-        self.file()?.write_vectored_at(
-            &[IoSlice::new(&bytes)],
-            mark.slot_offset(self.spec.group_bytes()),
-        )?;
+        write_mark(self.file()?.as_ref(), &mark, self.spec.group_bytes())?;
         (marked.written, marked.synced) = (written.address, synced.address);
         Ok(true)
     }
@@ -173,10 +200,39 @@ impl Group {
             (window.written, window.synced)
         };
         if synced.address < to.address {
-            self.file()?.sync_data()?;
+            self.sync_range(synced, to)?;
             self.window.lock().synced = to;
         }
         Ok(())
+    }
+
+    /// Brings what is written between the two places to the device. Where a sync may have failed on it before, it
+    /// is written once more first, since Linux takes it for clean, and looked at: damage that this shows is there
+    /// whatever is done, and readers are told of it.
+    fn sync_range(&self, from: Place, to: Place) -> io::Result<()> {
+        let file = self.file()?;
+        if !self.is_unproven() {
+            write_back(file.as_ref(), from.address, to.address)?;
+            return file.sync_data();
+        }
+        rewrite(file.as_ref(), from.address, to.address)?;
+        file.sync_data()?;
+        self.report_damage();
+        Ok(())
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.window.lock().is_unproven
+    }
+
+    /// Says so if the file of a group that has ended does not hold it whole.
+    fn report_damage(&self) {
+        if let Err(error) = self.check_file() {
+            tracing::error!(
+                file = %self.spec.path.display(), %error,
+                "a group is damaged, perhaps by a sync that failed; reads of the damaged batch fail"
+            );
+        }
     }
 
     /// Writes what waits and syncs it to the device, whatever the policy. Not for a file that the
@@ -186,6 +242,9 @@ impl Group {
     /// Whatever the store answers; after a failed sync the bytes count as lost, never as durable.
     pub fn sync(&self) -> io::Result<()> {
         while self.write_out() == Turn::Taken {
+            if matches!(self.gate(), Gate::Shut | Gate::Unrecorded) {
+                return Err(held_back());
+            }
             pause();
         }
         {
@@ -200,12 +259,7 @@ impl Group {
                 (window.written, window.synced)
             };
             if synced.address < to.address {
-                let file = self.file();
-                let flushed = file.and_then(|file| {
-                    write_back(file.as_ref(), synced.address, to.address)?;
-                    file.sync_data()
-                });
-                if let Err(error) = flushed {
+                if let Err(error) = self.sync_range(synced, to) {
                     self.fail(&error);
                     return Err(error);
                 }
@@ -249,8 +303,8 @@ pub fn sync_together(groups: &[Arc<Group>]) -> io::Result<()> {
     file.sync_file_system()?;
     for (group, to) in groups.iter().zip(written) {
         let mut window = group.window.lock();
-        // A group that failed meanwhile may have lost some of it.
-        if window.failed.is_none() && window.synced.address < to.address {
+        // A group that failed meanwhile, and may have been cut since, may have lost some of it.
+        if window.failed.is_none() && !window.is_unproven && window.synced.address < to.address {
             window.synced = to;
         }
     }
@@ -332,9 +386,18 @@ impl Pump {
     pub fn round(&self, groups: Vec<Arc<Group>>) {
         let mut ranges = Vec::new();
         let mut owners = Vec::new();
+        let mut waiting = Vec::new();
         for group in groups {
             // Cleared before looking: whoever publishes after this queues the group again.
             group.queued.swap(false, Ordering::AcqRel);
+            match self.open_gate(&group) {
+                Gate::Open => {}
+                Gate::Waits => {
+                    waiting.push(group);
+                    continue;
+                }
+                Gate::Unrecorded | Gate::Shut => continue,
+            }
             if !group.is_direct() {
                 if group.policy() != AckPolicy::Synced {
                     group.write_out();
@@ -367,9 +430,35 @@ impl Pump {
                 }
             }
         }
-        if owners.is_empty() {
-            return;
+        if !owners.is_empty() {
+            self.write_direct(owners, ranges);
         }
+        if !waiting.is_empty() {
+            // Another thread may be at the groups before them.
+            pause();
+        }
+        for group in waiting {
+            self.submit(&group);
+        }
+    }
+
+    /// Whether `group` may be written, after the group before it was given the chance to be completed.
+    fn open_gate(&self, group: &Group) -> Gate {
+        let gate = group.gate();
+        if gate == Gate::Waits
+            && let Some(before) = group.before.get().and_then(Weak::upgrade)
+        {
+            if before.is_direct() {
+                self.submit(&before);
+            } else {
+                before.write_out();
+                return group.gate();
+            }
+        }
+        gate
+    }
+
+    fn write_direct(&self, owners: Vec<(Arc<Group>, Place, usize)>, ranges: Vec<DirectRange>) {
         let mut results = self.direct.write_and_sync(ranges).into_iter();
         for (group, to, count) in owners {
             let failed = results.by_ref().take(count).filter_map(Result::err).last();
@@ -383,6 +472,12 @@ impl Pump {
             }
             group.turn.swap(false, Ordering::AcqRel);
             group.advance_head();
+            let window = group.window.lock();
+            let next = window.is_whole(true).then(|| window.after.upgrade());
+            drop(window);
+            if let Some(next) = next.flatten() {
+                next.write_what_waited();
+            }
         }
     }
 
@@ -393,6 +488,21 @@ impl Pump {
     /// Why the group's writing ended.
     pub fn settle(&self, group: &Arc<Group>) -> io::Result<()> {
         if group.is_direct() {
+            while group.gate() == Gate::Waits {
+                // Unless the pump's thread does it.
+                self.round(
+                    group
+                        .before
+                        .get()
+                        .and_then(Weak::upgrade)
+                        .into_iter()
+                        .collect(),
+                );
+                pause();
+            }
+            if group.gate() != Gate::Open {
+                return Err(held_back());
+            }
             self.round(vec![group.clone()]);
             return group.failure().map_or(Ok(()), Err);
         }
@@ -431,7 +541,7 @@ impl Group {
         let (written, synced) = (self.written(), self.synced());
         if synced.address < written.address {
             // Written by another way than a round.
-            self.file()?.sync_data()?;
+            self.sync_range(synced, written)?;
             self.window.lock().synced = written;
         }
         if runs.is_empty() {
@@ -492,6 +602,7 @@ impl Group {
             }
         }
         self.window.lock().synced = end;
+        self.report_damage();
         Ok(())
     }
 
@@ -536,6 +647,11 @@ impl Group {
     pub fn covers(&self, ordinal: Ordinal) -> bool {
         self.acknowledged().ordinal >= ordinal
     }
+}
+
+/// Why nothing is written of a group.
+fn held_back() -> io::Error {
+    io::Error::other("the group before it in its lane is not written whole, or not recorded")
 }
 
 fn lock(queue: &std::sync::Mutex<Queue>) -> std::sync::MutexGuard<'_, Queue> {

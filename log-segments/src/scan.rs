@@ -9,7 +9,7 @@ use kera_protocol::batch::{self, BatchError, BatchHeader, HEADER_BYTES, crc32c};
 use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
 
 use crate::footer::SparseIndex;
-use crate::group::GroupSpec;
+use crate::group::{AckPolicy, GroupSpec, MAX_GROUP_ORDINALS};
 use crate::io::File;
 use crate::layout::{
     DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
@@ -401,6 +401,121 @@ pub fn read_mark(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<Du
     }
     Ok(DurableMark::newest(&slots[0], &slots[1]))
 }
+
+/// Writes a durable mark of a file into its slot.
+///
+/// # Errors
+/// The store's; the slot may be torn then, and the other one still tells what it told.
+pub fn write_mark(file: &dyn File, mark: &DurableMark, group_bytes: u64) -> std::io::Result<()> {
+    let bytes = mark.encode();
+    file.write_vectored_at(
+        &[std::io::IoSlice::new(&bytes)],
+        mark.slot_offset(group_bytes),
+    )
+}
+
+/// How far behind its end a group is searched for a batch that should not be there.
+const SEARCHED: u64 = 256 * 1024;
+
+/// Looks behind the end of a group's valid data for more of the group. A group is written from its beginning to its
+/// end, so what stands there tells damage from a write that a kill cut short; not after a loss of power, which keeps
+/// any of the pages. Returns where it stands.
+///
+/// # Errors
+/// Whatever the store answers.
+pub fn find_more(file: &dyn File, scanned: &Scanned) -> std::io::Result<Option<u64>> {
+    let header = &scanned.header;
+    let size = u64::from(header.segment_size);
+    let (end, above) = (scanned.end.address, scanned.end.ordinal);
+    let segment = end / size;
+    let here = find_batch(
+        file,
+        end + 1,
+        (segment + 1) * size,
+        header.epoch,
+        Some(above),
+    )?;
+    if here.is_some() || header.ack == AckPolicy::Synced {
+        // Segments of files that go around the page cache are written side by side.
+        return Ok(here);
+    }
+    for next in segment + 1..u64::from(header.segments) {
+        let at = next * size;
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        file.read_at(&mut bytes, at)?;
+        match SegmentHeader::decode(&bytes) {
+            Err(LayoutError::Blank) => {}
+            Ok(found) if u64::from(found.segment) == next && found.group == header.group => {
+                if found.epoch == header.epoch && found.first_ordinal > above {
+                    return Ok(Some(at));
+                }
+            }
+            Ok(_) | Err(_) => {
+                let found = find_batch(file, at, at + size, header.epoch, Some(above))?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The first whole batch of `epoch`, with an ordinal above `above` where that is known, between the two addresses, which lie in one
+/// segment; not far behind the first of them.
+///
+/// # Errors
+/// Whatever the store answers.
+pub fn find_batch(
+    file: &dyn File,
+    from: u64,
+    until: u64,
+    epoch: Epoch,
+    above: Option<Ordinal>,
+) -> std::io::Result<Option<u64>> {
+    /// Where a batch's epoch and magic stand.
+    const EPOCH: usize = 12;
+    const MAGIC: usize = 16;
+    let wanted = epoch.0.to_be_bytes();
+    let mut reader = BlockReader::new(file);
+    let searched = reader
+        .at(from, until.saturating_sub(from).min(SEARCHED) as usize)?
+        .to_vec();
+    for (at, chunk) in (0..).step_by(BLANK).zip(searched.chunks(BLANK)) {
+        // A batch may begin with zeros, but no further than to its epoch.
+        let behind = &searched[at..searched.len().min(at + BLANK + MAGIC)];
+        if behind.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        for at in at..at + chunk.len() {
+            let Some(head) = searched.get(at..at + HEADER_BYTES) else {
+                return Ok(None);
+            };
+            if head[MAGIC] != 2 || head[EPOCH..MAGIC] != wanted {
+                continue;
+            }
+            let Ok(header) = BatchHeader::peek(head) else {
+                continue;
+            };
+            let place = from + at as u64;
+            let bytes = header.total_bytes as u64;
+            let near = above.is_none_or(|above| {
+                (above + 1..=above.saturating_add(MAX_GROUP_ORDINALS))
+                    .contains(&header.base_ordinal)
+            });
+            if near
+                && place + bytes <= until
+                && batch::verify(reader.at(place, header.total_bytes)?).is_ok()
+            {
+                return Ok(Some(place));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Zeros passed over at once.
+const BLANK: usize = 4096;
 
 /// Sequential reads through one buffer; a short file reads as if it ended there.
 pub(crate) struct BlockReader<'a> {

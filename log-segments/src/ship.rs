@@ -4,19 +4,17 @@
 //! its own file decides how far it may be shown, but that somebody ([`Group::set_copied`]): the least
 //! of all copies, this file being one of them.
 
-use std::io::{Error, ErrorKind, IoSlice};
+use std::io::{Error, ErrorKind};
 
 use bytes::Bytes;
 
 use crate::buffers::Buffer;
 use crate::group::Group;
+use crate::io::rewrite;
 use crate::pump::Turn;
 use crate::scan::{ScanSpec, scan};
 use crate::sync::{Arc, Ordering, Weak};
 use crate::window::Place;
-
-/// Bytes written anew at once.
-const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// Brings a group's bytes to its other copies. Called without any lock; must not block.
 pub trait Shipping: Send + Sync {
@@ -175,27 +173,18 @@ impl Group {
 
     /// What a failed sync may have lost is written once more: the kernel takes it for clean.
     fn dirty_and_sync(&self) -> std::io::Result<()> {
-        let (mut at, end) = {
+        let (from, end) = {
             let window = self.window.lock();
             (window.synced.address, window.end)
         };
         let file = self.file()?;
-        let mut bytes = vec![0; WRITTEN_AT_ONCE];
-        while at < end.address {
-            let want = bytes.len().min((end.address - at) as usize);
-            let got = file.read_at(&mut bytes[..want], at)?;
-            if got == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            file.write_vectored_at(&[IoSlice::new(&bytes[..got])], at)?;
-            at += got as u64;
-        }
+        rewrite(file.as_ref(), from, end.address)?;
         file.sync_data()?;
         self.window.lock().synced = end;
         Ok(())
     }
 
-    fn check_file(&self) -> std::io::Result<()> {
+    pub(crate) fn check_file(&self) -> std::io::Result<()> {
         let end = self.end();
         let spec = ScanSpec {
             verify_all: true,

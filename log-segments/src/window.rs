@@ -9,8 +9,10 @@ use std::ops::Range;
 use kera_protocol::ids::Ordinal;
 
 use crate::footer::SparseIndex;
+use crate::group::Group;
 use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::pool::ChunkReader;
+use crate::sync::Weak;
 
 /// A place in a group: an address and the ordinal of the batch that begins there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,13 @@ pub(crate) struct Window {
     pub(crate) frozen: bool,
     /// The record of this group is durable in the metadata store.
     pub(crate) recorded: bool,
+    /// It ended below what was appended.
+    pub(crate) was_cut: bool,
+    /// A sync may have failed on what is written and not synced: the page cache shows it, and the device may
+    /// lack it whatever a mere sync says. Nothing is appended any more.
+    pub(crate) is_unproven: bool,
+    /// The lane's next group, which is written once all of this one is.
+    pub(crate) after: Weak<Group>,
     /// A write failed: bytes above `written` will never be durable.
     pub(crate) failed: Option<(std::io::ErrorKind, Option<i32>)>,
 }
@@ -87,6 +96,9 @@ impl Window {
             frozen: false,
             recorded: false,
             failed: None,
+            was_cut: false,
+            is_unproven: false,
+            after: Weak::new(),
         }
     }
 
@@ -94,6 +106,8 @@ impl Window {
     pub(crate) fn cut(&mut self, place: Place) {
         self.frozen = true;
         self.failed = None;
+        self.was_cut = true;
+        self.is_unproven = true;
         self.end = place;
         self.written = place;
         if self.synced.address > place.address {
@@ -109,6 +123,12 @@ impl Window {
             .copied()
             .filter(|entry| entry.address < place.address);
         self.index = SparseIndex::from_entries(kept.collect());
+    }
+
+    /// Nothing more is appended, and all of it is in the file; on the device, if that is how it is written.
+    pub(crate) fn is_whole(&self, direct: bool) -> bool {
+        let there = if direct { self.synced } else { self.written };
+        self.frozen && there.address >= self.end.address
     }
 
     /// Lowest address served from memory; the end if nothing is.

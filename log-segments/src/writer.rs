@@ -284,6 +284,8 @@ impl GroupWriter {
             snapshot_crc,
             created_ms: now_ms,
             ack: self.group.policy(),
+            marked: true,
+            in_order: self.group.in_order && !self.group.is_shipped(),
         }
     }
 

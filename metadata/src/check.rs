@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamletId};
+use kera_protocol::partition::lanes_of;
 
 use crate::config::{LaneBy, MAX_LANES};
 use crate::error::{Conflict, MetadataError};
@@ -29,7 +30,7 @@ const MAX_VERSION: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     pub(crate) streamlets: u32,
-    pub(crate) lanes: u32,
+    pub(crate) partitions: u32,
     pub(crate) group_bytes: u64,
 }
 
@@ -37,9 +38,14 @@ impl StreamLimits {
     pub(crate) fn of(stream: &StreamRecord) -> Self {
         Self {
             streamlets: stream.config.streamlets,
-            lanes: stream.config.lanes,
+            partitions: stream.config.partitions(),
             group_bytes: stream.config.group_bytes(),
         }
+    }
+
+    /// How many lanes a streamlet has.
+    fn lanes_of(&self, streamlet: StreamletId) -> u32 {
+        lanes_of(streamlet, self.streamlets, self.partitions)
     }
 }
 
@@ -63,7 +69,10 @@ pub(crate) fn stream(record: &StreamRecord) -> Result<(), MetadataError> {
     if !first.starts.is_empty() {
         return refuse(&key, "its first lane generation lists boundaries");
     }
-    if generations.last().map(|g| g.lanes) != Some(record.config.lanes) {
+    let streamlets = record.config.streamlets;
+    if generations.last().map(|g| (g.lanes, g.short_streamlets))
+        != Some((record.config.lanes, record.config.short_streamlets))
+    {
         return refuse(&key, "its last lane generation has another number of lanes");
     }
     if first.lanes == 0 {
@@ -81,14 +90,14 @@ pub(crate) fn stream(record: &StreamRecord) -> Result<(), MetadataError> {
     }
     for pair in generations.windows(2) {
         let (old, new) = (&pair[0], &pair[1]);
-        if new.lanes <= old.lanes || new.lanes > MAX_LANES {
+        let (before, after) = (old.partitions(streamlets), new.partitions(streamlets));
+        if new.short_streamlets >= streamlets || after <= before || after > MAX_LANES {
             return refuse(&key, "a lane generation does not grow the number of lanes");
         }
         if new.starts.is_empty() && record.config.lane_by == LaneBy::Producer {
             continue;
         }
-        let expected = u64::from(record.config.streamlets) * u64::from(old.lanes);
-        if new.starts.len() as u64 != expected {
+        if new.starts.len() as u64 != u64::from(before) {
             return refuse(
                 &key,
                 "a lane generation does not list every lane of the one before",
@@ -96,8 +105,8 @@ pub(crate) fn stream(record: &StreamRecord) -> Result<(), MetadataError> {
         }
         let mut seen = HashSet::with_capacity(new.starts.len());
         for (streamlet, lane, ordinal) in &new.starts {
-            if streamlet.0 >= record.config.streamlets
-                || lane.0 >= old.lanes
+            if streamlet.0 >= streamlets
+                || lane.0 >= lanes_of(*streamlet, streamlets, before)
                 || *ordinal > MAX_ORDINAL
                 || !seen.insert((streamlet, lane))
             {
@@ -196,8 +205,9 @@ pub(crate) fn group(
 ) -> Result<(), MetadataError> {
     let key = Key::Group(record.key());
     let refuse = |problem: String| refuse(&key, problem);
-    if record.lane.0 >= limits.lanes {
-        return refuse(format!("the stream has only {} lanes", limits.lanes));
+    let lanes = limits.lanes_of(record.streamlet);
+    if record.lane.0 >= lanes {
+        return refuse(format!("the streamlet has only {lanes} lanes"));
     }
     if record.group >= streamlet.next_group {
         return refuse(format!(
@@ -326,11 +336,9 @@ pub(crate) fn lane_start(
 ) -> Result<(), MetadataError> {
     let name = Key::LaneStart(*key);
     number_of_streamlet(&name, key.streamlet, limits)?;
-    if key.lane.0 >= limits.lanes {
-        return refuse(
-            &name,
-            format_args!("the stream has only {} lanes", limits.lanes),
-        );
+    let lanes = limits.lanes_of(key.streamlet);
+    if key.lane.0 >= lanes {
+        return refuse(&name, format_args!("the streamlet has only {lanes} lanes"));
     }
     if ordinal > MAX_ORDINAL {
         return refuse(

@@ -2,6 +2,8 @@
 
 use kera_protocol::batch::MAX_BATCH_BYTES;
 use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::StreamletId;
+use kera_protocol::partition::lanes_of;
 
 use crate::record::MAX_COPIES;
 
@@ -60,14 +62,27 @@ pub enum TimestampType {
     Append,
 }
 
+/// What the broker looks at in a batch before it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BatchCheck {
+    /// Checksum and header: the same work for a batch of any size.
+    #[default]
+    Header,
+    /// Also every record, decompressed.
+    Full,
+}
+
 /// A stream's settings, every one present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// M, 1 to [`MAX_LANES`]. Fixed at creation.
     pub streamlets: u32,
-    /// Q, lanes of each streamlet, 1 to [`MAX_LANES`], and at most that many in all streamlets.
-    /// May only grow.
+    /// Q, lanes of each streamlet but the [short](Self::short_streamlets) ones, 1 to [`MAX_LANES`], and
+    /// at most that many in all streamlets. May only grow.
     pub lanes: u32,
+    /// How many streamlets, the last ones, have one lane less than `lanes`: fewer than `streamlets`, and
+    /// only with `lane_by = key`. 0 unless the number of partitions is no multiple of the streamlets.
+    pub short_streamlets: u32,
     /// How records find their lane. Fixed at creation.
     pub lane_by: LaneBy,
     /// Bytes of a segment: [`MIN_SEGMENT_SIZE`] to [`MAX_SEGMENT_SIZE`], a multiple of
@@ -81,7 +96,7 @@ pub struct StreamConfig {
     /// Milliseconds that records are kept, at most [`MAX_DURATION_MS`]; 0 is no limit by time.
     pub retention_ms: u64,
     /// Bytes of the whole stream that are kept, at most [`MAX_RETENTION_BYTES`]; 0 is no limit by
-    /// size.
+    /// size. Each lane may keep an equal share, whatever the others do.
     pub retention_bytes: u64,
     /// An active group older than this many milliseconds is rolled, at most [`MAX_DURATION_MS`];
     /// 0 is never.
@@ -96,6 +111,14 @@ pub struct StreamConfig {
     /// Copies without which nothing is acknowledged and no group is closed: 1 to `replicas`. Fixed
     /// at creation.
     pub min_copies: u32,
+    /// A batch with a record older than this many milliseconds is refused, at most
+    /// [`MAX_DURATION_MS`]; 0 is no limit.
+    pub timestamp_before_max_ms: u64,
+    /// A batch with a record that is this many milliseconds ahead of the broker's clock is refused,
+    /// at most [`MAX_DURATION_MS`]; 0 is no limit.
+    pub timestamp_after_max_ms: u64,
+    /// What is looked at in a batch before it is stored.
+    pub validate: BatchCheck,
 }
 
 impl Default for StreamConfig {
@@ -103,6 +126,7 @@ impl Default for StreamConfig {
         Self {
             streamlets: 1,
             lanes: 1,
+            short_streamlets: 0,
             lane_by: LaneBy::Key,
             segment_size: 8 << 20,
             segments_per_group: 16,
@@ -114,6 +138,9 @@ impl Default for StreamConfig {
             timestamp_type: TimestampType::Create,
             replicas: 1,
             min_copies: 1,
+            timestamp_before_max_ms: 0,
+            timestamp_after_max_ms: 0,
+            validate: BatchCheck::Header,
         }
     }
 }
@@ -136,6 +163,25 @@ impl StreamConfig {
         replicas / 2 + 1
     }
 
+    /// n, lanes of all streamlets: Kafka's partitions.
+    pub fn partitions(&self) -> u32 {
+        partitions_of(self.streamlets, self.lanes, self.short_streamlets)
+    }
+
+    /// [`partitions`](Self::partitions) where they are no multiple of the streamlets, or else 0: what
+    /// older versions do not know.
+    pub fn uneven_partitions(&self) -> u32 {
+        match self.short_streamlets {
+            0 => 0,
+            _ => self.partitions(),
+        }
+    }
+
+    /// Lanes of one streamlet.
+    pub fn lanes_of(&self, streamlet: StreamletId) -> u32 {
+        lanes_of(streamlet, self.streamlets, self.partitions())
+    }
+
     /// True if groups have copies at other brokers.
     pub fn is_replicated(&self) -> bool {
         self.replicas > 1
@@ -154,12 +200,26 @@ impl StreamConfig {
     pub fn validate(&self) -> Result<(), WireError> {
         range("streamlets", self.streamlets, 1, MAX_LANES)?;
         range("lanes", self.lanes, 1, MAX_LANES)?;
-        if u64::from(self.streamlets) * u64::from(self.lanes) > u64::from(MAX_LANES) {
+        if self.partitions() > MAX_LANES {
             return Err(invalid(format!(
                 "lanes is {} for each of {} streamlets; with so many streamlets the legal range is 1 to {}, as a stream has at most {MAX_LANES} lanes in all",
                 self.lanes,
                 self.streamlets,
                 MAX_LANES / self.streamlets
+            )));
+        }
+        if self.short_streamlets >= self.streamlets || self.short_streamlets > 0 && self.lanes < 2 {
+            return Err(invalid(format!(
+                "{} of {} streamlets with {} lanes cannot have one less; each streamlet has at least one lane",
+                self.short_streamlets, self.streamlets, self.lanes
+            )));
+        }
+        if self.short_streamlets > 0 && self.lane_by == LaneBy::Producer {
+            return Err(invalid(format!(
+                "partitions is {} for {} streamlets; with lane_by = producer each streamlet has as many lanes as the others, so choose a multiple of {}",
+                self.partitions(),
+                self.streamlets,
+                self.streamlets
             )));
         }
         range(
@@ -193,6 +253,12 @@ impl StreamConfig {
             0,
             MAX_DURATION_MS,
         )?;
+        for (key, limit) in [
+            ("timestamp_before_max_ms", self.timestamp_before_max_ms),
+            ("timestamp_after_max_ms", self.timestamp_after_max_ms),
+        ] {
+            range(key, limit, 0, MAX_DURATION_MS)?;
+        }
         let largest_batch =
             (self.segment_size - SEGMENT_HEADER_ALLOWANCE).min(MAX_BATCH_BYTES as u32);
         if !(MIN_MAX_BATCH_BYTES..=largest_batch).contains(&self.max_batch_bytes) {
@@ -252,8 +318,21 @@ impl StreamConfig {
                 MAX_LANES / self.streamlets.max(1)
             )));
         }
+        if new.partitions() < self.partitions() {
+            return Err(invalid(format!(
+                "partitions is {} and may only grow; {} is less, the legal range is {} to {MAX_LANES}",
+                self.partitions(),
+                new.partitions(),
+                self.partitions()
+            )));
+        }
         Ok(())
     }
+}
+
+/// Lanes of `streamlets` streamlets with `lanes` each, but the last `short`, which have one less.
+pub(crate) fn partitions_of(streamlets: u32, lanes: u32, short: u32) -> u32 {
+    streamlets.saturating_mul(lanes).saturating_sub(short)
 }
 
 fn range<T: PartialOrd + std::fmt::Display>(
@@ -313,6 +392,14 @@ mod tests {
             (
                 refused(|c| c.group_max_age_ms = u64::MAX),
                 "group_max_age_ms",
+            ),
+            (
+                refused(|c| c.timestamp_before_max_ms = u64::MAX),
+                "timestamp_before_max_ms",
+            ),
+            (
+                refused(|c| c.timestamp_after_max_ms = u64::MAX),
+                "timestamp_after_max_ms",
             ),
             (
                 refused(|c| c.max_batch_bytes = 1),

@@ -4,7 +4,8 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 
 use crate::config::{
-    AckPolicy, LaneBy, REPLICATED_SEGMENTS_PER_GROUP, StreamConfig, TimestampType,
+    AckPolicy, BatchCheck, LaneBy, MAX_LANES, REPLICATED_SEGMENTS_PER_GROUP, StreamConfig,
+    TimestampType,
 };
 
 impl From<LaneBy> for v1::LaneBy {
@@ -31,6 +32,15 @@ impl From<TimestampType> for v1::TimestampType {
         match value {
             TimestampType::Create => v1::TimestampType::Create,
             TimestampType::Append => v1::TimestampType::Append,
+        }
+    }
+}
+
+impl From<BatchCheck> for v1::BatchCheck {
+    fn from(value: BatchCheck) -> Self {
+        match value {
+            BatchCheck::Header => v1::BatchCheck::Header,
+            BatchCheck::Full => v1::BatchCheck::Full,
         }
     }
 }
@@ -85,6 +95,10 @@ impl StreamConfig {
             timestamp_type: Some(v1::TimestampType::from(self.timestamp_type).into()),
             replicas: Some(self.replicas),
             min_copies: Some(self.min_copies),
+            partitions: Some(self.partitions()),
+            timestamp_before_max_ms: Some(self.timestamp_before_max_ms),
+            timestamp_after_max_ms: Some(self.timestamp_after_max_ms),
+            validate: Some(v1::BatchCheck::from(self.validate).into()),
         }
     }
 
@@ -95,7 +109,7 @@ impl StreamConfig {
             }
         }
         set(&mut self.streamlets, wire.streamlets);
-        set(&mut self.lanes, wire.lanes);
+        self.take_lanes(wire.lanes, wire.partitions)?;
         set(&mut self.segment_size, wire.segment_size);
         set(&mut self.segments_per_group, wire.segments_per_group);
         set(&mut self.retention_ms, wire.retention_ms);
@@ -104,6 +118,14 @@ impl StreamConfig {
         set(&mut self.max_batch_bytes, wire.max_batch_bytes);
         set(&mut self.replicas, wire.replicas);
         set(&mut self.min_copies, wire.min_copies);
+        set(
+            &mut self.timestamp_before_max_ms,
+            wire.timestamp_before_max_ms,
+        );
+        set(
+            &mut self.timestamp_after_max_ms,
+            wire.timestamp_after_max_ms,
+        );
         if let Some(number) = wire.lane_by {
             self.lane_by = match v1::LaneBy::try_from(number) {
                 Ok(v1::LaneBy::Key) => LaneBy::Key,
@@ -134,6 +156,38 @@ impl StreamConfig {
                 }
             };
         }
+        if let Some(number) = wire.validate {
+            self.validate = match v1::BatchCheck::try_from(number) {
+                Ok(v1::BatchCheck::Header) => BatchCheck::Header,
+                Ok(v1::BatchCheck::Full) => BatchCheck::Full,
+                Err(_) => return Err(unknown("validate", number, "0 (header), 1 (full)")),
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes lanes per streamlet, or their number in all.
+    fn take_lanes(&mut self, lanes: Option<u32>, partitions: Option<u32>) -> Result<(), WireError> {
+        let invalid = |text: String| Err(WireError::new(ErrorCode::InvalidArgument, text));
+        let streamlets = self.streamlets.max(1);
+        let Some(partitions) = partitions else {
+            if let Some(lanes) = lanes {
+                (self.lanes, self.short_streamlets) = (lanes, 0);
+            }
+            return Ok(());
+        };
+        if !(streamlets..=MAX_LANES).contains(&partitions) {
+            return invalid(format!(
+                "partitions is {partitions}; with {streamlets} streamlets, which have one lane at least, the legal range is {streamlets} to {MAX_LANES}"
+            ));
+        }
+        let most = partitions.div_ceil(streamlets);
+        if let Some(lanes) = lanes.filter(|lanes| *lanes != most) {
+            return invalid(format!(
+                "lanes is {lanes} and partitions is {partitions}, which are {most} lanes for each of {streamlets} streamlets, or one less; name one of the two"
+            ));
+        }
+        (self.lanes, self.short_streamlets) = (most, streamlets * most - partitions);
         Ok(())
     }
 }
@@ -147,6 +201,8 @@ fn unknown(key: &str, number: i32, legal: &str) -> WireError {
 
 #[cfg(test)]
 mod tests {
+    use kera_protocol::ids::StreamletId;
+
     use super::*;
 
     #[test]
@@ -182,6 +238,7 @@ mod tests {
         let config = StreamConfig {
             streamlets: 3,
             lanes: 5,
+            short_streamlets: 0,
             lane_by: LaneBy::Producer,
             segment_size: 1 << 20,
             segments_per_group: 7,
@@ -193,6 +250,9 @@ mod tests {
             timestamp_type: TimestampType::Append,
             replicas: 4,
             min_copies: 1,
+            timestamp_before_max_ms: 4,
+            timestamp_after_max_ms: 5,
+            validate: BatchCheck::Full,
         };
         assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
     }
@@ -231,9 +291,65 @@ mod tests {
                 },
                 "timestamp_type is 7",
             ),
+            (
+                v1::StreamConfig {
+                    validate: Some(2),
+                    ..Default::default()
+                },
+                "validate is 2",
+            ),
         ] {
             let error = StreamConfig::from_wire(&wire).unwrap_err();
             assert!(error.message.contains(key), "{error}");
         }
+    }
+
+    #[test]
+    fn partitions_are_lanes_of_all_streamlets() {
+        let wire = |lanes, partitions| v1::StreamConfig {
+            lanes,
+            partitions,
+            ..Default::default()
+        };
+        let four = StreamConfig {
+            streamlets: 4,
+            ..StreamConfig::default()
+        };
+        for partitions in 4..30 {
+            let config = four.altered(&wire(None, Some(partitions))).unwrap();
+            assert_eq!(config.partitions(), partitions);
+            let lanes: Vec<u32> = (0..4).map(|s| config.lanes_of(StreamletId(s))).collect();
+            assert_eq!(lanes.iter().sum::<u32>(), partitions);
+            assert!(lanes[0] - lanes[3] <= 1 && lanes.is_sorted_by(|a, b| a >= b));
+            assert_eq!(StreamConfig::from_wire(&config.to_wire()), Ok(config));
+        }
+        let six = four.altered(&wire(Some(2), Some(6))).unwrap();
+        // Lanes of each streamlet, as ever.
+        assert_eq!(six.altered(&wire(Some(2), None)).unwrap().partitions(), 8);
+        assert_eq!(six.altered(&wire(None, None)).unwrap(), six);
+        for (lanes, partitions, part) in [
+            (
+                None,
+                Some(5),
+                "partitions is 6 and may only grow; 5 is less",
+            ),
+            (None, Some(3), "the legal range is 4 to 65536"),
+            (None, Some(65_537), "the legal range is 4 to 65536"),
+            (Some(3), Some(7), "name one of the two"),
+            (Some(1), None, "lanes is 2 and may only grow"),
+        ] {
+            let message = six.altered(&wire(lanes, partitions)).unwrap_err().message;
+            assert!(message.contains(part), "{message}");
+        }
+        let by_producer = StreamConfig {
+            lane_by: LaneBy::Producer,
+            ..four
+        };
+        let message = by_producer
+            .altered(&wire(None, Some(6)))
+            .unwrap_err()
+            .message;
+        assert!(message.contains("choose a multiple of 4"), "{message}");
+        by_producer.altered(&wire(None, Some(8))).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
 use prost::Message;
 use uuid::Uuid;
 
-use crate::config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+use crate::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 use crate::key::Key;
 use crate::messages::*;
 use crate::record::{
@@ -139,6 +139,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                     address: d.address,
                     detail: d.detail,
                 }),
+                file_made: m.file_made,
                 revision,
             })
         }
@@ -208,6 +209,7 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
             address: d.address,
             detail: d.detail.clone(),
         }),
+        file_made: r.file_made,
     }
 }
 
@@ -218,6 +220,7 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
         config: Some(ConfigMessage {
             streamlets: c.streamlets,
             lanes: c.lanes,
+            short_streamlets: c.short_streamlets,
             lane_by: match c.lane_by {
                 LaneBy::Key => 0,
                 LaneBy::Producer => 1,
@@ -240,12 +243,19 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
             // A stream without copies elsewhere is stored as it always was.
             replicas: stored_count(c.replicas),
             min_copies: stored_count(c.min_copies),
+            timestamp_before_max_ms: c.timestamp_before_max_ms,
+            timestamp_after_max_ms: c.timestamp_after_max_ms,
+            validate: match c.validate {
+                BatchCheck::Header => 0,
+                BatchCheck::Full => 1,
+            },
         }),
         lane_generations: r
             .lane_generations
             .iter()
             .map(|g| LaneGenerationMessage {
                 lanes: g.lanes,
+                short_streamlets: g.short_streamlets,
                 starts: g
                     .starts
                     .iter()
@@ -270,6 +280,7 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
         config: StreamConfig {
             streamlets: c.streamlets,
             lanes: c.lanes,
+            short_streamlets: c.short_streamlets,
             lane_by: match c.lane_by {
                 0 => LaneBy::Key,
                 1 => LaneBy::Producer,
@@ -294,12 +305,20 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
             },
             replicas: c.replicas.max(1),
             min_copies: c.min_copies.max(1),
+            timestamp_before_max_ms: c.timestamp_before_max_ms,
+            timestamp_after_max_ms: c.timestamp_after_max_ms,
+            validate: match c.validate {
+                0 => BatchCheck::Header,
+                1 => BatchCheck::Full,
+                n => return Err(unknown("validate", n)),
+            },
         },
         lane_generations: m
             .lane_generations
             .into_iter()
             .map(|g| LaneGeneration {
                 lanes: g.lanes,
+                short_streamlets: g.short_streamlets,
                 starts: g
                     .starts
                     .into_iter()
@@ -392,6 +411,7 @@ mod tests {
                 address: 9,
                 detail: "a hole".into(),
             }),
+            file_made: true,
             revision: 77,
         };
         (Key::Group(key), Record::Group(record))
@@ -415,6 +435,35 @@ mod tests {
         let (three, long) = decoded(&record);
         assert_eq!((three.replicas, three.min_copies), (3, 2));
         assert_eq!(long, short + 4, "one copy takes no bytes");
+        let config = &mut record.config;
+        config.timestamp_before_max_ms = 1;
+        config.timestamp_after_max_ms = 2;
+        config.validate = BatchCheck::Full;
+        let (checked, longer) = decoded(&record);
+        assert_eq!(checked, record.config);
+        assert_eq!(longer, long + 8, "no check takes no bytes");
+    }
+
+    #[test]
+    fn lanes_in_equal_numbers_are_stored_as_by_an_older_build() {
+        let mut record = StreamRecord::new("clicks", StreamConfig::default(), 5);
+        (record.config.streamlets, record.config.lanes) = (4, 2);
+        record.lane_generations[0].lanes = 2;
+        let key = Key::Stream(record.id);
+        let bytes = key.encode();
+        let encoded = |record: &StreamRecord| {
+            let value = encode_value(&bytes, &Record::Stream(record.clone()), 0);
+            assert_eq!(
+                decode_value(&key, &bytes, &value),
+                Ok(Record::Stream(record.clone()))
+            );
+            value.len()
+        };
+        let even = encoded(&record);
+        record.config.short_streamlets = 2;
+        record.lane_generations[0].short_streamlets = 2;
+        assert_eq!(encoded(&record), even + 4, "equal numbers take no bytes");
+        assert_eq!(record.config.partitions(), 6);
     }
 
     #[test]

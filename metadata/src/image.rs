@@ -102,7 +102,7 @@ impl<'a> ImageBuilder<'a> {
             match streams.get(&stream) {
                 Some(s)
                     if streamlet.0 < s.config.streamlets
-                        && lane.is_none_or(|l| l.0 < s.config.lanes) =>
+                        && lane.is_none_or(|l| l.0 < s.config.lanes_of(streamlet)) =>
                 {
                     Ok(())
                 }

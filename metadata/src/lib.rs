@@ -137,7 +137,7 @@ pub use cluster::{
     Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
     Membership, MemoryCluster, WatchLost, Watched,
 };
-pub use config::{AckPolicy, LaneBy, StreamConfig, TimestampType};
+pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;
 pub use error::{Conflict, MetadataError};

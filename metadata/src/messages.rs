@@ -79,6 +79,15 @@ pub(crate) struct ConfigMessage {
     /// 0, as older builds have it: 1.
     #[prost(uint32, tag = "13")]
     pub(crate) min_copies: u32,
+    #[prost(uint32, tag = "14")]
+    pub(crate) short_streamlets: u32,
+    #[prost(uint64, tag = "15")]
+    pub(crate) timestamp_before_max_ms: u64,
+    #[prost(uint64, tag = "16")]
+    pub(crate) timestamp_after_max_ms: u64,
+    /// 0, as older builds have it: header; 1: full.
+    #[prost(uint32, tag = "17")]
+    pub(crate) validate: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -87,6 +96,8 @@ pub(crate) struct LaneGenerationMessage {
     pub(crate) lanes: u32,
     #[prost(message, repeated, tag = "2")]
     pub(crate) starts: Vec<GenerationStartMessage>,
+    #[prost(uint32, tag = "3")]
+    pub(crate) short_streamlets: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -138,6 +149,8 @@ pub(crate) struct GroupMessage {
     pub(crate) copies: Vec<CopyMessage>,
     #[prost(message, optional, tag = "13")]
     pub(crate) damaged: Option<DamageMessage>,
+    #[prost(bool, tag = "14")]
+    pub(crate) file_made: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -3,7 +3,7 @@
 use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 use uuid::Uuid;
 
-use crate::config::StreamConfig;
+use crate::config::{StreamConfig, partitions_of};
 
 /// A broker that has used this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +29,19 @@ pub struct BrokerRecord {
 pub struct LaneGeneration {
     /// Q during this generation.
     pub lanes: u32,
+    /// How many streamlets, the last ones, have one lane less.
+    pub short_streamlets: u32,
     /// For each lane of the generation before: the ordinal at which this one begins. Empty in a
     /// stream's first generation. With `lane_by = key` every old lane of every streamlet is listed;
     /// with `lane_by = producer` growth needs no boundary and the list may be empty.
     pub starts: Vec<(StreamletId, LaneId, Ordinal)>,
+}
+
+impl LaneGeneration {
+    /// n, lanes of all of the stream's streamlets during this generation.
+    pub fn partitions(&self, streamlets: u32) -> u32 {
+        partitions_of(streamlets, self.lanes, self.short_streamlets)
+    }
 }
 
 /// A stream.
@@ -44,7 +53,7 @@ pub struct StreamRecord {
     pub name: String,
     /// Its settings.
     pub config: StreamConfig,
-    /// How its lanes grew, oldest first; never empty, the last has `config.lanes`. A generation's
+    /// How its lanes grew, oldest first; never empty, the last has the lanes of `config`. A generation's
     /// index is its number in the protocol.
     pub lane_generations: Vec<LaneGeneration>,
     /// When it was created, milliseconds since 1970.
@@ -58,17 +67,18 @@ pub struct StreamRecord {
 impl StreamRecord {
     /// A stream as it is created: one lane generation, no revision.
     pub fn new(name: impl Into<String>, config: StreamConfig, created_ms: u64) -> Self {
-        let lanes = config.lanes;
+        let first = LaneGeneration {
+            lanes: config.lanes,
+            short_streamlets: config.short_streamlets,
+            starts: Vec::new(),
+        };
         let name = name.into();
         Self {
             id: StreamId::random(),
             internal: name.starts_with(crate::name::INTERNAL_PREFIX),
             name,
             config,
-            lane_generations: vec![LaneGeneration {
-                lanes,
-                starts: Vec::new(),
-            }],
+            lane_generations: vec![first],
             created_ms,
             revision: 0,
         }
@@ -180,6 +190,9 @@ pub struct GroupRecord {
     pub copies: Vec<CopyRecord>,
     /// Set when its bytes were found damaged.
     pub damaged: Option<Damage>,
+    /// Its owner's file was there, with a durable mark in it, before this was recorded: a file that is gone was
+    /// lost. Builds that do not know of it wrote false.
+    pub file_made: bool,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }

@@ -119,6 +119,7 @@ impl Scenario {
             live_bytes: bytes,
             copies: brokers.into_iter().map(copy).collect(),
             damaged: None,
+            file_made: false,
             revision: 1,
         }
     }
@@ -597,6 +598,32 @@ fn a_drain_tells_what_stays_and_until_when() {
     assert_eq!(found.kept[0].until_ms, Some(6000));
     assert!(!found.may_stop());
     assert!(drained(&picture, &members, 2).may_stop());
+}
+
+#[test]
+fn a_broker_whose_copies_have_nowhere_to_go_is_told_why() {
+    let closed = || GroupSpec {
+        bytes: Some(1 << 20),
+        others: vec![0, 1],
+        without_owner: false,
+    };
+    let mut scenario = one_stream(3, vec![closed()]);
+    let picture = Picture::of(&scenario.image());
+    // Three of the four can hold three copies.
+    assert_eq!(drained(&picture, &scenario.members(), 2).stuck, 0);
+    scenario.gone = BTreeSet::from([4]);
+    let found = drained(&picture, &scenario.members(), 2);
+    let room = found.room.expect("two are left");
+    assert_eq!((found.stuck, room.wanted, room.left), (1, 3, 2));
+    // It has none of them.
+    assert_eq!(drained(&picture, &scenario.members(), 4).stuck, 0);
+    scenario.gone.clear();
+    scenario.draining = BTreeSet::from([4]);
+    assert_eq!(
+        drained(&picture, &scenario.members(), 2).stuck,
+        1,
+        "another leaves"
+    );
 }
 
 #[test]

@@ -292,12 +292,15 @@ impl Model {
                     return;
                 }
                 let mut grown = stream.clone();
-                let old = grown.config.lanes;
-                grown.config.lanes += 1;
+                // One lane more, which is the first or the second streamlet's.
+                let old = grown.config.partitions();
+                grown.config.lanes = (old + 1).div_ceil(2);
+                grown.config.short_streamlets = (old + 1) % 2;
                 grown.lane_generations.push(LaneGeneration {
                     lanes: grown.config.lanes,
-                    starts: (0..2 * old)
-                        .map(|n| (StreamletId(n / old), LaneId(n % old), u64::from(n)))
+                    short_streamlets: grown.config.short_streamlets,
+                    starts: (0..old)
+                        .map(|n| (StreamletId(n % 2), LaneId(n / 2), u64::from(n)))
                         .collect(),
                 });
                 t.compare.push(Compare::StreamRevision {
@@ -403,8 +406,8 @@ impl Model {
                 };
                 t.compare.push(Compare::epoch(s));
                 t.write.push(Write::PutLaneStart { key, ordinal });
-                b.refused |=
-                    ordinal < old || u32::from(lane) >= self.streams[&s.stream].config.lanes;
+                b.refused |= ordinal < old
+                    || u32::from(lane) >= self.streams[&s.stream].config.lanes_of(s.streamlet);
             }
             Part::Ids { count, stale } => {
                 let counter = Counter::ProducerIds;

@@ -485,6 +485,7 @@ fn streams_only_change_as_they_may() {
                 s.lane_generations.push(LaneGeneration {
                     lanes: 8,
                     starts: vec![(StreamletId(0), LaneId(0), 5)],
+                    ..LaneGeneration::default()
                 });
             }),
         ];
@@ -501,6 +502,7 @@ fn streams_only_change_as_they_may() {
         twice.lane_generations.push(LaneGeneration {
             lanes: 8,
             starts: starts.clone(),
+            ..LaneGeneration::default()
         });
         twice.lane_generations[1].starts[3] = starts[2];
         assert_invalid(alter(&twice), "listed twice");
@@ -508,9 +510,11 @@ fn streams_only_change_as_they_may() {
         let old = stream.clone();
         stream.config.lanes = 8;
         stream.config.ack = AckPolicy::Synced;
-        stream
-            .lane_generations
-            .push(LaneGeneration { lanes: 8, starts });
+        stream.lane_generations.push(LaneGeneration {
+            lanes: 8,
+            starts,
+            ..LaneGeneration::default()
+        });
         stream.revision = alter(&stream).unwrap().revision;
         assert_eq!(store.stream(stream.id).unwrap(), Some(stream.clone()));
         assert_conflict(alter(&old));
@@ -749,3 +753,6 @@ fn a_streamlet_at_or_below_the_floor_is_refused_and_nobody_else_moves_it() {
         assert!(store.commit(last).is_err(), "the floor is another");
     });
 }
+
+#[path = "rules/lanes.rs"]
+mod lanes;

@@ -101,6 +101,7 @@ fn group(streamlet: &StreamletRecord, id: GroupId, bytes: u64, copies: &[u32]) -
         live_bytes: bytes,
         copies: copies.iter().map(copy).collect(),
         damaged: None,
+        file_made: false,
         revision: 1,
     }
 }

@@ -43,7 +43,7 @@ impl Shared {
                 return Err(AppendError::Closed);
             };
             let mut state = slot.state.lock();
-            if state.generation != shape.generation {
+            if state.split.generation != shape.generation {
                 drop(state);
                 // The slots are changing hands: afterwards there is a new shape.
                 drop(self.resplitting.lock());
@@ -224,7 +224,7 @@ impl Shared {
             None => {}
         }
         let state = slot.state.lock();
-        let still = state.generation == self.slots.shape().generation;
+        let still = state.split.generation == self.slots.shape().generation;
         Ok(still.then_some(state))
     }
 

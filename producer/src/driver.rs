@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
-use kera_rpc::{DataConnection, FrameSink, RpcError, StreamMeta};
+use kera_rpc::{DataConnection, FrameSink, LOOK_EVERY, Reports, RpcError, StreamMeta};
 
 use crate::error::ProduceError;
 use crate::link::{Link, LinkSink};
@@ -41,6 +41,9 @@ struct Driver {
     meta_attempt: u32,
     next_expiry: Option<Instant>,
     next_look_for_owners: Option<Instant>,
+    /// What was told of lanes that do not go on, and when is looked next.
+    reports: Reports,
+    next_report: Option<Instant>,
     /// When appends that wait for memory are woken, if little comes back.
     next_wake: Option<Instant>,
 }
@@ -79,6 +82,7 @@ impl Shared {
         state.not_before = None;
         let old = state.connection.replace(connection);
         drop(state);
+        *link.trouble.lock() = None;
         drop(old);
         let mut flushes = Flushes::default();
         for slot in self.slots.iter() {
@@ -192,6 +196,7 @@ impl Shared {
                         state.not_before = Some(Instant::now() + pause);
                         tracing::debug!(broker = %link.address, %error, "cannot connect yet");
                         drop(state);
+                        *link.trouble.lock() = Some(error.to_string());
                         // The streamlets may have another owner by now.
                         self.want_meta.store(true, Ordering::Relaxed);
                     }
@@ -322,6 +327,10 @@ impl Shared {
                 tracing::debug!(broker = %link.address, "broker says nothing, looking for another owner");
                 self.want_meta.store(true, Ordering::Relaxed);
             }
+        }
+        if driver.next_report.is_none_or(|at| at <= now) {
+            driver.next_report = Some(now + LOOK_EVERY);
+            self.tell_stall(&mut driver.reports);
         }
         let mut flushes = Flushes::default();
         let mut finished = Vec::new();

@@ -34,6 +34,12 @@ pub enum ProduceError {
     /// The broker refused the batch, for good.
     #[error("broker refused the batch: {0}")]
     Refused(WireError),
+    /// The broker refused the batch for good, but an attempt before may have stored it: its answer was
+    /// lost, or left that open.
+    #[error(
+        "it is not known whether the batch is stored: an earlier attempt may have stored it, and the last was refused: {0}"
+    )]
+    Uncertain(WireError),
     /// No acknowledgement came in time.
     #[error("no acknowledgement within {deadline:?}{}: {last}", if *.uncertain { "; the batch may have been stored" } else { "" })]
     Timeout {
@@ -53,7 +59,7 @@ impl ProduceError {
     /// The broker's code; `TIMEOUT` if no acknowledgement came.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Refused(error) => Some(error.code),
+            Self::Refused(error) | Self::Uncertain(error) => Some(error.code),
             Self::Timeout { .. } => Some(ErrorCode::Timeout),
             Self::Closed => None,
         }
@@ -64,7 +70,15 @@ impl ProduceError {
         match self {
             Self::Refused(_) => false,
             Self::Timeout { uncertain, .. } => *uncertain,
-            Self::Closed => true,
+            Self::Uncertain(_) | Self::Closed => true,
+        }
+    }
+
+    /// The error of a batch that may be stored if `uncertain`.
+    pub(crate) fn of_batch(self, uncertain: bool) -> Self {
+        match self {
+            Self::Refused(error) if uncertain => Self::Uncertain(error),
+            error => error,
         }
     }
 }

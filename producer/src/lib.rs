@@ -34,12 +34,13 @@ mod settle;
 mod shared;
 mod slot;
 mod slots;
+mod stall;
 mod timer;
 
 pub use config::{Compression, MAX_IN_FLIGHT_BATCHES, ProducerBuilder};
 pub use delivery::Delivery;
 pub use error::{AppendError, BuildError, ProduceError};
-pub use kera_rpc::{Client, RetryPolicy};
+pub use kera_rpc::{Client, RetryPolicy, Stall};
 pub use metrics::Metrics;
 pub use producer::Producer;
 pub use record::{Header, Record, RecordPlace};

@@ -19,6 +19,8 @@ pub(crate) struct Link {
     pub(crate) state: Mutex<LinkState>,
     /// Batches submitted and not answered.
     pub(crate) in_flight: AtomicUsize,
+    /// Why there is no connection; `None` while there is one.
+    pub(crate) trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -39,6 +41,7 @@ impl Link {
             address: address.to_owned(),
             state: Mutex::default(),
             in_flight: AtomicUsize::new(0),
+            trouble: Mutex::default(),
         })
     }
 
@@ -167,6 +170,7 @@ impl FrameSink for LinkSink {
                 .take_if(|connection| connection.is_closed())
         };
         drop(dead);
+        *link.trouble.lock() = Some(error.to_string());
         // Its streamlets may have another owner soon.
         shared.want_meta.store(true, Ordering::Relaxed);
         shared.wake_driver();

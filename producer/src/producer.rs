@@ -1,9 +1,10 @@
 //! The producer as applications see it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kera_protocol::v1;
-use kera_rpc::{Client, RetryPolicy, RpcError, StreamMeta};
+use kera_rpc::{Client, RetryPolicy, RpcError, Stall, StreamMeta};
 
 use crate::config::{ProducerBuilder, Settings};
 use crate::delivery::Delivery;
@@ -165,6 +166,13 @@ impl Producer {
         result.and(given_up.map_or(Ok(()), Err))
     }
 
+    /// The lanes that have batches to send of which none was acknowledged for `longer`, and why; `None` if all
+    /// goes on. What takes 2 s is also told in the log, as a warning, once for each cause and again at growing
+    /// intervals.
+    pub fn stall(&self, longer: Duration) -> Option<Stall> {
+        self.guard.shared.stall(longer)
+    }
+
     /// Counts since the producer was built.
     pub fn metrics(&self) -> Metrics {
         let shared = &self.guard.shared;
@@ -184,8 +192,9 @@ async fn reach_an_owner(
     retry: RetryPolicy,
 ) -> Result<(Arc<StreamMeta>, usize), RpcError> {
     let known = parking_lot::Mutex::new((meta, 0_usize));
+    let waits_for = || Some("no owner of the stream has answered yet".to_owned());
     retry
-        .run(|| async {
+        .run_told(waits_for, || async {
             let (meta, attempt) = known.lock().clone();
             let mut owners: Vec<&String> = meta.owners().iter().collect();
             owners.sort_unstable();

@@ -23,7 +23,11 @@ enum Verdict {
         uncertain: bool,
         error: WireError,
     },
-    Refused(WireError),
+    /// Not to be sent again.
+    Refused {
+        uncertain: bool,
+        error: WireError,
+    },
 }
 
 fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
@@ -50,17 +54,17 @@ fn verdict(reply: Result<Frame, ConnectionError>) -> Verdict {
             };
         }
     };
+    let uncertain = response.may_be_placed();
     let error = WireError::from_number(response.error, response.message);
-    let (why, uncertain) = match error.code {
-        ErrorCode::SequenceGap => (Again::Gap, false),
-        ErrorCode::StaleLanes => (Again::Stale, false),
-        ErrorCode::UnknownProducer => (Again::UnknownProducer, false),
-        ErrorCode::Timeout => (Again::Retry, true),
+    let why = match error.code {
+        ErrorCode::SequenceGap => Again::Gap,
+        ErrorCode::StaleLanes => Again::Stale,
+        ErrorCode::UnknownProducer => Again::UnknownProducer,
         // An owner may hear of a stream, or that its lanes have grown, later than whoever told this client;
         // whether the stream is gone is decided by asking for it.
-        ErrorCode::UnknownStream | ErrorCode::UnknownLane => (Again::Retry, false),
-        code if code.is_retryable() => (Again::Retry, false),
-        _ => return Verdict::Refused(error),
+        ErrorCode::UnknownStream | ErrorCode::UnknownLane => Again::Retry,
+        code if code.is_retryable() => Again::Retry,
+        _ => return Verdict::Refused { uncertain, error },
     };
     Verdict::Again {
         why,
@@ -125,6 +129,7 @@ impl Shared {
                     append_time: self.append_time.then_some(response.append_time_ms as i64),
                 }));
                 state.attempt = 0;
+                state.heard_ms = self.clock.load(Ordering::Relaxed);
                 state.last_error = None;
             }
             Verdict::Again {
@@ -133,12 +138,9 @@ impl Shared {
                 error,
             } => {
                 sent.status = Status::Again(why);
-                // An unknown producer's earlier attempts stay as uncertain as they were; the other
-                // answers settle them, because a stored batch is answered as a duplicate.
-                sent.uncertain = match why {
-                    Again::Retry | Again::UnknownProducer => sent.uncertain || uncertain,
-                    Again::Gap | Again::Stale => false,
-                };
+                // Only that it is stored settles an earlier attempt. That it is not stored yet does not:
+                // the attempt may stand in the buffer of a connection that is lost.
+                sent.uncertain |= uncertain;
                 if asks_for_owner(error.code) {
                     self.want_meta.store(true, Ordering::Relaxed);
                 }
@@ -148,8 +150,10 @@ impl Shared {
                     Mode::Running | Mode::Recovering => Mode::Recovering,
                 };
             }
-            Verdict::Refused(error) => {
-                sent.status = Status::Done(Err(ProduceError::Refused(error)));
+            Verdict::Refused { uncertain, error } => {
+                sent.uncertain |= uncertain;
+                let error = ProduceError::Refused(error).of_batch(sent.uncertain);
+                sent.status = Status::Done(Err(error));
                 if !is_last && state.mode == Mode::Running {
                     // Those behind it carry sequences that will not follow.
                     state.mode = Mode::Recovering;

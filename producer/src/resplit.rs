@@ -16,7 +16,7 @@ use crate::delivery::{BatchCell, Targets};
 use crate::error::ProduceError;
 use crate::metrics::Counters;
 use crate::shared::{Flushes, Shared};
-use crate::slot::{Again, Content, Finished, Mode, ReadyBatch, SlotState, Status};
+use crate::slot::{Again, Content, Finished, Mode, ReadyBatch, SlotState, Split, Status};
 
 /// A batch taken out of its slot.
 struct Taken {
@@ -36,18 +36,23 @@ struct Part {
 }
 
 impl Shared {
-    /// True if every batch that has a sequence is certainly not stored: the rest was answered.
+    /// True if no batch that has a sequence is stored, nor will be under the lanes that are known: the rest
+    /// was answered.
     pub(crate) fn is_quiet(&self) -> bool {
         self.slots.iter().all(|slot| {
             let state = slot.state.lock();
+            let front = state.in_flight.front().map(|sent| &sent.status);
+            // Nothing behind a refused batch can have been stored.
+            let refused = matches!(front, Some(Status::Again(Again::Stale)));
             state.waiting == 0
                 && state.mode != Mode::Renewing
-                && state.in_flight.iter().all(|sent| match sent.status {
-                    Status::Again(Again::Stale | Again::Gap) => true,
-                    Status::Again(_) => !sent.uncertain,
-                    Status::Done(_) => true,
-                    Status::Waiting => false,
-                })
+                && (refused
+                    || state.in_flight.iter().all(|sent| match sent.status {
+                        Status::Again(Again::Stale | Again::Gap) => true,
+                        Status::Again(_) => !sent.uncertain,
+                        Status::Done(_) => true,
+                        Status::Waiting => false,
+                    }))
         })
     }
 
@@ -70,13 +75,13 @@ impl Shared {
             let mut closed = false;
             for slot in self.slots.first(old.count) {
                 let mut state = slot.state.lock();
-                state.generation = meta.lane_generation;
+                state.split = Split::of(meta);
                 closed |= state.closed;
                 self.take(slot.index, &mut state, &mut taken, &mut finished);
             }
             for slot in self.slots.first(new.count).skip(old.count) {
                 let mut state = slot.state.lock();
-                state.generation = new.generation;
+                state.split = Split::of(meta);
                 state.closed = closed;
                 if let Some(owner) = meta.owners().get(slot.streamlet as usize) {
                     state.link = self.link(owner);
@@ -122,16 +127,18 @@ impl Shared {
         taken: &mut Vec<Taken>,
         finished: &mut Vec<Finished>,
     ) {
+        state.pop_done(finished);
+        let uncertain = state.is_uncertain();
         for sent in std::mem::take(&mut state.in_flight) {
             if let Status::Done(outcome) = sent.status {
-                state.note(&outcome);
-                finished.push(Finished {
+                let batch = Finished {
                     bytes: sent.bytes,
                     records: sent.records,
                     targets: sent.targets,
                     counted: sent.counted,
                     outcome,
-                });
+                };
+                state.hand_on(batch, finished);
                 continue;
             }
             taken.push(Taken {
@@ -171,8 +178,13 @@ impl Shared {
                 counted: ready.counted,
             });
         }
-        // What is gone from here was never stored: the broker still expects this sequence.
+        // What is gone from here was never stored: the broker still expects this sequence. Attempts that
+        // are still on their way would be taken for batches that get it now; where the epoch cannot be
+        // raised, the lanes that they were split by still have them refused.
         state.next_sequence = state.resume_sequence;
+        if uncertain {
+            state.raise_epoch();
+        }
         state.renumber = false;
         state.mode = Mode::Running;
         state.attempt = 0;
@@ -194,17 +206,18 @@ impl Shared {
                 // The records live on in other batches.
                 Ok(()) => self.memory.release(batch.counted),
                 Err(error) => {
-                    let outcome = Err(error);
-                    if let Some(slot) = self.slots.get(batch.slot) {
-                        slot.state.lock().note(&outcome);
-                    }
-                    finished.push(Finished {
+                    let slot = batch.slot;
+                    let batch = Finished {
                         bytes: batch.bytes,
                         records: batch.records,
                         targets: batch.targets,
                         counted: batch.counted,
-                        outcome,
-                    });
+                        outcome: Err(error),
+                    };
+                    match self.slots.get(slot) {
+                        Some(slot) => slot.state.lock().hand_on(batch, finished),
+                        None => finished.push(batch),
+                    }
                 }
             }
         }

@@ -47,9 +47,9 @@ impl Shared {
         }
         state.pop_done(finished);
         if state.renumber {
-            state.restamp();
-            for sent in &mut state.in_flight {
-                sent.status = Status::Again(Again::Retry);
+            // None of them is stored, since what was refused before them is not.
+            if !renumber(slot, state) {
+                return (Next::Renew, None);
             }
         }
         let Some(front) = state.in_flight.front_mut() else {
@@ -61,16 +61,13 @@ impl Shared {
         };
         match why {
             Again::Stale => {
-                // Nothing behind a refused batch can have been stored.
-                for sent in &mut state.in_flight {
-                    sent.uncertain = false;
-                }
                 self.stale.store(true, Ordering::SeqCst);
                 return (Next::Later, None);
             }
-            // What a `memory` stream forgot was promised to nobody: go on as another producer.
+            // Since what came before it is missing, it is not stored, nor is anything behind it. What a
+            // `memory` stream forgot was promised to nobody: go on as another producer.
             Again::Gap if state.broken || self.forgetful => {
-                if !self.go_on_anew(slot, state) {
+                if !go_on_anew(slot, state) {
                     return (Next::Renew, None);
                 }
             }
@@ -86,7 +83,7 @@ impl Shared {
                 return (Next::Later, None);
             }
             Again::UnknownProducer => {
-                if !self.go_on_anew(slot, state) {
+                if !go_on_anew(slot, state) {
                     return (Next::Renew, None);
                 }
             }
@@ -175,37 +172,6 @@ impl Shared {
         state.mode = Mode::Running;
     }
 
-    /// Starts the slot's sequences anew under its next epoch, which fences what of the one before may
-    /// still be on its way to the broker. False if there is none: another producer id is needed.
-    fn go_on_anew(&self, slot: &Slot, state: &mut SlotState) -> bool {
-        let next = state
-            .identity
-            .and_then(|(id, epoch)| Some((id, epoch.checked_add(1)?)));
-        match next {
-            Some(identity) => self.begin_as(slot, state, identity),
-            None => state.mode = Mode::Renewing,
-        }
-        next.is_some()
-    }
-
-    /// Gives what is in flight, none of which is stored, new sequences of `identity`.
-    fn begin_as(&self, slot: &Slot, state: &mut SlotState, identity: (i64, i16)) {
-        tracing::info!(
-            streamlet = slot.streamlet,
-            lane = slot.lane,
-            producer_id = identity.0,
-            producer_epoch = identity.1,
-            "lane goes on with new sequences"
-        );
-        state.identity = Some(identity);
-        state.resume_sequence = 0;
-        state.broken = false;
-        state.restamp();
-        for sent in &mut state.in_flight {
-            sent.status = Status::Again(Again::Retry);
-        }
-    }
-
     /// Asks for a new producer id for one slot.
     pub(crate) fn renew(self: &Arc<Self>, slot: &Slot) {
         let shared = self.clone();
@@ -238,7 +204,8 @@ impl Shared {
         match answer {
             Ok(answer) => {
                 let identity = (answer.producer_id as i64, answer.producer_epoch as i16);
-                self.begin_as(slot, state, identity);
+                state.begin_as(Some(identity));
+                restart(slot, state);
                 state.attempt = 0;
             }
             Err(error) => {
@@ -250,4 +217,46 @@ impl Shared {
         state.mode = Mode::Recovering;
         self.attend(slot, state);
     }
+}
+
+/// Gives what is in flight, none of which is stored, sequences of the identity that the slot has now.
+fn restart(slot: &Slot, state: &mut SlotState) {
+    let (producer_id, producer_epoch) = state.identity.unwrap_or((-1, -1));
+    tracing::info!(
+        streamlet = slot.streamlet,
+        lane = slot.lane,
+        producer_id,
+        producer_epoch,
+        "lane goes on with new sequences"
+    );
+    resend_restamped(state);
+}
+
+fn resend_restamped(state: &mut SlotState) {
+    state.restamp();
+    for sent in &mut state.in_flight {
+        sent.status = Status::Again(Again::Retry);
+    }
+}
+
+/// Gives what is in flight, none of which is stored, the sequences of what was refused for good before
+/// it; new ones if an attempt at any of it may still be on its way, which would be taken for the
+/// batch that has its sequence by then. False if another producer id is needed.
+fn renumber(slot: &Slot, state: &mut SlotState) -> bool {
+    if state.is_uncertain() && state.identity.is_some() {
+        return go_on_anew(slot, state);
+    }
+    resend_restamped(state);
+    true
+}
+
+/// Starts the slot's sequences anew under its next epoch, which fences what of the one before may
+/// still be on its way to the broker. False if there is none: another producer id is needed.
+fn go_on_anew(slot: &Slot, state: &mut SlotState) -> bool {
+    if !state.raise_epoch() {
+        state.mode = Mode::Renewing;
+        return false;
+    }
+    restart(slot, state);
+    true
 }

@@ -25,7 +25,7 @@ use crate::error::ProduceError;
 use crate::link::Link;
 use crate::memory::Memory;
 use crate::metrics::Counters;
-use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Status};
+use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
 use crate::slots::{Shape, Slots};
 
 pub(crate) struct Shared {
@@ -124,8 +124,11 @@ impl Shared {
     /// Makes the slots that `meta` asks for, and tells how many there shall be.
     pub(crate) fn prepare_slots(&self, meta: &StreamMeta) -> Shape {
         let by_key = meta.lane_by == v1::LaneBy::Key;
-        let lanes = if by_key { meta.lanes } else { 1 };
-        let count = meta.streamlets as usize * lanes as usize;
+        let count = match by_key {
+            true => meta.partitions,
+            false => meta.streamlets,
+        };
+        let count = count as usize;
         self.slots.prepare(count, |index| {
             let streamlet = (index % meta.streamlets as usize) as u32;
             let lane = (index / meta.streamlets as usize) as u32;
@@ -133,7 +136,7 @@ impl Shared {
                 index,
                 streamlet,
                 if by_key { lane } else { ANY_LANE },
-                meta.lane_generation,
+                Split::of(meta),
                 self.link(&meta.owners()[streamlet as usize]),
                 self.identity,
             )
@@ -232,7 +235,8 @@ impl Shared {
             stream: self.stream_id.clone(),
             streamlet: slot.streamlet,
             lane: slot.lane,
-            lane_generation: state.generation,
+            lane_generation: state.split.generation,
+            partitions: state.split.uneven_partitions,
         };
         let ticket = state.ticket();
         let link = state.link.clone();
@@ -344,12 +348,12 @@ impl Shared {
     }
 }
 
-/// Most slots: streamlets times lanes.
+/// Most slots: lanes of all streamlets.
 const MAX_SLOTS: u64 = 1 << 20;
 
 /// Refuses streams of more lanes than a producer keeps state for.
 pub(crate) fn check_slots(meta: &StreamMeta) -> Result<(), RpcError> {
-    let slots = u64::from(meta.streamlets) * u64::from(meta.lanes);
+    let slots = u64::from(meta.partitions);
     if slots > MAX_SLOTS {
         let name = &meta.name;
         return Err(RpcError::BadAnswer(format!(

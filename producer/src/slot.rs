@@ -7,6 +7,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use kera_protocol::batch::{BatchBuilder, Compression, ProducerStamp, next_sequence, write_stamp};
 use kera_protocol::error::WireError;
+use kera_rpc::StreamMeta;
 use parking_lot::Mutex;
 
 use crate::delivery::{BatchCell, Outcome, Targets};
@@ -108,12 +109,16 @@ fn into_mut(bytes: Bytes) -> BytesMut {
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
 }
 
-/// Why a batch must be sent again. None of these but `Retry` leaves it open whether it was stored.
+/// Why a batch must be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
+    /// It may pass.
     Retry,
+    /// Batches before it are missing, so it is not stored.
     Gap,
+    /// It was built for an older number of lanes, and is not stored.
     Stale,
+    /// The broker knows nothing of the producer's batches any more.
     UnknownProducer,
 }
 
@@ -134,13 +139,32 @@ pub(crate) struct SentBatch {
     /// Names this attempt.
     pub(crate) ticket: u32,
     pub(crate) status: Status,
-    /// An attempt ended without an answer: the batch may be stored.
+    /// An attempt ended without an answer, or with one that leaves it open: the batch may be stored, now or
+    /// later. Its sequence is then given to no other batch of the same producer epoch.
     pub(crate) uncertain: bool,
 }
 
-pub(crate) struct SlotState {
-    /// Generation of lanes that the slot's batches are split by.
+/// The lanes that records are split into, as requests name them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Split {
+    /// Generation of lanes.
     pub(crate) generation: u32,
+    /// How many there are in all; 0 where each streamlet has as many as the others.
+    pub(crate) uneven_partitions: u32,
+}
+
+impl Split {
+    pub(crate) fn of(meta: &StreamMeta) -> Self {
+        Self {
+            generation: meta.lane_generation,
+            uneven_partitions: meta.uneven_partitions(),
+        }
+    }
+}
+
+pub(crate) struct SlotState {
+    /// What the slot's batches are split by.
+    pub(crate) split: Split,
     pub(crate) link: Arc<Link>,
     pub(crate) open: Option<OpenBatch>,
     pub(crate) queue: VecDeque<ReadyBatch>,
@@ -160,6 +184,8 @@ pub(crate) struct SlotState {
     pub(crate) attempt: u32,
     pub(crate) not_before: Option<Instant>,
     pub(crate) last_error: Option<WireError>,
+    /// When a batch was last acknowledged, by the clock of records.
+    pub(crate) heard_ms: i64,
     pub(crate) failed: Option<ProduceError>,
     /// Why the first of the batches was given up that no flush has told of yet.
     pub(crate) given_up: Option<ProduceError>,
@@ -184,7 +210,7 @@ impl Slot {
         index: usize,
         streamlet: u32,
         lane: u32,
-        generation: u32,
+        split: Split,
         link: Arc<Link>,
         identity: Identity,
     ) -> Self {
@@ -193,7 +219,7 @@ impl Slot {
             streamlet,
             lane,
             state: Mutex::new(SlotState {
-                generation,
+                split,
                 link,
                 open: None,
                 queue: VecDeque::new(),
@@ -208,6 +234,7 @@ impl Slot {
                 attempt: 0,
                 not_before: None,
                 last_error: None,
+                heard_ms: 0,
                 failed: None,
                 given_up: None,
                 closed: false,
@@ -287,14 +314,14 @@ impl SlotState {
                 }
                 Err(_) => self.renumber = true,
             }
-            self.note(&outcome);
-            finished.push(Finished {
+            let batch = Finished {
                 bytes: sent.bytes,
                 records: sent.records,
                 targets: sent.targets,
                 counted: sent.counted,
                 outcome,
-            });
+            };
+            self.hand_on(batch, finished);
         }
         if self.in_flight.is_empty() {
             self.renumber = false;
@@ -302,8 +329,34 @@ impl SlotState {
         }
     }
 
+    /// True if an attempt at a batch in flight may yet arrive at the broker, or has.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        self.in_flight.iter().any(|sent| sent.uncertain)
+    }
+
+    /// Goes on with the next epoch of the producer, whose first batch fences what of this one may still
+    /// be on its way. False if there is none.
+    pub(crate) fn raise_epoch(&mut self) -> bool {
+        let next = self
+            .identity
+            .and_then(|(id, epoch)| Some((id, epoch.checked_add(1)?)));
+        if next.is_some() {
+            self.begin_as(next);
+        }
+        next.is_some()
+    }
+
+    /// Starts the sequences anew, as those of `identity`.
+    pub(crate) fn begin_as(&mut self, identity: Identity) {
+        self.identity = identity;
+        self.resume_sequence = 0;
+        self.next_sequence = 0;
+        self.broken = false;
+    }
+
     /// Gives all batches in flight new sequences, from `self.resume_sequence` on. Only for batches
-    /// that are certainly not stored.
+    /// that are not stored, and of an epoch in which none of them may have been sent before if one of
+    /// them is uncertain.
     pub(crate) fn restamp(&mut self) {
         let mut sequence = self.resume_sequence;
         for index in 0..self.in_flight.len() {
@@ -337,16 +390,17 @@ impl SlotState {
         for sent in std::mem::take(&mut self.in_flight) {
             let outcome = match sent.status {
                 Status::Done(outcome) => outcome,
-                _ => Err(error.clone()),
+                Status::Waiting => Err(error.clone().of_batch(true)),
+                Status::Again(_) => Err(error.clone().of_batch(sent.uncertain)),
             };
-            self.note(&outcome);
-            finished.push(Finished {
+            let batch = Finished {
                 bytes: sent.bytes,
                 records: sent.records,
                 targets: sent.targets,
                 counted: sent.counted,
                 outcome,
-            });
+            };
+            self.hand_on(batch, finished);
         }
         self.waiting = 0;
         let open = self.open.take().map(|open| ReadyBatch {
@@ -357,9 +411,7 @@ impl SlotState {
             counted: open.counted,
         });
         for ready in std::mem::take(&mut self.queue).into_iter().chain(open) {
-            let outcome = Err(error.clone());
-            self.note(&outcome);
-            finished.push(ready.finish(outcome));
+            self.hand_on(ready.finish(Err(error.clone())), finished);
         }
     }
 
@@ -371,9 +423,7 @@ impl SlotState {
         finished: &mut Vec<Finished>,
     ) {
         while let Some(ready) = self.queue.pop_front_if(|ready| ready.deadline <= now) {
-            let outcome = Err(timeout(false));
-            self.note(&outcome);
-            finished.push(ready.finish(outcome));
+            self.hand_on(ready.finish(Err(timeout(false))), finished);
         }
         for sent in &mut self.in_flight {
             if sent.deadline > now {
@@ -391,11 +441,12 @@ impl SlotState {
         self.pop_done(finished);
     }
 
-    /// Keeps for the next flush that a batch was given up.
-    pub(crate) fn note(&mut self, outcome: &Outcome) {
-        if let Err(error) = outcome {
+    /// Hands on a batch whose fate is known; that one was given up is kept for the next flush.
+    pub(crate) fn hand_on(&mut self, batch: Finished, finished: &mut Vec<Finished>) {
+        if let Err(error) = &batch.outcome {
             self.given_up.get_or_insert_with(|| error.clone());
         }
+        finished.push(batch);
     }
 
     /// The cells of everything the slot holds.

@@ -78,12 +78,13 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::link::Link;
+    use crate::slot::Split;
 
     #[test]
     fn slots_keep_their_place_when_there_are_more() {
         let slots = Slots::new();
         let link = Link::new("a:1");
-        let make = |index| Slot::new(index, 0, 0, 0, link.clone(), None);
+        let make = |index| Slot::new(index, 0, 0, Split::default(), link.clone(), None);
         assert!(slots.get(0).is_none());
         for count in [1, 2, 3, 7, 8, 1_000] {
             slots.prepare(count, make);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fake::{Action, Broker};
-use kera_producer::{Producer, ProducerBuilder, Record, RetryPolicy};
+use kera_producer::{Producer, ProducerBuilder, Record};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 
@@ -25,15 +25,7 @@ async fn brokers(count: usize) -> Arc<Broker> {
 }
 
 fn builder(broker: &Broker) -> ProducerBuilder {
-    broker
-        .producer()
-        .batch_size(1 << 10)
-        .linger(Duration::ZERO)
-        .retry(RetryPolicy {
-            first: Duration::from_millis(1),
-            longest: Duration::from_millis(10),
-            deadline: Duration::from_secs(20),
-        })
+    broker.eager().linger(Duration::ZERO)
 }
 
 fn text(number: usize) -> String {

@@ -8,7 +8,7 @@ use fake::{Action, Broker};
 use kera_producer::{AppendError, BuildError, Compression, Header, Producer, Record};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, StreamletId};
-use kera_protocol::partition::lane_of;
+use kera_protocol::partition::{lane_of, murmur2, partition_of};
 use kera_protocol::v1;
 use kera_rpc::ConnectOptions;
 
@@ -47,6 +47,46 @@ async fn records_of_a_key_reach_their_lane_in_order_and_handles_tell_where() {
     assert_eq!(metrics.records_batched, 5_000);
     assert!(metrics.batches > 50 && metrics.batches_in_flight == 0);
     producer.close().await.unwrap();
+}
+
+/// Whatever the number of partitions: to the one that Kafka's clients choose, and no other.
+#[tokio::test]
+async fn keys_reach_kafkas_partition_for_any_number_of_partitions() {
+    for (streamlets, partitions) in [(1, 1), (4, 6), (4, 7), (4, 13), (3, 12), (5, 9)] {
+        let broker = Broker::start(streamlets, 1).await;
+        {
+            let config = &mut broker.state.lock().config;
+            config.lanes = Some(u32::div_ceil(partitions, streamlets));
+            config.partitions = Some(partitions);
+        }
+        let producer = broker.producer().build().await.unwrap();
+        let mut deliveries = Vec::new();
+        for index in 0..300 {
+            let key = format!("key {index}");
+            let record = Record::keyed(key.as_bytes(), b"v");
+            let delivery = producer.append(&record).unwrap();
+            deliveries.push((key, delivery));
+        }
+        for _ in 0..300 {
+            producer.append(&Record::of_value(b"v")).unwrap();
+            producer.flush().await.unwrap();
+        }
+        for (key, delivery) in deliveries {
+            let place = delivery.await.unwrap();
+            let kafka = (murmur2(key.as_bytes()) & 0x7fff_ffff) % partitions;
+            let found = partition_of(place.streamlet, place.lane, streamlets);
+            assert_eq!(found, u64::from(kafka), "{key} of {partitions}");
+        }
+        // Records without a key go to all of them in turn.
+        let mut used: Vec<u32> = broker
+            .values()
+            .keys()
+            .map(|(streamlet, lane)| lane * streamlets + streamlet)
+            .collect();
+        used.sort_unstable();
+        assert_eq!(used, (0..partitions).collect::<Vec<_>>());
+        producer.close().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -7,20 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake::{Action, Broker};
-use kera_producer::{AppendError, ProduceError, Producer, ProducerBuilder, Record, RetryPolicy};
+use kera_producer::{AppendError, ProduceError, Producer, Record};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-fn builder(broker: &Broker) -> ProducerBuilder {
-    broker.producer().batch_size(1 << 10).retry(RetryPolicy {
-        first: Duration::from_millis(1),
-        longest: Duration::from_millis(10),
-        deadline: Duration::from_secs(20),
-    })
-}
 
 /// How many random runs: `KERA_SEEDS`, or a few.
 fn seeds(few: u64) -> u64 {
@@ -75,7 +67,7 @@ async fn each_record_is_stored_once_and_in_order_whatever_fails() {
             5 => Action::Refuse(ErrorCode::ShuttingDown),
             _ => Action::Accept,
         });
-        let producer = builder(&broker).build().await.unwrap();
+        let producer = broker.eager().build().await.unwrap();
         let last = 6_000;
         for start in (0..last).step_by(500) {
             append(&producer, 20, start..start + 500);
@@ -93,7 +85,8 @@ async fn each_record_is_stored_once_and_in_order_whatever_fails() {
 #[tokio::test]
 async fn batches_in_flight_are_sent_again_in_order_after_a_reconnect() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker)
+    let producer = broker
+        .eager()
         .linger(Duration::ZERO)
         .batch_size(1 << 10)
         .build()
@@ -120,7 +113,7 @@ async fn batches_in_flight_are_sent_again_in_order_after_a_reconnect() {
 #[tokio::test]
 async fn a_batch_refused_for_good_fails_alone() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     broker.hold(true);
     let deliveries: Vec<_> = (0..400)
         .map(|number| {
@@ -161,7 +154,7 @@ async fn a_batch_refused_for_good_fails_alone() {
 #[tokio::test]
 async fn what_was_given_up_before_is_told_by_the_next_flush_once() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     broker.script(|_, _| Action::Refuse(ErrorCode::InvalidBatch));
     producer.send(&Record::of_value(b"nobody waits")).unwrap();
     let last = producer.append(&Record::of_value(b"somebody waits"));
@@ -178,7 +171,7 @@ async fn what_was_given_up_before_is_told_by_the_next_flush_once() {
 #[tokio::test]
 async fn a_gap_after_acknowledged_batches_ends_the_lane() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     append(&producer, 1, 0..10);
     producer.flush().await.unwrap();
     broker.script(|_, _| Action::Refuse(ErrorCode::SequenceGap));
@@ -200,7 +193,7 @@ async fn after_a_loss(ack: v1::AckPolicy) -> (Arc<Broker>, Producer, Result<(), 
         ..v1::StreamConfig::default()
     })
     .await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     for step in 0..4 {
         append(&producer, 1, step * 10..(step + 1) * 10);
         producer.flush().await.unwrap();
@@ -244,7 +237,7 @@ async fn what_a_written_stream_lost_ends_the_lane() {
 #[tokio::test]
 async fn a_producer_that_was_forgotten_goes_on() {
     let broker = Broker::start(1, 2).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     append(&producer, 5, 0..500);
     producer.flush().await.unwrap();
     broker.forget_producers();
@@ -256,7 +249,7 @@ async fn a_producer_that_was_forgotten_goes_on() {
 #[tokio::test]
 async fn a_forgotten_batch_whose_fate_is_unknown_is_never_stored_twice() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     append(&producer, 1, 0..10);
     producer.flush().await.unwrap();
     let mut seen = 0;
@@ -281,7 +274,8 @@ async fn a_forgotten_batch_whose_fate_is_unknown_is_never_stored_twice() {
 async fn past_the_deadline(action: Action) -> Vec<String> {
     let broker = Broker::start(1, 1).await;
     // Long enough for the good records on a busy machine.
-    let producer = builder(&broker)
+    let producer = broker
+        .eager()
         .deadline(Duration::from_secs(3))
         .build()
         .await
@@ -319,7 +313,8 @@ async fn past_the_deadline_records_fail_and_later_ones_go_on() {
 #[tokio::test]
 async fn what_an_old_connection_brings_late_is_not_stored_beside_what_was_sent_again() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker)
+    let producer = broker
+        .eager()
         .deadline(Duration::from_secs(6))
         .build()
         .await
@@ -351,7 +346,7 @@ async fn what_an_old_connection_brings_late_is_not_stored_beside_what_was_sent_a
 async fn when_lanes_grow_waiting_records_are_split_anew() {
     for seed in 0..seeds(6) {
         let broker = Broker::start(2, 1).await;
-        let producer = builder(&broker).build().await.unwrap();
+        let producer = broker.eager().build().await.unwrap();
         let mut random = StdRng::seed_from_u64(seed);
         broker.script(move |_, _| match random.random_range(0..40) {
             0 => Action::Drop { store: true },
@@ -407,7 +402,7 @@ async fn when_lanes_grow_waiting_records_are_split_anew() {
 #[tokio::test]
 async fn a_deleted_stream_fails_what_is_waiting() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).build().await.unwrap();
+    let producer = broker.eager().build().await.unwrap();
     broker.state.lock().gone = true;
     broker.script(|_, _| Action::Refuse(ErrorCode::NotOwner));
     let delivery = producer.append(&Record::of_value(b"v")).unwrap();
@@ -420,7 +415,7 @@ async fn a_deleted_stream_fails_what_is_waiting() {
 #[tokio::test]
 async fn without_idempotence_batches_carry_no_producer() {
     let broker = Broker::start(1, 1).await;
-    let producer = builder(&broker).idempotent(false).build().await.unwrap();
+    let producer = broker.eager().idempotent(false).build().await.unwrap();
     let mut seen = 0;
     broker.script(move |_, header| {
         assert_eq!((header.producer_id, header.base_sequence), (-1, -1));

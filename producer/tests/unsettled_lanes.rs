@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fake::{Action, Broker};
-use kera_producer::{Producer, Record, RetryPolicy};
+use kera_producer::{Producer, Record};
 use kera_protocol::error::ErrorCode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -16,18 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TIMES: usize = 5;
 
 async fn producer(broker: &Broker) -> Producer {
-    broker
-        .producer()
-        .batch_size(1 << 10)
-        .linger(Duration::ZERO)
-        .retry(RetryPolicy {
-            first: Duration::from_millis(1),
-            longest: Duration::from_millis(20),
-            deadline: PATIENCE,
-        })
-        .build()
-        .await
-        .unwrap()
+    let eager = broker.eager().linger(Duration::ZERO);
+    eager.build().await.unwrap()
 }
 
 /// From now on appends to streamlet 0 by lanes of `generation` are refused for a while.

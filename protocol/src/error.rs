@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use crate::v1::{AppendResponse, Placement};
+
 macro_rules! error_codes {
-    ($( $(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal, $retry:literal; )+) => {
+    ($( $(#[doc = $doc:literal])+ $name:ident = $number:literal, $text:literal, $retry:literal, $placement:ident; )+) => {
         /// A code as it travels in responses. The number and the name of a code never change and
         /// are never given to another meaning; new codes are added at the end.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,13 @@ macro_rules! error_codes {
                 match self { $( Self::$name => $retry, )+ }
             }
 
+            /// What the code alone says of a batch that is answered with it: may the batch have its place,
+            /// so that it is stored, or will be? An answer that says so itself knows better; see
+            /// [`AppendResponse::may_be_placed`].
+            pub fn placement(self) -> Placement {
+                match self { $( Self::$name => Placement::$placement, )+ }
+            }
+
             /// What the code means, as one paragraph for the documentation's table.
             pub fn description(self) -> &'static str {
                 match self { $( Self::$name => concat!($($doc),+).trim_start(), )+ }
@@ -45,82 +54,95 @@ macro_rules! error_codes {
 
 error_codes! {
     /// No error.
-    Ok = 0, "OK", false;
+    Ok = 0, "OK", false, MayBePlaced;
     /// No stream of that name or id exists. Create it, or check the name.
-    UnknownStream = 1, "UNKNOWN_STREAM", false;
+    UnknownStream = 1, "UNKNOWN_STREAM", false, NotPlaced;
     /// The stream has no streamlet of that number.
-    UnknownStreamlet = 2, "UNKNOWN_STREAMLET", false;
+    UnknownStreamlet = 2, "UNKNOWN_STREAMLET", false, NotPlaced;
     /// The streamlet has no lane of that number.
-    UnknownLane = 3, "UNKNOWN_LANE", false;
+    UnknownLane = 3, "UNKNOWN_LANE", false, NotPlaced;
     /// A stream of that name exists already.
-    StreamExists = 4, "STREAM_EXISTS", false;
+    StreamExists = 4, "STREAM_EXISTS", false, NotPlaced;
     /// The name is not legal: 1 to 249 of `a-z A-Z 0-9 . _ -`, not `.` or `..`, no leading `_kera`.
-    InvalidName = 5, "INVALID_NAME", false;
+    InvalidName = 5, "INVALID_NAME", false, NotPlaced;
     /// A value of the request is out of range or contradicts another.
-    InvalidArgument = 6, "INVALID_ARGUMENT", false;
+    InvalidArgument = 6, "INVALID_ARGUMENT", false, NotPlaced;
     /// The batch's bytes do not match its checksum, or are no batch at all.
-    CorruptBatch = 7, "CORRUPT_BATCH", false;
+    CorruptBatch = 7, "CORRUPT_BATCH", false, NotPlaced;
     /// The batch is intact but breaks a rule, such as a record count that does not fit its length.
-    InvalidBatch = 8, "INVALID_BATCH", false;
+    InvalidBatch = 8, "INVALID_BATCH", false, NotPlaced;
     /// The batch is larger than the stream accepts.
-    BatchTooLarge = 9, "BATCH_TOO_LARGE", false;
+    BatchTooLarge = 9, "BATCH_TOO_LARGE", false, NotPlaced;
     /// The frame is larger than the broker accepts; the connection is closed.
-    FrameTooLarge = 10, "FRAME_TOO_LARGE", false;
+    FrameTooLarge = 10, "FRAME_TOO_LARGE", false, MayBePlaced;
     /// The peer speaks a protocol or frame version that this build does not know.
-    UnsupportedVersion = 11, "UNSUPPORTED_VERSION", false;
+    UnsupportedVersion = 11, "UNSUPPORTED_VERSION", false, MayBePlaced;
     /// The frame cannot be decoded; the connection is closed.
-    MalformedFrame = 12, "MALFORMED_FRAME", false;
+    MalformedFrame = 12, "MALFORMED_FRAME", false, MayBePlaced;
     /// The batch's sequence does not follow the producer's last one: batches in between are missing.
-    SequenceGap = 13, "SEQUENCE_GAP", false;
+    SequenceGap = 13, "SEQUENCE_GAP", false, NotPlaced;
     /// A newer instance of this producer has started; this one may not append any more.
-    FencedProducer = 14, "FENCED_PRODUCER", false;
+    FencedProducer = 14, "FENCED_PRODUCER", false, NotPlaced;
     /// The broker no longer remembers this producer and the batch is not its first.
-    UnknownProducer = 15, "UNKNOWN_PRODUCER", false;
+    UnknownProducer = 15, "UNKNOWN_PRODUCER", false, NotPlaced;
     /// The batch was built for an older number of lanes; refresh the stream and split it again.
-    StaleLanes = 16, "STALE_LANES", true;
+    StaleLanes = 16, "STALE_LANES", true, NotPlaced;
     /// This broker does not own the streamlet; refresh and go to its owner.
-    NotOwner = 17, "NOT_OWNER", true;
+    NotOwner = 17, "NOT_OWNER", true, MayBePlaced;
     /// The disk is full; nothing was stored. Free space or shorten retention.
-    StorageFull = 18, "STORAGE_FULL", true;
+    StorageFull = 18, "STORAGE_FULL", true, NotPlaced;
     /// Reading or writing the store failed; the broker's log names file and error.
-    StorageError = 19, "STORAGE_ERROR", true;
+    StorageError = 19, "STORAGE_ERROR", true, MayBePlaced;
     /// A limit on memory or bytes in flight is reached.
-    Overloaded = 20, "OVERLOADED", true;
+    Overloaded = 20, "OVERLOADED", true, MayBePlaced;
     /// The request was not finished within its deadline; an append may still take effect.
-    Timeout = 21, "TIMEOUT", true;
+    Timeout = 21, "TIMEOUT", true, MayBePlaced;
     /// The broker is stopping.
-    ShuttingDown = 22, "SHUTTING_DOWN", true;
+    ShuttingDown = 22, "SHUTTING_DOWN", true, MayBePlaced;
     /// The position lies below the log start or above the end.
-    OutOfRange = 23, "OUT_OF_RANGE", false;
-    /// Stored bytes do not match their checksum; they are not served. The broker's log names file, offset and batch.
-    Damaged = 24, "DAMAGED", false;
+    OutOfRange = 23, "OUT_OF_RANGE", false, NotPlaced;
+    /// Stored bytes do not match their checksum, or their file is gone and no other broker has it; they are not served. The broker's log names file, offset and batch.
+    Damaged = 24, "DAMAGED", false, NotPlaced;
     /// No consumer group of that name exists for this stream.
-    UnknownConsumerGroup = 25, "UNKNOWN_CONSUMER_GROUP", false;
+    UnknownConsumerGroup = 25, "UNKNOWN_CONSUMER_GROUP", false, NotPlaced;
     /// The consumer is not, or no longer, a member of its group; join again.
-    UnknownMember = 26, "UNKNOWN_MEMBER", false;
+    UnknownMember = 26, "UNKNOWN_MEMBER", false, NotPlaced;
     /// The lease ended or was given to another consumer; nothing was committed.
-    StaleLease = 27, "STALE_LEASE", false;
+    StaleLease = 27, "STALE_LEASE", false, NotPlaced;
     /// The coordinator is still reading its state.
-    CoordinatorLoading = 28, "COORDINATOR_LOADING", true;
+    CoordinatorLoading = 28, "COORDINATOR_LOADING", true, NotPlaced;
     /// The group exists with another order or type of consumer.
-    GroupConflict = 29, "GROUP_CONFLICT", false;
+    GroupConflict = 29, "GROUP_CONFLICT", false, NotPlaced;
     /// The group still has members; stop them first.
-    GroupNotEmpty = 30, "GROUP_NOT_EMPTY", false;
+    GroupNotEmpty = 30, "GROUP_NOT_EMPTY", false, NotPlaced;
     /// The batch's compression is not one of none, gzip, snappy, lz4, zstd.
-    UnsupportedCompression = 31, "UNSUPPORTED_COMPRESSION", false;
+    UnsupportedCompression = 31, "UNSUPPORTED_COMPRESSION", false, NotPlaced;
     /// The broker has reached its limit of connections.
-    TooManyConnections = 32, "TOO_MANY_CONNECTIONS", true;
+    TooManyConnections = 32, "TOO_MANY_CONNECTIONS", true, NotPlaced;
     /// A defect in the broker; its log has the details.
-    Internal = 33, "INTERNAL", false;
+    Internal = 33, "INTERNAL", false, MayBePlaced;
     /// Too few copies of the streamlet can be reached: an append waited in vain, or the streamlet is not recovered yet. Send again; an append may still take effect.
-    NotEnoughCopies = 34, "NOT_ENOUGH_COPIES", true;
+    NotEnoughCopies = 34, "NOT_ENOUGH_COPIES", true, MayBePlaced;
     /// This broker does not coordinate the consumer group; look its coordinator up and ask there.
-    NotCoordinator = 35, "NOT_COORDINATOR", true;
+    NotCoordinator = 35, "NOT_COORDINATOR", true, NotPlaced;
 }
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+impl AppendResponse {
+    /// True if batches that are answered with this error may have their place all the same, so that they
+    /// are stored, or will be. Brokers that do not say so are taken at the error's code.
+    pub fn may_be_placed(&self) -> bool {
+        let said = match self.placement() {
+            Placement::Unspecified => ErrorCode::from_number(self.error)
+                .map_or(Placement::MayBePlaced, ErrorCode::placement),
+            said => said,
+        };
+        said != Placement::NotPlaced
     }
 }
 
@@ -170,5 +192,26 @@ mod tests {
             assert!(!code.description().is_empty());
         }
         assert_eq!(ErrorCode::from_number(60_000), None);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_say_whether_anything_is_placed_is_taken_at_its_code() {
+        let answer = |error: u32, placement: Placement| {
+            let answer = AppendResponse {
+                error,
+                placement: placement as i32,
+                ..AppendResponse::default()
+            };
+            answer.may_be_placed()
+        };
+        for code in ErrorCode::ALL {
+            let number = *code as u32;
+            let alone = code.placement() == Placement::MayBePlaced;
+            assert_eq!(answer(number, Placement::Unspecified), alone, "{code}");
+            assert!(!answer(number, Placement::NotPlaced));
+            assert!(answer(number, Placement::MayBePlaced));
+        }
+        let unknown = answer(60_000, Placement::Unspecified);
+        assert!(unknown, "nothing is known of a code from a later version");
     }
 }

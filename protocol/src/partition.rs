@@ -42,9 +42,31 @@ pub fn lane_of(key: &[u8], streamlets: u32, lanes: u32) -> (StreamletId, LaneId)
     )
 }
 
-/// Kafka's partition of one lane: `lane * M + streamlet`; `h mod (M * Q)` for a hash `h`.
+/// Streamlet and lane of `key` in a stream of `streamlets` (M) with `partitions` (n) lanes in all, with
+/// `lane_by = key`: partition `h mod n`. A count of 0 is taken as 1.
+pub fn lane_among(key: &[u8], streamlets: u32, partitions: u32) -> (StreamletId, LaneId) {
+    place_of(key_hash(key) % partitions.max(1), streamlets)
+}
+
+/// Kafka's partition of one lane: `lane * M + streamlet`.
 pub fn partition_of(streamlet: StreamletId, lane: LaneId, streamlets: u32) -> u64 {
     u64::from(lane.0) * u64::from(streamlets.max(1)) + u64::from(streamlet.0)
+}
+
+/// Where a partition is: lane `p div M` of streamlet `p mod M`.
+pub fn place_of(partition: u32, streamlets: u32) -> (StreamletId, LaneId) {
+    let streamlets = streamlets.max(1);
+    (
+        StreamletId(partition % streamlets),
+        LaneId(partition / streamlets),
+    )
+}
+
+/// How many of a stream's `partitions` lanes are `streamlet`'s. Where they are no multiple of the
+/// streamlets, the first streamlets have one lane more than the others.
+pub fn lanes_of(streamlet: StreamletId, streamlets: u32, partitions: u32) -> u32 {
+    let streamlets = streamlets.max(1);
+    partitions / streamlets + u32::from(streamlet.0 < partitions % streamlets)
 }
 
 #[cfg(test)]
@@ -80,6 +102,35 @@ mod tests {
                     partition_of(streamlet, lane, streamlets),
                     u64::from(key_hash(key.as_bytes()) % (streamlets * lanes))
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_partitions_is_split_as_kafka_does() {
+        for (streamlets, partitions) in
+            (1..=9_u32).flat_map(|m| (m..m * 4 + 3).map(move |n| (m, n)))
+        {
+            let held = (0..streamlets).map(|s| lanes_of(StreamletId(s), streamlets, partitions));
+            assert_eq!(held.sum::<u32>(), partitions);
+            for partition in 0..partitions {
+                let (streamlet, lane) = place_of(partition, streamlets);
+                assert!(lane.0 < lanes_of(streamlet, streamlets, partitions));
+                assert_eq!(
+                    partition_of(streamlet, lane, streamlets),
+                    u64::from(partition)
+                );
+            }
+            for number in 0..200_u32 {
+                let key = number.to_string();
+                let place = lane_among(key.as_bytes(), streamlets, partitions);
+                let kafka = (murmur2(key.as_bytes()) & 0x7fff_ffff) % partitions;
+                assert_eq!(partition_of(place.0, place.1, streamlets), u64::from(kafka));
+                // Lanes of equal number are the special case of it.
+                if partitions.is_multiple_of(streamlets) {
+                    let lanes = partitions / streamlets;
+                    assert_eq!(place, lane_of(key.as_bytes(), streamlets, lanes));
+                }
             }
         }
     }

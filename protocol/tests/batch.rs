@@ -1,9 +1,9 @@
 //! The batch codec: round trips, known bytes, and everything that can be wrong with a batch.
 
 use kera_protocol::batch::{
-    BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, Header, NewRecord,
-    ProducerStamp, Records, batches, check_produced, crc32c, decompress, next_sequence, patch,
-    patch_append_time, validate_records, verify, write_stamp,
+    BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, Header, MIN_RECORD_BYTES,
+    NewRecord, ProducerStamp, Records, batches, check_produced, check_timestamps, compress, crc32c,
+    decompress, next_sequence, patch, patch_append_time, validate_records, verify, write_stamp,
 };
 use kera_protocol::ids::Epoch;
 use proptest::collection::vec;
@@ -121,7 +121,7 @@ proptest! {
         let stamp = ProducerStamp { producer_id: 7, producer_epoch: 2, base_sequence: 99 };
         let batch = encode(&records, CODECS[codec], stamp);
         let header = validate_records(&batch, LIMIT, &mut Vec::new()).unwrap();
-        prop_assert_eq!(check_produced(&header), Ok(()));
+        prop_assert_eq!(check_produced(&header, &batch), Ok(()));
         prop_assert_eq!(header.total_bytes, batch.len());
         prop_assert_eq!(header.record_count as usize, records.len());
         prop_assert_eq!(header.producer_id, 7);
@@ -229,7 +229,7 @@ fn decompression_stops_at_the_limit() {
         assert!(batch.len() < 1 << 20, "{codec:?} compresses zeros");
         let mut scratch = Vec::new();
         let error = Records::open(&batch, 1 << 16, &mut scratch).unwrap_err();
-        assert!(matches!(error, BatchError::Decompress(_)), "{codec:?}");
+        assert!(matches!(error, BatchError::TooLarge(_)), "{codec:?}");
         assert!(scratch.len() <= (1 << 16) + 1, "{codec:?}");
         assert!(validate_records(&batch, 8 << 20, &mut Vec::new()).is_ok());
     }
@@ -249,9 +249,71 @@ fn a_record_count_that_lies_is_found() {
             );
         }
     }
-    let mut batch = encode(&repetitive(50), Compression::None, ProducerStamp::NONE);
-    lie_about_count(&mut batch, i32::MAX);
-    assert!(check_produced(&BatchHeader::peek(&batch).unwrap()).is_err());
+    for codec in CODECS {
+        let mut batch = encode(&repetitive(50), codec, ProducerStamp::NONE);
+        lie_about_count(&mut batch, i32::MAX);
+        let header = BatchHeader::peek(&batch).unwrap();
+        assert!(check_produced(&header, &batch).is_err(), "{codec:?}");
+    }
+}
+
+#[test]
+fn records_that_begin_as_no_compressed_ones_do_are_found_by_their_first_bytes() {
+    for codec in &CODECS[1..] {
+        let honest = encode(&repetitive(50), *codec, ProducerStamp::NONE);
+        let header = BatchHeader::peek(&honest).unwrap();
+        assert_eq!(check_produced(&header, &honest), Ok(()));
+        // Snappy is told from others by its length alone.
+        for garbage in [&b"\xff\xff\xff\xff\xffgarbage"[..], b""] {
+            let mut batch = [&honest[..HEADER_BYTES], garbage].concat();
+            let length = (batch.len() - 12) as i32;
+            batch[8..12].copy_from_slice(&length.to_be_bytes());
+            let header = BatchHeader::peek(&batch).unwrap();
+            assert!(check_produced(&header, &batch).is_err(), "{codec:?}");
+        }
+    }
+}
+
+#[test]
+fn no_codec_gives_more_than_its_bound() {
+    // What compresses best: one byte again and again.
+    let zeros = vec![0; 4 << 20];
+    for codec in &CODECS[1..] {
+        let stored = compress(*codec, &zeros);
+        let mut batch = encode(&repetitive(50), *codec, ProducerStamp::NONE);
+        batch.truncate(HEADER_BYTES);
+        batch.extend_from_slice(&stored);
+        let length = (batch.len() - 12) as i32;
+        batch[8..12].copy_from_slice(&length.to_be_bytes());
+        // As many records as could be in there.
+        lie_about_count(&mut batch, (zeros.len() / MIN_RECORD_BYTES) as i32);
+        let header = BatchHeader::peek(&batch).unwrap();
+        assert_eq!(check_produced(&header, &batch), Ok(()), "{codec:?}");
+    }
+}
+
+#[test]
+fn times_far_from_the_brokers_clock_are_found() {
+    let now = 1_700_000_000_000;
+    let batch = encode(&repetitive(2), Compression::None, ProducerStamp::NONE);
+    let header = |base_timestamp, max_timestamp| BatchHeader {
+        base_timestamp,
+        max_timestamp,
+        ..BatchHeader::peek(&batch).unwrap()
+    };
+    let check = |base, max, before, after| check_timestamps(&header(base, max), now, before, after);
+    for (base, max) in [(now - 10, now + 10), (-1, -1), (now, -1)] {
+        assert_eq!(check(base, max, 10, 10), Ok(()));
+    }
+    for (base, max) in [(0, i64::MAX), (i64::MIN, now * 1000)] {
+        assert_eq!(check(base, max, 0, 0), Ok(()), "nothing is asked for");
+    }
+    let early = check(now - 11, now, 10, 0).unwrap_err().to_string();
+    assert!(early.contains("11 ms behind") && early.contains("timestamp_before_max_ms"));
+    let late = check(now, now * 1000, 0, 10).unwrap_err().to_string();
+    assert!(late.contains("ahead of") && late.contains("timestamp_after_max_ms"));
+    assert!(check(i64::MIN, i64::MIN, 10, 0).is_err());
+    assert!(check(i64::MAX, i64::MAX, 0, 10).is_err());
 }
 
 #[test]
@@ -263,7 +325,7 @@ fn what_no_producer_may_send_is_refused() {
     };
     let batch = encode(&repetitive(2), Compression::None, stamp);
     let header = BatchHeader::peek(&batch).unwrap();
-    assert_eq!(check_produced(&header), Ok(()));
+    assert_eq!(check_produced(&header, &batch), Ok(()));
     for broken in [
         BatchHeader {
             last_ordinal_delta: 2,
@@ -290,7 +352,7 @@ fn what_no_producer_may_send_is_refused() {
             ..header
         },
     ] {
-        assert!(check_produced(&broken).is_err(), "{broken:?}");
+        assert!(check_produced(&broken, &batch).is_err(), "{broken:?}");
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use kera_protocol::error::ErrorCode;
+use kera_protocol::v1::Placement;
 
 fn table() -> String {
     let mut out = String::from(
@@ -11,16 +12,27 @@ fn table() -> String {
          Every error that a broker sends carries one of these codes: in the header of a data frame's reply, in a\n\
          `GoAway` frame before the broker closes a connection, or as the number in the metadata key `kera-error` of a\n\
          gRPC status. Numbers and names never change their meaning and are never reused. \"Retry\" says whether the same\n\
-         request may succeed later without any change; the client crates retry those by themselves, within their deadline.\n\n\
+         request may succeed later without any change; the client crates retry those by themselves, within their deadline.\n\
+         \"Appended\" says what the code alone tells whoever sent an append: \"no\" that none of its batches is stored, \"open\" that\n\
+         they may be. A reply that knows more says so in its field `placement`. A batch whose fate is open keeps its sequence.\n\n\
          This file is generated from `protocol/src/error.rs`; a test compares them\n\
          (`KERA_REGENERATE=1 cargo test -p kera-protocol --test error_table` writes it).\n\n\
-         | number | name | retry | meaning |\n|---|---|---|---|\n",
+         | number | name | retry | appended | meaning |\n|---|---|---|---|---|\n",
     );
     for code in ErrorCode::ALL {
         let retry = if code.is_retryable() { "yes" } else { "no" };
+        let appended = match (code, code.placement()) {
+            (ErrorCode::Ok, _) => "yes",
+            (_, Placement::NotPlaced) => "no",
+            _ => "open",
+        };
         let meaning = code.description().replace('|', "\\|");
-        writeln!(out, "| {} | `{code}` | {retry} | {meaning} |", *code as u16)
-            .expect("writing to a string");
+        writeln!(
+            out,
+            "| {} | `{code}` | {retry} | {appended} | {meaning} |",
+            *code as u16
+        )
+        .expect("writing to a string");
     }
     out
 }

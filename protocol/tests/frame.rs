@@ -18,6 +18,7 @@ fn append_frame(correlation: u32, lane: u32, body: &[u8]) -> BytesMut {
         streamlet: 3,
         lane,
         lane_generation: 1,
+        partitions: 0,
     };
     let mut out = BytesMut::new();
     encode_head(

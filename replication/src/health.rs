@@ -122,6 +122,15 @@ impl Health {
         was_up && seen.down_until.is_some()
     }
 
+    /// Nothing was heard of `backup` for as long as anybody waits: it is out of the choice at once.
+    pub fn silent(&self, backup: BackupId, now: Duration) {
+        for _ in 0..self.limits.failures {
+            if self.failure(backup, now) {
+                break;
+            }
+        }
+    }
+
     /// `backup` has no room: it is left out for the wait.
     pub fn full(&self, backup: BackupId, now: Duration) {
         let mut backups = self.backups.lock();
@@ -211,6 +220,16 @@ mod tests {
         assert_eq!(health.down_for(A, at(40)), Some(at(8)));
         health.success(A);
         assert_eq!(health.down_for(A, at(41)), None);
+    }
+
+    #[test]
+    fn a_silent_backup_is_out_at_once() {
+        let health = Health::new(HealthLimits::default());
+        health.silent(A, at(0));
+        assert!(!health.is_up(A) && health.is_up(B));
+        assert_eq!(health.order(&[A, B], at(5)).probe, Some(A));
+        health.success(A);
+        assert!(health.is_up(A));
     }
 
     #[test]

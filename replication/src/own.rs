@@ -6,22 +6,36 @@
 //! work on these files when a streamlet is recovered, so sealing them means nothing more than reading
 //! them.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, IoSlice};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kera_log_segments::check::check;
 use kera_log_segments::group::GroupSpec;
-use kera_log_segments::io::{FileRef, Io, OpenHow};
-use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
-use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, read_mark, scan};
-use kera_log_segments::window::Place;
-
-use crate::ids::{CopyId, Incarnation};
-use crate::transport::{
-    CopyAnswer, MAX_TRANSFER_BYTES, Pending, Refusal, Reply, Request, SealedCopy,
+use kera_log_segments::io::{File, FileRef, Io, OpenHow, rewrite};
+use kera_log_segments::layout::{
+    DurableMark, FOOTER_OFFSET, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
+use kera_log_segments::scan::{
+    ScanError, ScanSpec, Scanned, find_batch, find_more, read_mark, scan, write_mark,
+};
+use kera_log_segments::window::Place;
+use kera_protocol::ids::{Epoch, GroupId};
+use parking_lot::Mutex;
+
+use crate::ids::{CopyId, Incarnation, StreamletKey};
+use crate::transport::{
+    CopyAnswer, CopyInfo, CopyState, CopyVersion, MAX_TRANSFER_BYTES, Pending, Refusal, Reply,
+    Request, SealedCopy,
+};
+
+/// The epoch of a listed file whose header cannot be read. No group has it.
+pub const UNREADABLE: Epoch = Epoch(0);
 
 /// A broker's own copies, asked as a backup is asked.
 pub trait OwnCopies: Send + Sync {
@@ -47,7 +61,11 @@ pub struct OwnFiles {
     io: Arc<dyn Io>,
     root: PathBuf,
     incarnation: Incarnation,
+    /// The epochs in the headers of files that were listed, each with the version that was read.
+    epochs: Arc<Mutex<BTreeMap<StreamletKey, Epochs>>>,
 }
+
+type Epochs = BTreeMap<GroupId, (CopyVersion, Epoch)>;
 
 impl std::fmt::Debug for OwnFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,6 +82,7 @@ impl OwnFiles {
             io,
             root,
             incarnation,
+            epochs: Arc::default(),
         })
     }
 
@@ -103,6 +122,83 @@ impl OwnFiles {
     /// Whether there is a file of this copy.
     pub fn has(&self, copy: &CopyId) -> bool {
         self.path(copy).exists()
+    }
+
+    /// The files of a streamlet, as a store lists copies. One whose header says nothing has the epoch
+    /// [`UNREADABLE`]: only its name tells which group it was made for. Waits for the disk.
+    pub fn list(&self, streamlet: StreamletKey) -> Vec<CopyInfo> {
+        let any = CopyId {
+            streamlet,
+            group: GroupId(0),
+            epoch: UNREADABLE,
+        };
+        let entries = self.path(&any).parent().map(fs::read_dir);
+        let Some(Ok(entries)) = entries else {
+            return Vec::new();
+        };
+        let before = self.epochs.lock().remove(&streamlet).unwrap_or_default();
+        let mut now = Epochs::new();
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let parsed = name.to_str().and_then(GroupSpec::parse_file_name);
+            let Some((group, 0)) = parsed else { continue };
+            let Ok(version) = entry.metadata().map(|metadata| version_of(&metadata)) else {
+                continue;
+            };
+            let known = before.get(&group).filter(|(read, _)| *read == version);
+            let known = known.map(|(_, epoch)| *epoch);
+            let copy = CopyId { group, ..any };
+            // What could not be read now may be whole.
+            let Some(epoch) = known.or_else(|| self.epoch_of(&copy)) else {
+                continue;
+            };
+            now.insert(group, (version, epoch));
+        }
+        let listed = now.iter().map(|(group, (version, epoch))| CopyInfo {
+            copy: CopyId {
+                streamlet,
+                group: *group,
+                epoch: *epoch,
+            },
+            version: *version,
+            state: CopyState::Flushed,
+        });
+        let listed = listed.collect();
+        if !now.is_empty() {
+            self.epochs.lock().insert(streamlet, now);
+        }
+        listed
+    }
+
+    /// The epoch in the header of the file of a copy's group; `None` if the disk did not answer.
+    fn epoch_of(&self, copy: &CopyId) -> Option<Epoch> {
+        let mut head = vec![0; SEGMENT_HEADER_BYTES];
+        let file = self.io.open(&self.path(copy), OpenHow::ReadOnly, false);
+        let read = file.and_then(|file| file.read_at(&mut head, 0)).ok()?;
+        let header = SegmentHeader::decode(&head[..read]).ok();
+        let of_copy = |header: &SegmentHeader| is_of(header, copy);
+        Some(header.filter(of_copy).map_or(UNREADABLE, |h| h.epoch))
+    }
+
+    /// Removes the file of a copy, if it still is the `version` that was listed.
+    fn remove(&self, copy: &CopyId, version: Option<CopyVersion>) -> Result<(), Refusal> {
+        let path = self.path(copy);
+        if let Some(version) = version {
+            match fs::metadata(&path) {
+                Ok(metadata) if version_of(&metadata) == version => {}
+                Ok(_) => {
+                    return Err(Refusal::Invalid(
+                        "the file is not the one that was listed: it was written since".into(),
+                    ));
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        match self.io.remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        }
     }
 
     /// Answers a request at once; may wait for a disk.
@@ -152,10 +248,9 @@ impl OwnFiles {
                 let checked = check(&*file, &copy.check_spec(end), from, u64::from(bytes));
                 checked.map(Reply::Checked).map_err(failed)
             }
-            Request::Free { copy, .. } => match self.io.remove_file(&self.path(&copy)) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
-                _ => Ok(Reply::Done),
-            },
+            Request::Free { copy, version, .. } => {
+                self.remove(&copy, version).map(|()| Reply::Done)
+            }
             other => Err(Refusal::Invalid(format!(
                 "{} is never asked of a broker's own copies",
                 other.name()
@@ -178,13 +273,20 @@ impl OwnFiles {
                 "the valid data ends at byte {}, below what was seen to be durable: {}",
                 scanned.end.address, scanned.stop
             )),
+            Ok(scanned) if scanned.header.marked && scanned.mark.is_none() => {
+                damaged("its durable mark is gone: the file was cut short or overwritten".into())
+            }
+            Ok(scanned) if self.has_more(&file, &scanned) => damaged(format!(
+                "more of the group stands behind byte {}, where its valid data ends: {}",
+                scanned.end.address, scanned.stop
+            )),
             Ok(scanned) => CopyAnswer::Scanned {
                 length: scanned.end.address,
                 first_ordinal: scanned.header.first_ordinal,
                 end_ordinal: scanned.end.ordinal,
             },
             Err(ScanError::NoHeader(_) | ScanError::BadSnapshot)
-                if !self.was_durable(&file, copy) =>
+                if !self.was_durable(&file, copy) && !has_batches(&file, copy) =>
             {
                 CopyAnswer::Scanned {
                     length: 0,
@@ -196,22 +298,36 @@ impl OwnFiles {
         }
     }
 
+    /// True if more of the group stands behind its valid data, which no kill leaves behind.
+    fn has_more(&self, file: &FileRef, scanned: &Scanned) -> bool {
+        // What cannot be read cannot be believed to be zeros.
+        find_more(&**file, scanned).map_or(true, |found| found.is_some())
+    }
+
     /// True if a mark, which lies behind the last segment, says that bytes were durable once.
     fn was_durable(&self, file: &FileRef, copy: &CopyId) -> bool {
-        let group_bytes = match file.len() {
-            Ok(len) => len.saturating_sub(FOOTER_OFFSET),
-            Err(_) => return true,
+        let Ok(len) = file.len() else {
+            return true;
         };
-        match read_mark(&**file, group_bytes) {
-            Ok(mark) => mark.is_some_and(|mark| {
-                let here = &self.incarnation;
-                mark.binding_length(&here.store_id, &here.boot_id) > 0
-            }),
-            Err(error) => {
-                tracing::warn!(%copy, %error, "its marks cannot be read");
-                true
-            }
-        }
+        // The file ends with the room for both marks, with the second of them, or with the first.
+        let behind = [
+            FOOTER_OFFSET,
+            MARK_SLOT_STRIDE + MARK_BYTES as u64,
+            MARK_BYTES as u64,
+        ];
+        behind
+            .iter()
+            .filter(|behind| **behind <= len)
+            .any(|behind| match read_mark(&**file, len - behind) {
+                Ok(mark) => mark.is_some_and(|mark| {
+                    let here = &self.incarnation;
+                    mark.binding_length(&here.store_id, &here.boot_id) > 0
+                }),
+                Err(error) => {
+                    tracing::warn!(%copy, %error, "its marks cannot be read");
+                    true
+                }
+            })
     }
 
     fn read(&self, copy: &CopyId, address: u64, len: u32) -> Result<Bytes, Refusal> {
@@ -252,10 +368,41 @@ impl OwnFiles {
         let file = if address == 0 {
             self.make(copy, group_bytes).map_err(failed)?
         } else {
-            self.open(copy).map_err(unknown)?
+            let file = self.open(copy).map_err(unknown)?;
+            self.lower_mark(&*file, group_bytes, address)
+                .map_err(failed)?;
+            file
         };
         file.write_vectored_at(&[IoSlice::new(bytes)], address)
             .map_err(failed)
+    }
+
+    /// Takes back what the mark says of the bytes from `address` on, before other bytes replace them. How far the
+    /// file was written stays: until it is that long again it counts as damaged, and not as short.
+    fn lower_mark(&self, file: &dyn File, group_bytes: u64, address: u64) -> io::Result<()> {
+        let Some(before) = read_mark(file, group_bytes)?.filter(|mark| mark.synced > address)
+        else {
+            return Ok(());
+        };
+        let lowered = DurableMark {
+            sequence: before.sequence + 1,
+            written: before.written.max(before.synced),
+            written_ordinal: before.written_ordinal.max(before.synced_ordinal),
+            // Where batches begin is not known here, so nothing below counts either.
+            synced: 0,
+            synced_ordinal: 0,
+            store_id: self.incarnation.store_id,
+            boot_id: self.incarnation.boot_id,
+        };
+        write_mark(file, &lowered, group_bytes)?;
+        file.sync_data().inspect_err(|_| {
+            // Only the page cache may have it: whoever tries again must not take it for lowered.
+            let again = DurableMark {
+                sequence: before.sequence + 2,
+                ..before
+            };
+            let _ = write_mark(file, &again, group_bytes);
+        })
     }
 
     fn make(&self, copy: &CopyId, group_bytes: u64) -> io::Result<FileRef> {
@@ -272,44 +419,55 @@ impl OwnFiles {
         Ok(file)
     }
 
+    fn scan_for_flush(&self, file: &FileRef, copy: &CopyId) -> Result<Scanned, Refusal> {
+        self.scan(file, copy).map_err(|error| match error {
+            ScanError::Io(error) => failed(error),
+            _ => Refusal::Short { length: 0 },
+        })
+    }
+
+    /// Brings the file to the device. What no sync has proven is written once more before: if an earlier sync
+    /// failed, the page cache shows bytes that the device does not have and that no later sync writes. Written
+    /// anew and then checked, all of it is dirty and whole when the sync begins.
     fn flush(&self, copy: &CopyId, length: u64) -> Result<Place, Refusal> {
         let file = self.open(copy).map_err(unknown)?;
-        let scanned = match self.scan(&file, copy) {
-            Ok(scanned) => scanned,
-            Err(ScanError::Io(error)) => return Err(failed(error)),
-            Err(_) => return Err(Refusal::Short { length: 0 }),
-        };
-        if scanned.end.address < length {
+        let scanned = self.scan_for_flush(&file, copy)?;
+        let end = scanned.end;
+        if end.address < length {
             return Err(Refusal::Short {
-                length: scanned.end.address,
+                length: end.address,
             });
         }
         let header = &scanned.header;
         let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
         let before = scanned.mark.unwrap_or_default();
+        if before.synced < end.address {
+            rewrite(&*file, before.synced, end.address).map_err(failed)?;
+            let again = self.scan_for_flush(&file, copy)?.end;
+            if again != end {
+                return Err(Refusal::Short {
+                    length: again.address.min(end.address),
+                });
+            }
+        }
         let mark = DurableMark {
             sequence: before.sequence + 1,
-            written: scanned.end.address,
-            written_ordinal: scanned.end.ordinal,
-            synced: scanned.end.address,
-            synced_ordinal: scanned.end.ordinal,
+            written: end.address,
+            written_ordinal: end.ordinal,
+            synced: end.address,
+            synced_ordinal: end.ordinal,
             store_id: self.incarnation.store_id,
             boot_id: self.incarnation.boot_id,
         };
         let store = || -> io::Result<()> {
-            // The mark speaks of bytes that are on disk, so it comes after them.
+            // The mark speaks of bytes and of a name that are on disk, so it comes after them.
             file.sync_data()?;
-            let slot = mark.slot_offset(group_bytes);
-            file.write_vectored_at(&[IoSlice::new(&mark.encode())], slot)?;
-            file.sync_data()?;
-            // Its name, and those of the directories above it that may be new.
-            for dir in self.path(copy).ancestors().skip(1).take(3) {
-                self.io.sync_dir(dir)?;
-            }
-            Ok(())
+            sync_names(&*self.io, &self.path(copy))?;
+            write_mark(&*file, &mark, group_bytes)?;
+            file.sync_data()
         };
         store().map_err(failed)?;
-        Ok(scanned.end)
+        Ok(end)
     }
 }
 
@@ -331,6 +489,38 @@ impl OwnCopies for OwnFiles {
             }
         })
     }
+}
+
+/// Makes a group file's name durable, and those of the directories above it that may be new: streamlet's, stream's
+/// and the one of all streams.
+///
+/// # Errors
+/// The store's.
+pub fn sync_names(io: &dyn Io, path: &Path) -> io::Result<()> {
+    let mut dirs = path.ancestors().skip(1).take(3);
+    dirs.try_for_each(|dir| io.sync_dir(dir))
+}
+
+/// Tells a file from what stands under its name later, and from itself once it is written again.
+fn version_of(metadata: &fs::Metadata) -> CopyVersion {
+    let mut hasher = DefaultHasher::new();
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (metadata.ino(), changed, metadata.len()).hash(&mut hasher);
+    CopyVersion(hasher.finish())
+}
+
+/// True if a header is that of the copy's group, whatever its epoch.
+pub(crate) fn is_of(header: &SegmentHeader, copy: &CopyId) -> bool {
+    (header.stream, header.streamlet) == (copy.streamlet.stream, copy.streamlet.streamlet)
+        && header.group == copy.group
+}
+
+/// True if a file that begins with no header holds batches of the copy near its beginning.
+fn has_batches(file: &FileRef, copy: &CopyId) -> bool {
+    // What cannot be read cannot be believed to be zeros.
+    file.len()
+        .and_then(|len| find_batch(&**file, 0, len, copy.epoch, None))
+        .map_or(true, |found| found.is_some())
 }
 
 fn failed(error: io::Error) -> Refusal {

@@ -39,7 +39,8 @@ fn holds(min_copies: usize) {
         plan.empty = 500 * (seed / 2 % 2);
         if seed % 7 == 2 {
             // Backups that are full now and then; a group takes 3 KiB.
-            plan.limits.memory_bytes = 12 << 10;
+            // Little for buffers, beside the seals and the records of a few copies.
+            plan.limits.memory_bytes = (12 << 10) + (32 << 10) + 12 * 4096;
             plan.config.append_deadline = Duration::from_secs(20);
         }
         let (result, lines) = once(plan, log);

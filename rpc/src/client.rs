@@ -158,14 +158,17 @@ impl Client {
     {
         let retry = self.inner.options.retry;
         retry
-            .run(|| {
-                let address = self.bootstrap();
-                let attempt = self.channel(&address).map(|channel| {
-                    let stub = StreamsClient::new(channel);
-                    call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-                });
-                async move { self.finish(&address, answered(&address, within, attempt?).await) }
-            })
+            .run_told(
+                || Some(self.waits_for()),
+                || {
+                    let address = self.bootstrap();
+                    let attempt = self.channel(&address).map(|channel| {
+                        let stub = StreamsClient::new(channel);
+                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+                    });
+                    async move { self.finish(&address, answered(&address, within, attempt?).await) }
+                },
+            )
             .await
     }
 
@@ -180,14 +183,17 @@ impl Client {
     {
         let retry = self.inner.options.retry;
         retry
-            .run(|| {
-                let address = self.bootstrap();
-                let attempt = self.channel(&address).map(|channel| {
-                    let stub = ConsumersClient::new(channel);
-                    call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
-                });
-                async move { self.finish(&address, answered(&address, None, attempt?).await) }
-            })
+            .run_told(
+                || Some(self.waits_for()),
+                || {
+                    let address = self.bootstrap();
+                    let attempt = self.channel(&address).map(|channel| {
+                        let stub = ConsumersClient::new(channel);
+                        call(stub.max_decoding_message_size(MAX_ANSWER_BYTES))
+                    });
+                    async move { self.finish(&address, answered(&address, None, attempt?).await) }
+                },
+            )
             .await
     }
 
@@ -209,22 +215,26 @@ impl Client {
     {
         let retry = self.inner.options.retry;
         let call = Mutex::new(call);
+        // Some of these calls wait at the coordinator for what there is to do.
         retry
-            .run(|| async {
-                let address = self.coordinator(group).await?;
-                let stub = ConsumersClient::new(self.channel(&address)?)
-                    .max_decoding_message_size(MAX_ANSWER_BYTES);
-                let under_way = (*call.lock())(stub);
-                let answer = answered(&address, Some(within), under_way).await;
-                if let Err(error) = &answer
-                    && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
-                {
-                    self.inner.coordinators.lock().remove(group);
-                    // Who named it may hear of no changes any more.
-                    self.inner.brokers.move_on(&self.bootstrap());
-                }
-                self.finish(&address, answer)
-            })
+            .run_told(
+                || None,
+                || async {
+                    let address = self.coordinator(group).await?;
+                    let stub = ConsumersClient::new(self.channel(&address)?)
+                        .max_decoding_message_size(MAX_ANSWER_BYTES);
+                    let under_way = (*call.lock())(stub);
+                    let answer = answered(&address, Some(within), under_way).await;
+                    if let Err(error) = &answer
+                        && (is_unreached(error) || error.code() == Some(ErrorCode::NotCoordinator))
+                    {
+                        self.inner.coordinators.lock().remove(group);
+                        // Who named it may hear of no changes any more.
+                        self.inner.brokers.move_on(&self.bootstrap());
+                    }
+                    self.finish(&address, answer)
+                },
+            )
             .await
     }
 
@@ -269,6 +279,11 @@ impl Client {
         }
         coordinators.insert(group.to_owned(), address.clone());
         Ok(address)
+    }
+
+    /// What a call that any broker answers waits for.
+    pub(crate) fn waits_for(&self) -> String {
+        format!("broker {} has not answered yet", self.bootstrap())
     }
 
     /// After a broker was not reached another is used.

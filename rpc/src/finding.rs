@@ -56,7 +56,8 @@ impl Client {
                 answer => Ok((by, Ok(answer?))),
             }
         };
-        let (by, answer) = retry.run(attempt).await?;
+        let waits_for = || Some(self.waits_for());
+        let (by, answer) = retry.run_told(waits_for, attempt).await?;
         Ok(Told { by, answer })
     }
 

@@ -12,6 +12,7 @@ mod error;
 mod finding;
 mod meta;
 mod places;
+mod report;
 mod retry;
 
 pub use channels::Channels;
@@ -21,6 +22,7 @@ pub use error::{
     ConnectionError, ERROR_METADATA_KEY, RpcError, error_of_status, status_of, wire_error_of_status,
 };
 pub use meta::StreamMeta;
+pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
 
 /// The stubs of the control services, generated from `protocol/proto`; checked against it by a

@@ -16,8 +16,10 @@ pub struct StreamMeta {
     pub config: v1::StreamConfig,
     /// M: streamlets.
     pub streamlets: u32,
-    /// Q: lanes of each streamlet.
+    /// Q: lanes of each streamlet, or of those that have one more than the others.
     pub lanes: u32,
+    /// n: lanes of all streamlets, Kafka's partitions. Partition p is lane p / M of streamlet p % M.
+    pub partitions: u32,
     /// How records find their lane.
     pub lane_by: v1::LaneBy,
     /// Most bytes of a batch.
@@ -47,6 +49,14 @@ impl StreamMeta {
         if !(1..=MAX_LANES).contains(&streamlets) || !(1..=MAX_LANES).contains(&lanes) {
             return Err(bad("it has no streamlets or no lanes, or too many"));
         }
+        // Brokers of older versions know no other number.
+        let partitions = match config.partitions {
+            None => streamlets.saturating_mul(lanes),
+            Some(told) => told,
+        };
+        if partitions < streamlets || partitions.div_ceil(streamlets) != lanes {
+            return Err(bad("its partitions do not fit its streamlets and lanes"));
+        }
         let mut owners = vec![String::new(); streamlets as usize];
         let mut epochs = vec![0; streamlets as usize];
         for streamlet in &info.streamlets {
@@ -65,6 +75,7 @@ impl StreamMeta {
             id,
             streamlets,
             lanes,
+            partitions,
             lane_by: config.lane_by(),
             max_batch_bytes: config.max_batch_bytes.unwrap_or(DEFAULT_MAX_BATCH_BYTES) as usize,
             lane_generation: info.lane_generation,
@@ -88,6 +99,15 @@ impl StreamMeta {
             && self.epochs == other.epochs
             && self.owners == other.owners
             && self.lane_generation == other.lane_generation
+    }
+
+    /// [`partitions`](Self::partitions) if they are no multiple of the streamlets, or else 0, as requests
+    /// that older brokers understand have it.
+    pub fn uneven_partitions(&self) -> u32 {
+        match self.partitions.is_multiple_of(self.streamlets) {
+            true => 0,
+            false => self.partitions,
+        }
     }
 
     /// HOST:PORT of the streamlet's owner; `None` if the stream has no such streamlet.
@@ -119,6 +139,7 @@ mod tests {
                 streamlet: 1,
                 owner: "b:2".to_owned(),
                 epoch: 1,
+                ..v1::StreamletInfo::default()
             }],
             lane_generation: 5,
             ..v1::StreamInfo::default()
@@ -135,8 +156,23 @@ mod tests {
     }
 
     #[test]
+    fn an_older_broker_names_no_number_of_partitions() {
+        let meta = StreamMeta::from_info(info(), "a:1").unwrap();
+        assert_eq!((meta.partitions, meta.uneven_partitions()), (8, 0));
+        for (partitions, uneven) in [(8, 0), (7, 7)] {
+            let mut info = info();
+            info.config.as_mut().unwrap().partitions = Some(partitions);
+            let meta = StreamMeta::from_info(info, "a:1").unwrap();
+            assert_eq!(meta.partitions, partitions);
+            assert_eq!(meta.uneven_partitions(), uneven);
+        }
+    }
+
+    #[test]
     fn answers_that_contradict_themselves_are_refused() {
-        let broken: [fn(&mut v1::StreamInfo); 4] = [
+        let broken: [fn(&mut v1::StreamInfo); 6] = [
+            |info| info.config.as_mut().unwrap().partitions = Some(6),
+            |info| info.config.as_mut().unwrap().partitions = Some(9),
             |info| info.id = Bytes::from_static(&[1; 3]),
             |info| info.config = None,
             |info| info.streamlets[0].streamlet = 2,

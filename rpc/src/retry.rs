@@ -3,10 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::Rng;
 use tokio::time::Instant;
 
 use crate::error::RpcError;
+use crate::report::told;
 
 /// Exponential backoff with full jitter, within a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,37 @@ impl RetryPolicy {
             tokio::time::sleep_until(next).await;
             attempt += 1;
         }
+    }
+}
+
+impl RetryPolicy {
+    /// As [`run`](Self::run), and tells in the log what keeps it, once that takes long: the last error, or
+    /// before there is one what `waits_for` says.
+    ///
+    /// # Errors
+    /// What the last attempt returned.
+    pub async fn run_told<T, F, Fut>(
+        &self,
+        waits_for: impl Fn() -> Option<String>,
+        mut operation: F,
+    ) -> Result<T, RpcError>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, RpcError>>,
+    {
+        let last = Mutex::new(None);
+        let attempts = self.run(|| {
+            let attempt = operation();
+            let last = &last;
+            async move {
+                let answer = attempt.await;
+                if let Err(error) = &answer {
+                    *last.lock() = Some(format!("still trying: {error}"));
+                }
+                answer
+            }
+        });
+        told(attempts, || last.lock().clone().or_else(&waits_for)).await
     }
 }
 

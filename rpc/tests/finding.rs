@@ -130,6 +130,7 @@ impl Streams for Broker {
                     streamlet,
                     owner,
                     epoch,
+                    ..v1::StreamletInfo::default()
                 })
                 .collect(),
             ..v1::StreamInfo::default()

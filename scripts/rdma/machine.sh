@@ -157,7 +157,8 @@ choose_accelerator() {
 make_payload() {
     local root=$state/payload binary library
     rm -rf "$root"
-    mkdir -p "$root/payload" "$root$4" "$root$(dirname "$3")"
+    # As in a clone below /tmp.
+    mkdir -p "$root/payload" "$root$4" "$root$(dirname "$3")" "$root/tmp/kept/there"
     strip --strip-debug -o "$root/payload/tests" "$1"
     strip --strip-debug -o "$root/payload/brokers" "$2"
     strip --strip-debug -o "$root$3" "$3"
@@ -170,6 +171,7 @@ make_payload() {
 #!/bin/sh
 # One machine runs all tests of the transport but those of two machines, one those of brokers; others
 # those that they are told.
+[ -d /tmp/kept/there ] || { echo "machine: what was put below /tmp is gone"; exit 1; }
 case $1 in
 all) exec /payload/tests --test-threads=1 --skip two:: ;;
 brokers) exec /payload/brokers --test-threads=1 ;;

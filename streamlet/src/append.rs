@@ -10,7 +10,7 @@ use kera_protocol::batch::{self, BatchHeader};
 use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
 
 use crate::closing::Job;
-use crate::producers::{SequenceError, Verdict};
+use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
 use crate::streamlet::{ActiveGroup, Inner, LaneSlot, Settings, Streamlet};
 
@@ -164,13 +164,6 @@ impl Streamlet {
         spec: AppendSpec,
     ) -> Result<Appended, AppendError> {
         let settings = self.settings.load();
-        let limit = settings.max_batch_bytes.min(largest_batch(&settings));
-        if batch.len() > limit {
-            return Err(AppendError::TooLarge {
-                size: batch.len(),
-                limit,
-            });
-        }
         let mut reclaimed = false;
         loop {
             let (lane, active) = self.active_group(&settings, header, &spec)?;
@@ -204,7 +197,11 @@ impl Streamlet {
         match &inner.lanes[lane.0 as usize].slot {
             LaneSlot::Active(active) => return Ok((lane, active.clone())),
             LaneSlot::Failed(_) => return Err(AppendError::Recovering),
-            LaneSlot::Idle(_) => {}
+            // No group is opened for a batch that will be refused.
+            LaneSlot::Idle(carry) => match carry.state.check(header) {
+                Ok(Verdict::Duplicate(_)) => {}
+                _ => check_size(settings, header)?,
+            },
         }
         self.check_disk(spec)?;
         let begun = self
@@ -265,7 +262,8 @@ impl Streamlet {
             }
             return Ok(Some(appended(base, true)));
         }
-        // After the duplicate check: a retry of what was stored under the older split still is one.
+        // After the duplicate check: a retry of what was stored under the older split still is one, and
+        // one of what was stored before the limit was lowered.
         // Before gaps count: what was sent behind a refused batch is to be split anew as well.
         if settings.lane_by_key
             && let Some(found) = spec.lane_generation
@@ -277,6 +275,11 @@ impl Streamlet {
             });
         }
         verdict?;
+        check_size(settings, header)?;
+        // A batch of a producer that is not remembered yet begins at 0, or was refused above.
+        if header.base_sequence == 0 {
+            self.admit(&mut tail.state, header, settings, spec.now_ms)?;
+        }
         self.check_disk(spec)?;
         if active.group.is_broken() {
             if active.group.is_shipped() {
@@ -309,8 +312,7 @@ impl Streamlet {
             Err(GroupFull::Roll) => return Ok(None),
             Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
         }
-        tail.state
-            .note(&placed, spec.now_ms, self.env.limits.max_producers);
+        tail.state.note(&placed, spec.now_ms);
         let prepare = !tail.prepare_asked && tail.writer.fill() >= self.env.limits.prepare_at;
         tail.prepare_asked |= prepare;
         drop(tail);
@@ -322,6 +324,32 @@ impl Streamlet {
             });
         }
         Ok(Some(appended(base, false)))
+    }
+}
+
+/// Refuses a batch of more bytes than the stream accepts.
+fn check_size(settings: &Settings, header: &BatchHeader) -> Result<(), AppendError> {
+    let limit = settings.max_batch_bytes.min(largest_batch(settings));
+    let size = header.total_bytes;
+    if size > limit {
+        return Err(AppendError::TooLarge { size, limit });
+    }
+    Ok(())
+}
+
+impl Streamlet {
+    /// Refuses the first batch of a producer that the lane has no room to remember.
+    fn admit(
+        &self,
+        state: &mut LaneState,
+        header: &BatchHeader,
+        settings: &Settings,
+        now_ms: u64,
+    ) -> Result<(), SequenceError> {
+        let limits = &self.env.limits;
+        let room = LaneState::room(snapshot_limit(settings.segment_size));
+        let before_ms = now_ms.saturating_sub(limits.producer_expiry_ms);
+        state.admit(header, limits.max_producers.min(room), before_ms)
     }
 }
 

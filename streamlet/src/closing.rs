@@ -233,6 +233,7 @@ impl Streamlet {
         damage: Option<String>,
     ) -> Closed {
         let end = group.end();
+        group.note_end(now_ms);
         Closed {
             group: self.group_name(group.id()),
             lane,

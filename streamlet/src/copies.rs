@@ -58,6 +58,11 @@ impl Streamlet {
         self.env.io.clone()
     }
 
+    /// The store and the boot that write its files.
+    pub fn incarnation(&self) -> kera_log_segments::pump::Incarnation {
+        self.env.incarnation
+    }
+
     /// Whether damage in a group's own file may be mended from another copy: it is closed, and has
     /// some.
     pub(crate) fn is_mendable(&self, group: &Group) -> bool {
@@ -89,6 +94,7 @@ impl Streamlet {
             group.end(),
             0,
             group.max_timestamp(),
+            group.ended_ms(),
             self.env.io.clone(),
         );
         let mut inner = self.inner.lock();

@@ -192,11 +192,10 @@ impl Streamlet {
             });
         }
         group
-            .for_each_header(|header| state.note(header, now_ms, usize::MAX))
+            .for_each_header(|header| state.note(header, now_ms))
             .map_err(|error| {
                 tracing::warn!(group = ?group, %error, "a failed group cannot be read back yet");
             })?;
-        state.bound(self.env.limits.max_producers);
         let next_ordinal = group.end().ordinal;
         Ok(Carry {
             state,

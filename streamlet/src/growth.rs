@@ -7,7 +7,7 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
 
-use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Streamlet};
+use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Where a lane generation ends in an old lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +82,19 @@ impl Streamlet {
         })
     }
 
-    /// Opens the new lanes. The growth is recorded.
-    pub fn finish_growth(&self, lanes: u32, generation: u32) {
+    /// Opens the new lanes, if this streamlet gets any: as many as `grown` has, in its generation. The
+    /// growth is recorded.
+    pub fn finish_growth(&self, grown: &Settings) {
         let mut inner = self.inner.lock();
         let mut settings = (**self.settings.load()).clone();
-        settings.lanes = lanes;
-        settings.lane_generation = generation;
+        settings.lanes = grown.lanes;
+        settings.uneven_partitions = grown.uneven_partitions;
+        settings.lane_generation = grown.lane_generation;
         // One that another broker owns has no lanes here.
-        while !self.is_moved() && inner.lanes.len() < lanes as usize {
+        while !self.is_moved() && inner.lanes.len() < grown.lanes as usize {
             inner.lanes.push(Lane::empty(0));
         }
-        set_generation(&inner.lanes, generation);
+        set_generation(&inner.lanes, grown.lane_generation);
         self.settings.store(Arc::new(settings));
         inner.cutting = false;
     }

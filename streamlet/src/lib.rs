@@ -38,6 +38,6 @@ pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use read::{Found, LaneReadError, LaneReadSpec, Located};
 pub use recovery::{LaneRecords, RecoveredGroup, Recovery};
-pub use streamlet::{Env, GroupView, LaneView, Limits, Settings, Streamlet};
-pub use times::RecordAt;
+pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
+pub use times::{RecordAt, SearchWork};
 pub use trim::Trimmed;

@@ -1,6 +1,8 @@
 //! Damage in a closed group's own file, met while looking for a place in it: what another copy has is
 //! fetched, and looked at once more. Reads do the same in [`crate::read`].
 
+use std::io::ErrorKind;
+
 use kera_log_segments::group::Group;
 use kera_log_segments::read::ReadError;
 use kera_log_segments::sync::Arc;
@@ -38,6 +40,22 @@ pub(crate) fn is_damage(error: &ReadError) -> bool {
         ReadError::WouldBlock => false,
         // Also a file that somebody removed: the first time it is looked up again.
         ReadError::Io { .. } => true,
+    }
+}
+
+/// Whether a closed group's own file is not there at all: after a change of owner history is fetched by and by,
+/// and what is read sooner is fetched then.
+fn is_absent(error: &ReadError) -> bool {
+    matches!(error, ReadError::Io { error, .. } if error.kind() == ErrorKind::NotFound)
+}
+
+/// Says why another copy of a group is looked for.
+pub(crate) fn tell(group: &Group, error: &ReadError) {
+    let (id, file) = (group.id(), group.spec().path.display());
+    if is_absent(error) {
+        tracing::info!(group = %id, %file, "a closed group that is to be read is not among this broker's own files yet, or not any more; it is fetched from another copy");
+    } else {
+        tracing::warn!(group = %id, %file, %error, "a closed group's own file is damaged; looking for another copy");
     }
 }
 
@@ -119,17 +137,37 @@ impl Streamlet {
                 Ok(found) => return Ok(found),
                 Err(met) => met,
             };
-            let damaged = matches!(&error, LaneReadError::Group(error) if is_damage(error));
-            let group = group
-                .filter(|group| damaged && self.is_mendable(group) && last != Some(group.id()));
-            let Some(group) = group else {
+            let group = group.filter(|group| self.is_mendable(group) && last != Some(group.id()));
+            let (Some(group), LaneReadError::Group(damage)) = (group, &error) else {
                 return Err(error);
             };
-            tracing::warn!(%error, "a closed group's own file is damaged; looking for another copy");
+            if !is_damage(damage) {
+                return Err(error);
+            }
+            tell(&group, damage);
             if !self.mend(lane, &group) {
                 return Err(error);
             }
             last = Some(group.id());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_is_not_called_damaged() {
+        let io = |kind: ErrorKind| ReadError::Io {
+            file: "1.0.log".into(),
+            error: Error::from(kind),
+        };
+        let (absent, broken) = (io(ErrorKind::NotFound), io(ErrorKind::Other));
+        // Another copy is looked for in either case.
+        assert!(is_damage(&absent) && is_damage(&broken));
+        assert!(is_absent(&absent) && !is_absent(&broken));
     }
 }

@@ -30,7 +30,15 @@ impl Streamlet {
         }
         refused.store(true, Ordering::Relaxed);
         // Once, until a group is whole again.
-        if failed == FEW {
+        if failed != FEW {
+            return;
+        }
+        if error.kind() == std::io::ErrorKind::NotFound {
+            tracing::error!(
+                stream = %self.stream, streamlet = self.id.0, dir = %self.dir().display(), %error,
+                "the directory of a streamlet's own files is missing: its appends are refused until it is made again, which is tried in a moment; find out who removed it"
+            );
+        } else {
             tracing::error!(
                 stream = %self.stream, streamlet = self.id.0, %error,
                 "this broker's own files of a streamlet cannot be written: its appends are refused while that is so, reads go on; see to the disk, or drain the broker"

@@ -52,6 +52,16 @@ pub enum SequenceError {
         /// What came.
         found: i32,
     },
+    /// A new producer, and the lane cannot remember another one.
+    #[error(
+        "the lane remembers {limit} idempotent producers and has no room for producer {producer}: use fewer, raise producers.max_per_lane (a quarter of a segment holds them: see there), or wait until some have been silent for producers.expiry"
+    )]
+    TooMany {
+        /// The producer.
+        producer: i64,
+        /// How many the lane can remember.
+        limit: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +84,19 @@ pub struct LaneState {
     producers: HashMap<i64, Producer>,
     /// Each epoch that wrote here and its first ordinal, oldest first.
     epochs: Vec<(Epoch, Ordinal)>,
+    /// None was silent since before this, at the last look.
+    silent_since: u64,
 }
+
+/// Encoded bytes of a producer without its batches, of a batch, of an epoch, and of the rest.
+const PRODUCER_BYTES: usize = 19;
+const BATCH_BYTES: usize = 16;
+const EPOCH_BYTES: usize = 12;
+const FRAME_BYTES: usize = 10;
 
 impl Producer {
     fn encoded_bytes(&self) -> usize {
-        19 + self.batches.len() * 16
+        PRODUCER_BYTES + self.batches.len() * BATCH_BYTES
     }
 }
 
@@ -141,8 +159,41 @@ impl LaneState {
         }
     }
 
+    /// How many producers a lane snapshot of `max_bytes` has room for, each with its last batch.
+    pub fn room(max_bytes: usize) -> usize {
+        let rest = FRAME_BYTES + REMEMBERED_EPOCHS * EPOCH_BYTES;
+        max_bytes.saturating_sub(rest) / (PRODUCER_BYTES + BATCH_BYTES)
+    }
+
+    /// Whether a batch's producer is remembered, or can be: at most `limit` are, of which those silent since
+    /// `before_ms` make room. None else is forgotten: whoever may still send a batch again must be known.
+    ///
+    /// # Errors
+    /// [`SequenceError::TooMany`].
+    pub fn admit(
+        &mut self,
+        header: &BatchHeader,
+        limit: usize,
+        before_ms: u64,
+    ) -> Result<(), SequenceError> {
+        let producer = header.producer_id;
+        if self.producers.len() < limit
+            || !header.is_idempotent()
+            || self.producers.contains_key(&producer)
+        {
+            return Ok(());
+        }
+        if self.silent_since < before_ms {
+            self.expire(before_ms);
+        }
+        if self.producers.len() < limit {
+            return Ok(());
+        }
+        Err(SequenceError::TooMany { producer, limit })
+    }
+
     /// Notes an appended batch.
-    pub fn note(&mut self, header: &BatchHeader, now_ms: u64, max_producers: usize) {
+    pub fn note(&mut self, header: &BatchHeader, now_ms: u64) {
         if self
             .epochs
             .last()
@@ -155,11 +206,6 @@ impl LaneState {
         }
         if !header.is_idempotent() {
             return;
-        }
-        if self.producers.len() >= max_producers
-            && !self.producers.contains_key(&header.producer_id)
-        {
-            self.evict_oldest();
         }
         let producer = self.producers.entry(header.producer_id).or_default();
         if producer.epoch != header.producer_epoch {
@@ -177,20 +223,16 @@ impl LaneState {
         });
     }
 
-    fn evict_oldest(&mut self) {
-        if let Some(oldest) = self
-            .producers
-            .iter()
-            .min_by_key(|(id, p)| (p.last_ms, **id))
-            .map(|(id, _)| *id)
-        {
-            self.producers.remove(&oldest);
-        }
-    }
-
     /// Forgets producers that have been silent since `before_ms`.
     pub fn expire(&mut self, before_ms: u64) {
         self.producers.retain(|_, p| p.last_ms >= before_ms);
+        let last = self.producers.values().map(|p| p.last_ms);
+        self.silent_since = last.min().unwrap_or(0);
+    }
+
+    /// When a producer that is remembered last appended, milliseconds since 1970.
+    pub fn last_ms(&self, producer: i64) -> Option<u64> {
+        self.producers.get(&producer).map(|p| p.last_ms)
     }
 
     /// Producers remembered.
@@ -208,40 +250,32 @@ impl LaneState {
         &self.epochs
     }
 
-    /// The lane snapshot: at most `max_bytes`, forgetting the longest silent producers if need be.
+    /// The lane snapshot: at most `max_bytes`, if it holds no more producers than there is [room](Self::room)
+    /// for. Where all batches of all producers do not fit, older ones of the longest silent are left out: one of
+    /// them that comes again is refused then, not stored twice.
     pub fn encode(&mut self, max_bytes: usize) -> Vec<u8> {
         let mut bytes = self.encoded_bytes();
         if bytes > max_bytes {
-            let mut oldest_last: Vec<_> = self
-                .producers
-                .iter()
-                .map(|(id, p)| (p.last_ms, *id))
-                .collect();
-            oldest_last.sort_unstable_by(|a, b| b.cmp(a));
-            while bytes > max_bytes
-                && let Some((_, id)) = oldest_last.pop()
-                && let Some(producer) = self.producers.remove(&id)
-            {
-                bytes -= producer.encoded_bytes();
+            let mut silent: Vec<_> = self.producers.values_mut().collect();
+            silent.sort_unstable_by_key(|producer| producer.last_ms);
+            for producer in silent {
+                while bytes > max_bytes && producer.batches.len() > 1 {
+                    producer.batches.pop_front();
+                    bytes -= BATCH_BYTES;
+                }
             }
         }
         self.encode_all()
     }
 
     fn encoded_bytes(&self) -> usize {
-        10 + self.epochs.len() * 12
+        FRAME_BYTES
+            + self.epochs.len() * EPOCH_BYTES
             + self
                 .producers
                 .values()
                 .map(Producer::encoded_bytes)
                 .sum::<usize>()
-    }
-
-    /// Forgets the longest silent producers until at most `max_producers` are left.
-    pub fn bound(&mut self, max_producers: usize) {
-        while self.producers.len() > max_producers {
-            self.evict_oldest();
-        }
     }
 
     fn encode_all(&self) -> Vec<u8> {
@@ -351,7 +385,7 @@ mod tests {
     fn a_retry_is_recognised_and_a_gap_is_refused() {
         let mut state = LaneState::default();
         assert_eq!(state.check(&batch(7, 0, 0, 10, 0)), Ok(Verdict::Fresh));
-        state.note(&batch(7, 0, 0, 10, 100), 1, 10);
+        state.note(&batch(7, 0, 0, 10, 100), 1);
         assert_eq!(
             state.check(&batch(7, 0, 0, 10, 0)),
             Ok(Verdict::Duplicate(100))
@@ -372,7 +406,7 @@ mod tests {
                 found: 3
             })
         );
-        state.note(&batch(7, 1, 0, 1, 200), 1, 10);
+        state.note(&batch(7, 1, 0, 1, 200), 1);
         assert!(matches!(
             state.check(&batch(7, 0, 10, 5, 0)),
             Err(SequenceError::Fenced { .. })
@@ -382,16 +416,27 @@ mod tests {
     #[test]
     fn sequences_wrap_as_kafkas_do() {
         let mut state = LaneState::default();
-        state.note(&batch(1, 0, i32::MAX - 1, 2, 0), 1, 10);
+        state.note(&batch(1, 0, i32::MAX - 1, 2, 0), 1);
         assert_eq!(state.check(&batch(1, 0, 0, 3, 0)), Ok(Verdict::Fresh));
     }
 
     #[test]
-    fn an_evicted_producers_later_sequence_is_refused() {
+    fn at_the_limit_only_the_silent_make_room_and_a_new_producer_is_refused() {
         let mut state = LaneState::default();
         for id in 0..5 {
-            state.note(&batch(id, 0, 0, 1, id as u64), id as u64, 3);
+            let first = batch(id, 0, 0, 1, id as u64);
+            assert_eq!(state.admit(&first, 5, 0), Ok(()));
+            state.note(&first, id as u64);
         }
+        let new = batch(9, 0, 0, 1, 0);
+        let refused = Err(SequenceError::TooMany {
+            producer: 9,
+            limit: 5,
+        });
+        assert_eq!(state.admit(&new, 5, 0), refused);
+        assert_eq!(state.admit(&batch(0, 0, 1, 1, 0), 5, 0), Ok(()), "known");
+        assert_eq!(state.producers(), 5, "nobody is forgotten");
+        assert_eq!(state.admit(&new, 5, 2), Ok(()), "two are silent");
         assert_eq!(state.producers(), 3);
         assert!(matches!(
             state.check(&batch(0, 0, 1, 1, 0)),
@@ -407,7 +452,7 @@ mod tests {
         let mut state = LaneState::default();
         for id in 0..100 {
             for n in 0..20 {
-                state.note(&batch(id, 3, n, 1, n as u64), id as u64, 1000);
+                state.note(&batch(id, 3, n, 1, n as u64), id as u64);
             }
         }
         let whole = state.encode(1 << 20);
@@ -416,14 +461,34 @@ mod tests {
             assert_eq!(LaneState::decode(&whole[..cut]), None);
         }
         assert_eq!(whole.len(), state.encoded_bytes());
-        let small = state.encode(2000);
-        assert!(small.len() <= 2000 && small.len() > 2000 - 19 - 16 * 16);
-        // The longest silent go first.
-        assert!(
-            state
-                .producer_epochs()
-                .all(|(id, _)| id >= 100 - state.producers() as i64)
+        // Older batches of the longest silent go first, and nobody's last one.
+        let small = state.encode(10_000);
+        assert!(small.len() <= 10_000 && small.len() > 10_000 - BATCH_BYTES);
+        let mut small = LaneState::decode(&small).expect("a snapshot");
+        assert_eq!(small.producers(), 100);
+        for id in 0..100 {
+            let last = small.check(&batch(id, 3, 19, 1, 0));
+            assert_eq!(last, Ok(Verdict::Duplicate(19)), "producer {id}");
+            assert_eq!(small.check(&batch(id, 3, 20, 1, 0)), Ok(Verdict::Fresh));
+        }
+        assert!(matches!(
+            small.check(&batch(0, 3, 18, 1, 0)),
+            Err(SequenceError::Gap { .. })
+        ));
+        assert_eq!(
+            small.check(&batch(99, 3, 4, 1, 0)),
+            Ok(Verdict::Duplicate(4))
         );
-        assert!(LaneState::decode(&small).is_some_and(|s| s.producers() > 0));
+        // As many as there is room for fit, whatever they sent.
+        let limit = 4096;
+        let mut full = LaneState::default();
+        for id in 0..LaneState::room(limit) as i64 {
+            for n in 0..3 {
+                full.note(&batch(id, 0, n, 1, n as u64), id as u64);
+            }
+        }
+        assert!(full.encode(limit).len() <= limit);
+        assert_eq!(full.producers(), LaneState::room(limit));
+        assert_eq!(small.encode(usize::MAX).len(), small.encoded_bytes());
     }
 }

@@ -8,7 +8,7 @@ use kera_log_segments::read::{ReadError, ReadSpec};
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
-use crate::mending::{Met, is_damage};
+use crate::mending::{Met, is_damage, tell};
 use crate::streamlet::{GroupView, Inner, Lane, Streamlet};
 
 /// Groups named in an answer that reached a group's end.
@@ -186,7 +186,7 @@ impl Streamlet {
                         // Fetched from another copy on a thread that may wait.
                         return Err(ReadError::WouldBlock.into());
                     }
-                    tracing::warn!(%error, "a closed group's own file is damaged; looking for another copy");
+                    tell(&group, &error);
                     mended = true;
                     if !self.mend(spec.lane, &group) {
                         return Err(error.into());

@@ -26,6 +26,8 @@ pub enum GroupChange {
         epoch: Epoch,
         /// Its first ordinal; `None` when recorded ahead.
         first_ordinal: Option<Ordinal>,
+        /// Its file is there, with a durable mark in it.
+        file_made: bool,
     },
     /// The group has ended.
     Close(Closed),

@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
+use kera_log_segments::io::OpenHow;
+use kera_log_segments::scan::{self, ScanSpec};
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Ordering, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 
@@ -32,6 +34,8 @@ pub struct RecoveredGroup {
     pub epoch: Epoch,
     /// Its first ordinal, if it is recorded: it was begun, even if nothing of it was written.
     pub first_ordinal: Option<Ordinal>,
+    /// Its file was there before the record was.
+    pub file_made: bool,
     /// How it was closed; `None` if it is open or was only recorded ahead.
     pub closed: Option<Closed>,
     /// The boot in which it was opened.
@@ -55,6 +59,11 @@ pub struct Recovery {
     pub changes: Vec<GroupChange>,
     /// To be removed once the changes are recorded.
     pub remove: Vec<PathBuf>,
+    /// To be set aside once the changes are recorded: files that do not count, and that hold, or may hold,
+    /// records that did.
+    pub aside: Vec<PathBuf>,
+    /// Groups found damaged, cut short or gone.
+    pub damaged: usize,
     /// Damage and gaps, for the log and for people.
     pub reports: Vec<String>,
     /// Groups scanned.
@@ -157,8 +166,34 @@ impl Streamlet {
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
         let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
-        let out = this.take_over(epoch, next_group, records, now_ms)?;
+        let mut out = this.take_over(epoch, next_group, records, now_ms)?;
+        this.find_gone(&mut out)?;
         Ok((Arc::new(this), out))
+    }
+
+    /// Tells of closed groups whose files are gone. Nobody else has them.
+    fn find_gone(&self, out: &mut Recovery) -> std::io::Result<()> {
+        let names = match self.env.io.list(&self.dir()) {
+            Ok(names) => names,
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let there: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let inner = self.inner.lock();
+        let closed = inner.lanes.iter().flat_map(|lane| lane.groups.values());
+        for group in closed.filter(|group| group.lane_head().is_none()) {
+            let spec = group.spec();
+            if !there.contains(GroupSpec::file_name(spec.group, spec.generation).as_str()) {
+                out.damaged += 1;
+                out.reports.push(format!(
+                    "{}: damaged: the file of a closed group is gone, ordinals {} to {} cannot be read; restore it, or trim the lane above them",
+                    spec.path.display(),
+                    spec.first_ordinal,
+                    group.end().ordinal
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// As [`Self::recover`], in place, for a streamlet that serves nothing yet.
@@ -209,7 +244,7 @@ impl Streamlet {
                 self.dir().display(), settings.lanes
             ));
         }
-        let found = self.find_unrecorded(&known, &mut out)?;
+        let found = self.find_unrecorded(&known, epoch, &mut out)?;
         let mut inner = self.inner.lock();
         inner.epoch = epoch;
         inner.lanes = lanes;
@@ -220,9 +255,15 @@ impl Streamlet {
         Ok(out)
     }
 
-    /// Group files without a record are of an older epoch: nothing of them ever counted. Returns
+    /// Group files without a record are of an older epoch: nothing of them ever counted. Those of this epoch or a
+    /// later one are newer than the records, which were put back to an older state: they are set aside. Returns
     /// the highest group id among all files.
-    fn find_unrecorded(&self, known: &HashSet<String>, out: &mut Recovery) -> std::io::Result<u64> {
+    fn find_unrecorded(
+        &self,
+        known: &HashSet<String>,
+        epoch: Epoch,
+        out: &mut Recovery,
+    ) -> std::io::Result<u64> {
         let names = match self.env.io.list(&self.dir()) {
             Ok(names) => names,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
@@ -238,10 +279,27 @@ impl Streamlet {
                 continue;
             };
             highest = highest.max(group.0);
-            if !known.contains(&name) {
-                out.remove.push(self.dir().join(&name));
+            if known.contains(&name) {
+                continue;
+            }
+            let path = self.dir().join(&name);
+            if self.epoch_of(&path).is_some_and(|found| found >= epoch) {
+                out.reports.push(format!(
+                    "{} is newer than the metadata store, which does not know it, as after a restore of an older one; it is set aside",
+                    path.display()
+                ));
+                out.aside.push(path);
+            } else {
+                out.remove.push(path);
             }
         }
         Ok(highest)
+    }
+
+    /// The epoch that a group file names, if it has a header.
+    fn epoch_of(&self, path: &std::path::Path) -> Option<Epoch> {
+        let file = self.env.io.open(path, OpenHow::ReadOnly, false).ok()?;
+        let (header, _) = scan::read_head(&*file, &ScanSpec::default()).ok()?;
+        Some(header.epoch)
     }
 }

@@ -24,6 +24,12 @@ use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Why records that had been shown may be missing.
 const DAMAGED: &str = "damaged: the data ends below what was durable";
+const GONE: &str = "damaged: its file is gone, and it was there when the group was recorded";
+const CUT: &str = "damaged: the file was cut short or overwritten, its durable mark is gone";
+const HOLE: &str = "damaged: more of the group stands behind where its valid data ends";
+const SHORT: &str = "damaged: the data ends below where the next group begins";
+/// Those of them that are not a promise's, but the disk's or somebody's doing.
+const DAMAGE: [&str; 5] = [DAMAGED, GONE, CUT, HOLE, SHORT];
 const MEMORY: &str = "records acknowledged in memory only may be lost";
 const POWER: &str = "the machine went down, records not yet synced may be lost";
 
@@ -55,6 +61,7 @@ struct Open {
     group: Arc<Group>,
     /// Why it must be closed at once, for people.
     damage: Option<String>,
+    is_damaged: bool,
     /// Where the lane goes on, if that is not its end.
     next: Option<Ordinal>,
     stop: String,
@@ -71,6 +78,7 @@ struct Missing {
     /// Its file holds something that once counted, or its record carries a gap: it is closed, not
     /// deleted.
     damage: Option<String>,
+    is_damaged: bool,
 }
 
 impl<'a> LaneBuild<'a> {
@@ -175,6 +183,7 @@ impl<'a> LaneBuild<'a> {
                 end,
                 closed.data_start,
                 closed.max_timestamp,
+                closed.closed_ms,
                 io,
             ));
             self.state = None;
@@ -205,17 +214,25 @@ impl<'a> LaneBuild<'a> {
         let first = scanned.header.first_ordinal;
         // What lies between the last group and the log start may have been trimmed.
         let (lowest, highest) = (self.expected.unwrap_or(0), self.end());
+        if first > highest && self.lost.is_none() && scanned.header.in_order && scanned.batches > 0
+        {
+            // All before it was whole when it was written.
+            self.lost = Some(SHORT);
+        }
         if first < lowest || (first > highest && self.lost.is_none()) {
-            self.out.reports.push(format!(
-                "{} begins at ordinal {first} where {highest} should follow; it was never acknowledged and is discarded",
-                spec.path.display()
-            ));
+            if scanned.batches > 0 {
+                self.out.reports.push(format!(
+                    "{} begins at ordinal {first} where {highest} should follow: nothing of it was acknowledged, unless a group before it was damaged; it does not count and is set aside",
+                    spec.path.display()
+                ));
+                self.out.aside.push(spec.path.clone());
+            }
             self.unknown += 1;
             self.discard(&spec);
             return Ok(());
         }
         self.go_on(first);
-        self.lost = self.loss(record, &scanned);
+        self.lost = self.loss(record, &spec, &scanned);
         self.unknown = 0;
         self.expected = Some(scanned.end.ordinal);
         if scanned.batches == 0 && self.lost.is_none() && !self.kept.is_empty() {
@@ -247,10 +264,13 @@ impl<'a> LaneBuild<'a> {
             })?;
         }
         self.kept.push(group.clone());
-        let damage = (self.lost == Some(DAMAGED))
-            .then(|| format!("{}: {DAMAGED} ({stop})", group.spec().path.display()));
+        let damage = self
+            .lost
+            .filter(|reason| DAMAGE.contains(reason))
+            .map(|reason| format!("{}: {reason} ({stop})", group.spec().path.display()));
         self.open.push(Open {
             group,
+            is_damaged: damage.is_some(),
             damage,
             next: None,
             stop,
@@ -268,7 +288,10 @@ impl<'a> LaneBuild<'a> {
     ) -> std::io::Result<()> {
         let path = spec.path.display();
         let damage = match &error {
-            ScanError::Io(error) if error.kind() == ErrorKind::NotFound => None,
+            ScanError::Io(error) if error.kind() == ErrorKind::NotFound => {
+                // A loss of power may take a file of which nothing was promised yet.
+                (record.file_made && self.is_same_boot(record)).then_some(GONE)
+            }
             ScanError::Io(error) => {
                 return Err(Error::new(error.kind(), format!("{path}: {error}")));
             }
@@ -279,15 +302,13 @@ impl<'a> LaneBuild<'a> {
                 ));
             }
             // A write torn in the first segment's head, unless more is known to have been durable.
-            ScanError::NoHeader(_) | ScanError::BadSnapshot => self
-                .was_durable(&spec)
-                .then(|| format!("{path}: {DAMAGED} ({error})")),
+            ScanError::NoHeader(_) | ScanError::BadSnapshot => self.headless(record, &spec),
         };
-        let reason = if damage.is_some() {
-            Some(DAMAGED)
-        } else {
-            self.may_have_lost(record, self.settings.ack)
-        };
+        let reason = damage.or_else(|| self.may_have_lost(record, self.settings.ack));
+        if damage.is_some() && !matches!(error, ScanError::Io(_)) {
+            self.out.aside.push(spec.path.clone());
+        }
+        let damage = damage.map(|reason| format!("{path}: {reason} ({error})"));
         self.lost = self.lost.or(reason);
         self.unknown += 1;
         self.missing.push(Missing {
@@ -295,6 +316,7 @@ impl<'a> LaneBuild<'a> {
             first: record.first_ordinal,
             at: self.end(),
             next: None,
+            is_damaged: damage.is_some(),
             damage,
         });
         Ok(())
@@ -309,7 +331,7 @@ impl<'a> LaneBuild<'a> {
         let mut last: Option<(BatchHeader, u64)> = None;
         let mut scanned = scan::scan(&*file, &spec, |header, address| {
             if let Some((before, _)) = last.replace((*header, address)) {
-                state.note(&before, self.now_ms, usize::MAX);
+                state.note(&before, self.now_ms);
             }
         })?;
         if let Some((header, address)) = last {
@@ -319,10 +341,9 @@ impl<'a> LaneBuild<'a> {
                     ordinal: header.base_ordinal,
                 });
             } else {
-                state.note(&header, self.now_ms, usize::MAX);
+                state.note(&header, self.now_ms);
             }
         }
-        state.bound(env.limits.max_producers);
         Ok((scanned, state))
     }
 
@@ -336,32 +357,72 @@ impl<'a> LaneBuild<'a> {
         header: &BatchHeader,
         address: u64,
     ) -> bool {
+        // One that may have been forgotten meanwhile may rightly have begun anew.
+        let remembered = |since: u64| {
+            let expiry = self.streamlet.env.limits.producer_expiry_ms;
+            since.saturating_add(expiry) > self.now_ms
+        };
+        let last = state.last_ms(header.producer_id);
+        if !remembered(scanned.header.created_ms) || !last.is_some_and(remembered) {
+            return false;
+        }
         let incarnation = &self.streamlet.env.incarnation;
         let durable = scanned.mark.map_or(0, |m| {
             m.binding_length(&incarnation.store_id, &incarnation.boot_id)
         });
-        address >= durable
-            // Of more producers than are remembered, one may rightly have begun anew.
-            && state.producers() < self.streamlet.env.limits.max_producers
-            && matches!(state.check(header), Ok(Verdict::Duplicate(_)))
+        address >= durable && matches!(state.check(header), Ok(Verdict::Duplicate(_)))
     }
 
-    fn was_durable(&self, spec: &GroupSpec) -> bool {
+    /// Why the file of a group counts as damaged that begins with no header, if it does: it may have been made, and
+    /// never written.
+    fn headless(&self, record: &RecoveredGroup, spec: &GroupSpec) -> Option<&'static str> {
         let env = &self.streamlet.env;
-        env.io
-            .open(&spec.path, OpenHow::ReadOnly, false)
-            .and_then(|file| scan::read_mark(&*file, spec.group_bytes()))
-            .ok()
-            .flatten()
-            .is_some_and(|mark| {
-                mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0
-            })
+        let look = || -> std::io::Result<Option<&'static str>> {
+            let file = env.io.open(&spec.path, OpenHow::ReadOnly, false)?;
+            let Some(mark) = scan::read_mark(&*file, spec.group_bytes())? else {
+                return Ok((record.file_made && self.is_same_boot(record)).then_some(CUT));
+            };
+            if mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0 {
+                return Ok(Some(DAMAGED));
+            }
+            let until = u64::from(spec.segment_size);
+            let more = scan::find_batch(&*file, 0, until, record.epoch, None)?;
+            Ok(more.filter(|_| self.is_same_boot(record)).map(|_| HOLE))
+        };
+        // What cannot be read cannot be believed to be empty.
+        look().unwrap_or(Some(DAMAGED))
+    }
+
+    fn is_same_boot(&self, record: &RecoveredGroup) -> bool {
+        record.boot_id == self.streamlet.env.incarnation.boot_id
     }
 
     /// Why records that had been shown may be missing from the end of this group, if they may.
-    fn loss(&self, record: &RecoveredGroup, scanned: &Scanned) -> Option<&'static str> {
+    fn loss(
+        &self,
+        record: &RecoveredGroup,
+        spec: &GroupSpec,
+        scanned: &Scanned,
+    ) -> Option<&'static str> {
         if scanned.damaged {
             return Some(DAMAGED);
+        }
+        // A loss of power may have taken the first mark, and may leave any of the pages written.
+        if self.is_same_boot(record) {
+            if scanned.header.marked && scanned.mark.is_none() {
+                return Some(CUT);
+            }
+            let file = self
+                .streamlet
+                .env
+                .io
+                .open(&spec.path, OpenHow::ReadOnly, false);
+            match file.and_then(|file| scan::find_more(&*file, scanned)) {
+                Ok(None) => {}
+                Ok(Some(_)) => return Some(HOLE),
+                // What cannot be read cannot be believed to be zeros.
+                Err(_) => return Some(DAMAGED),
+            }
         }
         // The weaker of what was promised when it was begun and what is promised now.
         self.may_have_lost(record, self.settings.ack)
@@ -369,10 +430,9 @@ impl<'a> LaneBuild<'a> {
     }
 
     fn may_have_lost(&self, record: &RecoveredGroup, ack: AckPolicy) -> Option<&'static str> {
-        let same_boot = record.boot_id == self.streamlet.env.incarnation.boot_id;
         match ack {
             AckPolicy::Memory => Some(MEMORY),
-            AckPolicy::Written if !same_boot => Some(POWER),
+            AckPolicy::Written if !self.is_same_boot(record) => Some(POWER),
             AckPolicy::Written | AckPolicy::Synced => None,
         }
     }
@@ -381,10 +441,12 @@ impl<'a> LaneBuild<'a> {
     /// next record will be. If that is not where it ended, some record must carry the gap.
     fn go_on(&mut self, to: Ordinal) {
         let from = self.end();
-        self.missing
-            .iter_mut()
-            .filter(|m| m.next.is_none())
-            .for_each(|m| m.next = Some(to));
+        // Those after the last group that counts.
+        let mut damaged_behind = None;
+        for missing in self.missing.iter_mut().filter(|m| m.next.is_none()) {
+            missing.next = Some(to);
+            damaged_behind = damaged_behind.or(missing.is_damaged.then_some(missing.spec.group));
+        }
         let Some(reason) = self.lost.filter(|_| to > from) else {
             return;
         };
@@ -393,13 +455,21 @@ impl<'a> LaneBuild<'a> {
             && let Some(open) = self.open.last_mut()
         {
             let path = open.group.spec().path.display();
-            open.damage = Some(format!(
-                "{path}: {reason} ({}); the lane goes on at ordinal {to}",
-                open.stop
-            ));
+            open.damage = Some(match damaged_behind.filter(|_| !open.is_damaged) {
+                // It is whole, its close only says where the lane goes on.
+                Some(group) => format!(
+                    "{path}: group {group} behind it is lost; the lane goes on at ordinal {to}"
+                ),
+                None => {
+                    open.is_damaged |= DAMAGE.contains(&reason);
+                    let stop = &open.stop;
+                    format!("{path}: {reason} ({stop}); the lane goes on at ordinal {to}")
+                }
+            });
             open.next = Some(to);
         } else if let Some(missing) = self.missing.last_mut() {
             let path = missing.spec.path.display();
+            missing.is_damaged |= DAMAGE.contains(&reason);
             let text = missing
                 .damage
                 .take()
@@ -416,12 +486,19 @@ impl<'a> LaneBuild<'a> {
         for open in &self.open {
             let Some(damage) = &open.damage else { continue };
             self.out.reports.push(damage.clone());
+            self.out.damaged += usize::from(open.is_damaged);
+            let settle = || {
+                let settled = self.streamlet.env.pump.settle(&open.group);
+                // Nobody comes back to a group that is closed, so one failure is made up for here.
+                settled.or_else(|_| open.group.sync_good())
+            };
             if self.settings.ack != AckPolicy::Memory
-                && let Err(error) = self.streamlet.env.pump.settle(&open.group)
+                && let Err(error) = settle()
             {
-                self.out
-                    .reports
-                    .push(format!("{}: {error}", open.group.spec().path.display()));
+                self.out.reports.push(format!(
+                    "{}: what is left of it cannot be synced, and a loss of power may take it: {error}",
+                    open.group.spec().path.display()
+                ));
             }
             let mut closed = self.streamlet.closed_record(
                 self.lane,
@@ -450,6 +527,7 @@ impl<'a> LaneBuild<'a> {
                 continue;
             };
             self.out.reports.push(damage.clone());
+            self.out.damaged += usize::from(missing.is_damaged);
             let first = missing.first.unwrap_or(missing.at);
             self.out.changes.push(GroupChange::Close(Closed {
                 group: self.streamlet.group_name(missing.spec.group),
@@ -471,7 +549,9 @@ impl<'a> LaneBuild<'a> {
         self.out
             .changes
             .push(GroupChange::Delete(self.streamlet.group_name(spec.group)));
-        self.out.remove.push(spec.path.clone());
+        if !self.out.aside.contains(&spec.path) {
+            self.out.remove.push(spec.path.clone());
+        }
     }
 
     /// The state after the lane's last group: already known from its scan, else from its footer or
@@ -506,9 +586,7 @@ impl<'a> LaneBuild<'a> {
         let spec = ScanSpec::closed(closed.spec(), closed.end());
         let (_, snapshot) = scan::read_head(&*file, &spec)?;
         let mut state = LaneState::decode(&snapshot).unwrap_or_default();
-        let scanned = scan::scan(&*file, &spec, |header, _| {
-            state.note(header, self.now_ms, usize::MAX)
-        })?;
+        let scanned = scan::scan(&*file, &spec, |header, _| state.note(header, self.now_ms))?;
         if scanned.end != closed.end() {
             // A part of what a producer sent would have it refused for ever: sequences have no gaps.
             return Err(ScanError::Io(Error::new(
@@ -519,7 +597,6 @@ impl<'a> LaneBuild<'a> {
                 ),
             )));
         }
-        state.bound(self.streamlet.env.limits.max_producers);
         Ok(state)
     }
 }

@@ -4,14 +4,14 @@
 //! record and its file follow; until the record is durable the head stands still before it. On hot
 //! lanes the record is made ahead, so that not even the first acknowledgement waits.
 
-use kera_log_segments::group::Group;
+use kera_log_segments::group::{AckPolicy, Group, MadeFile};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
 
 use crate::closing::Job;
 use crate::recorder::GroupChange;
 use crate::streamlet::{
-    ActiveGroup, Carry, Inner, LaneSlot, Prepared, Streamlet, Tail, group_lock,
+    ActiveGroup, Carry, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };
 
 /// A group just begun.
@@ -80,6 +80,7 @@ impl Streamlet {
             return None;
         }
         tail.frozen = true;
+        active.group.note_end(now_ms);
         let end = tail.writer.freeze();
         if active.group.is_shipped() {
             // The other copies close it; the lane goes on in its next group, if there is any use.
@@ -100,16 +101,16 @@ impl Streamlet {
         let lane_generation = settings.lane_generation + u32::from(inner.cutting);
         let copies = self.copies.get();
         let slot = &mut inner.lanes[lane.0 as usize];
-        let (group_id, recorded) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
-            Prepared::Ready(id) => (id, true),
+        let (group_id, recorded, file) = match std::mem::replace(&mut slot.prepared, Prepared::No) {
+            Prepared::Ready(id, file) => (id, true, file),
             // Its record is on the way; asking again for the same group is harmless.
-            Prepared::Asked(id) => (id, false),
+            Prepared::Asked(id, file) => (id, false, file),
             Prepared::No => match copies {
                 // They record it, and say when it counts.
-                Some(copies) => (copies.next_group(lane), true),
+                Some(copies) => (copies.next_group(lane), true, None),
                 None => {
                     inner.next_group += 1;
-                    (GroupId(inner.next_group), false)
+                    (GroupId(inner.next_group), false, None)
                 }
             },
         };
@@ -124,8 +125,13 @@ impl Streamlet {
             self.env.pool.clone(),
             snapshot,
         );
-        if let Some(copies) = copies {
-            copies.begin(lane, &group);
+        match (copies, slot.groups.values().next_back()) {
+            (Some(copies), _) => copies.begin(lane, &group),
+            (None, Some(before)) if before.spec().epoch == epoch => group.follow(before),
+            (None, _) => {}
+        }
+        if let Some(file) = file {
+            group.adopt(file);
         }
         slot.head.push_group(group.clone());
         slot.groups.insert(group_id, group.clone());
@@ -151,19 +157,27 @@ impl Streamlet {
         Begun { active, recorded }
     }
 
-    /// Asks for the group's record; the head counts the group once it is durable.
+    /// Asks for the group's record; the head counts the group once it is durable. Its file comes first: one
+    /// that is recorded and has none has lost it. If it cannot be made, the first write says so.
     fn record_open(&self, group: &Arc<Group>, lane: LaneId) {
         let spec = group.spec();
+        let file_made = group.policy() != AckPolicy::Memory && group.file().is_ok();
         let change = GroupChange::Open {
             group: self.group_name(spec.group),
             lane,
             epoch: spec.epoch,
             first_ordinal: Some(spec.first_ordinal),
+            file_made,
         };
         let (env, stream, streamlet) = (self.env.clone(), self.stream, self.id);
         let group = group.clone();
         let done = Box::new(move |outcome: Result<(), _>| match outcome {
-            Ok(()) => group.set_recorded(),
+            Ok(()) => {
+                group.set_recorded();
+                if let Some(next) = group.next() {
+                    next.pump(&env.pump);
+                }
+            }
             Err(error) => {
                 tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
                 (env.jobs)(Job::Record {
@@ -192,7 +206,7 @@ impl Streamlet {
         }
     }
 
-    /// Records the lane's next group ahead of its use.
+    /// Makes the file of the lane's next group and records it, ahead of its use.
     pub(crate) fn prepare(self: &Arc<Self>, lane: LaneId) {
         let (epoch, group) = {
             let mut inner = self.inner.lock();
@@ -200,23 +214,40 @@ impl Streamlet {
             if self.is_over() || full || self.copies.get().is_some() {
                 return;
             }
-            let epoch = inner.epoch;
-            let Some(slot) = inner.lanes.get(lane.0 as usize) else {
-                return;
-            };
-            if !matches!(slot.prepared, Prepared::No) || !matches!(slot.slot, LaneSlot::Active(_)) {
+            if !inner.lanes.get(lane.0 as usize).is_some_and(is_unprepared) {
                 return;
             }
             inner.next_group += 1;
-            let group = GroupId(inner.next_group);
-            inner.lanes[lane.0 as usize].prepared = Prepared::Asked(group);
-            (epoch, group)
+            (inner.epoch, GroupId(inner.next_group))
         };
+        let settings = self.settings.load();
+        let spec = self.spec(&settings, lane, group, epoch, 0, 0);
+        let file = match settings.ack {
+            AckPolicy::Memory => None,
+            // If it cannot be made now, the group's first write tries again.
+            ack => MadeFile::make(&spec, ack, &self.env.io).ok(),
+        };
+        let file_made = file.is_some();
+        {
+            let mut inner = self.inner.lock();
+            let slot = &mut inner.lanes[lane.0 as usize];
+            let newest = slot.groups.keys().next_back();
+            if !is_unprepared(slot) || newest.is_some_and(|newest| *newest > group) {
+                // The lane has ended meanwhile, or rolled: ids rise along a lane.
+                drop(inner);
+                if file_made && let Err(error) = self.env.io.remove_file(&spec.path) {
+                    tracing::warn!(file = %spec.path.display(), %error, "a file made ahead of its use could not be removed");
+                }
+                return;
+            }
+            slot.prepared = Prepared::Asked(group, file);
+        }
         let change = GroupChange::Open {
             group: self.group_name(group),
             lane,
             epoch,
             first_ordinal: None,
+            file_made,
         };
         let this = self.clone();
         self.env.recorder.record(
@@ -225,9 +256,12 @@ impl Streamlet {
             Box::new(move |outcome| {
                 let mut inner = this.inner.lock();
                 let slot = &mut inner.lanes[lane.0 as usize];
-                if matches!(slot.prepared, Prepared::Asked(id) if id == group) {
+                if let Prepared::Asked(id, file) = &mut slot.prepared
+                    && *id == group
+                {
+                    let file = file.take();
                     slot.prepared = if outcome.is_ok() {
-                        Prepared::Ready(group)
+                        Prepared::Ready(group, file)
                     } else {
                         Prepared::No
                     };
@@ -235,4 +269,8 @@ impl Streamlet {
             }),
         );
     }
+}
+
+fn is_unprepared(lane: &Lane) -> bool {
+    matches!(lane.prepared, Prepared::No) && matches!(lane.slot, LaneSlot::Active(_))
 }

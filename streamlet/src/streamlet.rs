@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
-use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter};
+use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter, MadeFile};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::pool::ChunkPool;
@@ -35,12 +35,21 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_producers: 1000,
+            max_producers: 100_000,
             producer_expiry_ms: 24 * 3600 * 1000,
             keep_chunks: 4,
             prepare_at: 0.5,
         }
     }
+}
+
+/// What recoveries found damaged since the start.
+#[derive(Debug, Default)]
+pub struct Losses {
+    /// Groups damaged, cut short or gone.
+    pub groups: AtomicU64,
+    /// Files set aside.
+    pub files_aside: AtomicU64,
 }
 
 /// What all streamlets of a broker share.
@@ -64,13 +73,18 @@ pub struct Env {
     pub limits: Limits,
     /// The disk has no room; appends are refused until it has.
     pub disk_full: AtomicBool,
+    /// What recoveries found damaged.
+    pub losses: Losses,
 }
 
 /// A stream's settings as its streamlets need them. Those that cannot be altered stay equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Lanes, Q.
+    /// Lanes of this streamlet.
     pub lanes: u32,
+    /// Lanes of all the stream's streamlets where not each has as many; otherwise 0. Changes with
+    /// `lane_generation`.
+    pub uneven_partitions: u32,
     /// Generation of `lanes`; grows with it.
     pub lane_generation: u32,
     /// True: lane by key, chosen by the client. False: by producer, pinned here.
@@ -87,6 +101,28 @@ pub struct Settings {
     pub append_time: bool,
     /// Roll an active group older than this, milliseconds; 0: never.
     pub group_max_age_ms: u64,
+    /// What the broker asks of batches before it appends them.
+    pub rules: BatchRules,
+}
+
+/// What the broker asks of batches before it appends them, beyond what it asks of every batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchRules {
+    /// The stream is the broker's own: nobody else appends to it.
+    pub internal: bool,
+    /// Every record is to be read.
+    pub full: bool,
+    /// How far times may lie behind the broker's clock, in milliseconds; 0: however far.
+    pub before_max_ms: u64,
+    /// How far times may lie ahead of the broker's clock, in milliseconds; 0: however far.
+    pub after_max_ms: u64,
+}
+
+impl BatchRules {
+    /// True if there are any.
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// A semantic partition of a stream; the unit of ownership.
@@ -160,8 +196,8 @@ pub(crate) struct Carry {
 /// The next group, recorded ahead so that a roll need not wait for the metadata store.
 pub(crate) enum Prepared {
     No,
-    Asked(GroupId),
-    Ready(GroupId),
+    Asked(GroupId, Option<MadeFile>),
+    Ready(GroupId, Option<MadeFile>),
 }
 
 /// A group that takes appends, with its group lock: second of the two levels.
@@ -266,9 +302,11 @@ impl Streamlet {
             // Under the lock, so that neither a growth nor a group begun meanwhile is missed.
             let inner = self.inner.lock();
             let mut settings = (**self.settings.load()).clone();
-            let (lanes, generation) = (settings.lanes, settings.lane_generation);
+            let before = settings.clone();
             change(&mut settings);
-            (settings.lanes, settings.lane_generation) = (lanes, generation);
+            settings.lanes = before.lanes;
+            settings.uneven_partitions = before.uneven_partitions;
+            settings.lane_generation = before.lane_generation;
             let ack = settings.ack;
             self.settings.store(Arc::new(settings));
             let active: Vec<_> = inner.lanes.iter().filter_map(Lane::active).collect();

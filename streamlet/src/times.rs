@@ -8,8 +8,26 @@ use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use crate::read::{History, LaneReadError, LaneReadSpec, Located};
 use crate::streamlet::Streamlet;
 
-/// A batch is not decompressed to more than this, in bytes; a larger one is answered by its header.
-const MAX_DECOMPRESSED_BYTES: usize = 64 << 20;
+/// What searches may still decode, in bytes. A batch for which nothing is left is answered by its header:
+/// its first record counts, under the batch's highest time.
+#[derive(Debug)]
+pub struct SearchWork(usize);
+
+/// A batch of any size that is usual, or many small ones.
+const SEARCH_BYTES: usize = 64 << 20;
+
+impl Default for SearchWork {
+    fn default() -> Self {
+        Self(SEARCH_BYTES)
+    }
+}
+
+impl SearchWork {
+    /// Bytes that were decoded.
+    pub fn done(&self) -> usize {
+        SEARCH_BYTES - self.0
+    }
+}
 
 /// A record and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +42,11 @@ pub struct RecordAt {
 
 impl Streamlet {
     /// The first durable record at or after `timestamp`, milliseconds since 1970; `None` if there is
-    /// none. Of a batch that does not decode, its first record counts, under the batch's highest time.
+    /// none. Of a batch that does not decode, or for which `work` leaves nothing, its first record counts,
+    /// under the batch's highest time.
     ///
     /// Waits for the disk. Costs the decoding of one batch, unless headers claim later records than
-    /// there are.
+    /// there are; never more than `work`.
     ///
     /// # Errors
     /// [`LaneReadError`].
@@ -35,6 +54,7 @@ impl Streamlet {
         &self,
         lane: LaneId,
         timestamp: i64,
+        work: &mut SearchWork,
     ) -> Result<Option<RecordAt>, LaneReadError> {
         let mut from = 0;
         loop {
@@ -43,7 +63,9 @@ impl Streamlet {
                 return Ok(None);
             };
             let first = place.ordinal.max(header.base_ordinal);
-            let found = first_record(&batch, &header, first, |t| t >= timestamp);
+            let found = first_record(&batch, &header, first, work, |found| {
+                found.timestamp >= timestamp
+            });
             if found.is_some() {
                 return Ok(found);
             }
@@ -60,7 +82,11 @@ impl Streamlet {
     ///
     /// # Errors
     /// [`LaneReadError`].
-    pub fn latest_record(&self, lane: LaneId) -> Result<Option<RecordAt>, LaneReadError> {
+    pub fn latest_record(
+        &self,
+        lane: LaneId,
+        work: &mut SearchWork,
+    ) -> Result<Option<RecordAt>, LaneReadError> {
         let History {
             mut groups,
             head,
@@ -84,7 +110,7 @@ impl Streamlet {
             if beaten {
                 continue;
             }
-            let found = self.latest_of(lane, &group, head, log_start)?;
+            let found = self.latest_of(lane, &group, (log_start, head), work)?;
             best = later(best, found);
         }
         Ok(best)
@@ -94,15 +120,15 @@ impl Streamlet {
         &self,
         lane: LaneId,
         group: &Group,
-        head: Ordinal,
-        log_start: Ordinal,
+        (log_start, head): (Ordinal, Ordinal),
+        work: &mut SearchWork,
     ) -> Result<Option<RecordAt>, LaneReadError> {
         let highest = group.max_timestamp();
         let readable = |ordinal| ordinal < head && ordinal >= log_start;
         let place = group.locate_time(highest, log_start, false)?;
         let at = place.ordinal.max(log_start);
         if place.ordinal < group.end().ordinal && readable(at) {
-            let found = self.latest_in(lane, at)?;
+            let found = self.latest_in(lane, at, work)?;
             if found.is_some_and(|f| f.timestamp == highest) {
                 return Ok(found);
             }
@@ -120,29 +146,30 @@ impl Streamlet {
                 b.timestamp > timestamp || (b.timestamp == timestamp && b.ordinal < ordinal)
             });
             if !beaten {
-                best = later(best, self.latest_in(lane, ordinal)?);
+                best = later(best, self.latest_in(lane, ordinal, work)?);
             }
         }
         Ok(best)
     }
 
     /// The latest record of the batch that holds `ordinal`, from there on.
-    fn latest_in(&self, lane: LaneId, ordinal: Ordinal) -> Result<Option<RecordAt>, LaneReadError> {
+    fn latest_in(
+        &self,
+        lane: LaneId,
+        ordinal: Ordinal,
+        work: &mut SearchWork,
+    ) -> Result<Option<RecordAt>, LaneReadError> {
         let place = Located { ordinal, at: None };
         let Some((batch, header)) = self.batch_at(lane, place)? else {
             return Ok(None);
         };
         let first = ordinal.max(header.base_ordinal);
-        let mut highest = i64::MIN;
-        let whole = first_record(&batch, &header, first, |t| {
-            highest = highest.max(t);
+        let mut latest: Option<RecordAt> = None;
+        let undecoded = first_record(&batch, &header, first, work, |record| {
+            latest = later(latest, Some(record));
             false
         });
-        match whole {
-            // It does not decode.
-            Some(record) => Ok(Some(record)),
-            None => Ok(first_record(&batch, &header, first, |t| t == highest)),
-        }
+        Ok(undecoded.or(latest))
     }
 
     /// The durable batch that holds the place's ordinal, or the next one behind a gap.
@@ -194,31 +221,43 @@ fn later(a: Option<RecordAt>, b: Option<RecordAt>) -> Option<RecordAt> {
     }
 }
 
-/// The first record at or above the ordinal `from` whose timestamp is `wanted`; if the batch does not
-/// decode, its first record from there, under the batch's highest time.
+/// The first record at or above the ordinal `from` that is `wanted`; if the batch does not decode, its first
+/// record from there, under the batch's highest time.
 fn first_record(
     batch: &[u8],
     header: &BatchHeader,
     from: Ordinal,
-    mut wanted: impl FnMut(i64) -> bool,
+    work: &mut SearchWork,
+    mut wanted: impl FnMut(RecordAt) -> bool,
 ) -> Option<RecordAt> {
     let record = |ordinal, timestamp| RecordAt {
         ordinal,
         timestamp,
         epoch: header.epoch,
     };
-    let mut scratch = Vec::new();
-    let Ok(records) = Records::open(batch, MAX_DECOMPRESSED_BYTES, &mut scratch) else {
-        return Some(record(from, header.max_timestamp));
-    };
-    for found in records {
-        let Ok(found) = found else {
-            return Some(record(from, header.max_timestamp));
-        };
-        let ordinal = header.base_ordinal + u64::from(found.ordinal_delta);
-        if ordinal >= from && wanted(found.timestamp) {
-            return Some(record(ordinal, found.timestamp));
-        }
+    let undecoded = Some(record(from, header.max_timestamp));
+    if work.0 == 0 {
+        return undecoded;
     }
-    None
+    let mut scratch = Vec::new();
+    let outcome = 'found: {
+        let Ok(records) = Records::open(batch, work.0, &mut scratch) else {
+            // It may have been decoded as far as that.
+            work.0 = 0;
+            return undecoded;
+        };
+        for found in records {
+            let Ok(found) = found else {
+                break 'found undecoded;
+            };
+            let ordinal = header.base_ordinal + u64::from(found.ordinal_delta);
+            let found = record(ordinal, found.timestamp);
+            if ordinal >= from && wanted(found) {
+                break 'found Some(found);
+            }
+        }
+        None
+    };
+    work.0 = work.0.saturating_sub(batch.len() + scratch.len());
+    outcome
 }

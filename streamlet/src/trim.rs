@@ -113,14 +113,19 @@ impl Streamlet {
     }
 
     /// The ordinal below which everything in the lane is older than `timestamp`, by whole closed
-    /// groups; `None` if nothing is.
-    pub fn expired_below(&self, lane: LaneId, timestamp: i64) -> Option<Ordinal> {
+    /// groups; `None` if nothing is. Both times are milliseconds, `now` is retention's.
+    pub fn expired_below(&self, lane: LaneId, timestamp: i64, now: i64) -> Option<Ordinal> {
+        let is_over = |group: &Group| {
+            group
+                .newest_ms(now)
+                .is_some_and(|newest| newest < timestamp)
+        };
         let inner = self.inner.lock();
         let slot = inner.lanes.get(lane.0 as usize)?;
         let expired = slot
             .groups
             .values()
-            .take_while(|g| g.lane_head().is_none() && g.max_timestamp() < timestamp);
+            .take_while(|g| g.lane_head().is_none() && is_over(g));
         expired.last().map(|g| g.end().ordinal)
     }
 }

@@ -184,6 +184,40 @@ fn a_failed_sync_is_not_taken_for_a_success_later() {
 }
 
 #[test]
+fn what_was_written_is_on_the_device_once_a_sync_of_it_succeeds_after_one_that_failed() {
+    // In the same life, or after a kill that leaves no trace of the failure, with and without another one.
+    for seed in 0..24 {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings(AckPolicy::Written));
+        let group = node.append(0, &mut stamped(1, 0, 0, 0..40, 200)).group;
+        inject(&machine, Fault::FailSync { nth: 1 });
+        group.sync().expect_err("the device fails");
+        let node = if seed % 3 == 0 {
+            node
+        } else {
+            drop(group);
+            machine.kill(node, 0);
+            let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+            assert!(recovery.gaps.is_empty(), "{recovery:?}");
+            if seed % 3 == 1 {
+                inject(&machine, Fault::FailSync { nth: 1 });
+            }
+            node
+        };
+        node.streamlet.write_out();
+        assert!(node.work(), "the group is synced and closed");
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+        assert!(recovery.gaps.is_empty(), "{recovery:?}");
+        assert_eq!(
+            node.read_all(LANE),
+            numbered(40),
+            "seed {seed}: {recovery:?}"
+        );
+    }
+}
+
+#[test]
 fn what_was_shown_before_the_policy_became_stricter_stays_and_nothing_more() {
     let mut machine = Machine::fault(11);
     let node = machine.create(settings(AckPolicy::Written));

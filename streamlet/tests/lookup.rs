@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kera_log_segments::group::AckPolicy;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
-use kera_streamlet::{EpochEnd, RecordAt};
+use kera_streamlet::{EpochEnd, RecordAt, SearchWork};
 use proptest::prelude::*;
 use support::{LANE, Machine, Node, settings};
 
@@ -102,7 +102,11 @@ impl Model {
             });
             self.shown.insert(ordinal, epoch);
         }
-        let found = |t| node.streamlet.record_at_time(LANE, t).expect("a lookup");
+        let found = |t| {
+            node.streamlet
+                .record_at_time(LANE, t, &mut SearchWork::default())
+                .expect("a lookup")
+        };
         for t in -7..62 {
             let expected = readable.iter().find(|r| r.timestamp >= t);
             prop_assert_eq!(found(t), expected.copied(), "at or after {}", t);
@@ -113,7 +117,10 @@ impl Model {
                 latest = Some(*record);
             }
         }
-        let found = node.streamlet.latest_record(LANE).expect("a lookup");
+        let found = node
+            .streamlet
+            .latest_record(LANE, &mut SearchWork::default())
+            .expect("a lookup");
         prop_assert_eq!(found, latest, "the latest");
         for record in &readable {
             let epoch = node.streamlet.epoch_at(LANE, record.ordinal);
@@ -199,11 +206,18 @@ fn a_header_that_claims_later_records_than_there_are_is_passed_over() {
             epoch: Epoch(1),
         })
     };
-    let found = |t| node.streamlet.record_at_time(LANE, t).expect("a lookup");
+    let found = |t| {
+        node.streamlet
+            .record_at_time(LANE, t, &mut SearchWork::default())
+            .expect("a lookup")
+    };
     assert_eq!(found(11), at(1, 11));
     assert_eq!(found(12), at(2, 40));
     assert_eq!(found(91), None);
-    let latest = node.streamlet.latest_record(LANE).expect("a lookup");
+    let latest = node
+        .streamlet
+        .latest_record(LANE, &mut SearchWork::default())
+        .expect("a lookup");
     assert_eq!(latest, at(3, 90));
 }
 
@@ -224,10 +238,17 @@ fn a_batch_that_does_not_decode_is_answered_by_its_header() {
     });
     let streamlet = &node.streamlet;
     assert_eq!(
-        streamlet.record_at_time(LANE, 50).expect("a lookup"),
+        streamlet
+            .record_at_time(LANE, 50, &mut SearchWork::default())
+            .expect("a lookup"),
         expected
     );
-    assert_eq!(streamlet.latest_record(LANE).expect("a lookup"), expected);
+    assert_eq!(
+        streamlet
+            .latest_record(LANE, &mut SearchWork::default())
+            .expect("a lookup"),
+        expected
+    );
 }
 
 #[test]
@@ -252,7 +273,54 @@ fn a_lane_that_does_not_exist_is_told() {
     let none = LaneId(9);
     assert_eq!(node.streamlet.epoch_end(none, Epoch(1)), None);
     assert_eq!(node.streamlet.epoch_at(none, 0), None);
-    assert!(node.streamlet.record_at_time(none, 0).is_err());
-    assert!(node.streamlet.latest_record(none).is_err());
-    assert_eq!(node.streamlet.latest_record(LANE).expect("empty"), None);
+    assert!(
+        node.streamlet
+            .record_at_time(none, 0, &mut SearchWork::default())
+            .is_err()
+    );
+    assert!(
+        node.streamlet
+            .latest_record(none, &mut SearchWork::default())
+            .is_err()
+    );
+    assert_eq!(
+        node.streamlet
+            .latest_record(LANE, &mut SearchWork::default())
+            .expect("empty"),
+        None
+    );
+}
+
+#[test]
+fn a_search_decodes_no_more_than_its_work() {
+    let mut machine = Machine::fault(6);
+    let node = machine.create(settings(AckPolicy::Written));
+    // Ten batches of 16 MiB that take next to nothing, and whose headers claim later records than there are.
+    let record = NewRecord {
+        key: None,
+        value: Some(&vec![0; 16 << 20]),
+        headers: &[],
+        timestamp: 10,
+    };
+    let mut builder = BatchBuilder::new();
+    builder.push(&record).expect("a record");
+    let built = builder.finish(Compression::Zstd, ProducerStamp::NONE);
+    let mut lying = built.expect("a batch").to_vec();
+    lying[35..43].copy_from_slice(&500i64.to_be_bytes());
+    let crc = kera_protocol::batch::crc32c(&lying[21..]);
+    lying[17..21].copy_from_slice(&crc.to_be_bytes());
+    for _ in 0..10 {
+        node.append(0, &mut lying.clone());
+    }
+    for latest in [false, true] {
+        let mut work = SearchWork::default();
+        let found = match latest {
+            true => node.streamlet.latest_record(LANE, &mut work),
+            false => node.streamlet.record_at_time(LANE, 400, &mut work),
+        };
+        let found = found.expect("a lookup").expect("what headers claim");
+        assert!((1..10).contains(&found.ordinal), "{found:?}");
+        assert_eq!(found.timestamp, 500);
+        assert!(work.done() <= 64 << 20, "{work:?}");
+    }
 }

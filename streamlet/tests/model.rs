@@ -251,7 +251,7 @@ fn grow(node: &Node) {
         if let Some(cuts) = node.streamlet.cut_lanes() {
             for _ in 0..50 {
                 if node.streamlet.growth_settled(&cuts) {
-                    node.streamlet.finish_growth(3, 2);
+                    node.finish_growth(3, 2);
                     return;
                 }
                 node.env.pump.drain();

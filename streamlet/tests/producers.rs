@@ -49,6 +49,29 @@ fn a_retry_is_recognised_across_rolls_closings_and_restarts() {
 }
 
 #[test]
+fn a_retry_is_recognised_although_batches_of_its_size_are_refused_by_now() {
+    let mut machine = Machine::fault(9);
+    let wide = settings(AckPolicy::Written);
+    let node = machine.create(wide.clone());
+    let mut batch = stamped(7, 0, 0, 0..3, 500);
+    let first = node.append(0, &mut batch.clone());
+    // The lane has no open group, then one.
+    machine.kill(node, 0);
+    let (node, _) = machine.recover(Settings {
+        max_batch_bytes: 300,
+        ..wide
+    });
+    for _ in 0..2 {
+        let fresh = node.place(0, &mut stamped(7, 0, 3, 3..6, 500));
+        let refused = matches!(fresh, Err(AppendError::TooLarge { limit: 300, .. }));
+        assert!(refused, "{fresh:?}");
+        let again = node.append(0, &mut batch);
+        assert!(again.duplicate && again.base_ordinal == first.base_ordinal);
+    }
+    assert_eq!(node.read_all(LANE).len(), 3);
+}
+
+#[test]
 fn a_duplicate_waits_for_the_original() {
     let mut machine = Machine::fault(2);
     let node = machine.create(settings(AckPolicy::Written));
@@ -91,16 +114,32 @@ fn gaps_old_instances_and_the_forgotten_are_refused() {
         refused(&node, stamped(1, 0, 0, 5..6, 10)),
         SequenceError::Fenced { .. }
     ));
-    for other in 2..6 {
+    for other in 2..5 {
         node.now_ms += 1;
         node.append(0, &mut stamped(other, 0, 0, 100..101, 10));
     }
+    // None of the four is forgotten for a fifth: its retry would be stored twice.
+    assert!(matches!(
+        refused(&node, stamped(5, 0, 0, 101..102, 10)),
+        SequenceError::TooMany { limit: 4, .. }
+    ));
+    assert!(
+        node.append(0, &mut stamped(1, 1, 0, 0..3, 10)).duplicate,
+        "a retry is one"
+    );
+    // After the time of forgetting it makes room.
+    node.now_ms += 4998;
+    assert!(
+        !node
+            .append(0, &mut stamped(5, 0, 0, 101..102, 10))
+            .duplicate
+    );
     assert!(
         matches!(
             refused(&node, stamped(1, 1, 3, 5..6, 10)),
             SequenceError::Unknown { .. }
         ),
-        "evicted"
+        "forgotten, and not taken for a new one"
     );
     assert!(
         !node
@@ -128,7 +167,7 @@ fn a_producer_keeps_its_lane_over_growth_and_restart() {
     // By producer, growing stops nobody.
     assert_eq!(node.append_any(&mut stamped(3, 0, 1, 1..2, 10)).lane.0, 1);
     assert!(node.streamlet.growth_settled(&cuts));
-    node.streamlet.finish_growth(3, 2);
+    node.finish_growth(3, 2);
     assert_eq!(
         node.append_any(&mut stamped(3, 0, 2, 2..3, 10)).lane.0,
         1,
@@ -209,7 +248,7 @@ fn growth_refuses_the_old_split_but_not_its_retries() {
         "waits for what is below the boundary"
     );
     assert_eq!(placed.outcome(), Outcome::Durable);
-    node.streamlet.finish_growth(4, 2);
+    node.finish_growth(4, 2);
     assert!(
         node.place_as(0, Some(1), &mut stored)
             .expect("a duplicate")
@@ -245,4 +284,44 @@ fn growth_refuses_the_old_split_but_not_its_retries() {
         node.place(ANY_LANE - 1, &mut plain(5..6, 10)),
         Err(AppendError::UnknownLane { .. })
     ));
+}
+
+#[test]
+fn no_retry_is_stored_again_however_many_producers_there_are() {
+    // 64 KiB segments leave 16 KiB for the producers of a lane, which 200 with three batches each fill.
+    let mut machine = Machine::fault(8);
+    let mut node = machine.create(settings(AckPolicy::Written));
+    let first = |id: i64| stamped(id, 0, 0, id as u64..id as u64 + 1, 1000);
+    for id in 0..200 {
+        node.append(0, &mut first(id));
+        for n in 1..3 {
+            node.append(0, &mut stamped(id, 0, n, 900..901, 10));
+        }
+    }
+    for life in 0..3 {
+        assert!(node.streamlet.close_all(node.now_ms));
+        for id in 0..200 {
+            let again = node.place(0, &mut first(id));
+            let stored = again.as_ref().is_ok_and(|placed| !placed.duplicate);
+            assert!(!stored, "producer {id} in life {life}: {again:?}");
+            let mut last = stamped(id, 0, 2, 900..901, 10);
+            assert!(node.append(0, &mut last).duplicate, "producer {id}");
+        }
+        machine.kill(node, 0);
+        node = machine.recover(settings(AckPolicy::Written)).0;
+    }
+    // Beyond that room new ones are refused, and those that are known go on.
+    let refused = (200..1000).find_map(|id| node.place(0, &mut first(id)).err());
+    assert!(
+        matches!(
+            refused,
+            Some(AppendError::Sequence(SequenceError::TooMany {
+                limit: 445,
+                ..
+            }))
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(node.streamlet.describe()[0].producers, 445);
+    node.append(0, &mut stamped(3, 0, 3, 900..901, 10));
 }

@@ -262,7 +262,7 @@ impl Life {
         node.env.pump.drain();
         if commit && settled {
             let (lanes, generation) = (now.lanes * 2, now.lane_generation + 1);
-            node.streamlet.finish_growth(lanes, generation);
+            node.finish_growth(lanes, generation);
             (self.settings.lanes, self.settings.lane_generation) = (lanes, generation);
             let cuts: Vec<(LaneId, Ordinal)> =
                 cuts.iter().map(|cut| (cut.lane, cut.ordinal)).collect();

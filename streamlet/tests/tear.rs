@@ -435,3 +435,140 @@ fn a_foreign_file_stays_and_an_unrecorded_group_goes() {
         "its name is not used again"
     );
 }
+
+/// Two groups and a part of a third, none of them closed, and how many records each of them begins with.
+fn three_open(ack: AckPolicy) -> (Machine, Vec<u64>) {
+    let mut machine = Machine::fault(11);
+    let node = machine.create(settings(ack));
+    let mut firsts = vec![0];
+    let mut id = 0;
+    while firsts.len() < 3 || id < firsts[2] + 9 {
+        let appended = node.append(0, &mut plain(id..id + 3, 5000));
+        if appended.group.id().0 as usize > firsts.len() {
+            firsts.push(id);
+        }
+        id += 3;
+    }
+    firsts.push(id);
+    node.env.pump.drain();
+    assert_eq!(node.head(LANE), id, "all of it is acknowledged");
+    machine.kill(node, 0);
+    (machine, firsts)
+}
+
+/// What is done to a file while its broker is away.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Remove,
+    Truncate(u64),
+    Blank(u64, usize),
+    Flip(u64),
+}
+
+fn harm(machine: &Machine, group: u64, harm: Harm) {
+    let fault = machine.fault.as_ref().expect("a fault engine");
+    let path = machine.file(group);
+    let open = || {
+        machine
+            .io
+            .open(&path, kera_log_segments::io::OpenHow::ReadWrite, false)
+    };
+    match harm {
+        Harm::Remove => machine.io.remove_file(&path),
+        Harm::Truncate(len) => open().and_then(|file| file.set_len(len)),
+        Harm::Blank(offset, len) => fault.plant(&path, offset, &vec![0; len]),
+        Harm::Flip(offset) => fault.flip(&Flip {
+            path,
+            offset,
+            bit: 2,
+        }),
+    }
+    .expect("the file can be harmed");
+}
+
+#[test]
+fn whatever_happens_to_an_open_file_is_told_and_no_ordinal_serves_twice() {
+    for ack in [AckPolicy::Written, AckPolicy::Synced] {
+        for group in 1..=3 {
+            for harmed in [
+                Harm::Remove,
+                Harm::Truncate(0),
+                Harm::Truncate(50),
+                Harm::Truncate(9000),
+                Harm::Truncate(3 * 64 * 1024 - 1),
+                Harm::Blank(0, 4096),
+                Harm::Blank(0, 3 * 64 * 1024 + 8192),
+                Harm::Blank(16384, 4096),
+                Harm::Flip(20),
+                Harm::Flip(16400),
+            ] {
+                let (mut machine, firsts) = three_open(ack);
+                harm(&machine, group, harmed);
+                let (node, recovery) = machine.recover(settings(ack));
+                let case = format!("{ack:?}, group {group}, {harmed:?}: {recovery:?}");
+                let (from, to) = (firsts[group as usize - 1], firsts[group as usize]);
+                let last = firsts[3];
+                let found = node.read_all(LANE);
+                assert!(found.iter().all(|(ordinal, id)| ordinal == id), "{case}");
+                let lost: Vec<u64> = (0..last)
+                    .filter(|id| !found.iter().any(|(_, found)| found == id))
+                    .collect();
+                assert!(
+                    lost.iter().all(|id| (from..to).contains(id)),
+                    "undamaged groups stay: {lost:?} {case}"
+                );
+                // What only its mark shows to be cut short may be whole.
+                let whole = matches!(harmed, Harm::Truncate(len) if len > 9000);
+                assert_eq!(lost.is_empty(), whole, "{case}");
+                assert_eq!(recovery.damaged, 1, "{case}");
+                let report = recovery.reports.join("\n");
+                let name = machine.file(group).display().to_string();
+                assert!(
+                    report.contains(&name) && report.contains("damaged"),
+                    "{case}"
+                );
+                assert_eq!(recovery.gaps.is_empty(), whole && group < 3, "{case}");
+                assert!(
+                    !recovery.remove.contains(&machine.file(group)),
+                    "nothing is deleted: {case}"
+                );
+                let next = node.append(0, &mut plain(900..901, 10)).base_ordinal;
+                assert!(next >= last, "{next}: {case}");
+                if group == 3 {
+                    assert!(next >= 1 << 32, "{next}: {case}");
+                }
+                // And it stays so.
+                machine.kill(node, 0);
+                let (node, recovery) = machine.recover(settings(ack));
+                assert!(recovery.gaps.is_empty(), "{case} then {recovery:?}");
+                assert_eq!(recovery.damaged, 0, "{case} then {recovery:?}");
+                let again = node.append(0, &mut plain(901..902, 10)).base_ordinal;
+                assert_eq!(again, next + 1, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_group_made_ahead_of_its_use_is_not_taken_for_a_lost_one() {
+    for ack in [AckPolicy::Written, AckPolicy::Synced] {
+        let mut machine = Machine::fault(12);
+        machine.limits.prepare_at = 0.1;
+        let node = machine.create(settings(ack));
+        let mut id = 0;
+        while id < 60 {
+            node.append(0, &mut plain(id..id + 3, 5000));
+            node.env.pump.drain();
+            // Among other work the next group's file and record.
+            node.work();
+            id += 3;
+        }
+        assert!(machine.store.counts().0 > 2, "a group is recorded ahead");
+        machine.kill(node, 0);
+        let (node, recovery) = machine.recover(settings(ack));
+        assert!(recovery.gaps.is_empty(), "{recovery:?}");
+        assert!(recovery.reports.is_empty(), "{recovery:?}");
+        assert_eq!(node.read_all(LANE).len(), 60);
+        assert_eq!(node.append(0, &mut plain(60..61, 10)).base_ordinal, 60);
+    }
+}

@@ -189,9 +189,11 @@ impl Bench {
             root,
             limits: Limits::default(),
             disk_full: Default::default(),
+            losses: Default::default(),
         });
         let settings = Settings {
             lanes,
+            uneven_partitions: 0,
             lane_generation: 1,
             lane_by_key: true,
             segment_size: 8 << 20,
@@ -200,6 +202,7 @@ impl Bench {
             max_batch_bytes: 8 << 20,
             append_time: false,
             group_max_age_ms: 0,
+            rules: Default::default(),
         };
         let streamlet = Streamlet::new(
             StreamId::random(),

@@ -147,6 +147,8 @@ impl PoolSource {
             snapshot_crc: crc32c(&[]),
             created_ms: 0,
             ack: AckPolicy::Written,
+            marked: false,
+            in_order: false,
         };
         header.encode().to_vec()
     }

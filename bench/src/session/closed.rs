@@ -192,6 +192,7 @@ impl Maker<'_> {
                 live_bytes: length,
                 copies: vec![self.holder],
                 damaged: None,
+                file_made: false,
                 revision: 0,
             });
         }
@@ -223,6 +224,8 @@ impl Maker<'_> {
             snapshot_crc: crc32c(&[]),
             created_ms: self.now_ms,
             ack: AckPolicy::Written,
+            marked: false,
+            in_order: false,
         };
         let mut bytes = header.encode().to_vec();
         bytes.extend_from_slice(&self.batch);

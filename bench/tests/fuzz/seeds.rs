@@ -119,6 +119,8 @@ fn segment(segment: u32, first_ordinal: u64, snapshot: &[u8]) -> SegmentHeader {
         snapshot_crc: crc32c(snapshot),
         created_ms: 1_700_000_000_000,
         ack: AckPolicy::Synced,
+        marked: false,
+        in_order: false,
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kera_metadata::controller::{
-    GroupView, HeldBytes, KeptBecause, Members, Move, Needs, Picture, StreamView, UnderWay,
-    drained, plan, rebalance, restart_plan, share, spread,
+    GroupView, HeldBytes, KeptBecause, Members, Move, Needs, Picture, StreamView, TooLittleRoom,
+    UnderWay, drained, plan, rebalance, restart_plan, share, spread,
 };
 use kera_metadata::{ClusterStore, GroupState, LiveBroker, LiveState, Living};
 use kera_protocol::error::{ErrorCode, WireError};
@@ -560,6 +560,8 @@ pub async fn describe_drain(
             copies: found.copies as u64,
             copy_bytes: found.copy_bytes,
             last_copies: found.last_copies as u64,
+            stuck: found.stuck as u64,
+            stuck_because: found.room.as_ref().map(stuck_text).unwrap_or_default(),
             kept: found
                 .kept
                 .into_iter()
@@ -583,6 +585,13 @@ fn kept_text(because: &KeptBecause) -> String {
             "without this broker {living} machines hold copies and {wanted} are needed; start another broker"
         ),
     }
+}
+
+fn stuck_text(room: &TooLittleRoom) -> String {
+    format!(
+        "groups of stream {} are to have {} copies, and the other brokers that live and do not drain can hold {}",
+        room.stream, room.wanted, room.left
+    )
 }
 
 /// An order in which brokers can be restarted.

@@ -17,10 +17,26 @@ use crate::start::Shared;
 /// How long another owner is given: it may have to read its disk.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// How long another owner is given that carries out an operator's decision before it answers.
+const DECIDED_WITHIN: Duration = Duration::from_secs(40);
+
 /// Asks every other owner of `stream`'s streamlets; each answer with its broker.
 async fn ask<T, F, Fut>(
     shared: &Shared,
     stream: &Stream,
+    call: F,
+) -> Vec<(u32, Result<T, WireError>)>
+where
+    F: Fn(StreamsClient<Channel>) -> Fut,
+    Fut: Future<Output = Result<Response<T>, Status>>,
+{
+    ask_within(shared, stream, ANSWER_WITHIN, call).await
+}
+
+async fn ask_within<T, F, Fut>(
+    shared: &Shared,
+    stream: &Stream,
+    within: Duration,
     call: F,
 ) -> Vec<(u32, Result<T, WireError>)>
 where
@@ -33,7 +49,7 @@ where
         .into_iter()
         .map(|broker| async move {
             let answer = match others::streams(shared, broker) {
-                Ok(stub) => others::answer(broker, ANSWER_WITHIN, call(stub)).await,
+                Ok(stub) => others::answer(broker, within, call(stub)).await,
                 Err(error) => Err(error),
             };
             (broker, answer)
@@ -86,6 +102,49 @@ pub(super) async fn trim(
     all(&stream.name(), answers.await)
 }
 
+/// What streamlets of other owners wait for; with `accept_loss` they go on without what no copy has. Those of an
+/// owner that is not reached wait for it.
+pub(super) async fn recover(
+    shared: &Shared,
+    stream: &Stream,
+    request: &v1::RecoverStreamRequest,
+) -> v1::RecoverStreamResponse {
+    let within = match request.accept_loss {
+        true => DECIDED_WITHIN,
+        false => ANSWER_WITHIN,
+    };
+    let answers = ask_within(shared, stream, within, |mut stub| {
+        let mut request = request.clone();
+        request.local = true;
+        async move { stub.recover_stream(request).await }
+    });
+    let mut found = v1::RecoverStreamResponse::default();
+    for (broker, answer) in answers.await {
+        match answer {
+            Ok(answer) => {
+                found.waiting.extend(answer.waiting);
+                found.accepted.extend(answer.accepted);
+            }
+            Err(error) => found.waiting.extend(away(shared, stream, broker, &error)),
+        }
+    }
+    found
+}
+
+/// The streamlets of an owner that is not reached.
+fn away(
+    shared: &Shared,
+    stream: &Stream,
+    broker: u32,
+    error: &WireError,
+) -> Vec<v1::UnrecoveredStreamlet> {
+    let owners = shared.owners_of(stream).into_iter().zip(0..);
+    let owned = owners.filter(|(owner, _)| *owner == broker);
+    owned
+        .map(|(_, streamlet)| not_served(streamlet, &error.message))
+        .collect()
+}
+
 /// What other owners say of their parts of a stream. Streamlets whose owner is not reached are listed
 /// among those that are not served.
 pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::DescribeStreamResponse> {
@@ -96,14 +155,9 @@ pub(crate) async fn describe(shared: &Shared, stream: &Stream) -> Vec<v1::Descri
         async move { stub.describe_stream(request).await }
     });
     let part = |(broker, answer): (u32, Result<v1::DescribeStreamResponse, WireError>)| {
-        answer.unwrap_or_else(|error| {
-            let owners = shared.owners_of(stream).into_iter().zip(0..);
-            let owned = owners.filter(|(owner, _)| *owner == broker);
-            let away = owned.map(|(_, streamlet)| not_served(streamlet, &error.message));
-            v1::DescribeStreamResponse {
-                unrecovered: away.collect(),
-                ..Default::default()
-            }
+        answer.unwrap_or_else(|error| v1::DescribeStreamResponse {
+            unrecovered: away(shared, stream, broker, &error),
+            ..Default::default()
         })
     };
     answers.await.into_iter().map(part).collect()

@@ -55,6 +55,7 @@ pub(super) async fn grow(
     // Told from any other attempt, so that nobody gives up what another has begun.
     let attempt = Uuid::new_v4().as_u64_pair().0;
     let generation = old.lane_generations.len() as u32;
+    let partitions = new.config.uneven_partitions();
     let mut by_owner: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (streamlet, owner) in (0..).zip(shared.owners_of(stream)) {
         by_owner.entry(owner).or_default().push(streamlet);
@@ -65,6 +66,7 @@ pub(super) async fn grow(
             generation,
             streamlets: streamlets.clone(),
             attempt,
+            partitions,
         };
         cut_at(shared, stream, *owner, request)
     });
@@ -80,8 +82,11 @@ pub(super) async fn grow(
                     starts.extend(boundaries.map(|(lane, at)| (cut.streamlet, lane, *at)));
                 }
             }
-            let lanes = new.config.lanes;
-            new.lane_generations.push(LaneGeneration { lanes, starts });
+            new.lane_generations.push(LaneGeneration {
+                lanes: new.config.lanes,
+                short_streamlets: new.config.short_streamlets,
+                starts,
+            });
             record(shared, stream, &old, new, &cuts).await
         }
         Err(error) => Err(Failed::Certainly(error)),
@@ -144,6 +149,7 @@ async fn cut_at(
     owner: u32,
     request: v1::CutForGrowthRequest,
 ) -> Result<Vec<Cut>, WireError> {
+    let partitions = request.partitions;
     let cuts = if owner == shared.broker_id {
         cut_for_growth(shared, stream, &request).await?
     } else {
@@ -151,6 +157,14 @@ async fn cut_at(
         let call = stub.cut_for_growth(request);
         others::answer(owner, ANSWER_WITHIN, call).await?
     };
+    if cuts.partitions != partitions {
+        let text = format!(
+            "stream {}: broker {owner} runs an older version, which gives each streamlet as many lanes as the others; update it, or choose a multiple of {} partitions",
+            stream.name(),
+            stream.streamlets.len()
+        );
+        return Err(WireError::new(ErrorCode::UnsupportedVersion, text));
+    }
     let cut = |cut: v1::CutStreamlet| Cut {
         streamlet: StreamletId(cut.streamlet),
         epoch: Epoch(cut.epoch),
@@ -213,7 +227,8 @@ pub(crate) async fn cut_for_growth(
         return refuse(ErrorCode::Overloaded, text);
     }
     match blocking(move || cut_all(&name, &streamlets)).await {
-        Ok(cut) => {
+        Ok(mut cut) => {
+            cut.partitions = request.partitions;
             tokio::spawn(watch_over(shared.clone(), stream.clone(), request.attempt));
             Ok(cut)
         }
@@ -279,8 +294,14 @@ pub(crate) fn give_up_growth(stream: &Stream, attempt: u64) {
 
 /// Sees to it that lanes which were cut go on, whatever becomes of whoever asked for it.
 async fn watch_over(shared: Arc<Shared>, stream: Arc<Stream>, attempt: u64) {
-    tokio::time::sleep(GIVE_UP_AFTER).await;
-    while stream.is_growing(attempt) && !*shared.stopping.borrow() {
+    let mut stopping = shared.stopping.subscribe();
+    // A broker that stops keeps its directory until nobody uses it.
+    let mut pause = async |pause| {
+        let stopped = stopping.wait_for(|stop| *stop);
+        tokio::time::timeout(pause, stopped).await.is_ok()
+    };
+    let mut stops = pause(GIVE_UP_AFTER).await;
+    while !stops && stream.is_growing(attempt) {
         let (of, known) = (shared.clone(), stream.clone());
         match blocking(move || touch(&of, &known)).await {
             Ok(true) => {
@@ -297,7 +318,7 @@ async fn watch_over(shared: Arc<Shared>, stream: Arc<Stream>, attempt: u64) {
                 tracing::debug!(stream = stream.name(), %error, "lanes are cut, and the store does not say for what");
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        stops = pause(PAUSE).await;
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) use elsewhere::describe as describe_elsewhere;
 pub(crate) use growth::{cut_for_growth, give_up_growth};
 pub use places::{find_ordinals, trim_lane, trim_stream};
 pub(crate) use places::{is_served, later_of_each};
+pub(crate) use recover::not_served_here;
 pub use recover::recover_stream;
 pub(crate) use streams::drop_stream;
 pub use streams::{alter_stream, altered_config, create_stream, delete_stream, new_config};

@@ -4,12 +4,42 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 
+use super::elsewhere;
 use crate::catalog::Stream;
-use crate::cluster::shortage;
+use crate::cluster::shortage::{self, not_served};
+use crate::cluster::standing_still;
 use crate::start::Shared;
 
+/// The streamlets of a stream that this broker owns and does not serve.
+pub(crate) fn not_served_here(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
+    let mut waiting = shortage::unrecovered(shared, stream);
+    let mine = shared.directory.me();
+    let owners = shared.owners_of(stream);
+    waiting.retain(|one| owners.get(one.streamlet as usize) == Some(&mine));
+    waiting
+}
+
+/// Lanes of a stream of this broker that acknowledge nothing.
+fn standing(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
+    let Some(replicated) = &shared.replicated else {
+        return Vec::new();
+    };
+    let all = standing_still(replicated).into_iter();
+    let of = all.filter(|(lane, _)| lane.streamlet.stream == stream.id());
+    let told = of.map(|(lane, still)| {
+        let reason = format!(
+            "lane {} has acknowledged nothing for {} s: {still}",
+            lane.lane,
+            still.lasted.as_secs()
+        );
+        not_served(lane.streamlet.streamlet.0, reason)
+    });
+    told.collect()
+}
+
 /// Tells what the streamlets of a stream wait for; with `accept_loss` those that have groups of which
-/// no copy counts go on without what is lost, and ordinals jump.
+/// no copy counts go on without what is lost, and ordinals jump. Other owners are asked for their part, unless
+/// the request is `local`.
 ///
 /// # Errors
 /// [`ErrorCode::InvalidArgument`] for a streamlet that the stream does not have.
@@ -44,7 +74,14 @@ pub async fn recover_stream(
         );
         accepted = replicated.waiting().accept(&keys).await;
     }
-    let mut waiting = shortage::unrecovered(shared, stream);
+    let mut waiting = not_served_here(shared, stream);
+    waiting.extend(standing(shared, stream));
+    if !request.local && shared.directory.is_shared() {
+        let others = elsewhere::recover(shared, stream, &request).await;
+        waiting.extend(others.waiting);
+        accepted.extend(others.accepted);
+    }
     waiting.retain(|streamlet| chosen(streamlet.streamlet));
+    waiting.sort_by_key(|streamlet| streamlet.streamlet);
     Ok(v1::RecoverStreamResponse { waiting, accepted })
 }

@@ -106,7 +106,7 @@ pub async fn alter_stream(
     let old = stream.record.load_full();
     let mut new = (*old).clone();
     new.config = altered_config(shared, stream, config)?;
-    if new.config.lanes != old.config.lanes {
+    if new.config.partitions() != old.config.partitions() {
         return grow(shared, stream, old, new).await;
     }
     let (shared, stream) = (shared.clone(), stream.clone());
@@ -192,6 +192,10 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     if let Some(replicated) = replicated {
         replicated.deleting(record.id);
     }
+    if let Err(error) = shared.dir.deleting(record.id) {
+        // A full disk is no reason to keep a stream.
+        tracing::warn!(stream = %record.id, %error, "the deletion cannot be remembered; should the broker end now, the stream's files are set aside at the next start");
+    }
     shared
         .metadata
         .commit(Transaction::new(
@@ -219,9 +223,10 @@ pub(crate) fn drop_stream(shared: &Shared, stream: &Stream) {
         replicated.end(record.id);
     }
     let dir = shared.dir.streams().join(record.id.to_string());
-    if let Err(error) = shared.env.io.remove_dir_all(&dir)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; the next start removes them");
+    match shared.env.io.remove_dir_all(&dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; the next start removes them");
+        }
+        _ => shared.dir.deleted(record.id),
     }
 }

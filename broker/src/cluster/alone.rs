@@ -49,10 +49,10 @@ impl BackupProcess {
     pub async fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address).await?),
+            Some(address) => Some(Http::start(address, &config.http).await?),
             None => None,
         };
-        let backup = Backup::start(config).await?;
+        let backup = Backup::start(config, false).await?;
         let backup = backup.ok_or(BrokerError::NoNumber)?;
         machine::report(&machine::Needs::of_backup());
         let told = Arc::new(Alone {

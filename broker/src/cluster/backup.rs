@@ -97,12 +97,16 @@ pub struct Backup {
 impl Backup {
     /// Starts the store and listens: waits for the store's predecessor to be gone, reads its seals,
     /// seals what it left open, and only then lets other brokers in. `None` if the broker has no
-    /// number, and so no peers.
+    /// number, and so no peers. One that `has_files` of its own, which others may ask for, says once it
+    /// has started which they are.
     ///
     /// # Errors
     /// [`BrokerError`] if another process has the store, if the file system cannot hold the quota,
     /// if the address cannot be listened on, or if RDMA is asked for by name and cannot be used there.
-    pub async fn start(config: &BrokerConfig) -> Result<Option<Arc<Self>>, BrokerError> {
+    pub async fn start(
+        config: &BrokerConfig,
+        has_files: bool,
+    ) -> Result<Option<Arc<Self>>, BrokerError> {
         if config.cluster.broker_id.is_none() {
             return Ok(None);
         }
@@ -114,6 +118,9 @@ impl Backup {
             what: "opening the backup store failed",
             error: std::io::Error::other(panic),
         })??;
+        if has_files {
+            store.expect_beside();
+        }
         let listener = listener::bind(&options.listen, "cluster.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: options.listen.clone(),
@@ -213,8 +220,10 @@ impl Backup {
         }
         let store = self.store.clone();
         let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
-        for (copy, refusal) in flushed.unwrap_or_default() {
-            tracing::warn!(%copy, "a copy was not flushed: {refusal}");
+        let failures = flushed.unwrap_or_default();
+        if let Some((copy, refusal)) = failures.first() {
+            let others = failures.len() - 1;
+            tracing::warn!(%copy, others, "a copy was not flushed, and so it was with others: {refusal}");
         }
     }
 }
@@ -254,10 +263,11 @@ fn warn_about_room(options: &BackupOptions) {
     let held = bytes_below(dir);
     if stat.f_blocks > 0 && free.saturating_add(held) < options.limits.memory_bytes {
         tracing::warn!(
-            "{} has {} free and backup.memory_bytes is {}: once it is full, copies are refused",
+            "backup.shared_dir {} has {} free beside what this store holds, and backup.memory_bytes is {}: others' files take the rest, and once it is full copies are refused; make room there, or set backup.memory_bytes to at most {}",
             dir.display(),
             units::show_size(free),
-            units::show_size(options.limits.memory_bytes)
+            units::show_size(options.limits.memory_bytes),
+            units::show_size(free.saturating_add(held))
         );
     }
 }

@@ -278,7 +278,7 @@ impl Copies for StreamletCopies {
             let stored = records.stored(key).map_err(|error| error.to_string());
             let mended = match stored {
                 Ok(Some(record)) if record.state == GroupState::Closed => {
-                    restore::replace(&primary, streamlet.io(), &streamlet, &record).await
+                    restore::replace(&primary, &streamlet, &record).await
                 }
                 Ok(_) => Err("its close is not recorded".into()),
                 Err(error) => Err(error),

@@ -1,5 +1,6 @@
 //! What a broker tells of itself among others: the copies it keeps, and its peers as it sees them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -49,6 +50,8 @@ pub async fn describe(
 
 fn describe_background(replicated: &Replicated) -> v1::BackgroundDescription {
     let (stats, spreading) = (replicated.job_stats(), replicated.spreading());
+    let missing = replicated.missing();
+    let at: BTreeSet<_> = missing.values().flatten().map(|broker| broker.0).collect();
     let ms = |ago: Duration| ago.as_millis() as u64;
     v1::BackgroundDescription {
         round_ended_ms: stats.round_ended.map(ms),
@@ -70,6 +73,8 @@ fn describe_background(replicated: &Replicated) -> v1::BackgroundDescription {
         scrub_streamlets: stats.scrub_streamlets,
         scrub_done: stats.scrub_done,
         scrub_whole_ms: stats.scrub_whole.map(ms),
+        missing: missing.len() as u64,
+        missing_at: at.into_iter().collect(),
     }
 }
 

@@ -1,15 +1,14 @@
 //! What a broker does in the background for its streams' copies, from its start to its stop: groups get
 //! back the copies that they lack, copies are compared and damaged ones replaced, they move to brokers
 //! that hold less, what is lacking is counted, lanes that stand still are told of, backups hear of streams
-//! that are gone, files of streamlets that are others' now go, and the internal stream is kept by as many
-//! brokers as it should.
+//! that are gone, and the internal stream is kept by as many brokers as it should.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::jobs::JobConfig;
 
-use super::{forgotten, former, shortage, spreading, standing};
+use super::{forgotten, shortage, spreading, standing};
 use crate::coordination;
 use crate::start::Shared;
 
@@ -32,7 +31,6 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     spreading::begin(shared, &repairs);
     let forgetting = forget(shared.clone(), config.repair_interval);
     let counting = shortage::count(shared.clone(), config.repair_interval);
-    let sweeping = former::run(shared.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);
     let stirring = stir(shared.clone(), config.repair_interval);
     let watching = standing::watch(shared.clone());
@@ -44,7 +42,6 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             () = repairs.run_scrubs() => {}
             () = forgetting => {}
             () = counting => {}
-            () = sweeping => {}
             () = raising => {}
             () = stirring => {}
             () = watching => {}

@@ -9,6 +9,7 @@ async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
         store: trio.store.clone(),
         held: Held::default(),
         late: trio.late[2].subscribe(),
+        starting: trio.starting[2].subscribe(),
     });
     let mut config = trio.config(3);
     config.cluster.host = Some("far".into());

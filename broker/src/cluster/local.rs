@@ -1,16 +1,25 @@
 //! All copies at this broker, where others may come to own what was its own and the other way round: its
 //! own group files, and the copies in its store that it keeps for others.
+//!
+//! A broker keeps the files that it wrote as an owner: records list them as its copies. The
+//! streamlet's present owner frees the files that no record names, as it frees copies in the store: it lists
+//! the files first and reads the records after that, and a file that was written since stays. Nothing else
+//! removes them: the records known here may be older than a file.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Beside};
 use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
-use kera_replication::transport::{CopyAnswer, Pending, Refusal, Reply, Request, SealedCopy};
+use kera_replication::transport::{
+    CopyAnswer, CopyInfo, Pending, Refusal, Reply, Request, SealedCopy,
+};
 use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::copies::key_of;
 use crate::start::Shared;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
@@ -158,6 +167,57 @@ impl OwnWriters {
         let owner = stream.owner(streamlet.streamlet)?;
         (owner.broker == shared.broker_id).then_some(owner.epoch)
     }
+
+    /// The replicated streamlets that other brokers own, as far as this one knows.
+    fn of_others(shared: &Shared) -> Vec<StreamletKey> {
+        let mut found = Vec::new();
+        for stream in shared.catalog.all() {
+            // Without copies elsewhere a streamlet stays where its files are.
+            if !stream.record.load().config.is_replicated() {
+                continue;
+            }
+            let moved = stream.streamlets.iter().filter(|one| one.is_moved());
+            let keys = moved.map(|one| key_of(&one));
+            let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
+            found.extend(keys.filter(|key| {
+                owner(key).is_some_and(|broker| broker != 0 && broker != shared.broker_id)
+            }));
+        }
+        found
+    }
+
+    /// Frees a file. One that was listed goes only if this broker, too, knows of no record that names it.
+    fn free(&self, request: Request, copy: &CopyId, listed: bool) -> Result<Reply, Refusal> {
+        let path = self.files.path(copy);
+        let bytes = std::fs::metadata(&path).map_or(0, |file| file.blocks() * 512);
+        let shared = self.shared.get().and_then(Weak::upgrade);
+        if listed && shared.as_ref().is_none_or(|shared| is_named(shared, copy)) {
+            return Err(Refusal::Invalid(format!(
+                "a record that this broker knows of names its file of {copy}"
+            )));
+        }
+        let freed = self.files.handle(request)?;
+        if let Some(replicated) = shared
+            .as_ref()
+            .and_then(|shared| shared.replicated.as_ref())
+        {
+            tracing::debug!(file = %path.display(), "another broker owns its streamlet, and no record names it any more: it is removed");
+            replicated.changes().removed(1, bytes);
+        }
+        Ok(freed)
+    }
+}
+
+/// Whether this broker knows of a record that names its replica of a copy's group. It may not know of the
+/// latest.
+fn is_named(shared: &Shared, copy: &CopyId) -> bool {
+    let StreamletKey { stream, streamlet } = copy.streamlet;
+    let named = shared.pictured.read(|picture| {
+        let view = picture.streamlet(stream, streamlet);
+        let group = view.and_then(|view| view.groups.get(&copy.group));
+        group.is_some_and(|group| group.copies.contains(&shared.broker_id))
+    });
+    named.unwrap_or(true)
 }
 
 impl Beside for OwnWriters {
@@ -182,12 +242,29 @@ impl Beside for OwnWriters {
         self.files.has(copy)
     }
 
+    fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+            return Vec::new();
+        };
+        let mut keys = Self::of_others(&shared);
+        keys.retain(|key| streamlet.is_none_or(|wanted| wanted == *key));
+        let listed = keys.into_iter().flat_map(|key| self.files.list(key));
+        listed.collect()
+    }
+
     fn handle(&self, request: Request) -> Result<Reply, Refusal> {
         // Until it is written.
         let _writing = match &request {
-            Request::Free { copy, epoch, .. } | Request::Complete { copy, epoch, .. } => {
-                Some(self.write_as(copy.streamlet, *epoch)?)
+            Request::Free {
+                copy,
+                epoch,
+                version,
+            } => {
+                let _writing = self.write_as(copy.streamlet, *epoch)?;
+                let (copy, listed) = (*copy, version.is_some());
+                return self.free(request, &copy, listed);
             }
+            Request::Complete { copy, epoch, .. } => Some(self.write_as(copy.streamlet, *epoch)?),
             _ => None,
         };
         let mut reply = self.files.handle(request)?;

@@ -26,7 +26,7 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     gauge(
         registry,
         "backup_memory_used_bytes",
-        "Shared memory that copies kept for other brokers have reserved",
+        "Shared memory that copies kept for other brokers have reserved, with their records and the seals",
         stats.memory_used_bytes,
     );
     gauge(

@@ -13,7 +13,6 @@
 //! | `describe` | what it tells of itself and its peers |
 //! | `election` | standing for election as controller |
 //! | `forgotten` | deleted streams that not every backup has heard of |
-//! | `former` | files of streamlets that are another broker's now |
 //! | `joining` | becoming one of the brokers that share a store |
 //! | `jobs` | work in the background: lost copies are made again |
 //! | `known` | how far the shared store was read, over restarts |
@@ -57,7 +56,6 @@ mod copies;
 mod describe;
 pub(crate) mod election;
 mod forgotten;
-mod former;
 pub(crate) mod jobs;
 mod joining;
 pub(crate) mod known;
@@ -66,6 +64,7 @@ mod local;
 mod members;
 pub(crate) mod metrics;
 mod movers;
+mod own_file;
 pub mod ownership;
 pub(crate) mod pictured;
 mod records;
@@ -111,6 +110,7 @@ pub use members::Members;
 pub use ownership::Ownership;
 pub use records::StoreRecords;
 pub use replicated::Replicated;
+pub(crate) use standing::standing_still;
 pub use transports::{TransportState, Ways, transports};
 
 /// This broker among others. There is one if `cluster.broker_id` is set.
@@ -168,10 +168,7 @@ impl Cluster {
         let ways = Ways::new(me, config)?;
         let writers = shared.then(|| OwnWriters::new(own.clone()));
         let own: OwnRef = match &writers {
-            Some(writers) => {
-                backup.store().set_beside(writers.clone());
-                LocalCopies::new(me, own, backup.store().clone())
-            }
+            Some(_) => LocalCopies::new(me, own, backup.store().clone()),
             None => own,
         };
         let primary = Primary::new(
@@ -215,10 +212,11 @@ impl Cluster {
         self.peers.load_full()
     }
 
-    /// Says whose streamlets write this broker's own files.
+    /// Says whose streamlets write this broker's own files, which other brokers may ask for from now on.
     pub(crate) fn written_by(&self, shared: &Arc<Shared>) {
         if let Some(writers) = &self.writers {
             writers.written_by(shared);
+            self.backup.store().set_beside(writers.clone());
         }
     }
 

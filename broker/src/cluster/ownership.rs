@@ -107,12 +107,6 @@ impl Ownership {
         shared.coordination.owners_changed();
     }
 
-    /// Does something while no owner changes here; it must be short.
-    pub(super) fn between_changes(&self, work: impl FnOnce()) {
-        let _turn = self.turn.lock();
-        work();
-    }
-
     /// Everything that the store has told up to `revision` was applied.
     pub(super) fn saw(&self, shared: &Shared, revision: u64) {
         self.seen.send_if_modified(|seen| {
@@ -214,7 +208,7 @@ fn give_up(
     replicated.records().forget_streamlet(key_of(streamlet));
     let (of, id) = (streamlet.stream(), streamlet.id());
     shared.recorder.forget_streamlet(of, id);
-    let settings = settings_of(&stream.record.load());
+    let settings = settings_of(&stream.record.load(), id);
     let epoch = streamlet.epoch();
     stream.put(Streamlet::elsewhere(
         of,
@@ -272,7 +266,7 @@ fn begun(
         record.stream,
         record.streamlet,
         record.epoch,
-        settings_of(&stream.record.load()),
+        settings_of(&stream.record.load(), record.streamlet),
         shared.env.clone(),
     );
     if let Err(error) = make_dirs(std::slice::from_ref(&streamlet), &shared.env) {
@@ -291,7 +285,7 @@ fn awaiting(shared: &Shared, stream: &Stream, record: &StreamletRecord) -> Arc<S
         record.stream,
         record.streamlet,
         record.epoch,
-        settings_of(&stream.record.load()),
+        settings_of(&stream.record.load(), record.streamlet),
         shared.env.clone(),
     )
 }
@@ -315,7 +309,7 @@ fn found(
         record.streamlet,
         record.epoch,
         record.next_group,
-        settings_of(&stream.record.load()),
+        settings_of(&stream.record.load(), record.streamlet),
         shared.env.clone(),
         lane_records(&image, record.stream, record.streamlet),
         now_ms(),
@@ -546,7 +540,7 @@ fn go_on(shared: &Arc<Shared>, stream: &Arc<Stream>, streamlet: &Arc<Streamlet>)
         streamlet.stream(),
         streamlet.id(),
         streamlet.epoch(),
-        settings_of(&stream.record.load()),
+        settings_of(&stream.record.load(), streamlet.id()),
         shared.env.clone(),
     );
     replicated

@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
+use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState};
+use kera_replication::ids::BackupId;
+use kera_replication::jobs::{JobConfig, JobStats};
+use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
 use super::*;
 use crate::cluster::forgotten::catch_up;
-use crate::cluster::former::{list, sweep, unnamed};
+use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
 
 impl Trio {
@@ -27,11 +31,43 @@ impl Trio {
         files
     }
 
-    /// Looks for files of others' streamlets at broker `at`.
-    async fn swept(&self, at: u32) -> u64 {
-        let shared = self.shared(at).clone();
-        let swept = tokio::task::spawn_blocking(move || sweep(&shared));
-        swept.await.expect("no panic")
+    /// One round of the jobs of broker `at`; what they have done so far.
+    async fn round(&self, at: u32) -> JobStats {
+        let replicated = self.shared(at).replicated.as_ref();
+        let replicated = replicated.expect("it has copies elsewhere");
+        // Those that run already.
+        replicated.begin_jobs(JobConfig::default()).round().await;
+        replicated.job_stats()
+    }
+
+    /// Asks the store of broker `at` as others do.
+    fn asked(&self, at: u32, request: Request) -> Result<Reply, Refusal> {
+        let cluster = self.shared(at).cluster.as_ref().expect("it has a number");
+        cluster.backup.store().handle(BackupId(99), request)
+    }
+
+    /// The files of the stream's first streamlet that broker `at` tells others of.
+    fn listed(&self, at: u32, stream: StreamId) -> Vec<CopyInfo> {
+        let streamlet = key_of(&self.streamlet(at, stream, 0));
+        let files = self.files(at, stream);
+        let list = Request::List {
+            streamlet: Some(streamlet),
+        };
+        let Ok(Reply::Copies(mut copies)) = self.asked(at, list) else {
+            panic!("it is not told");
+        };
+        let name = |info: &CopyInfo| GroupSpec::file_name(info.copy.group, 0);
+        copies.retain(|info| files.iter().any(|file| file.ends_with(name(info))));
+        copies
+    }
+
+    /// Whether broker `at` has heard of a record that names a file of its in the stream's first streamlet.
+    fn knows_a_file(&self, at: u32, stream: StreamId) -> bool {
+        let named = self.shared(at).pictured.read(|picture| {
+            let view = picture.streamlet(stream, StreamletId(0));
+            view.is_some_and(|view| view.groups.values().any(|g| g.copies.contains(&at)))
+        });
+        named.unwrap_or(true)
     }
 
     /// All closed groups of the stream's first streamlet have no copy at broker `at` any more.
@@ -149,45 +185,58 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
     let old = trio.owner(1, stream, 0).broker;
     let to = old % 3 + 1;
     append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
-    assert_eq!(trio.swept(old).await, 0, "it is its own");
+    assert!(
+        trio.listed(old, stream).is_empty(),
+        "they are not for others"
+    );
     hand_over(trio.shared(old), stream, StreamletId(0), to)
         .await
         .expect("it is handed over");
     let after = trio.served(to, stream, 0).await;
     let files = trio.files(old, stream);
     assert!(!files.is_empty());
-    assert_eq!(trio.swept(old).await, 0, "records name them");
-    assert_eq!(trio.files(old, stream), files);
+    until(|| trio.listed(old, stream).len() == files.len()).await;
+    trio.round(to).await;
+    assert_eq!(trio.files(old, stream), files, "records name them");
     // One that no record names goes alone.
     let stray = trio.streamlet(old, stream, 0).dir();
     let stray = stray.join("0000000000009999.0.log");
     std::fs::write(&stray, b"never recorded").expect("it is written");
-    assert_eq!(trio.swept(old).await, 1);
+    trio.round(to).await;
     assert_eq!(trio.files(old, stream), files);
 
-    // Nobody believes it before it is known that the owner is another.
+    // What was written since it was listed stays.
     trio.strike(old, stream);
-    let shared = trio.shared(old).clone();
-    let now = trio.store.load().expect("it is read").revision;
-    let mut seen = shared.ownership.as_ref().expect("it shares a store").seen();
-    seen.wait_for(|seen| *seen >= now)
-        .await
-        .expect("it is told");
-    // What is older than that says nothing, nor does what says that it is this broker's.
-    let image = trio.store.load_streamlet(stream, StreamletId(0));
-    let image = image.expect("it is read");
-    let mut older = image.clone();
-    older.revision = now - 1;
-    let mut own = image.clone();
-    own.streamlets[0].owner = old;
-    let dir = trio.streamlet(old, stream, 0).dir();
-    let judged = |image: &Image| unnamed(&shared, image, list(&dir)).len();
-    assert_eq!((judged(&older), judged(&own)), (0, 0));
-    assert_eq!(judged(&image), files.len());
+    until(|| !trio.knows_a_file(old, stream)).await;
+    let listed = trio.listed(old, stream);
+    let copy = listed[0].copy;
+    let epoch = after.epoch();
+    let seal = Request::Seal {
+        streamlet: copy.streamlet,
+        epoch,
+        copies: Vec::new(),
+    };
+    trio.asked(old, seal).expect("it is sealed");
+    let rewrite = Request::Complete {
+        copy,
+        epoch,
+        segment_size: 64 << 10,
+        segments: 2,
+        address: 0,
+        bytes: vec![7; 100].into(),
+    };
+    trio.asked(old, rewrite).expect("it is written anew");
+    let free = Request::Free {
+        copy,
+        epoch,
+        version: Some(listed[0].version),
+    };
+    let refused = trio.asked(old, free).expect_err("it is another file");
+    assert!(refused.to_string().contains("written since"), "{refused}");
+    assert_eq!(trio.files(old, stream), files);
 
-    assert_eq!(trio.swept(old).await, files.len() as u64);
+    trio.round(to).await;
     assert!(trio.files(old, stream).is_empty());
-    assert_eq!(trio.swept(old).await, 0);
     assert_eq!(values(&after).await, expected(0..10));
 
     // It comes back to what it was, and has the files again.
@@ -195,8 +244,140 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
     back.expect("it is handed over");
     let again = trio.served(old, stream, 0).await;
     assert_eq!(values(&again).await, expected(0..10));
-    assert_eq!(trio.swept(old).await, 0);
     assert!(!trio.files(old, stream).is_empty());
+}
+
+/// A replica that came as a copy to its broker's store becomes a file when the broker takes the streamlet
+/// over, and its record goes on naming the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_were_copies_in_a_store_stay_while_they_are_recorded() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let first = trio.owner(1, stream, 0).broker;
+    let (second, third) = (first % 3 + 1, (first + 1) % 3 + 1);
+    append_all(trio.shared(first), &trio.streamlet(first, stream, 0), 0..10).await;
+    let store_of = |at: u32| {
+        let cluster = trio.shared(at).cluster.as_ref();
+        cluster.expect("it has a number").backup.store().clone()
+    };
+    // Each owner in turn has a copy in its store, and makes it its own file.
+    for (from, to) in [(first, second), (second, third)] {
+        let handed = hand_over(trio.shared(from), stream, StreamletId(0), to).await;
+        handed.expect("it is handed over");
+        trio.served(to, stream, 0).await;
+        let recorded: Vec<_> = trio.groups(stream).iter().map(record_of).collect();
+        until(|| {
+            let copies = || recorded.iter().map(|record| record.copy);
+            !trio.files(to, stream).is_empty() && copies().all(|copy| !store_of(to).holds(&copy))
+        })
+        .await;
+    }
+    // A group that is not recorded here any more has the others looked at.
+    let stray = trio.streamlet(second, stream, 0).dir();
+    let stray = stray.join("0000000000009999.0.log");
+    std::fs::write(&stray, b"never recorded").expect("it is written");
+    until(|| trio.listed(second, stream).len() > 1).await;
+    trio.round(third).await;
+    assert!(!stray.exists());
+    let groups = trio.groups(stream);
+    for group in groups.iter().filter(|group| group.length > 0) {
+        assert_eq!(group.copies.len(), 3);
+        let name = GroupSpec::file_name(group.group, 0);
+        for at in [first, second, third] {
+            let kept = trio.streamlet(at, stream, 0).dir().join(&name);
+            assert!(kept.exists(), "{} is recorded", kept.display());
+        }
+    }
+}
+
+/// A recorded replica without its bytes counts as missing, although its broker lives, until it is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_lack_copies_whose_bytes_are_gone() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let to = old % 3 + 1;
+    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
+    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
+    handed.expect("it is handed over");
+    let after = trio.served(to, stream, 0).await;
+    let found = trio.shared(to).catalog.get(stream).expect("it is known");
+    let lack = || {
+        let lack = crate::cluster::shortage::under_replicated(trio.shared(to), &found);
+        lack.expect("it is read")
+    };
+    trio.round(to).await;
+    assert_eq!(lack(), 0);
+
+    // It takes no other for now.
+    let seal = Request::Seal {
+        streamlet: key_of(&after),
+        epoch: Epoch(after.epoch().0 + 1),
+        copies: Vec::new(),
+    };
+    trio.asked(old, seal).expect("it is sealed");
+    for file in trio.files(old, stream) {
+        std::fs::remove_file(file).expect("it is there");
+    }
+    let stats = trio.round(to).await;
+    assert_eq!((stats.built, stats.wanting), (0, 1), "{stats:?}");
+    let replicated = trio.shared(to).replicated.as_ref();
+    let missing = replicated.expect("it has copies elsewhere").missing();
+    let missing: Vec<_> = missing.into_values().collect();
+    assert_eq!(missing, [[BackupId(old)]]);
+    assert_eq!(lack(), 1);
+}
+
+/// Others ask a broker that has a lease already what it holds while it still starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_starts_does_not_deny_its_own_files() {
+    let mut trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let to = old % 3 + 1;
+    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
+    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
+    handed.expect("it is handed over");
+    let after = trio.served(to, stream, 0).await;
+    let before = trio.groups(stream);
+    assert!(before.iter().any(|group| group.copies.len() == 3));
+
+    trio.end(old).await;
+    let starting = trio.starting[old as usize - 1].clone();
+    starting.send_replace(true);
+    let begun = tokio::spawn(trio.beginning(old));
+    let is_peer = || {
+        let cluster = trio.shared(to).cluster.as_ref().expect("it has a number");
+        cluster.peers().iter().any(|peer| peer.id == old)
+    };
+    until(is_peer).await;
+    let stats = trio.round(to).await;
+    assert_eq!((stats.built, stats.failed), (0, 0), "{stats:?}");
+    assert_eq!(trio.groups(stream), before);
+
+    starting.send_replace(false);
+    let started = begun.await.expect("no panic").expect("it starts");
+    trio.brokers[old as usize - 1] = Some(started);
+    let stats = trio.round(to).await;
+    assert_eq!((stats.built, stats.wanting), (0, 0), "{stats:?}");
+    assert_eq!(trio.groups(stream), before);
+    assert_eq!(values(&after).await, expected(0..10));
+}
+
+/// Nobody has written to it, so that its new owner has nothing of it to put anywhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamlet_without_records_is_written_by_its_next_owner() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let to = old % 3 + 1;
+    trio.served(old, stream, 0).await;
+    trio.assign(stream, 0, to);
+    let after = trio.served(to, stream, 0).await;
+    append_all(trio.shared(to), &after, 0..10).await;
+    assert_eq!(values(&after).await, expected(0..10));
+    assert!(!trio.files(to, stream).is_empty());
+    assert!(!after.refuses_to_write());
 }
 
 #[tokio::test(flavor = "multi_thread")]

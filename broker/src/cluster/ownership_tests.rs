@@ -32,6 +32,8 @@ struct View {
     store: Arc<MemoryCluster>,
     /// While true it is told nothing of what others record.
     late: watch::Receiver<bool>,
+    /// While true its broker does not get beyond its lease.
+    starting: watch::Receiver<bool>,
     held: Held,
 }
 
@@ -95,7 +97,12 @@ impl ClusterStore for View {
     }
 
     fn join(&self, live: LiveBroker, ttl: Duration) -> Result<Membership, MetadataError> {
-        self.store.join(live, ttl)
+        let joined = self.store.join(live, ttl);
+        // Until its test ends, at the latest.
+        while *self.starting.borrow() && self.starting.has_changed().is_ok() {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        joined
     }
 
     fn cluster(&self) -> Uuid {
@@ -122,6 +129,8 @@ struct Trio {
     brokers: Vec<Option<Broker>>,
     /// Which of them hear of nothing for now.
     late: Vec<watch::Sender<bool>>,
+    /// Which of them do not get beyond their lease when they start.
+    starting: Vec<watch::Sender<bool>>,
     held: Vec<Held>,
     /// How often jobs are at it, if not as usual.
     repair: Option<Duration>,
@@ -160,6 +169,7 @@ impl Trio {
                 .collect(),
             brokers: vec![None, None, None],
             late: (0..3).map(|_| watch::Sender::new(false)).collect(),
+            starting: (0..3).map(|_| watch::Sender::new(false)).collect(),
             held: (0..3).map(|_| Held::default()).collect(),
             repair,
         };
@@ -205,12 +215,18 @@ impl Trio {
     }
 
     async fn try_begin(&self, id: u32) -> Result<Broker, BrokerError> {
+        self.beginning(id).await
+    }
+
+    /// Its start, which needs nothing of the others.
+    fn beginning(&self, id: u32) -> impl Future<Output = Result<Broker, BrokerError>> + use<> {
         let view: Arc<dyn ClusterStore> = Arc::new(View {
             store: self.store.clone(),
             late: self.late[id as usize - 1].subscribe(),
+            starting: self.starting[id as usize - 1].subscribe(),
             held: self.held[id as usize - 1].clone(),
         });
-        Broker::start_sharing(self.config(id), Some(view)).await
+        Broker::start_sharing(self.config(id), Some(view))
     }
 
     async fn end(&mut self, id: u32) {
@@ -678,6 +694,7 @@ async fn a_number_and_a_directory_belong_to_one_broker() {
         store: trio.store.clone(),
         held: Held::default(),
         late: trio.late[0].subscribe(),
+        starting: trio.starting[0].subscribe(),
     });
     let mut config = trio.config(3);
     config.cluster.broker_id = Some(4);
@@ -738,6 +755,28 @@ async fn lanes_grow_at_all_owners_or_at_none() {
         assert_eq!(streamlet.settings().lanes, 2);
         assert!(streamlet.head(LaneId(1)).is_some());
         let next = number as i32 + 2;
+        append_all(trio.shared(owner), &streamlet, next..next + 1).await;
+    }
+
+    // One lane more in all: the first streamlet's.
+    let seven = v1::StreamConfig {
+        partitions: Some(7),
+        ..Default::default()
+    };
+    admin::alter_stream(trio.shared(2), &at(2), &seven)
+        .await
+        .expect("one grows");
+    until(|| (1..=3).all(|id| at(id).lane_generation() == 2)).await;
+    let grown = at(3).record.load().lane_generations[2].clone();
+    assert_eq!((grown.partitions(3), grown.starts.len()), (7, 6));
+    for number in 0..3 {
+        let owner = trio.owner(1, stream, number).broker;
+        let streamlet = trio.streamlet(owner, stream, number);
+        let lanes = if number == 0 { 3 } else { 2 };
+        assert_eq!(streamlet.settings().lanes, lanes);
+        assert!(streamlet.head(LaneId(lanes - 1)).is_some());
+        assert!(streamlet.head(LaneId(lanes)).is_none());
+        let next = number as i32 + 3;
         append_all(trio.shared(owner), &streamlet, next..next + 1).await;
     }
 }

@@ -467,6 +467,7 @@ fn blank(
         live_bytes: 0,
         copies,
         damaged: None,
+        file_made: false,
         revision: 0,
     }
 }

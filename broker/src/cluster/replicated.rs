@@ -1,13 +1,13 @@
 //! The streamlets of this broker whose groups have copies at other brokers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use kera_metadata::StreamConfig;
 use kera_protocol::ids::{Epoch, GroupId, StreamId};
-use kera_replication::ids::StreamletKey;
+use kera_replication::ids::{BackupId, CopyId, StreamletKey};
 use kera_replication::jobs::{JobConfig, JobStats, Jobs, Owned};
 use kera_replication::primary::Primary;
 use kera_streamlet::Streamlet;
@@ -218,6 +218,12 @@ impl Replicated {
     pub(crate) fn job_stats(&self) -> JobStats {
         let jobs = self.jobs.get();
         jobs.map_or_else(JobStats::default, |jobs| jobs.stats())
+    }
+
+    /// Closed groups of which brokers lack what they are recorded to have; see [`Jobs::missing`].
+    pub(crate) fn missing(&self) -> BTreeMap<CopyId, Vec<BackupId>> {
+        let jobs = self.jobs.get();
+        jobs.map_or_else(BTreeMap::new, |jobs| jobs.missing())
     }
 
     /// What is served, as jobs look at it.

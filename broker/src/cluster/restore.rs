@@ -2,20 +2,14 @@
 //! is fetched from the other copies, byte for byte, and checked as any bytes that come from elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, IoSlice};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use kera_log_segments::group::{Group, GroupSpec};
-use kera_log_segments::io::{Io, OpenHow};
-use kera_log_segments::scan::{ScanSpec, read_head, scan};
-use kera_log_segments::window::Place;
+use kera_log_segments::group::GroupSpec;
 use kera_metadata::{
     Compare, CopyRecord, GroupRecord, GroupState, Image, MAX_COPIES, Transaction, Write,
 };
-use kera_protocol::ids::{Epoch, GroupId, LaneKey};
+use kera_protocol::ids::{Epoch, GroupId};
 use kera_replication::ids::{BackupId, CopyId};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{Reply, Request};
@@ -23,6 +17,7 @@ use kera_streamlet::Streamlet;
 use uuid::Uuid;
 
 use super::copies::key_of;
+use super::own_file::OwnFile;
 use super::records::record_of;
 use crate::start::Shared;
 
@@ -72,7 +67,7 @@ impl Restore<'_> {
         };
         let mut changed = Vec::new();
         for record in now {
-            let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
+            let file = OwnFile::new(self.streamlet, record);
             let max_timestamp_ms = match file.inspect().await? {
                 Some(found) => found,
                 None => fetch(self.primary, &file, record).await?,
@@ -137,7 +132,7 @@ impl Restore<'_> {
     }
 
     async fn fetch_later(&self, record: &GroupRecord) -> Result<(), String> {
-        let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
+        let file = OwnFile::new(self.streamlet, record);
         let found = match file.inspect().await? {
             Some(found) => found,
             None => {
@@ -188,8 +183,8 @@ impl Restore<'_> {
         for held in copies.iter().filter(|held| held.copy.epoch < self.epoch) {
             let mut records = image.groups.iter();
             if let Some(record) = records.find(|record| record.group == held.copy.group) {
-                let file = OwnFile::new(self.shared.env.io.clone(), self.streamlet, record);
-                if record.state != GroupState::Closed || file.inspect().await?.is_none() {
+                let file = OwnFile::new(self.streamlet, record);
+                if record.state != GroupState::Closed || !file.stands_alone().await? {
                     continue;
                 }
             }
@@ -263,30 +258,19 @@ fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Optio
 /// Says, for people, why the group could be had from nobody.
 pub(super) async fn replace(
     primary: &Primary,
-    io: Arc<dyn Io>,
     streamlet: &Streamlet,
     record: &GroupRecord,
 ) -> Result<(), String> {
-    let mut file = OwnFile::new(io, streamlet, record);
+    let mut file = OwnFile::new(streamlet, record);
     let path = file.spec.path.clone();
     // The name of a group file that is not recorded: a start removes it.
     let beside = GroupSpec::file_name(record.group, u32::MAX);
     file.spec.path = streamlet.dir().join(beside);
-    let fetched = fetch(primary, &file, record).await;
-    let outcome = match fetched {
-        Ok(_) => file.off_runtime(move |this| std::fs::rename(&this.spec.path, &path)),
-        Err(error) => {
-            let removed = file.off_runtime(|this| this.io.remove_file(&this.spec.path));
-            let _ = removed.await;
-            return Err(error);
-        }
-    };
-    outcome.await?;
-    file.off_runtime(|this| {
-        let dir = this.spec.path.parent();
-        dir.map_or(Ok(()), |dir| this.io.sync_dir(dir))
-    })
-    .await
+    if let Err(error) = fetch(primary, &file, record).await {
+        let _ = file.remove().await;
+        return Err(error);
+    }
+    file.put_at(&path).await
 }
 
 /// Fetches a group from the first holder whose copy is whole; its greatest timestamp.
@@ -353,107 +337,5 @@ async fn fetch_from(
         }
         address = to;
     }
-    file.sync().await?;
-    file.inspect().await
-}
-
-/// The file of one closed group.
-#[derive(Clone)]
-struct OwnFile {
-    io: Arc<dyn Io>,
-    spec: GroupSpec,
-    end: Place,
-}
-
-impl OwnFile {
-    fn new(io: Arc<dyn Io>, streamlet: &Streamlet, record: &GroupRecord) -> Self {
-        let settings = streamlet.settings();
-        let name = GroupSpec::file_name(record.group, record.generation);
-        let spec = GroupSpec {
-            lane: LaneKey {
-                stream: record.stream,
-                streamlet: record.streamlet,
-                lane: record.lane,
-            },
-            group: record.group,
-            generation: record.generation,
-            epoch: record.epoch,
-            segment_size: settings.segment_size,
-            segments: settings.segments_per_group,
-            first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
-            created_ms: 0,
-            path: streamlet.dir().join(name),
-        };
-        let end = Place {
-            address: record.length,
-            ordinal: record.end_ordinal,
-        };
-        Self { io, spec, end }
-    }
-
-    async fn off_runtime<T: Send + 'static>(
-        &self,
-        step: impl FnOnce(&Self) -> Result<T, std::io::Error> + Send + 'static,
-    ) -> Result<T, String> {
-        let (this, path) = (self.clone(), self.spec.path.clone());
-        let done = tokio::task::spawn_blocking(move || step(&this)).await;
-        let done = done.map_err(|error| error.to_string())?;
-        done.map_err(|error| format!("{}: {error}", path.display()))
-    }
-
-    /// The greatest timestamp, if the file holds the whole group. A footer says that it was closed
-    /// here, and its batches are checked when they are read; without one every batch is checked now.
-    async fn inspect(&self) -> Result<Option<i64>, String> {
-        self.off_runtime(|this| {
-            let file = match this.io.open(&this.spec.path, OpenHow::ReadOnly, false) {
-                Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let spec = ScanSpec {
-                verify_all: true,
-                ..ScanSpec::closed(&this.spec, this.end)
-            };
-            if read_head(&*file, &spec).is_err() {
-                return Ok(None);
-            }
-            let group = Group::closed(this.spec.clone(), this.end, 0, -1, this.io.clone());
-            if let Some(footer) = group.read_footer() {
-                return Ok(Some(footer.max_timestamp));
-            }
-            Ok(match scan(&*file, &spec, |_, _| {}) {
-                Ok(found) if found.end == this.end => Some(found.max_timestamp),
-                _ => None,
-            })
-        })
-        .await
-    }
-
-    async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
-        self.off_runtime(move |this| {
-            let path: &Path = &this.spec.path;
-            if address == 0 {
-                // Whatever was there did not count.
-                match this.io.remove_file(path) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                    _ => {}
-                }
-                this.io.create_dir_all(path.parent().unwrap_or(path))?;
-                let file = this.io.open(path, OpenHow::CreateNew, false)?;
-                return file.write_vectored_at(&[IoSlice::new(&bytes)], 0);
-            }
-            let file = this.io.open(path, OpenHow::ReadWrite, false)?;
-            file.write_vectored_at(&[IoSlice::new(&bytes)], address)
-        })
-        .await
-    }
-
-    async fn sync(&self) -> Result<(), String> {
-        self.off_runtime(|this| {
-            let path: &Path = &this.spec.path;
-            this.io.open(path, OpenHow::ReadWrite, false)?.sync_data()?;
-            path.parent().map_or(Ok(()), |dir| this.io.sync_dir(dir))
-        })
-        .await
-    }
+    file.finish().await
 }

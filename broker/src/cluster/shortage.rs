@@ -7,14 +7,17 @@ use std::time::Duration;
 use kera_metadata::{GroupRecord, GroupState, MetadataError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
+use kera_replication::ids::BackupId;
 use parking_lot::Mutex;
 
 use super::copies::key_of;
+use super::records::record_of;
 use crate::catalog::Stream;
 use crate::start::Shared;
 
-/// Groups of a stream that are recorded to have fewer copies than it is to have. Reads the records of
-/// all its groups: not for a thread that must not wait.
+/// Groups of a stream that have fewer copies than it is to have: fewer are recorded, or brokers that are
+/// recorded to have one did not have its bytes when they were last asked. Reads the records of all its
+/// groups: not for a thread that must not wait.
 ///
 /// # Errors
 /// The metadata store's.
@@ -29,13 +32,21 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
         _ => usize::MAX,
     };
     let wanted = possible.min(config.replicas as usize);
+    let missing = shared.replicated.as_ref();
+    let missing = missing.map_or_else(Default::default, |replicated| replicated.missing());
+    let there = |group: &GroupRecord| {
+        let gone = missing.get(&record_of(group).copy);
+        let mut copies = group.copies.iter();
+        let is_gone = |broker: u32| gone.is_some_and(|gone| gone.contains(&BackupId(broker)));
+        copies.by_ref().filter(|copy| !is_gone(copy.broker)).count()
+    };
     let mut short = 0;
     // Each owner counts its own.
     for streamlet in stream.streamlets.iter().filter(|s| !s.is_moved()) {
         let image = shared
             .metadata
             .load_streamlet(streamlet.stream(), streamlet.id())?;
-        let lacks = |group: &&GroupRecord| !is_empty(group) && group.copies.len() < wanted;
+        let lacks = |group: &&GroupRecord| !is_empty(group) && there(group) < wanted;
         short += image.groups.iter().filter(lacks).count() as u64;
     }
     Ok(short)

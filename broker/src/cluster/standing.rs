@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::primary::Standstill;
+use kera_replication::primary::{LaneSpec, Standstill, StillLane};
 
 use super::replicated::Replicated;
 use crate::start::Shared;
@@ -27,6 +27,20 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         tokio::time::sleep(LOOK).await;
         tell(&standing(replicated, PATIENCE, AGAIN).await);
     }
+}
+
+/// A lane that has acknowledged nothing for less than this is not reported.
+const WORTH_TELLING: Duration = Duration::from_secs(2);
+
+/// The lanes of this broker that stand still, as of the last look at them.
+pub(crate) fn standing_still(replicated: &Replicated) -> Vec<(LaneSpec, StillLane)> {
+    let mut found = Vec::new();
+    for owned in replicated.owned() {
+        let lanes = owned.lanes.iter();
+        let still = lanes.filter_map(|lane| Some((*lane.spec(), lane.stands_still()?)));
+        found.extend(still.filter(|(_, still)| still.lasted >= WORTH_TELLING));
+    }
+    found
 }
 
 /// The lanes that have stood still for `patience`, and were not found within `again`.

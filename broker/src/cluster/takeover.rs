@@ -19,7 +19,7 @@ use super::copies::key_of;
 use super::replicated::Replicated;
 use super::restore::Restore;
 use super::waiting::Stuck;
-use crate::catalog::Stream;
+use crate::catalog::{Stream, make_missing_dir};
 use crate::clock::now_ms;
 use crate::recover::{lane_records, settle};
 use crate::start::Shared;
@@ -164,7 +164,7 @@ impl TakeOver {
             streamlet: key_of(&self.streamlet),
             min_copies: config.min_copies as usize,
             unclean: self.replicated.waiting().begin(key_of(&self.streamlet)),
-            starts: starts_of(&image, config.lanes),
+            starts: starts_of(&image, config.lanes_of(self.streamlet.id())),
         };
         // Seals and records may be left anywhere: whoever comes next goes on from there.
         let recovered = tokio::select! {
@@ -241,6 +241,7 @@ impl TakeOver {
                 .map_err(|error| error.to_string())?;
             settle(&name, &streamlet, found, &shared.env, &shared.recorder)
                 .map_err(|error| error.to_string())?;
+            make_missing_dir(&streamlet, &shared.env).map_err(|error| error.to_string())?;
             let next = next.max(streamlet.next_group());
             replicated.serve(&streamlet, recovered.epoch, next, &config);
             if streamlet.is_over() {

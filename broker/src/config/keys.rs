@@ -219,7 +219,8 @@ config_keys! {
         /// The address that clients are told to use. `auto` is the address listened on; set it
         /// when clients reach the broker by another name or through a mapped port.
         advertise: Option<String>, AddressOrAuto [] = "auto";
-        /// Connections at a time. One more is answered TOO_MANY_CONNECTIONS and closed.
+        /// Connections at a time, fewer where the process may not open as many files. One more is
+        /// answered TOO_MANY_CONNECTIONS and closed.
         max_connections: u32, Count [1, 1_000_000] = "4096";
         /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
         /// the connection is closed. Bounds the size of a batch.
@@ -229,13 +230,20 @@ config_keys! {
         connection_in_flight_bytes: u64, Size [64 * KIB, 64 * GIB] = "16MiB";
         /// Bytes received on all connections and not yet answered, and again as many that wait to be
         /// sent, but no more than half of `memory.pool`. At the limit the broker stops reading
-        /// sockets until appends complete, and serves reads in small steps until clients take them.
+        /// sockets until appends complete, and serves reads in small steps until clients take them. As
+        /// many bytes again may lie in buffers of more than 16 KiB that connections receive into.
         max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// How long a new connection may take to say which protocol it speaks.
         hello_timeout: Duration, Time [10 * MILLISECOND, 10 * MINUTE] = "5s";
         /// A data connection that sends nothing for this long, and waits for nothing, is closed.
         /// 0 keeps it open for ever.
         idle_timeout: Duration, Time [0, 30 * DAY] = "10m";
+        /// A frame or request of which only a part arrives within this time is given up with its
+        /// connection: others may wait for the memory that it takes.
+        receive_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "1m";
+        /// A peer that takes nothing, or next to nothing, of what is sent to it for this long loses its
+        /// connection; for a quarter of it while `server.max_in_flight_bytes` wait to be sent.
+        send_timeout: Duration, Time [100 * MILLISECOND, DAY] = "2m";
         /// How long a stopping broker waits for appends and reads in flight before it closes
         /// their connections.
         drain_timeout: Duration, Time [0, HOUR] = "10s";
@@ -245,6 +253,11 @@ config_keys! {
     http: HttpConfig {
         /// Where `/metrics`, `/livez` and `/readyz` are served; `off` serves them nowhere.
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
+        /// Connections at a time. One more takes the place of the one that has been quiet for longest.
+        max_connections: u32, Count [1, 100_000] = "64";
+        /// A request must have arrived and been answered within this time, otherwise its connection is
+        /// closed; so is one that is kept open without a request.
+        request_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "30s";
     }
 
     /// Kafka's clients: listeners of their own, which serve the same streams as topics.
@@ -264,6 +277,12 @@ config_keys! {
         /// is closed, as for any other request above 16MiB. What a request needs beyond a small
         /// buffer counts towards `server.max_in_flight_bytes` before it is read.
         max_request_bytes: u64, Size [64 * KIB, GIB] = "100MiB";
+        /// The longest reply to a request of a Kafka client other than Fetch. What does not fit is answered
+        /// with an error in its place, POLICY_VIOLATION as a rule.
+        max_reply_bytes: u64, Size [64 * KIB, GIB] = "16MiB";
+        /// Partitions that the fetch sessions and waiting fetches of all connections may name together. At
+        /// the limit fetches are served without a session, and are answered at once.
+        max_fetch_session_partitions: u32, Count [1, 100_000_000] = "500000";
         /// How long the first rebalance of an empty group waits for more members, and again for
         /// each that joins meanwhile.
         group_initial_rebalance_delay: Duration, Time [0, 5 * MINUTE] = "500ms";
@@ -299,10 +318,14 @@ config_keys! {
 
     /// What the broker remembers of idempotent producers.
     producers: ProducersConfig {
-        /// Producers remembered per lane. The one idle longest is forgotten first; it is refused
-        /// with UNKNOWN_PRODUCER when it comes back in the middle of its sequence.
-        max_per_lane: u32, Count [1, 1_000_000] = "1000";
-        /// A producer that appended nothing to a lane for this long is forgotten there.
+        /// Idempotent producers remembered per lane; each takes about 200 bytes of memory, and 35 to 275 at the
+        /// beginning of each group, of which all together take a quarter of a segment at most: 64 KiB segments
+        /// have room for 445 producers, 1 MiB for 7,467. None is forgotten before `producers.expiry`, as its next
+        /// retry could be stored twice: at the limit new producers are refused.
+        max_per_lane: u32, Count [1, 1_000_000] = "100000";
+        /// A producer that appended nothing to a lane for this long is forgotten there, as with Kafka's
+        /// `producer.id.expiration.ms`; it is refused with UNKNOWN_PRODUCER when it comes back in the middle of its
+        /// sequence. Longer than producers send a batch again for, such as `delivery.timeout.ms` of Kafka's clients.
         expiry: Duration, Time [MINUTE, 365 * DAY] = "24h";
     }
 
@@ -328,6 +351,15 @@ config_keys! {
         /// The session of consumers that ask for none. A consumer that sent no heartbeat for this
         /// long loses its leases to others.
         session_default: Duration, Time [100 * MILLISECOND, DAY] = "10s";
+        /// Groups, of Kafka's clients as well, for each streamlet of the internal stream. At the limit one
+        /// without members and progress makes room for the next; clients of one host may create half.
+        max_groups: u32, Count [1, 10_000_000] = "20000";
+        /// Members of one group.
+        max_members: u32, Count [1, 1_000_000] = "4096";
+        /// Bytes of committed offsets with their metadata that the groups of Kafka's clients take for each
+        /// streamlet of the internal stream, and as many again of what members say and are told. At the
+        /// limit groups of more than 16 KiB may not grow.
+        max_group_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// Streamlets of the internal stream that keeps leases and commits. Used when the data
         /// directory is created, fixed afterwards.
         internal_streamlets: u32, Count [1, 1024] = "4";
@@ -400,6 +432,9 @@ config_keys! {
         /// A broker that has not answered for so long counts as lost: the closed groups of which it
         /// has copies get others elsewhere.
         lost_after: Duration, Time [100 * MILLISECOND, 365 * DAY] = "10m";
+        /// Connections beyond `server.max_connections` that only other brokers of the cluster may have:
+        /// those that come from an address at which one is known.
+        reserved_connections: u32, Count [0, 100_000] = "64";
         /// Over what copies travel. `auto` is RDMA where the build (feature `rdma`) and the machine can
         /// use it, for peers that can as well, and TCP for the others. With `rdma` a broker that cannot
         /// use it does not start, and peers that cannot get no copies.
@@ -408,10 +443,10 @@ config_keys! {
 
     /// Copies of other brokers' groups that this broker keeps. Used by a broker that has a number.
     backup: BackupConfig {
-        /// The most shared memory that copies may take together. At the limit further ones are
-        /// refused, and their primaries choose another broker. The file system of
-        /// `backup.shared_dir` must be able to hold it: containers often get 64 MiB of shared memory
-        /// only (`docker run --shm-size`, in Kubernetes an emptyDir with medium Memory).
+        /// The most shared memory that copies may take together, with their records (a page each) and
+        /// the seals. At the limit further ones are refused, and their primaries choose another broker.
+        /// The file system of `backup.shared_dir` must be able to hold it: containers often get 64 MiB
+        /// of shared memory only (`docker run --shm-size`, in Kubernetes an emptyDir with medium Memory).
         memory_bytes: u64, Size [MIB, TIB] = "1GiB";
         /// Where copies lie until they are on disk: a directory on shared memory, so that they outlive
         /// the process. `auto` is `/dev/shm/kera-` and a number made from the data directory.

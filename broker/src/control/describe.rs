@@ -10,6 +10,7 @@ use kera_streamlet::Streamlet;
 use crate::admin;
 use crate::catalog::Stream;
 use crate::cluster::shortage::{self, not_served};
+use crate::cluster::standing_still;
 use crate::fetch::group_info;
 use crate::start::Shared;
 
@@ -34,6 +35,10 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
                 streamlet: s.id().0,
                 owner: address(&s),
                 epoch: shared.owner_of(&s).epoch.0,
+                broker: shared
+                    .named_owner(&s)
+                    .filter(|_| shared.directory.is_shared()),
+                replicas: shared.holders_of(&s),
             })
             .collect(),
         lane_generation: stream.lane_generation(),
@@ -137,6 +142,42 @@ fn not_described(
     unrecovered.extract_if(.., away).collect()
 }
 
+/// Streamlets and lanes of which a description of a broker tells that they are not well.
+const MOST_TROUBLES: usize = 100;
+
+/// What this broker owns and does not serve, and lanes that acknowledge nothing.
+fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
+    let mut troubles = Vec::new();
+    for stream in shared.catalog.all() {
+        let unserved = admin::not_served_here(shared, &stream).into_iter();
+        troubles.extend(unserved.map(|one| v1::Trouble {
+            stream: stream.name(),
+            streamlet: one.streamlet,
+            lane: None,
+            reason: match one.reason.as_str() {
+                "" => "it is being recovered".into(),
+                reason => reason.into(),
+            },
+            lasted_ms: None,
+        }));
+    }
+    if let Some(replicated) = &shared.replicated {
+        for (lane, still) in standing_still(replicated) {
+            let Some(stream) = shared.catalog.get(lane.streamlet.stream) else {
+                continue;
+            };
+            troubles.push(v1::Trouble {
+                stream: stream.name(),
+                streamlet: lane.streamlet.streamlet.0,
+                lane: Some(lane.lane.0),
+                reason: still.to_string(),
+                lasted_ms: Some(still.lasted.as_millis() as u64),
+            });
+        }
+    }
+    troubles
+}
+
 /// The broker itself.
 pub async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
     let streams = shared.catalog.all();
@@ -152,7 +193,12 @@ pub async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
         }
         None => None,
     };
+    let mut troubles = troubles(shared);
+    let troubles_total = troubles.len() as u64;
+    troubles.truncate(MOST_TROUBLES);
     v1::DescribeBrokerResponse {
+        troubles,
+        troubles_total,
         version: env!("CARGO_PKG_VERSION").to_string(),
         data_dir: shared.dir.path().display().to_string(),
         started_ms: shared.started_ms,

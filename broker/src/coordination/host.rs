@@ -1,12 +1,14 @@
 //! One coordinator and the lane of the internal stream that makes it durable.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use kera_coordinator::classic::Listing;
-use kera_coordinator::{Coordinator, Event, Limits, Replay, Reply, Request, Step};
+use kera_coordinator::{Coordinator, Event, EventError, Limits, Replay, Reply, Request, Step};
 use kera_log_segments::pump::Pump;
 use kera_protocol::batch::{
     self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
@@ -23,6 +25,7 @@ use tokio::sync::oneshot;
 use crate::catalog::Streamlets;
 use crate::clock::now_ms;
 use crate::coordination::view::View;
+use crate::coordination::{GROUPS_STREAM, TICK};
 use crate::start::Shared;
 
 /// The one lane of an internal streamlet.
@@ -31,6 +34,14 @@ const LANE: LaneId = LaneId(0);
 const BATCH_BYTES: usize = 64 * 1024;
 /// Attempts to find memory for a batch of events before the coordinator is given up.
 const MEMORY_ATTEMPTS: usize = 100;
+
+/// Most bytes of the events of one batch.
+const EVENTS_BYTES: usize = 64 << 20;
+/// Longest pause between attempts to read a state that cannot be read.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// So many attempts fail before the broker says that consumer groups cannot be read: what moves or is
+/// fetched from other brokers can be read soon.
+const ATTEMPTS: u32 = 4;
 
 type Answer = Result<Reply, WireError>;
 /// Answers on their way to those who asked.
@@ -44,7 +55,22 @@ pub struct Host {
     limits: Limits,
     /// Its state is being read.
     loading: AtomicBool,
+    /// What became of the attempts to read it since it was last read.
+    failing: Mutex<Failing>,
+    /// Records that the last reading passed over.
+    passed_over: AtomicU64,
+    /// Records below this were told of in the log, where they had to be passed over.
+    told_below: AtomicU64,
     state: Mutex<State>,
+}
+
+/// Attempts to read a coordinator's state that failed.
+#[derive(Default)]
+struct Failing {
+    attempts: u32,
+    /// The error that the log tells of.
+    told: String,
+    next: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -76,6 +102,9 @@ impl Host {
             pump,
             limits,
             loading: AtomicBool::new(false),
+            failing: Mutex::default(),
+            passed_over: AtomicU64::new(0),
+            told_below: AtomicU64::new(0),
             state: Mutex::default(),
         }
     }
@@ -101,15 +130,46 @@ impl Host {
                     };
                     state.coordinator = Some(coordinator);
                 }
+                *self.failing.lock() = Failing::default();
                 true
             }
             Err(error) => {
-                tracing::error!(streamlet = self.streamlet.id().0, %error, "the state of consumer groups cannot be read");
+                self.note_failure(error);
                 false
             }
         };
         self.loading.store(false, Ordering::Release);
         loaded
+    }
+
+    /// Tells of an error once, and has the next attempt wait for longer than the one before.
+    fn note_failure(&self, error: String) {
+        let mut failing = self.failing.lock();
+        let pause = (TICK * 2_u32.saturating_pow(failing.attempts)).min(LONGEST_PAUSE);
+        failing.attempts += 1;
+        failing.next = Some(Instant::now() + pause);
+        if failing.told != error {
+            tracing::error!(
+                streamlet = self.streamlet.id().0,
+                error,
+                "the state of consumer groups cannot be read; trying again"
+            );
+            failing.told = error;
+        }
+    }
+
+    /// True if its state could not be read again and again, and nobody else is to read it.
+    pub fn is_unreadable(&self) -> bool {
+        let failed = self.failing.lock().attempts >= ATTEMPTS;
+        failed && {
+            let state = self.state.lock();
+            !state.ended && state.coordinator.is_none()
+        }
+    }
+
+    /// Records that could not be read when its state was, and were passed over.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over.load(Ordering::Relaxed)
     }
 
     /// Ends it: whoever waits is to ask another broker.
@@ -162,34 +222,79 @@ impl Host {
                 let header = batch::verify(rest).map_err(|e| e.to_string())?;
                 let (one, after) = rest.split_at(header.total_bytes);
                 rest = after;
-                for (record, ordinal) in Records::open(one, 64 << 20, &mut scratch)
-                    .map_err(|e| e.to_string())?
-                    .zip(header.base_ordinal..)
-                {
-                    let record = record.map_err(|e| e.to_string())?;
-                    if ordinal < from.ordinal {
-                        continue;
-                    }
-                    match Event::decode(
-                        record.key.unwrap_or_default(),
-                        record.value.unwrap_or_default(),
-                    ) {
-                        Ok(event) => replay.apply(&event),
-                        // Passing it over would forget a lease or a commit: rather serve no group of
-                        // this coordinator until a build that knows the event reads it.
-                        Err(error) => return Err(format!("event at ordinal {ordinal}: {error}")),
-                    }
-                }
+                self.replay_batch(&header, one, from.ordinal, &mut replay, &mut scratch)?;
             }
             from = found.next;
         }
         let (coordinator, report) = replay.finish(self.limits.clone(), now);
+        self.passed_over
+            .store(report.passed_over, Ordering::Relaxed);
+        self.told_below.fetch_max(from.ordinal, Ordering::Relaxed);
         tracing::debug!(
             streamlet = self.streamlet.id().0,
             ?report,
             "consumer groups loaded"
         );
         Ok(coordinator)
+    }
+
+    /// Takes the events of one batch, from an ordinal on. What is no event is passed over: no build could
+    /// read it, and the groups of this coordinator are not to wait for that.
+    fn replay_batch(
+        &self,
+        header: &BatchHeader,
+        batch: &[u8],
+        from: Ordinal,
+        replay: &mut Replay,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let records = match Records::open(batch, EVENTS_BYTES, scratch) {
+            Ok(records) => records,
+            Err(error) => {
+                self.pass_over(replay, header.base_ordinal, &error);
+                return Ok(());
+            }
+        };
+        for (record, ordinal) in records.zip(header.base_ordinal..) {
+            let event = match record {
+                Ok(_) if ordinal < from => continue,
+                Ok(record) => Event::decode(
+                    record.key.unwrap_or_default(),
+                    record.value.unwrap_or_default(),
+                ),
+                // Nothing of the batch follows a record that cannot be read.
+                Err(error) => {
+                    self.pass_over(replay, ordinal, &error);
+                    break;
+                }
+            };
+            match event {
+                Ok(event) => replay.apply(&event),
+                Err(error @ EventError::Malformed { .. }) => {
+                    self.pass_over(replay, ordinal, &error);
+                }
+                // Passing it over would forget a lease or a commit: rather serve no group of
+                // this coordinator until a build that knows the event reads it.
+                Err(error @ EventError::NewerVersion { .. }) => {
+                    return Err(format!("event at ordinal {ordinal}: {error}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes over what is no event, and tells of it once.
+    fn pass_over(&self, replay: &mut Replay, ordinal: Ordinal, error: &dyn Display) {
+        replay.pass_over();
+        if ordinal >= self.told_below.load(Ordering::Relaxed) {
+            tracing::error!(
+                stream = GROUPS_STREAM,
+                streamlet = self.streamlet.id().0,
+                ordinal,
+                %error,
+                "a record among the events of consumer groups is no event; it is passed over"
+            );
+        }
     }
 
     /// Hands a request to the coordinator. `None` while it is loading.
@@ -244,7 +349,12 @@ impl Host {
         if state.coordinator.is_none() {
             let ended = state.ended;
             drop(state);
-            if ticked && !ended {
+            let due = self
+                .failing
+                .lock()
+                .next
+                .is_none_or(|next| next <= Instant::now());
+            if ticked && !ended && due {
                 self.load(now_ms());
             }
             return;

@@ -64,6 +64,8 @@ impl Coordination {
         Self {
             streamlets: consumers.internal_streamlets,
             limits: Limits {
+                groups: consumers.max_groups as usize,
+                members: consumers.max_members as usize,
                 min_session_ms: ms(consumers.session_min),
                 max_session_ms: ms(consumers.session_max),
                 default_session_ms: ms(consumers.session_default),
@@ -73,6 +75,7 @@ impl Coordination {
                     initial_delay_ms: ms(kafka.group_initial_rebalance_delay),
                     offset_retention_ms: u64::try_from(kafka.offsets_retention.as_millis())
                         .unwrap_or(u64::MAX),
+                    total_bytes: usize::try_from(consumers.max_group_bytes).unwrap_or(usize::MAX),
                     ..classic::Limits::default()
                 },
                 ..Limits::default()
@@ -222,6 +225,20 @@ impl Coordination {
             Remote::refresh(shared, stream, time).await;
         }
         time
+    }
+
+    /// True if the state of some coordinator of this broker cannot be read.
+    pub fn is_unreadable(&self) -> bool {
+        self.hosts.read().values().any(|host| host.is_unreadable())
+    }
+
+    /// Records among the events of this broker's coordinators that could not be read and were passed over.
+    pub fn passed_over(&self) -> u64 {
+        self.hosts
+            .read()
+            .values()
+            .map(|host| host.passed_over())
+            .sum()
     }
 
     /// The groups of this broker's coordinators, sorted by name.

@@ -2,6 +2,7 @@
 //! owners told last.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kera_coordinator::{Cut, CutWish, LaneStatus, LaneView, StreamShape};
 use kera_metadata::StreamRecord;
@@ -50,7 +51,11 @@ fn shape(stream: &Stream) -> StreamShape {
         name: record.name.clone(),
         streamlets: record.config.streamlets,
         lane_by: record.config.lane_by.into(),
-        generations: record.lane_generations.iter().map(|g| g.lanes).collect(),
+        generations: {
+            let generations = record.lane_generations.iter();
+            let all = generations.map(|g| g.partitions(record.config.streamlets));
+            all.collect()
+        },
     }
 }
 
@@ -134,9 +139,28 @@ impl LaneView for View<'_> {
 }
 
 /// Looks for what the disk does not tell on a thread that may wait, so that it is fetched from another
-/// copy where there is one.
+/// copy where there is one. One such thread at a time: a look may wait for as long as a copy takes, others
+/// come to the same place again and again meanwhile, and the copy itself needs a thread that may wait.
 fn mend(look: impl FnOnce() -> bool + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn_blocking(look);
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
+    if !LOOKING.swap(true, Ordering::Acquire) {
+        runtime.spawn_blocking(move || {
+            let _looking = Looking;
+            look()
+        });
+    }
+}
+
+/// Somebody looks right now.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// Held while one thread looks; its drop lets the next one look, also after a panic.
+struct Looking;
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        LOOKING.store(false, Ordering::Release);
     }
 }

@@ -47,7 +47,10 @@ impl Setup {
     /// Lanes of all streamlets.
     pub fn lanes(&self) -> u64 {
         let config = self.info.config.unwrap_or_default();
-        u64::from(config.streamlets()) * u64::from(config.lanes())
+        match config.partitions {
+            Some(partitions) => partitions.into(),
+            None => u64::from(config.streamlets()) * u64::from(config.lanes()),
+        }
     }
 
     /// What an acknowledgement of the stream promises.

@@ -78,12 +78,6 @@ impl Progress {
     }
 }
 
-async fn look(asked: &mut Asked) -> Result<v1::DescribeClusterResponse, Failure> {
-    let request = v1::DescribeClusterRequest {};
-    let answer = asked.ask(async |mut clusters| clusters.describe_cluster(request).await);
-    answer.await
-}
-
 pub(super) async fn run(args: AddArgs) -> Outcome {
     let (control, first) = answering(&args.connect).await?;
     let mut asked = Asked::new(&args.connect, control);
@@ -157,7 +151,7 @@ async fn wait(asked: &mut Asked, now: &mut Progress, args: &AddArgs) -> Result<(
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     loop {
         look_again.tick().await;
-        *now = Progress::of(now.broker_id, &look(asked).await?);
+        *now = Progress::of(now.broker_id, &asked.describe_cluster().await?);
         steps.step(now)?;
         bar.set_length(now.share);
         bar.set_position(now.streamlets.min(now.share));
@@ -183,7 +177,7 @@ async fn wait(asked: &mut Asked, now: &mut Progress, args: &AddArgs) -> Result<(
         bar.set_length(now.held_bytes + now.to_come_bytes);
         bar.set_position(now.held_bytes);
         look_again.tick().await;
-        *now = Progress::of(now.broker_id, &look(asked).await?);
+        *now = Progress::of(now.broker_id, &asked.describe_cluster().await?);
         steps.step(now)?;
         if !now.is_there() {
             return Err(Failure::message(format!(

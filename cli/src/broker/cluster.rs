@@ -28,6 +28,9 @@ pub(super) struct BackgroundView {
     round_ended_ms: Option<u64>,
     rounds: u64,
     wanting: u64,
+    /// Closed groups of which brokers lack what they are recorded to have, and these brokers.
+    missing: u64,
+    missing_at: Vec<u32>,
     built: u64,
     built_bytes: u64,
     shifted: u64,
@@ -235,6 +238,8 @@ impl BackgroundView {
             round_ended_ms: answer.round_ended_ms,
             rounds: answer.rounds,
             wanting: answer.wanting,
+            missing: answer.missing,
+            missing_at: answer.missing_at,
             built: answer.built,
             built_bytes: answer.built_bytes,
             shifted: answer.shifted,
@@ -265,6 +270,13 @@ impl BackgroundView {
         );
         if self.wanting > 0 {
             text.push_str(&format!("; {} groups lack copies", count(self.wanting)));
+        }
+        if self.missing > 0 {
+            let at: Vec<_> = self.missing_at.iter().map(u32::to_string).collect();
+            let (groups, at) = (count(self.missing), at.join(", "));
+            text.push_str(&format!(
+                "; {groups} groups are recorded at brokers that do not have them: {at}"
+            ));
         }
         if self.to_place > 0 {
             let bytes = rounded_bytes(self.to_place_bytes);

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 The broker's streamlets are handed over to others, one at a time, each after what is in flight is acknowledged; producers \
 and consumers follow by themselves. Its copies of other brokers' groups follow in the background, at \
-cluster.repair_bytes_per_second; --empty waits for them too. It gets nothing new until it is started again or the drain \
+cluster.repair_bytes_per_second; --empty waits for them too, and refuses at once where they have nowhere to go. It gets nothing new until it is started again or the drain \
 is cancelled. The exit status is 0 once it may be stopped for good, and 1 if something keeps it: a streamlet \
 with one copy stays with the broker that has it until its stream is deleted or its records expire.
 
@@ -65,6 +65,9 @@ struct View {
     copies: u64,
     copy_bytes: u64,
     last_copies: u64,
+    /// Groups whose copy no other broker can take, and why.
+    stuck: u64,
+    stuck_because: Option<String>,
 }
 
 /// A streamlet that cannot leave.
@@ -94,7 +97,28 @@ impl View {
             copies: answer.copies,
             copy_bytes: answer.copy_bytes,
             last_copies: answer.last_copies,
+            stuck: answer.stuck,
+            stuck_because: Some(answer.stuck_because).filter(|text| !text.is_empty()),
         }
+    }
+
+    /// Why the broker cannot be emptied, however long that is waited for.
+    fn cannot_be_emptied(&self) -> Option<Failure> {
+        let broker = self.broker_id;
+        if let Some(because) = &self.stuck_because {
+            return Some(Failure::message(format!(
+                "broker {broker} cannot be emptied: nobody can take its copies of {} groups: {because}; start another broker on another machine, or drain it without --empty",
+                count(self.stuck)
+            )));
+        }
+        let first = self.kept.first()?;
+        Some(Failure::message(format!(
+            "broker {broker} cannot be emptied: {} streamlets stay with it, first stream {} streamlet {}: {}; without --empty the others leave",
+            count(self.kept.len() as u64),
+            first.stream,
+            first.streamlet,
+            first.reason
+        )))
     }
 }
 
@@ -106,6 +130,20 @@ async fn look(asked: &mut Asked, broker: u32) -> Result<View, Failure> {
 
 pub(super) async fn run(args: DrainArgs) -> Outcome {
     let (mut control, _) = answering(&args.connect).await?;
+    if args.empty {
+        let request = v1::DescribeDrainRequest {
+            broker: args.broker,
+        };
+        let answer = control.clusters.describe_drain(request).await;
+        let view = View::new(args.broker, answer.map_err(|s| refused(&s))?.into_inner());
+        // Nothing is begun that cannot come to its end.
+        if let Some(failure) = view.cannot_be_emptied() {
+            if args.output.json {
+                end("failed", Some(&failure), &view)?;
+            }
+            return Err(failure);
+        }
+    }
     let request = v1::SetDrainingRequest {
         broker: args.broker,
         draining: !args.cancel,
@@ -153,9 +191,9 @@ async fn wait_all(
     let waiting = async {
         let mut steps = Steps::new(args.output.json);
         steps.step(view)?;
-        wait(asked, view, &mut steps, |view| view.leaving).await?;
+        wait(asked, view, &mut steps, |view| view.leaving, args.empty).await?;
         match args.empty {
-            true => wait(asked, view, &mut steps, |view| view.copies).await,
+            true => wait(asked, view, &mut steps, |view| view.copies, true).await,
             false => Ok(()),
         }
     };
@@ -204,6 +242,7 @@ async fn wait(
     view: &mut View,
     steps: &mut Steps<View>,
     left: fn(&View) -> u64,
+    until_empty: bool,
 ) -> Result<(), Failure> {
     let bar = progress(left(view));
     let mut most = left(view);
@@ -215,6 +254,10 @@ async fn wait(
         most = most.max(left(view));
         bar.set_length(most);
         bar.set_position(most - left(view));
+        // Another broker may have gone meanwhile.
+        if until_empty && let Some(failure) = view.cannot_be_emptied() {
+            return Err(failure);
+        }
         bar.set_message(format!(
             "given away by broker {}; {} of copies left",
             view.broker_id,

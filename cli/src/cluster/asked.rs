@@ -3,14 +3,15 @@
 use std::time::{Duration, Instant};
 
 use kera_protocol::error::ErrorCode;
+use kera_protocol::v1;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::wire_error_of_status;
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
 use super::{ANSWER_WITHIN, answering, does_not_answer};
 use crate::connect::{ConnectArgs, Control, refused};
 use crate::failure::Failure;
+use crate::waits::Watched;
 
 /// After so long without an answer of any broker the command ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ impl Asked {
     }
 
     /// Calls to the broker that was found last.
-    pub(crate) fn clusters(&self) -> ClustersClient<Channel> {
+    pub(crate) fn clusters(&self) -> ClustersClient<Watched> {
         self.control.clusters.clone()
     }
 
@@ -44,11 +45,20 @@ impl Asked {
         }
     }
 
+    /// The cluster as a broker sees it.
+    pub(crate) async fn describe_cluster(
+        &mut self,
+    ) -> Result<v1::DescribeClusterResponse, Failure> {
+        let request = v1::DescribeClusterRequest {};
+        let answer = self.ask(async |mut clusters| clusters.describe_cluster(request).await);
+        answer.await
+    }
+
     /// The answer to `call`, which does no harm when it is made twice, of the first broker that gives one: one that is
     /// gone, starts again or does not know yet is left for another.
     pub(crate) async fn ask<T>(
         &mut self,
-        call: impl AsyncFn(ClustersClient<Channel>) -> Result<Response<T>, Status>,
+        call: impl AsyncFn(ClustersClient<Watched>) -> Result<Response<T>, Status>,
     ) -> Result<T, Failure> {
         let begun = Instant::now();
         loop {

@@ -7,8 +7,9 @@ use futures::future::join_all;
 use kera_protocol::v1;
 use serde::Serialize;
 
+use super::health::Problem;
 use super::status::BrokerView;
-use crate::connect::{control, refused};
+use crate::connect::{Control, control, refused};
 use crate::failure::Failure;
 use crate::output::{Out, Table, ago, count, rounded_bytes};
 
@@ -23,6 +24,35 @@ pub(super) struct ComparedView {
     unknown: Option<String>,
     #[serde(flatten)]
     progress: Option<Progress>,
+    /// It has its lease, and did not answer.
+    #[serde(skip)]
+    is_silent: bool,
+    /// What it owns and does not serve, or does not acknowledge appends to.
+    troubles: Vec<TroubleView>,
+    /// How many that are; the first of them are listed.
+    troubles_total: u64,
+    /// Other brokers that it does not reach, and why.
+    unreachable: Vec<UnreachableView>,
+    /// Those that it reaches.
+    #[serde(skip)]
+    reached: Vec<u32>,
+}
+
+/// A streamlet or a lane that does not do what clients wait for.
+#[derive(Debug, Serialize)]
+struct TroubleView {
+    stream: String,
+    streamlet: u32,
+    lane: Option<u32>,
+    reason: String,
+    lasted_ms: Option<u64>,
+}
+
+/// A broker that another does not reach.
+#[derive(Debug, Serialize)]
+struct UnreachableView {
+    broker_id: u32,
+    reason: String,
 }
 
 /// How far a broker is. What is counted begins at 0 with each of its starts.
@@ -43,6 +73,9 @@ struct Progress {
     mended: u64,
     /// Groups that have such a copy now.
     unsound: u64,
+    /// Groups of which living brokers lack what they are recorded to have, and these brokers.
+    missing: u64,
+    missing_at: Vec<u32>,
 }
 
 impl From<v1::BackgroundDescription> for Progress {
@@ -57,40 +90,89 @@ impl From<v1::BackgroundDescription> for Progress {
             harmed: told.harmed,
             mended: told.mended,
             unsound: told.unsound,
+            missing: told.missing,
+            missing_at: told.missing_at,
         }
     }
 }
 
-/// Asks all brokers at once.
-pub(super) async fn ask(brokers: &[BrokerView]) -> Vec<ComparedView> {
-    join_all(brokers.iter().map(ask_one)).await
+/// Asks all brokers at once; the one that has answered already, by its calls.
+pub(super) async fn ask(
+    brokers: &[BrokerView],
+    (answered_by, control): (u32, &Control),
+) -> Vec<ComparedView> {
+    let asked = brokers.iter().map(|broker| {
+        let known = (broker.broker_id == answered_by).then(|| control.clone());
+        ask_one(broker, known)
+    });
+    join_all(asked).await
 }
 
-async fn ask_one(broker: &BrokerView) -> ComparedView {
+async fn ask_one(broker: &BrokerView, known: Option<Control>) -> ComparedView {
+    let mut is_silent = false;
     let told = match broker.state {
         "GONE" => Err("it is gone".to_owned()),
-        _ if broker.address.is_empty() => Err("its address is not known".to_owned()),
-        _ => match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address)).await {
+        _ if broker.address.is_empty() && known.is_none() => {
+            Err("its address is not known".to_owned())
+        }
+        _ => match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address, known)).await {
             Ok(told) => told.map_err(|failure| {
+                is_silent = true;
                 // What to do about it stands behind that.
                 let text = failure.text();
-                text.split(';').next().unwrap_or_default().to_owned()
+                let text = text.split(';').next().unwrap_or_default();
+                let at = format!("no broker answers at {}: ", broker.address);
+                text.strip_prefix(&at).unwrap_or(text).to_owned()
             }),
-            Err(_) => Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs())),
+            Err(_) => {
+                is_silent = true;
+                Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
+            }
         },
     };
-    ComparedView::new(broker.broker_id, told)
+    let mut view = ComparedView::new(broker.broker_id, told);
+    view.is_silent = is_silent;
+    view
 }
 
-async fn told_at(address: &str) -> Result<v1::DescribeBrokerResponse, Failure> {
-    let mut control = control(address).await?;
+async fn told_at(
+    address: &str,
+    known: Option<Control>,
+) -> Result<v1::DescribeBrokerResponse, Failure> {
+    let mut control = match known {
+        Some(control) => control,
+        None => control(address).await?,
+    };
     let request = v1::DescribeBrokerRequest {};
     let answer = control.streams.describe_broker(request).await;
     Ok(answer.map_err(|status| refused(&status))?.into_inner())
 }
 
 impl ComparedView {
-    fn new(broker_id: u32, told: Result<v1::DescribeBrokerResponse, String>) -> Self {
+    pub(super) fn new(broker_id: u32, told: Result<v1::DescribeBrokerResponse, String>) -> Self {
+        let (mut troubles, mut troubles_total) = (Vec::new(), 0);
+        let (mut unreachable, mut reached) = (Vec::new(), Vec::new());
+        if let Ok(told) = &told
+            && told.broker_id == broker_id
+        {
+            troubles_total = told.troubles_total;
+            troubles.extend(told.troubles.iter().map(|one| TroubleView {
+                stream: one.stream.clone(),
+                streamlet: one.streamlet,
+                lane: one.lane,
+                reason: one.reason.clone(),
+                lasted_ms: one.lasted_ms,
+            }));
+            for peer in told.cluster.iter().flat_map(|cluster| &cluster.peers) {
+                match peer.unreachable.is_empty() {
+                    true => reached.push(peer.id),
+                    false => unreachable.push(UnreachableView {
+                        broker_id: peer.id,
+                        reason: peer.unreachable.clone(),
+                    }),
+                }
+            }
+        }
         let progress = told.and_then(|told| {
             // Brokers that restart come back with other addresses.
             if told.broker_id != broker_id {
@@ -107,7 +189,89 @@ impl ComparedView {
             broker_id,
             unknown,
             progress,
+            is_silent: false,
+            troubles,
+            troubles_total,
+            unreachable,
+            reached,
         }
+    }
+
+    /// Why a broker that has its lease did not answer, if so. That it is not reached from here alone, as through
+    /// a forwarded port, is no silence: `all` tell whether others reach it.
+    pub(super) fn silence(&self, all: &[Self]) -> Option<&str> {
+        let is_reached = all.iter().any(|one| one.reached.contains(&self.broker_id));
+        let silent = self.is_silent && !is_reached;
+        self.unknown.as_deref().filter(|_| silent)
+    }
+
+    /// What the broker tells that is not as it should be; others know of those that are `away`.
+    pub(super) fn problems(&self, away: &[u32]) -> Vec<Problem> {
+        let owner = format!("the log of its owner, broker {}, says more", self.broker_id);
+        let of_trouble = |one: &TroubleView| {
+            let object = format!("stream {} streamlet {}", one.stream, one.streamlet);
+            let (object, problem) = match (one.lane, one.lasted_ms) {
+                (Some(lane), Some(ms)) => (
+                    format!("{object} lane {lane}"),
+                    format!(
+                        "has acknowledged nothing for {} s: {}",
+                        ms / 1000,
+                        one.reason
+                    ),
+                ),
+                _ => (object, format!("is not served: {}", one.reason)),
+            };
+            Problem {
+                object,
+                problem,
+                advice: owner.clone(),
+            }
+        };
+        let mut problems: Vec<_> = self.troubles.iter().map(of_trouble).collect();
+        let untold = self
+            .troubles_total
+            .saturating_sub(self.troubles.len() as u64);
+        if untold > 0 {
+            problems.push(Problem {
+                object: format!("{} more streamlets or lanes", count(untold)),
+                problem: format!("of broker {} are not served", self.broker_id),
+                advice: "its log says more".into(),
+            });
+        }
+        let peers = self.unreachable.iter();
+        let peers = peers.filter(|peer| !away.contains(&peer.broker_id));
+        problems.extend(peers.map(|peer| Problem {
+            object: format!("broker {}", self.broker_id),
+            problem: format!("does not reach broker {}: {}", peer.broker_id, peer.reason),
+            advice: "see to that broker, and to the network between the two".into(),
+        }));
+        if let Some(progress) = self.progress.as_ref().filter(|one| one.missing > 0) {
+            let at: Vec<_> = progress.missing_at.iter().map(u32::to_string).collect();
+            problems.push(Problem {
+                object: format!(
+                    "{} closed groups of broker {}",
+                    count(progress.missing),
+                    self.broker_id
+                ),
+                problem: format!(
+                    "are recorded at brokers that do not have their bytes: {}",
+                    at.join(", ")
+                ),
+                advice: "they are made anew of the replicas that are left; see to the disks of those brokers".into(),
+            });
+        }
+        if let Some(progress) = self.progress.as_ref().filter(|one| one.unsound > 0) {
+            problems.push(Problem {
+                object: format!(
+                    "{} closed groups of broker {}",
+                    count(progress.unsound),
+                    self.broker_id
+                ),
+                problem: "have a copy that is not right and could not be replaced yet".into(),
+                advice: "its log says which".into(),
+            });
+        }
+        problems
     }
 }
 
@@ -165,21 +329,25 @@ pub(super) fn print(out: &mut Out, all: &[ComparedView]) -> Result<(), Failure> 
     out.bytes(table(all).render().as_bytes())
 }
 
-/// What waits to be put right, in words.
-pub(super) fn lacking(all: &[ComparedView]) -> Option<String> {
-    let progress = all.iter().filter_map(|one| one.progress.as_ref());
-    let unsound: u64 = progress.map(|progress| progress.unsound).sum();
-    (unsound > 0).then(|| {
-        format!(
-            "{} closed groups have a copy that is not right and could not be replaced yet; the log of the broker that waits says which",
-            count(unsound)
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_recorded_and_not_there_is_told_with_its_brokers() {
+        let told = |missing, at: &[u32]| {
+            let background = v1::BackgroundDescription {
+                missing,
+                missing_at: at.to_vec(),
+                ..Default::default()
+            };
+            ComparedView::new(2, Ok(described(2, background))).problems(&[])
+        };
+        assert!(told(0, &[]).is_empty());
+        let problems = told(73, &[1, 3]);
+        assert_eq!(problems[0].object, "73 closed groups of broker 2");
+        assert!(problems[0].problem.ends_with(": 1, 3"), "{problems:?}");
+    }
 
     fn described(
         broker_id: u32,
@@ -235,9 +403,25 @@ mod tests {
         assert_eq!(words(3), "3 unknown: no answer within 2 s");
         assert_eq!(words(4), "4 unknown: broker 7 answers in its place");
         assert_eq!(words(5), "5 unknown: it keeps no copies");
-        let text = lacking(&all).expect("one group waits");
-        assert!(text.starts_with("1 closed groups have"), "{text}");
-        assert_eq!(lacking(&all[1..]), None);
+        let problems = all[0].problems(&[]);
+        assert_eq!(problems[0].object, "1 closed groups of broker 1");
+        assert!(all[1..].iter().all(|one| one.problems(&[]).is_empty()));
+        let reaches = |other| {
+            let peer = v1::PeerDescription {
+                id: other,
+                ..Default::default()
+            };
+            let mut told = described(9, Default::default());
+            if let Some(cluster) = &mut told.cluster {
+                cluster.peers.push(peer);
+            }
+            ComparedView::new(9, Ok(told))
+        };
+        let mut silent = ComparedView::new(3, Err("no answer within 2 s".into()));
+        assert_eq!(silent.silence(&[]), None, "it is gone, and said so");
+        silent.is_silent = true;
+        assert_eq!(silent.silence(&[reaches(2)]), Some("no answer within 2 s"));
+        assert_eq!(silent.silence(&[reaches(3)]), None, "others reach it");
         let json = serde_json::to_value(&all).expect("JSON");
         assert_eq!(json[0]["whole_ms"], 7_200_000);
         assert_eq!(json[0]["unknown"], serde_json::Value::Null);

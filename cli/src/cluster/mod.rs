@@ -3,6 +3,7 @@
 mod asked;
 mod bars;
 mod compared;
+mod health;
 mod init;
 mod moves;
 mod status;
@@ -40,7 +41,8 @@ pub enum ClusterCommand {
   kera cluster status
   kera cluster status --bootstrap 10.0.0.5:7600 --json
 
-Any broker answers. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
+The first line says whether the cluster is healthy, and if not what is wrong with what, and what to do. Any broker \
+answers. One that has its lease and does not answer is SILENT. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
 then NORMAL. Each broker is asked how far it has compared the copies of what it owns, for two seconds at most; one that \
 does not answer is shown as unknown. The exit status is 1 if streamlets are without an owner that lives.")]
 pub struct StatusArgs {

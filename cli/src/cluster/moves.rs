@@ -299,7 +299,8 @@ async fn carry_out(
             }
         }
     } else {
-        ended.to_come_bytes = to_come(asked).await.map_err(failed)?;
+        let answer = asked.describe_cluster().await.map_err(failed)?;
+        ended.to_come_bytes = answer.to_come_bytes;
     }
     match ended.failed {
         0 => Ok(()),
@@ -308,13 +309,6 @@ async fn carry_out(
             made.len()
         )))),
     }
-}
-
-/// Bytes of copies that are to come to some broker.
-async fn to_come(asked: &mut Asked) -> Result<u64, Failure> {
-    let request = v1::DescribeClusterRequest {};
-    let answer = asked.ask(async |mut clusters| clusters.describe_cluster(request).await);
-    Ok(answer.await?.to_come_bytes)
 }
 
 /// Returns once copies are where they are to be.
@@ -329,7 +323,7 @@ async fn wait_for_copies(
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     loop {
         look_again.tick().await;
-        let left = to_come(asked).await?;
+        let left = asked.describe_cluster().await?.to_come_bytes;
         ended.to_come_bytes = left;
         steps.step(&Far::Copies {
             to_come_bytes: left,

@@ -6,14 +6,16 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use super::compared::{self, ComparedView};
+use super::health::{Health, Looked};
 use super::{StatusArgs, answering};
-use crate::connect::ConnectArgs;
+use crate::connect::{ConnectArgs, Control};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, Table, count, print_json, rounded_bytes};
 
 /// A cluster, as it is shown.
 #[derive(Serialize)]
 struct View {
+    health: Health,
     cluster: String,
     store: String,
     controller: Option<u32>,
@@ -52,15 +54,17 @@ pub(crate) struct BrokerView {
     /// Of closed groups of which it has a copy, its own among them, and of those that are to come.
     pub(crate) held_bytes: u64,
     pub(crate) to_come_bytes: u64,
+    /// Why it does not answer although it has its lease, if so.
+    pub(crate) silent: Option<String>,
 }
 
 /// A streamlet whose owner is gone.
 #[derive(Serialize)]
-struct StrandedView {
-    stream: String,
-    streamlet: u32,
-    owner: u32,
-    needs: String,
+pub(super) struct StrandedView {
+    pub(super) stream: String,
+    pub(super) streamlet: u32,
+    pub(super) owner: u32,
+    pub(super) needs: String,
     brokers: Vec<u32>,
 }
 
@@ -85,7 +89,14 @@ impl BrokerView {
             copies: broker.copies,
             held_bytes: broker.held_bytes,
             to_come_bytes: broker.to_come_bytes,
+            silent: None,
         }
+    }
+
+    /// It has its lease, and did not answer just now.
+    pub(super) fn silenced(&mut self, reason: String) {
+        self.state = "SILENT";
+        self.silent = Some(reason);
     }
 
     /// The state, with how far it has come where that changes.
@@ -114,11 +125,26 @@ fn state_name(state: v1::BrokerState) -> &'static str {
 pub(crate) async fn brokers(
     connect: &ConnectArgs,
 ) -> Result<Option<(Vec<BrokerView>, Option<u32>)>, Failure> {
-    let Ok((_, answer)) = answering(connect).await else {
+    let Ok((control, answer)) = answering(connect).await else {
         return Ok(None);
     };
-    let brokers = answer.brokers.into_iter().map(BrokerView::new).collect();
+    let (brokers, _) = asked(answer.brokers, (answer.answered_by, &control)).await;
     Ok(Some((brokers, answer.controller)))
+}
+
+/// The brokers, and what each tells of itself when it is asked.
+async fn asked(
+    brokers: Vec<v1::ClusterBroker>,
+    answered: (u32, &Control),
+) -> (Vec<BrokerView>, Vec<ComparedView>) {
+    let mut brokers: Vec<_> = brokers.into_iter().map(BrokerView::new).collect();
+    let told = compared::ask(&brokers, answered).await;
+    for (broker, one) in brokers.iter_mut().zip(&told) {
+        if let Some(reason) = one.silence(&told) {
+            broker.silenced(reason.to_owned());
+        }
+    }
+    (brokers, told)
 }
 
 /// The brokers as a table.
@@ -170,10 +196,32 @@ pub(crate) fn print_brokers(
 }
 
 pub(super) async fn run(args: StatusArgs) -> Outcome {
-    let (_, answer) = answering(&args.connect).await?;
-    let brokers: Vec<_> = answer.brokers.into_iter().map(BrokerView::new).collect();
-    let compared = compared::ask(&brokers).await;
+    let (control, answer) = answering(&args.connect).await?;
+    let answered = (answer.answered_by, &control);
+    let (brokers, compared) = asked(answer.brokers, answered).await;
+    let stranded: Vec<_> = answer
+        .stranded
+        .into_iter()
+        .map(|one| StrandedView {
+            stream: one.stream,
+            streamlet: one.streamlet,
+            owner: one.owner,
+            needs: one.needs,
+            brokers: one.brokers,
+        })
+        .collect();
+    let limited = answer.limited_groups.min(answer.under_replicated_groups);
+    let health = Health::of(&Looked {
+        store: &answer.store,
+        controller: answer.controller,
+        brokers: &brokers,
+        stranded: &stranded,
+        told: &compared,
+        lacking: (answer.under_replicated_groups - limited, limited),
+        most_copies: answer.most_copies,
+    });
     let view = View {
+        health,
         cluster: crate::broker::uuid(&answer.cluster),
         store: answer.store,
         controller: answer.controller,
@@ -186,17 +234,7 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
         limited_groups: answer.limited_groups,
         most_copies: answer.most_copies,
         to_come_bytes: answer.to_come_bytes,
-        stranded: answer
-            .stranded
-            .into_iter()
-            .map(|one| StrandedView {
-                stream: one.stream,
-                streamlet: one.streamlet,
-                owner: one.owner,
-                needs: one.needs,
-                brokers: one.brokers,
-            })
-            .collect(),
+        stranded,
         compared,
     };
     match args.output.json {
@@ -216,6 +254,10 @@ fn print(view: &View) -> Result<(), Failure> {
         Some(broker) => format!("broker {broker} is controller"),
         None => "no controller is elected; the metadata store may be away".into(),
     };
+    out.line(&view.health.summary)?;
+    for text in view.health.others() {
+        out.line(text)?;
+    }
     out.line(format_args!("cluster {} over {}", view.cluster, view.store))?;
     out.line(format_args!(
         "{} streams of {} streamlets with {} groups; {controller}",
@@ -223,9 +265,6 @@ fn print(view: &View) -> Result<(), Failure> {
         count(view.streamlets),
         count(view.groups)
     ))?;
-    for text in lacking(view) {
-        out.line(text)?;
-    }
     if view.to_come_bytes > 0 {
         out.line(format_args!(
             "{} of copies are on their way to brokers that hold less than others",
@@ -251,59 +290,9 @@ fn print(view: &View) -> Result<(), Failure> {
     out.flush()
 }
 
-/// What groups lack, in words.
-fn lacking(view: &View) -> Vec<String> {
-    let limited = view.limited_groups.min(view.under_replicated_groups);
-    let mut lines = Vec::new();
-    match view.under_replicated_groups - limited {
-        0 => {}
-        groups => lines.push(format!(
-            "{} closed groups have fewer living copies than they should; they get others in the background",
-            count(groups)
-        )),
-    }
-    if limited > 0 {
-        lines.push(format!(
-            "{} closed groups should have more copies than the living brokers can hold, which is {}; start more brokers, on other machines",
-            count(limited),
-            view.most_copies
-        ));
-    }
-    lines.extend(compared::lacking(&view.compared));
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_groups_lack_is_what_brokers_can_give() {
-        let of = |under_replicated_groups, limited_groups| {
-            lacking(&View {
-                cluster: String::new(),
-                store: String::new(),
-                controller: None,
-                answered_by: 1,
-                brokers: Vec::new(),
-                streams: 1,
-                streamlets: 1,
-                groups: 9,
-                under_replicated_groups,
-                limited_groups,
-                most_copies: 2,
-                to_come_bytes: 0,
-                stranded: Vec::new(),
-                compared: Vec::new(),
-            })
-        };
-        assert!(of(0, 0).is_empty());
-        assert!(of(5, 0)[0].contains("in the background"));
-        let both = of(5, 3);
-        assert!(both[0].starts_with("2 closed groups"), "{both:?}");
-        assert!(both[1].starts_with("3 closed groups"), "{both:?}");
-        assert!(both[1].contains("which is 2; start more brokers"));
-    }
 
     #[test]
     fn a_state_tells_how_far_it_has_come() {

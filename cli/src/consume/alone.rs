@@ -2,7 +2,7 @@
 
 use kera_consumer::Reader;
 
-use super::{ConsumeArgs, Sink, go_on};
+use super::{ConsumeArgs, Sink, go_on, say_skipped};
 use crate::failure::Failure;
 
 pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), Failure> {
@@ -10,7 +10,11 @@ pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), F
         .bootstrap(&args.connect.bootstrap)
         .stream(&args.stream)
         .start(args.from.into())
-        .follow(args.follow);
+        .follow(args.follow)
+        .memory_limit(args.memory_limit as usize);
+    if args.skip_damaged {
+        builder = builder.skip_damaged(say_skipped);
+    }
     if let (Some(streamlet), Some(lane)) = (args.streamlet, args.lane) {
         builder = builder.lanes([(streamlet, lane)]);
     }
@@ -23,7 +27,7 @@ pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), F
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                go_on(error)?;
+                go_on(&args.stream, &error)?;
                 continue;
             }
         };

@@ -13,7 +13,7 @@ use kera_consumer::{Batch, ConsumeError, Order};
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output::Out;
-use crate::parse::Start;
+use crate::parse::{self, Start};
 
 use format::{Formatter, OutputFormat, Shown};
 
@@ -27,6 +27,7 @@ use format::{Formatter, OutputFormat, Shown};
   kera consume clicks --group resize --order none --follow
   kera consume clicks --max 10 --metadata
   kera consume clicks --rack eu-1a
+  kera consume clicks --skip-damaged
 
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
 share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began. \
@@ -53,6 +54,13 @@ pub struct ConsumeArgs {
     /// The rack of this machine, as brokers name theirs: closed groups are read from copies in it
     #[arg(long, value_name = "NAME")]
     rack: Option<String>,
+    /// Skip batches that cannot be read, and say so: records that do not decode, or take more than
+    /// --memory-limit when they are decompressed, and groups of which the file is damaged or gone
+    #[arg(long)]
+    skip_damaged: bool,
+    /// Bytes that are fetched ahead, and that a batch may take when it is decompressed
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse::small_size)]
+    memory_limit: u32,
     /// How records are written
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Lines)]
     format: OutputFormat,
@@ -111,7 +119,7 @@ impl Sink {
     fn write(&mut self, batch: &Batch) -> Result<u64, Failure> {
         let lane = batch.lane();
         for record in batch.records() {
-            let record = record?;
+            let record = record.map_err(|error| batch.undecodable(error))?;
             if self.is_full() {
                 return Ok(record.ordinal);
             }
@@ -144,12 +152,31 @@ impl Sink {
 }
 
 /// Says what is wrong and returns if reading may go on; otherwise it ends.
-fn go_on(error: ConsumeError) -> Result<(), Failure> {
+fn go_on(stream: &str, error: &ConsumeError) -> Result<(), Failure> {
     if !error.is_retryable() {
-        return Err(error.into());
+        return Err(Failure::message(format!("stream {stream}: {error}")));
     }
-    eprintln!("warning: {error}");
+    eprintln!("warning: stream {stream}: {error}");
     Ok(())
+}
+
+/// Says which batch is skipped, and why.
+fn say_skipped(error: &ConsumeError) {
+    match error {
+        ConsumeError::Undecodable {
+            lane,
+            ordinal,
+            next,
+            error,
+        } => eprintln!(
+            "warning: skipped ordinals {ordinal} to {} of lane {lane}: {error}",
+            next.saturating_sub(1)
+        ),
+        ConsumeError::Lane { error, .. } => {
+            eprintln!("warning: skipped the rest of a group: {error}");
+        }
+        other => eprintln!("warning: skipped: {other}"),
+    }
 }
 
 impl From<OrderArg> for Order {

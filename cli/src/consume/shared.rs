@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use super::ends::Ends;
-use super::{ConsumeArgs, Sink, go_on};
+use super::{ConsumeArgs, Sink, go_on, say_skipped};
 use crate::failure::Failure;
 
 /// How often progress is committed.
@@ -30,7 +30,7 @@ pub(super) async fn consume(
         Some(Ends::now(args.connect.client()?, &args.stream, group).await?)
     };
     let mut interrupts = Interrupts::new()?;
-    let opening = Consumer::builder()
+    let mut builder = Consumer::builder()
         .bootstrap(&args.connect.bootstrap)
         .stream(&args.stream)
         .group(group)
@@ -38,14 +38,18 @@ pub(super) async fn consume(
         .order(args.order.into())
         .rack(args.rack.clone().unwrap_or_default())
         .start(args.from.into())
-        .manual_commit()
-        .open();
+        .memory_limit(args.memory_limit as usize)
+        .manual_commit();
+    if args.skip_damaged {
+        builder = builder.skip_damaged(say_skipped);
+    }
     let consumer = tokio::select! {
-        opened = opening => opened?,
+        opened = builder.open() => opened?,
         () = interrupts.next() => return Ok(()),
     };
     let mut member = Member {
         consumer,
+        stream: args.stream.clone(),
         uncommitted: None,
     };
     let ended = tokio::select! {
@@ -72,6 +76,7 @@ enum Ended {
 /// A member of the group.
 struct Member {
     consumer: Consumer,
+    stream: String,
     /// Written last; to commit it is to commit all that was written.
     uncommitted: Option<Batch>,
 }
@@ -93,7 +98,7 @@ impl Member {
                         // Where batch follows batch without a wait, signals are looked at here.
                         tokio::task::yield_now().await;
                     }
-                    Err(error) => go_on(error)?,
+                    Err(error) => go_on(&self.stream, &error)?,
                 },
                 _ = ticks.tick() => {
                     self.commit().await?;

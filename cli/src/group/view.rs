@@ -235,7 +235,8 @@ pub(super) fn lanes_table(lanes: &[LaneView]) -> Table {
         ">head",
         ">lag",
         ">leases",
-    ]);
+    ])
+    .keys(2);
     for lane in lanes {
         table.row([
             lane.streamlet.to_string(),
@@ -286,7 +287,8 @@ pub(super) fn partitions_table(partitions: &[PartitionView]) -> Table {
         ">head",
         ">lag",
         "member",
-    ]);
+    ])
+    .keys(2);
     for partition in partitions {
         let known = |text: String| match partition.committed {
             Some(_) => text,

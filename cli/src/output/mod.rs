@@ -5,12 +5,14 @@ mod stdout;
 mod steps;
 mod table;
 mod time;
+mod width;
 
 pub use number::{ago, count, per_second, rounded_bytes, short_time};
 pub use stdout::{Out, print_json};
 pub use steps::{Steps, end};
 pub use table::Table;
 pub use time::{now_ms, parse_rfc3339, rfc3339};
+use width::width;
 
 use clap::Args;
 

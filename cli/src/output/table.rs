@@ -14,11 +14,45 @@ enum Align {
     Right,
 }
 
+/// Between two columns.
+const BETWEEN: &str = "  ";
+/// A last column of words is this wide at least before what does not fit goes on below.
+const WORDS: usize = 24;
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Where what follows these columns begins.
+fn indent(columns: &[usize], widths: &[usize]) -> usize {
+    let with_gap = columns.iter().map(|index| widths[*index] + BETWEEN.len());
+    with_gap.sum()
+}
+
+/// Words in lines of `room` letters; a word that is longer has a line of its own.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    if width(text) <= room {
+        return vec![text.to_owned()];
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if width(line) + 1 + width(word) <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Rows under a heading, padded so that columns line up.
 #[derive(Debug)]
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
+    keys: usize,
 }
 
 impl Table {
@@ -34,6 +68,7 @@ impl Table {
         Self {
             columns,
             rows: Vec::new(),
+            keys: 1,
         }
     }
 
@@ -51,18 +86,70 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text, a newline at the end of each line and no blanks before it.
+    /// The first `keys` columns say what a row is about: where a table is wider than the terminal they stand in
+    /// each of its parts. One, unless it is said.
+    #[must_use]
+    pub fn keys(mut self, keys: usize) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// The table as text, a newline at the end of each line and no blanks before it, no wider than the
+    /// terminal.
     pub fn render(&self) -> String {
-        let width = |text: &str| text.chars().count();
-        let widths: Vec<usize> = self
-            .columns
-            .iter()
-            .enumerate()
-            .map(|(index, (heading, _))| {
-                let cells = self.rows.iter().map(|row| width(&row[index]));
-                cells.chain([width(heading)]).max().unwrap_or(0)
-            })
-            .collect();
+        self.render_within(super::width())
+    }
+
+    /// The same within so many columns of the terminal: what does not fit stands below, in a part of its own.
+    fn render_within(&self, most: Option<usize>) -> String {
+        let widths = self.widths();
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        let most = most.unwrap_or(usize::MAX);
+        if self.fits(&all, &widths, most) {
+            return self.part(&all, &widths, most);
+        }
+        let (keys, rest) = all.split_at(self.keys.min(all.len()));
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for column in rest {
+            let with = |part: &Vec<usize>| [part.as_slice(), &[*column]].concat();
+            match parts.last_mut() {
+                Some(part) if self.fits(&with(part), &widths, most) => part.push(*column),
+                _ => parts.push([keys, &[*column]].concat()),
+            }
+        }
+        let parts = parts.iter().map(|part| self.part(part, &widths, most));
+        parts.collect::<Vec<_>>().join("\n")
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let columns = self.columns.iter().enumerate();
+        let widest = |(index, (heading, _)): (usize, &(String, Align))| {
+            let cells = self.rows.iter().map(|row| width(&row[index]));
+            cells.chain([width(heading)]).max().unwrap_or(0)
+        };
+        columns.map(widest).collect()
+    }
+
+    /// Whether these columns need no more than `most`, where words at the end of a line may go on below it.
+    fn fits(&self, columns: &[usize], widths: &[usize], most: usize) -> bool {
+        let Some((last, before)) = columns.split_last() else {
+            return true;
+        };
+        let (heading, align) = &self.columns[*last];
+        let least = match align {
+            Align::Left => widths[*last].min(WORDS.max(width(heading))),
+            Align::Right => widths[*last],
+        };
+        indent(before, widths) + least <= most
+    }
+
+    /// Some of the columns.
+    fn part(&self, columns: &[usize], widths: &[usize], most: usize) -> String {
+        let Some((last, before)) = columns.split_last() else {
+            return String::new();
+        };
+        let indent = indent(before, widths);
+        let room = most.saturating_sub(indent).max(1);
         let headings: Vec<String> = self
             .columns
             .iter()
@@ -70,19 +157,23 @@ impl Table {
             .collect();
         let mut out = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {
+            let mut lines = wrapped(&row[*last], room).into_iter();
+            let first = lines.next().unwrap_or_default();
             let mut line = String::new();
-            for (index, (cell, (_, align))) in row.iter().zip(&self.columns).enumerate() {
-                if index > 0 {
-                    line.push_str("  ");
-                }
-                let padding = widths[index] - width(cell);
-                let _ = match align {
-                    Align::Left => write!(line, "{cell}{:padding$}", ""),
-                    Align::Right => write!(line, "{:padding$}{cell}", ""),
+            for index in columns {
+                let text = if index == last { &first } else { &row[*index] };
+                let padding = widths[*index].saturating_sub(width(text));
+                let _ = match self.columns[*index].1 {
+                    Align::Left => write!(line, "{text}{:padding$}", ""),
+                    Align::Right => write!(line, "{:padding$}{text}", ""),
                 };
+                line.push_str(BETWEEN);
             }
             out.push_str(line.trim_end());
             out.push('\n');
+            for more in lines {
+                let _ = writeln!(out, "{:indent$}{more}", "");
+            }
         }
         out
     }
@@ -120,6 +211,83 @@ mod tests {
         table.row(["1", "a"]);
         table.row(["100", "b"]);
         assert_eq!(table.render(), "  N  X\n  1  a\n100  b\n");
+    }
+
+    fn wide() -> Table {
+        let mut table = Table::new(&[
+            "broker",
+            "state",
+            "address",
+            "host",
+            "rack",
+            ">streamlets",
+            ">bytes",
+            ">copies",
+            ">held",
+            ">to come",
+            "role",
+        ]);
+        for broker in ["1", "2"] {
+            table.row([
+                broker,
+                "DRAINING, 12 left",
+                "broker1.example.org:7600",
+                "machine",
+                "rack-one",
+                "1,234",
+                "12.4 GiB",
+                "1,234",
+                "1.2 GiB",
+                "-",
+                "controller",
+            ]);
+        }
+        table
+    }
+
+    #[test]
+    fn a_table_that_is_wider_than_the_terminal_stands_in_parts() {
+        let text = wide().render_within(Some(80));
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.iter().all(|line| width(line) <= 80), "{text}");
+        assert_eq!(
+            (lines[0].get(..6), lines[3], lines[4].get(..6)),
+            (Some("BROKER"), "", Some("BROKER"))
+        );
+        for heading in ["TO COME", "ROLE", "STREAMLETS"] {
+            assert_eq!(text.matches(heading).count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("controller").count(), 2, "{text}");
+        let lines = wide().render_within(None);
+        assert_eq!(
+            lines.lines().count(),
+            3,
+            "where nobody says how wide it is: {lines}"
+        );
+    }
+
+    #[test]
+    fn several_columns_may_say_what_a_row_is_about() {
+        let text = wide().keys(2).render_within(Some(80));
+        assert_eq!(text.matches("DRAINING, 12 left").count(), 6, "{text}");
+        assert!(text.lines().all(|line| width(line) <= 80), "{text}");
+    }
+
+    #[test]
+    fn words_at_the_end_of_a_line_go_on_below() {
+        let mut table = Table::new(&["stream", ">streamlet", "not served until"]);
+        let reason = "brokers on 3 machines live; copies need so many, and there are 2";
+        table.row(["clicks", "4", reason]);
+        let text = table.render_within(Some(60));
+        assert!(text.lines().all(|line| width(line) <= 60), "{text}");
+        assert!(
+            text.lines()
+                .nth(2)
+                .is_some_and(|line| line.starts_with("                   ")),
+            "{text}"
+        );
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.ends_with(reason), "{text}");
     }
 
     #[test]

@@ -33,6 +33,8 @@ fn header(segment: u32, first_ordinal: u64) -> SegmentHeader {
         snapshot_crc: 0,
         created_ms: 1_700_000_000_000,
         ack: kera_log_segments::group::AckPolicy::Written,
+        marked: false,
+        in_order: false,
     }
 }
 

@@ -26,12 +26,15 @@ pub enum SegmentCommand {
 #[command(after_help = "Examples:
   kera segment inspect DATA_DIR/streams/STREAM_ID/0/1.0.log
   kera segment inspect 1.0.log --batches --limit 20
+  kera segment inspect DATA_DIR/streams/STREAM_ID/0/*.log
   kera segment inspect 1.0.log --json
 
-The file is only read; a broker may be using it.")]
+Files are only read; a broker may be using them. With --json one file is an object, and several are a list. Exit \
+status: 0 if every file could be read, 1 if not.")]
 pub struct InspectArgs {
-    /// A group's file
-    file: PathBuf,
+    /// Groups' files
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
     /// List batches
     #[arg(long)]
     batches: bool,
@@ -69,13 +72,48 @@ pub fn run(command: SegmentCommand) -> Outcome {
 
 fn inspect(args: &InspectArgs) -> Outcome {
     let limit = if args.batches { args.limit } else { 0 };
-    let found = examine(&args.file, limit)?;
-    if args.output.json {
-        print_json(&found)?;
-    } else {
+    if let [file] = args.files.as_slice() {
+        let found = examine(file, limit)?;
+        match args.output.json {
+            true => print_json(&found)?,
+            false => show::print(&found, args.batches)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut all, mut unread) = (Vec::new(), 0);
+    for (at, file) in args.files.iter().enumerate() {
+        let found = match examine(file, limit) {
+            Ok(found) => found,
+            // The others may tell what is wanted.
+            Err(Failure::Failed(error)) => {
+                unread += 1;
+                eprintln!("error: {error:#}");
+                continue;
+            }
+            Err(usage) => return Err(usage),
+        };
+        if args.output.json {
+            all.push(found);
+            continue;
+        }
+        if at > unread {
+            println_blank()?;
+        }
         show::print(&found, args.batches)?;
     }
-    Ok(ExitCode::SUCCESS)
+    if args.output.json {
+        print_json(&all)?;
+    }
+    Ok(match unread {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn println_blank() -> Result<(), Failure> {
+    let mut out = Out::stdout();
+    out.line("")?;
+    out.flush()
 }
 
 fn verify(args: &VerifyArgs) -> Outcome {

@@ -15,6 +15,7 @@ use crate::output::{Out, Table, count, print_json, rounded_bytes};
 pub(super) async fn alter(args: AlterArgs) -> Outcome {
     let config = v1::StreamConfig {
         lanes: args.lanes,
+        partitions: args.partitions,
         ..args.settings.config()
     };
     if config == v1::StreamConfig::default() {

@@ -44,7 +44,7 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
         table.row([
             view.name.clone(),
             view.streamlets.to_string(),
-            view.lanes.to_string(),
+            view.lanes_each(),
             view.lane_by.into(),
             view.ack.into(),
             view.replicas.to_string(),
@@ -128,6 +128,17 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         out.line(format_args!("  {:<14} {}", "not served", one.line()))?;
     }
     out.line("")?;
+    let mut owners = Table::new(&[">streamlet", "owner", "replicas at brokers", ">epoch"]);
+    for one in &view.stream.owners {
+        owners.row([
+            one.streamlet.to_string(),
+            one.text(),
+            one.replicas_text(),
+            one.epoch.to_string(),
+        ]);
+    }
+    out.bytes(owners.render().as_bytes())?;
+    out.line("")?;
     let mut lanes = Table::new(&[
         ">streamlet",
         ">lane",
@@ -138,7 +149,8 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         ">size",
         ">groups",
         ">producers",
-    ]);
+    ])
+    .keys(2);
     for lane in &view.lane_descriptions {
         lanes.row([
             lane.streamlet.to_string(),
@@ -164,7 +176,8 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
             ">end",
             ">size",
             "state",
-        ]);
+        ])
+        .keys(4);
         for lane in &view.lane_descriptions {
             for group in &lane.groups {
                 groups.row([

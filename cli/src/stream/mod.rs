@@ -75,6 +75,15 @@ pub enum Timestamps {
     Append,
 }
 
+/// What the broker looks at in a batch before it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Validate {
+    /// Checksum and header.
+    Header,
+    /// Also every record, decompressed.
+    Full,
+}
+
 /// Settings that can be given at creation and changed later.
 #[derive(Debug, Default, Args)]
 pub struct SettingArgs {
@@ -84,7 +93,8 @@ pub struct SettingArgs {
     /// Delete records older than this, such as 7d; none keeps them
     #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
     pub retention_time: Option<u64>,
-    /// Delete the oldest records above this size of the whole stream, such as 10GiB; none keeps them
+    /// Delete the oldest records above this size of the whole stream, such as 10GiB; none keeps them.
+    /// Each lane may keep an equal share, and more while others have less
     #[arg(long, value_name = "SIZE", value_parser = parse::size_or_none)]
     pub retention_bytes: Option<u64>,
     /// Begin a new group when the active one is older than this, such as 1h; none never does
@@ -96,6 +106,17 @@ pub struct SettingArgs {
     /// Which clock records' times come from
     #[arg(long, value_enum)]
     pub timestamps: Option<Timestamps>,
+    /// Refuse batches with records older than this, such as 30d; none takes them [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    pub timestamp_before_max: Option<u64>,
+    /// Refuse batches with records that are further ahead of the broker's clock than this, such as
+    /// 1h; none takes them [default: none]
+    #[arg(long, value_name = "DURATION", value_parser = parse::millis_or_none)]
+    pub timestamp_after_max: Option<u64>,
+    /// What is looked at in a batch before it is stored: full decompresses it and reads every record,
+    /// which costs the broker about as much as a consumer [default: header]
+    #[arg(long, value_enum)]
+    pub validate: Option<Validate>,
 }
 
 impl SettingArgs {
@@ -110,6 +131,12 @@ impl SettingArgs {
             timestamp_type: self.timestamps.map(|clock| match clock {
                 Timestamps::Create => v1::TimestampType::Create as i32,
                 Timestamps::Append => v1::TimestampType::Append as i32,
+            }),
+            timestamp_before_max_ms: self.timestamp_before_max,
+            timestamp_after_max_ms: self.timestamp_after_max,
+            validate: self.validate.map(|check| match check {
+                Validate::Header => v1::BatchCheck::Header as i32,
+                Validate::Full => v1::BatchCheck::Full as i32,
             }),
             ..v1::StreamConfig::default()
         }
@@ -153,6 +180,7 @@ pub struct DescribeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   kera stream alter clicks --lanes 8
+  kera stream alter clicks --partitions 6
   kera stream alter clicks --retention-time 30d --retention-bytes none
   kera stream alter clicks --ack synced
 
@@ -161,8 +189,11 @@ pub struct AlterArgs {
     /// The stream
     stream: String,
     /// Lanes of each streamlet; only more than now
-    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u32).range(1..=65536), conflicts_with = "partitions")]
     lanes: Option<u32>,
+    /// Lanes of all streamlets, as Kafka counts partitions; only more than now. Streamlets may differ by one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    partitions: Option<u32>,
     #[command(flatten)]
     settings: SettingArgs,
     #[command(flatten)]

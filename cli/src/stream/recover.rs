@@ -32,6 +32,7 @@ pub(super) async fn recover(args: RecoverArgs) -> Outcome {
         name: args.stream.clone(),
         streamlet: args.streamlet,
         accept_loss: args.accept_loss,
+        local: false,
     };
     let answer = control
         .streams
@@ -63,7 +64,7 @@ pub(super) async fn recover(args: RecoverArgs) -> Outcome {
             args.stream
         ))),
         false if !found.waiting.is_empty() => Err(Failure::message(format!(
-            "stream {} is not recovered yet, and there is no loss to accept: it goes on by itself once it has what it waits for",
+            "stream {} is not served as it should be, and there is no loss to accept: it goes on by itself once it has what it waits for",
             args.stream
         ))),
         false => Ok(ExitCode::SUCCESS),

@@ -14,7 +14,10 @@ pub(super) struct StreamView {
     pub(super) name: String,
     pub(super) id: String,
     pub(super) streamlets: u32,
+    /// Of a streamlet; the last ones have one less where `partitions` is no multiple of the streamlets.
     pub(super) lanes: u32,
+    /// Lanes of all streamlets.
+    pub(super) partitions: u32,
     pub(super) lane_by: &'static str,
     pub(super) ack: &'static str,
     pub(super) replicas: u32,
@@ -29,6 +32,11 @@ pub(super) struct StreamView {
     pub(super) group_max_age_ms: u64,
     pub(super) max_batch_bytes: u32,
     pub(super) timestamps: &'static str,
+    /// 0: no limit.
+    pub(super) timestamp_before_max_ms: u64,
+    /// 0: no limit.
+    pub(super) timestamp_after_max_ms: u64,
+    pub(super) validate: &'static str,
     pub(super) lane_generation: u32,
     pub(super) created: String,
     pub(super) internal: bool,
@@ -41,6 +49,30 @@ pub(super) struct OwnerView {
     pub(super) streamlet: u32,
     pub(super) owner: String,
     pub(super) epoch: u32,
+    /// Its number; none where brokers share nothing, or while it is away.
+    pub(super) broker: Option<u32>,
+    /// Brokers recorded to hold some of its groups.
+    pub(super) replicas: Vec<u32>,
+}
+
+impl OwnerView {
+    /// The owner, for people.
+    pub(super) fn text(&self) -> String {
+        match (self.broker, self.owner.as_str()) {
+            (_, "") => "none".into(),
+            (None, address) => address.into(),
+            (Some(broker), address) => format!("broker {broker} at {address}"),
+        }
+    }
+
+    /// Who holds its groups, for people.
+    pub(super) fn replicas_text(&self) -> String {
+        let numbers: Vec<_> = self.replicas.iter().map(u32::to_string).collect();
+        match numbers.is_empty() {
+            true => "-".into(),
+            false => numbers.join(", "),
+        }
+    }
 }
 
 impl StreamView {
@@ -53,6 +85,10 @@ impl StreamView {
                 .unwrap_or_default(),
             streamlets: config.streamlets.unwrap_or_default(),
             lanes: config.lanes.unwrap_or_default(),
+            // Brokers of older versions know no other number.
+            partitions: config
+                .partitions
+                .unwrap_or_else(|| config.streamlets().saturating_mul(config.lanes())),
             lane_by: match config.lane_by() {
                 v1::LaneBy::Key => "key",
                 v1::LaneBy::Producer => "producer",
@@ -75,6 +111,12 @@ impl StreamView {
                 v1::TimestampType::Create => "create",
                 v1::TimestampType::Append => "append",
             },
+            timestamp_before_max_ms: config.timestamp_before_max_ms.unwrap_or_default(),
+            timestamp_after_max_ms: config.timestamp_after_max_ms.unwrap_or_default(),
+            validate: match config.validate() {
+                v1::BatchCheck::Header => "header",
+                v1::BatchCheck::Full => "full",
+            },
             lane_generation: info.lane_generation,
             created: rfc3339(info.created_ms),
             internal: info.internal,
@@ -85,8 +127,18 @@ impl StreamView {
                     streamlet: streamlet.streamlet,
                     owner: streamlet.owner.clone(),
                     epoch: streamlet.epoch,
+                    broker: streamlet.broker,
+                    replicas: streamlet.replicas.clone(),
                 })
                 .collect(),
+        }
+    }
+
+    /// Lanes of a streamlet, for people: `2`, or `1 or 2`.
+    pub(super) fn lanes_each(&self) -> String {
+        match self.partitions == self.streamlets.saturating_mul(self.lanes) {
+            true => self.lanes.to_string(),
+            false => format!("{} or {}", self.lanes.saturating_sub(1), self.lanes),
         }
     }
 
@@ -102,14 +154,32 @@ impl StreamView {
         }
     }
 
+    /// Whose clock records carry, and within which bounds, for people.
+    fn timestamps(&self) -> String {
+        let bound = |ms: u64, what: &str| match ms {
+            0 => String::new(),
+            ms => format!(
+                ", at most {} {what}",
+                units::show_duration(Duration::from_millis(ms))
+            ),
+        };
+        format!(
+            "{}{}{}",
+            self.timestamps,
+            bound(self.timestamp_before_max_ms, "old"),
+            bound(self.timestamp_after_max_ms, "ahead")
+        )
+    }
+
     /// One line.
     pub(super) fn summary(&self) -> String {
         let plural = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         format!(
-            "stream {}, {} with {} each, by {}, ack {}{}",
+            "stream {}, {} with {} lane{} each, by {}, ack {}{}",
             self.name,
             plural(self.streamlets, "streamlet"),
-            plural(self.lanes, "lane"),
+            self.lanes_each(),
+            if self.lanes == 1 { "" } else { "s" },
             self.lane_by,
             self.ack,
             match self.replicas {
@@ -135,7 +205,15 @@ impl StreamView {
             ("streamlets", self.streamlets.to_string()),
             (
                 "lanes",
-                format!("{} (generation {})", self.lanes, self.lane_generation),
+                format!(
+                    "{} (generation {})",
+                    self.lanes_each(),
+                    self.lane_generation
+                ),
+            ),
+            (
+                "partitions",
+                format!("{}, as Kafka counts them", self.partitions),
             ),
             ("lane by", self.lane_by.into()),
             ("ack", self.ack.into()),
@@ -157,7 +235,8 @@ impl StreamView {
                 "largest batch",
                 units::show_size(u64::from(self.max_batch_bytes)),
             ),
-            ("timestamps", self.timestamps.into()),
+            ("timestamps", self.timestamps()),
+            ("validate", self.validate.into()),
         ]
     }
 }

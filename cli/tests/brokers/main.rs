@@ -285,6 +285,54 @@ async fn producers_and_groups_go_on_while_everything_changes_hands() {
     assert_eq!(described.summary.unwrap().lag, 0);
 }
 
+/// Keys move between streamlets of different owners, while these change too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn keys_keep_their_order_while_partitions_grow_at_several_owners() {
+    let cluster = Cluster::start().await;
+    let client = cluster.create().await;
+    let producer = Producer::builder()
+        .bootstrap(cluster.bootstrap())
+        .stream("s")
+        .batch_size(2 << 10)
+        .build()
+        .await
+        .unwrap();
+    let mut consumer = consumer(&cluster, "lanes", Order::Lane).await;
+    let count = 5_000;
+    let producing = async {
+        for (round, partitions) in [7, 10, 11, 20].into_iter().enumerate() {
+            append(&producer, round * 1_000..(round + 1) * 1_000).await;
+            let request = v1::AlterStreamRequest {
+                name: "s".into(),
+                config: Some(v1::StreamConfig {
+                    partitions: Some(partitions),
+                    ..v1::StreamConfig::default()
+                }),
+            };
+            let grow = || {
+                client.streams_call(|mut stub| {
+                    let request = request.clone();
+                    async move { stub.alter_stream(request).await }
+                })
+            };
+            // While an owner changes nobody can say where its lanes end.
+            while let Err(error) = grow().await {
+                tracing::debug!(%error, "not grown yet");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            cluster.hand_over(round % 3, "s").await;
+        }
+        append(&producer, 4_000..count).await;
+        producer.close().await.unwrap();
+    };
+    let ((), ()) = tokio::join!(producing, read_all(&mut consumer, count, true));
+    consumer.close().await.unwrap();
+    let metrics = producer.metrics();
+    assert_eq!(metrics.records_acknowledged, count as u64);
+    let meta = client.refresh("s").await.unwrap();
+    assert_eq!((meta.partitions, meta.lanes), (20, 4));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn producers_and_groups_go_on_when_a_broker_loses_its_lease() {
     let cluster = Cluster::start().await;

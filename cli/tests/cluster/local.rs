@@ -1,19 +1,17 @@
 //! A cluster on loopback: brokers that share an etcd, at ports of their own.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::asking;
 use crate::clock::Clock;
-use crate::common::command::finish_within;
+use crate::common::holdings::Directories;
 use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, PATIENCE, home, kera};
+use crate::common::{Broker, home};
 use crate::etcd::Etcd;
-use crate::nodes::init;
-
-/// For what moves between brokers under load.
-const LONG_PATIENCE: Duration = PATIENCE.saturating_mul(3);
+use crate::nodes::{REPAIR, init};
 
 /// Brokers 1, 2, ... and their etcd.
 pub struct Local {
@@ -24,7 +22,7 @@ pub struct Local {
     lease: Duration,
     /// Brokers that are stopped, and would let a command wait.
     stopped: Vec<u32>,
-    _shared: Vec<TempDir>,
+    shared: Vec<TempDir>,
     _ports: Vec<Reserved>,
 }
 
@@ -40,7 +38,7 @@ impl Local {
             store,
             lease,
             stopped: Vec::new(),
-            _shared: Vec::new(),
+            shared: Vec::new(),
             _ports: vec![clients, peers],
         };
         for _ in 0..brokers {
@@ -63,6 +61,7 @@ impl Local {
             ("--backup-shared-dir", shared.path().display().to_string()),
             ("--consumers-session-min", "500ms".to_owned()),
             ("--retention-check-interval", "200ms".to_owned()),
+            ("--cluster-repair-interval", REPAIR.to_owned()),
         ];
         let flags = flags.into_iter();
         let mut words: Vec<_> = flags
@@ -73,8 +72,27 @@ impl Local {
         let broker = Broker::within(clock.within(), "127.0.0.1:0", words);
         self.brokers.push(broker);
         self.clocks.push(clock);
-        self._shared.push(shared);
+        self.shared.push(shared);
         self._ports.push(port);
+    }
+
+    /// Where the brokers keep bytes.
+    pub fn directories(&self) -> Vec<Directories> {
+        let brokers = (1..).zip(self.brokers.iter().zip(&self.shared));
+        let of = |(number, (broker, shared)): (u32, (&Broker, &TempDir))| Directories {
+            broker: number,
+            kept: vec![shared.path().into(), broker.data_dir().join("backup")],
+            data: broker.data_dir().into(),
+            runs: broker.was_started(),
+        };
+        brokers.map(of).collect()
+    }
+
+    /// How many rounds of its jobs a broker has ended.
+    pub fn rounds(&self, number: u32) -> u64 {
+        let status = self.brokers[number as usize - 1].json(&["broker", "describe"]);
+        let rounds = status["cluster"]["background"]["rounds"].as_u64();
+        rounds.unwrap_or_else(|| panic!("no rounds in {status}"))
     }
 
     /// Where clients begin: at any of the brokers.
@@ -96,41 +114,19 @@ impl Local {
         self.broker(number).pause(paused);
     }
 
-    /// Runs a client command at whichever broker answers.
-    fn attempt(&self, words: &[&str]) -> Finished {
+    /// The brokers that answer commands.
+    fn answering(&self) -> String {
         let runs = |(number, _): &(u32, &Broker)| !self.stopped.contains(number);
         let brokers: Vec<_> = (1..)
             .zip(&self.brokers)
             .filter(runs)
             .map(|(_, broker)| broker.address())
             .collect();
-        let mut command = kera();
-        command.args(words).env("KERA_BOOTSTRAP", brokers.join(","));
-        finish_within(command, b"", LONG_PATIENCE)
+        brokers.join(",")
     }
 
-    /// Runs a client command until it succeeds, and until its answer is as it is to be.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "nobody tells when a broker has heard of another"
-    )]
     fn until<T>(&self, words: &[&str], look: impl Fn(&str) -> Option<T>) -> T {
-        let begin = Instant::now();
-        loop {
-            let finished = self.attempt(words);
-            let text = finished.text();
-            let found = finished.status.success().then(|| look(&text)).flatten();
-            if let Some(found) = found {
-                return found;
-            }
-            assert!(
-                begin.elapsed() < LONG_PATIENCE,
-                "kera {}: {text} {}",
-                words.join(" "),
-                finished.stderr
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        asking::until(&self.answering(), words, look)
     }
 
     /// The number of the broker that owns a stream's first streamlet, and the epoch.

@@ -28,6 +28,7 @@ mod runs;
 #[allow(dead_code)]
 mod world;
 
+mod asking;
 mod clock;
 mod etcd;
 mod faults;
@@ -36,11 +37,13 @@ mod local;
 mod members;
 mod named;
 mod nodes;
+mod rest;
 
 use std::time::Instant;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::task::block_in_place;
 
 use clock::Clock;
 use common::machine::skip;
@@ -122,6 +125,8 @@ async fn one_run(run: u64, seed: u64, mut nodes: Nodes) {
     members::leaves(&mut nodes, &load.world).await;
     // All is well again: everything comes back, and goes on.
     let counts = load.finish().await.counts;
+    let (url, brokers) = (nodes.store.url(), nodes.directories());
+    block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
     // The harness has begun a line.
     println!(
         "\nrun: {} faults {} kills {} records",

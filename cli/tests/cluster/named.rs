@@ -1,18 +1,24 @@
 //! Stories of owners that change at the worst moment, told by processes on loopback, under load.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kera_history::Event;
+use kera_log_segments::group::GroupSpec;
+use kera_metadata::{GroupRecord, GroupState};
+use kera_protocol::ids::GroupId;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::common::PATIENCE;
+use crate::common::holdings::look;
 use crate::common::machine::skip;
 use crate::etcd::Etcd;
 use crate::load::Load;
 use crate::local::Local;
 use crate::nodes::{BROKERS, LEASE};
+use crate::rest::{self, Recorded};
 use crate::world::{KEYED, World};
 
 /// A cluster under load.
@@ -99,9 +105,57 @@ impl Story {
         }
     }
 
+    /// Waits until a broker has nothing but a file of a closed group that it had in its store, under whose id
+    /// the group is recorded; the directory of that file.
+    async fn has_made_a_file(&self, recorded: &Recorded, broker: u32) -> PathBuf {
+        let at = &self.cluster.brokers[broker as usize - 1];
+        let status = block_in_place(|| at.json(&["broker", "describe"]));
+        let store = status["cluster"]["backup"]["store_id"].as_str();
+        let store = store.expect("an id").to_owned();
+        let directories = self.cluster.directories();
+        let roots = &directories[broker as usize - 1].kept;
+        let kept = |record: &GroupRecord| {
+            let name = format!("{}.0.log", record.group);
+            let below = |root: &PathBuf| root.join(record.stream.to_string());
+            let dir = |root| below(root).join(record.streamlet.to_string());
+            roots.iter().any(|root| dir(root).join(&name).exists())
+        };
+        let begin = Instant::now();
+        loop {
+            let image = block_in_place(|| recorded.image());
+            let of_store = |record: &&GroupRecord| {
+                let copy = record.copies.iter().find(|copy| copy.broker == broker);
+                record.state == GroupState::Closed
+                    && copy.is_some_and(|copy| copy.store_id.to_string() == store)
+            };
+            let found = image.groups.iter().filter(of_store).find_map(|record| {
+                let dir = at
+                    .data_dir()
+                    .join("streams")
+                    .join(record.stream.to_string());
+                let dir = dir.join(record.streamlet.to_string());
+                let name = GroupSpec::file_name(record.group, record.generation);
+                let alone = dir.join(name).exists() && !kept(record);
+                alone.then_some(dir)
+            });
+            if let Some(dir) = found {
+                self.tell(&format!(
+                    "broker {broker} has made a file in {}",
+                    dir.display()
+                ));
+                return dir;
+            }
+            assert!(begin.elapsed() < PATIENCE, "broker {broker} has made none");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn finish(self) {
         let report = self.load.finish().await;
         eprintln!("{report}");
+        let (url, brokers) = (self.cluster.store.url(), self.cluster.directories());
+        let bootstrap = self.cluster.bootstrap();
+        block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
     }
 }
 
@@ -134,6 +188,36 @@ async fn an_owner_killed_is_followed_and_so_is_the_one_that_follows() {
     story.progress().await;
     story.restart(second.0);
     story.progress().await;
+    story.finish().await;
+}
+
+/// What it holds of the streamlets that others own now came as copies to its store, and are files by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_comes_back_twice_holds_what_is_recorded() {
+    let Some(mut story) = Story::begin("a_broker_that_comes_back_twice").await else {
+        return;
+    };
+    let recorded = Recorded::at(&story.cluster.store.url());
+    let first = story.owner();
+    story.kill(first.0);
+    let second = story.owner_after(first).await;
+    story.progress().await;
+    story.restart(first.0);
+    let dir = story.has_made_a_file(&recorded, second.0).await;
+    story.kill(second.0);
+    story.progress().await;
+    // With one file that is not recorded all of its are looked at.
+    let stray = dir.join(GroupSpec::file_name(GroupId(999_999), 0));
+    std::fs::write(&stray, b"of no group").expect("it is written");
+    story.restart(second.0);
+    let ends = block_in_place(|| [1, 2, 3].map(|n| (n, story.cluster.rounds(n) + 2)));
+    let brokers = story.cluster.directories();
+    while block_in_place(|| ends.iter().any(|(n, end)| story.cluster.rounds(*n) < *end)) {
+        let amiss = block_in_place(|| look(|| recorded.image(), &brokers));
+        assert!(amiss.lost.is_empty(), "{:#?}", amiss.lost);
+    }
+    assert!(!stray.exists(), "nobody has removed what is not recorded");
+    story.tell("all have looked for what is to be given up");
     story.finish().await;
 }
 

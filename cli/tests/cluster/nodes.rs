@@ -8,6 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::clock::Clock;
+use crate::common::holdings::Directories;
 use crate::common::{Broker, finish, home, kera};
 use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
@@ -22,6 +23,8 @@ pub const STORE: u32 = 5;
 pub const CLIENTS: u32 = 6;
 /// How long a broker may be silent before others take over.
 pub const LEASE: Duration = Duration::from_secs(3);
+/// How often jobs look for what is to be repaired or given up.
+pub const REPAIR: &str = "2s";
 /// What a backup may hold in memory, and on its disk, which a fault can fill.
 const MEMORY: &str = "64MiB";
 const DISK: u64 = 96 << 20;
@@ -114,6 +117,7 @@ impl Nodes {
             ("--backup-disk-dir", path(&kept.disk)),
             ("--consumers-session-min", "500ms".to_owned()),
             ("--retention-check-interval", "200ms".to_owned()),
+            ("--cluster-repair-interval", REPAIR.to_owned()),
         ]
         .into_iter()
         .flat_map(|(name, value)| [name.to_owned(), value])
@@ -126,6 +130,18 @@ impl Nodes {
     pub fn bootstrap(&self) -> String {
         let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
         brokers.join(",")
+    }
+
+    /// Where the brokers keep bytes.
+    pub fn directories(&self) -> Vec<Directories> {
+        let brokers = (1..).zip(self.brokers.iter().zip(&self.kept));
+        let of = |(number, (broker, kept)): (u32, (&Broker, &Kept))| Directories {
+            broker: number,
+            kept: vec![kept.shared.path().into(), kept.disk.path().into()],
+            data: broker.data_dir().into(),
+            runs: broker.was_started(),
+        };
+        brokers.map(of).collect()
     }
 
     pub fn broker(&self, number: u32) -> &Broker {

@@ -1,7 +1,7 @@
 //! Runs commands to their end, within limits.
 
 use std::io::Write;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -57,13 +57,18 @@ pub fn finish_within(mut command: Command, input: &[u8], patience: Duration) -> 
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command can be started");
-    let pid = pid_of(&child);
     let mut stdin = child.stdin.take().expect("standard input is piped");
     let input = input.to_vec();
     // A command may write before it has read everything, or end without reading.
     std::thread::spawn(move || {
         let _ = stdin.write_all(&input);
     });
+    ended_within(child, patience, &format!("{command:?}"))
+}
+
+/// Waits for a process that was started, named `what`. One that takes too long is killed, which fails the test.
+pub fn ended_within(child: Child, patience: Duration, what: &str) -> Finished {
+    let pid = pid_of(&child);
     let (ended, waiting) = sync_channel(1);
     std::thread::spawn(move || {
         let _ = ended.send(child.wait_with_output());
@@ -71,7 +76,7 @@ pub fn finish_within(mut command: Command, input: &[u8], patience: Duration) -> 
     let Ok(output) = waiting.recv_timeout(patience) else {
         // It has not been waited for, so the id is still its own.
         let _ = kill_process(pid, Signal::KILL);
-        panic!("{command:?} did not end");
+        panic!("{what} did not end");
     };
     let output = output.expect("the command can be waited for");
     Finished {

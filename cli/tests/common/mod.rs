@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod command;
+pub mod holdings;
 pub mod http;
 pub mod machine;
 pub mod ports;
@@ -146,6 +147,11 @@ impl Broker {
     /// HOST:PORT; the same after each restart.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// It was started, and nobody has stopped it.
+    pub fn was_started(&self) -> bool {
+        self.child.is_some()
     }
 
     /// The data directory.

@@ -8,6 +8,7 @@ mod copies;
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod etcd;
 mod gaps;
+mod health;
 mod spread;
 mod together;
 
@@ -17,6 +18,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use common::command::ended_within;
 use common::{PATIENCE, kera};
 use together::{Together, lines, sorted, steps_of};
 
@@ -72,6 +74,12 @@ fn a_killed_broker_is_replaced_without_anybody_asking() {
     // It comes back and gets its share.
     cluster.broker(killed).restart();
     cluster.until(|status| even(status, 3));
+    // What it owns anew and has not fetched yet is no damage.
+    assert_eq!(cluster.consume("flights").len(), 6000);
+    for number in 1..=3 {
+        let log = cluster.broker(number).log();
+        assert!(!log.contains("is damaged"), "broker {number}: {log}");
+    }
 }
 
 /// Brokers of which each has its share of a stream with 500 lines, and their status then.
@@ -108,7 +116,8 @@ fn a_crash_is_noticed_before_the_lease_ends() {
         "500 records sent right after broker {killed} was killed were acknowledged after {:?}",
         gone.elapsed()
     );
-    cluster.until(|status| owned(status, killed) == 0);
+    let status = cluster.until(|status| owned(status, killed) == 0);
+    assert_eq!(state(&status, killed), "SILENT", "{status}");
     assert_eq!(sorted(cluster.consume("flights")), sorted(lines(0..1000)));
 }
 
@@ -247,10 +256,10 @@ fn a_command_that_waits_outlives_the_broker_that_it_asks() {
     cluster.until(|status| state(status, 1) == "GONE");
     cluster.broker(1).restart();
     cluster.add();
-    let finished = waiting.wait_with_output().expect("it ends");
+    let finished = ended_within(waiting, PATIENCE, "kera broker add");
     stderr.read_to_string(&mut said).expect("text");
     assert!(finished.status.success(), "{said}");
-    let steps = steps_of(&String::from_utf8_lossy(&finished.stdout));
+    let steps = steps_of(&finished.text());
     let last = &steps[steps.len() - 1];
     assert_eq!(
         (&last["outcome"], &last["state"]),

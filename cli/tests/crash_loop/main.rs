@@ -13,6 +13,7 @@ mod common;
 
 mod consuming;
 mod finale;
+mod harming;
 mod producing;
 mod trimming;
 #[allow(dead_code)] // tests of several brokers use the rest

@@ -5,7 +5,7 @@ use std::fs;
 use kera_broker::config::KEYS;
 
 use crate::common::{finish, home, kera};
-use crate::read;
+use crate::{read, repository};
 
 /// Variables that are no setting of the broker: what clients and the command line read.
 const OTHERS: [&str; 2] = ["KERA_BOOTSTRAP", "KERA_CONFIG"];
@@ -44,6 +44,40 @@ pub fn check_file(text: &str) {
 #[test]
 fn the_file_of_the_service_is_a_configuration() {
     check_file(&read("deploy/systemd/kera.toml"));
+}
+
+/// What all brokers of a cluster have in common lacks the number that each has to itself.
+#[test]
+fn the_file_of_a_cluster_is_a_configuration_with_and_without_what_the_unit_adds() {
+    let file = repository("deploy/systemd/cluster.toml");
+    let check = |more: &[&str]| {
+        let mut check = kera();
+        check.args(["config", "check"]).arg(&file).args(more);
+        finish(check, b"")
+    };
+    let alone = check(&[]);
+    assert!(alone.status.success(), "{}", alone.stderr);
+    assert!(
+        alone.stderr.contains("note: cluster.broker_id"),
+        "{}",
+        alone.stderr
+    );
+    let added = repository("deploy/systemd/member.env");
+    let added = added.to_str().expect("a path is text");
+    let both = check(&["--env-file", added]);
+    assert!(both.status.success(), "{}", both.stderr);
+    assert!(!both.stderr.contains("note:"), "{}", both.stderr);
+    let home = home();
+    let wrong = home.path().join("member.env");
+    for (text, said) in [
+        ("KERA_CLUSTER_BROKER_ID=none\n", "KERA_CLUSTER_BROKER_ID"),
+        ("# a number\nbroker 7\n", "member.env:2: "),
+    ] {
+        fs::write(&wrong, text).expect("a file can be written");
+        let refused = check(&["--env-file", wrong.to_str().expect("text")]);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
 }
 
 #[test]

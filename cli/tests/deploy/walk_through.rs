@@ -1,5 +1,6 @@
-//! The README's walk with three brokers, as somebody new would take it: its commands by a shell, one of
-//! the brokers killed. Only the ports are others, and the commands wait where a person looks.
+//! The README's walks, as somebody new would take them: its commands by a shell, one section after the other in
+//! one terminal and each in one of its own. Only the ports are others, measurements are shorter, and the commands
+//! wait where a person looks.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,16 +13,22 @@ use crate::common::{PATIENCE, home, machine};
 use crate::read;
 use crate::tools::find;
 
-const SECTION: &str = "\n## Three brokers, one of them killed\n";
-/// Of etcd and of brokers, as the README has them.
-const PORTS: [&str; 11] = [
-    "7501", "7502", "7610", "7611", "7612", "7620", "7621", "7622", "7630", "7631", "7632",
+const FIRST: &str = "Five minutes";
+const CLUSTER: &str = "Three brokers, one of them killed";
+const KAFKA: &str = "Kafka clients";
+const FAST: &str = "How fast";
+/// Of the first broker, of etcd, of brokers that share it and of one with a Kafka listener, as the README has
+/// them.
+const PORTS: [&str; 14] = [
+    "7600", "7501", "7502", "7610", "7611", "7612", "7620", "7621", "7622", "7630", "7631", "7632",
+    "7700", "9092",
 ];
 
-/// The blocks of commands of the section.
-fn blocks() -> Vec<String> {
+/// The blocks of commands of a section.
+fn blocks(section: &str) -> Vec<String> {
     let readme = read("README.md");
-    let (_, section) = readme.split_once(SECTION).expect("the README has a walk");
+    let heading = format!("\n## {section}\n");
+    let (_, section) = readme.split_once(&heading).expect("the README has a walk");
     let section = section.split("\n## ").next().unwrap_or_default();
     let mut blocks = Vec::new();
     for block in section.split("```sh\n").skip(1) {
@@ -63,26 +70,16 @@ fn remove_copies(folder: &Path) {
     }
 }
 
-#[test]
-fn the_walk_of_the_readme_ends_as_it_says() {
-    const NAME: &str = "the_walk_of_the_readme_ends_as_it_says";
-    if find("etcd").is_none() || find("bash").is_none() {
-        machine::skip(NAME, "needs bash and etcd (Debian: etcd-server)");
-        return;
-    }
-    let blocks = blocks();
-    let [start, walk] = blocks.as_slice() else {
-        panic!("the walk has {} blocks", blocks.len());
-    };
+/// Runs commands by a shell, with other ports, in an empty directory and without a variable of Kera's; what they
+/// wrote to standard output and to standard error.
+fn walk(script: &str) -> (String, String) {
     let ports: Vec<Reserved> = PORTS.iter().map(|_| Reserved::new()).collect();
     let home = home();
     let script = format!(
         "set -e
-trap 'kill -9 $(jobs -p) 2>/dev/null; wait' EXIT
+trap 'kill -9 $(jobs -p) 2>/dev/null || true; wait' EXIT
 export KERA_BACKUP_MEMORY_BYTES=64MiB
-{start}
-until [ \"$(kera cluster status --json 2>/dev/null | grep -c '\"address\"')\" = 3 ]; do sleep 0.1; done
-{walk}"
+{script}"
     );
     let script = with_ports(&script, &ports);
     let kera = Path::new(env!("CARGO_BIN_EXE_kera"));
@@ -105,6 +102,98 @@ until [ \"$(kera cluster status --json 2>/dev/null | grep -c '\"address\"')\" = 
     remove_copies(home.path());
     let (said, log) = (finished.text(), finished.stderr);
     assert!(finished.status.success(), "{said}\n{log}");
+    (said, log)
+}
+
+fn has(test: &str, programs: &[&str]) -> bool {
+    let lacking = programs.iter().find(|program| find(program).is_none());
+    if let Some(program) = lacking {
+        machine::skip(test, &format!("needs {program} (see scripts/needs.sh)"));
+    }
+    lacking.is_none()
+}
+
+/// The section on Kafka's clients; it may follow any other in the same terminal.
+fn kafka() -> String {
+    let blocks = blocks(KAFKA);
+    let [block] = blocks.as_slice() else {
+        panic!("the section has {} blocks", blocks.len());
+    };
+    format!("{block}\nkill %%\nwait || true\n")
+}
+
+#[test]
+fn the_walk_of_the_readme_ends_as_it_says() {
+    if !has(
+        "the_walk_of_the_readme_ends_as_it_says",
+        &["bash", "etcd", "kcat"],
+    ) {
+        return;
+    }
+    let blocks = blocks(CLUSTER);
+    let [start, walk_on, end] = blocks.as_slice() else {
+        panic!("the walk has {} blocks", blocks.len());
+    };
+    let (said, log) = walk(&format!(
+        "{start}
+until [ \"$(kera cluster status --json 2>/dev/null | grep -c '\"address\": \"1')\" = 3 ]; do sleep 0.1; done
+{walk_on}
+{end}
+echo and then
+{}",
+        // In the terminal in which all that was done.
+        kafka()
+    ));
     assert!(log.contains("1,000,000 records acknowledged"), "{log}");
-    assert_eq!(said.trim().lines().last(), Some("1000000"), "{said}\n{log}");
+    let (cluster, kafka) = said.split_once("and then\n").expect("both sections");
+    assert_eq!(
+        cluster.trim().lines().last(),
+        Some("1000000"),
+        "{said}\n{log}"
+    );
+    assert!(cluster.contains("NOT HEALTHY"), "{said}");
+    assert_eq!(kafka.matches("/pay").count(), 2, "{said}\n{log}");
+}
+
+#[test]
+fn each_other_section_of_the_readme_stands_on_its_own() {
+    let needed = ["bash", "kcat"];
+    if !has(
+        "each_other_section_of_the_readme_stands_on_its_own",
+        &needed,
+    ) {
+        return;
+    }
+    let (said, log) = walk(&kafka());
+    assert_eq!(said.matches("/pay").count(), 2, "{said}\n{log}");
+    let blocks = blocks(FIRST);
+    let [start, first, shared, more] = blocks.as_slice() else {
+        panic!("the walk has {} blocks", blocks.len());
+    };
+    // What builds it and finds it is done; the broker has a terminal of its own.
+    let serve = start.lines().find(|line| line.starts_with("kera serve"));
+    let serve = serve
+        .expect("a broker is started")
+        .replace("kera serve", "kera serve --listen 127.0.0.1:7600");
+    let (follow, look) = shared.split_once('\n').expect("two commands");
+    let fast = self::blocks(FAST).concat();
+    // A tenth of a second of each, and not the records of ten.
+    let fast = fast.replace("10M", "10k").replace("1M", "10k");
+    let (said, log) = walk(&format!(
+        "{serve} > serve.log 2>&1 &
+export KERA_BOOTSTRAP=127.0.0.1:7600
+until kera stream list > /dev/null 2>&1; do sleep 0.1; done
+{first}
+{follow} > followed 2>&1 &
+until grep -q /pay followed; do sleep 0.1; done
+{look}
+{more}
+kera segment inspect kera-data/streams/*/*/*.log
+kera segment inspect kera-data/streams/*/*/*.log --json > inspected
+grep -q '^\\[' inspected
+{fast}"
+    ));
+    for expected in ["/cart", "billing", "clicks", "sound", "latency"] {
+        assert!(said.contains(expected), "no {expected} in {said}\n{log}");
+    }
 }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
 use bytes::{Bytes, BytesMut};
-use kera_protocol::batch::ProducerStamp;
+use kera_protocol::batch::{HEADER_BYTES, ProducerStamp, crc32c};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, FrameKind, Hello, PREFIX_BYTES};
 use kera_protocol::v1;
@@ -249,6 +249,109 @@ fn what_does_not_exist_is_named() {
             answer.message
         );
     }
+    unharmed(&mut broker);
+}
+
+/// Sends a batch to a stream, and returns what it is answered with.
+fn answered(raw: &mut Raw, broker: &Broker, stream: &str, body: &[u8]) -> (u32, String) {
+    let request = v1::AppendRequest {
+        stream: stream_id(broker, stream),
+        ..v1::AppendRequest::default()
+    };
+    raw.send(&frame_of(FrameKind::Append, 1, &request, body));
+    let (_, answer) = raw.append_answer();
+    (answer.error, answer.message)
+}
+
+#[test]
+fn a_stream_takes_what_its_settings_let_it_take() {
+    let mut broker = broker();
+    let settings = [
+        "stream",
+        "create",
+        "careful",
+        "--validate",
+        "full",
+        "--timestamp-before-max",
+        "30d",
+        "--timestamp-after-max",
+        "1h",
+    ];
+    broker.run(&settings);
+    let described = broker.json(&["stream", "describe", "careful"]);
+    assert_eq!(described["validate"], "full");
+    assert_eq!(described["timestamp_before_max_ms"], 2_592_000_000_u64);
+    assert_eq!(described["timestamp_after_max_ms"], 3_600_000);
+    let mut raw = open(&broker);
+    // A record that is longer than its batch, with a checksum that fits.
+    let mut long = batch();
+    long[HEADER_BYTES] += 2;
+    let crc = crc32c(&long[21..]);
+    long[17..21].copy_from_slice(&crc.to_be_bytes());
+    // A time a thousand times now.
+    let mut late = batch();
+    let now = i64::from_be_bytes(late[35..43].try_into().expect("8 bytes"));
+    late[35..43].copy_from_slice(&(now * 1_000).to_be_bytes());
+    let crc = crc32c(&late[21..]);
+    late[17..21].copy_from_slice(&crc.to_be_bytes());
+    for (bad, word) in [(&long, "record 0"), (&late, "timestamp_after_max_ms")] {
+        let (code, text) = answered(&mut raw, &broker, "careful", bad);
+        let code = ErrorCode::from_number(code);
+        assert_eq!(code, Some(ErrorCode::InvalidBatch), "{text}");
+        assert!(text.contains(word), "{text}");
+    }
+    assert_eq!(answered(&mut raw, &broker, "careful", &batch()).0, 0);
+    assert_eq!(broker.run(&["consume", "careful"]), "by hand\n");
+    // And no more of it.
+    let altered = ["--validate", "header", "--timestamp-after-max", "none"];
+    broker.run(&[&["stream", "alter", "careful"][..], &altered].concat());
+    for taken in [&long, &late] {
+        let (code, text) = answered(&mut raw, &broker, "careful", taken);
+        assert_eq!(code, 0, "{text}");
+    }
+    unharmed(&mut broker);
+}
+
+#[test]
+fn a_count_that_no_compressed_bytes_could_keep_is_refused() {
+    let mut broker = broker();
+    let mut lying = batch();
+    lying.truncate(HEADER_BYTES);
+    lying.extend_from_slice(b"\x1f\x8b\x08garbage");
+    let length = lying.len() as i32 - 12;
+    lying[8..12].copy_from_slice(&length.to_be_bytes());
+    lying[22] = 1;
+    lying[23..27].copy_from_slice(&999_999_i32.to_be_bytes());
+    lying[57..61].copy_from_slice(&1_000_000_i32.to_be_bytes());
+    let crc = crc32c(&lying[21..]);
+    lying[17..21].copy_from_slice(&crc.to_be_bytes());
+    let mut raw = open(&broker);
+    let (code, text) = answered(&mut raw, &broker, "s", &lying);
+    let code = ErrorCode::from_number(code);
+    assert_eq!(code, Some(ErrorCode::InvalidBatch), "{text}");
+    unharmed(&mut broker);
+}
+
+#[test]
+fn streams_of_the_brokers_own_are_read_and_never_changed() {
+    let mut broker = broker();
+    let own = "_kera_groups";
+    let mut raw = open(&broker);
+    let (code, text) = answered(&mut raw, &broker, own, &batch());
+    let code = ErrorCode::from_number(code);
+    assert_eq!(code, Some(ErrorCode::InvalidName), "{text}");
+    assert!(text.contains("the broker's own"), "{text}");
+    for refused in [
+        &["stream", "delete", own, "--yes"][..],
+        &["stream", "alter", own, "--lanes", "2"],
+        &["stream", "alter", own, "--retention-time", "1s"],
+        &["stream", "trim", own, "--everything"],
+        &["stream", "create", own],
+    ] {
+        let text = broker.refused(refused);
+        assert!(text.contains(own), "{refused:?}: {text}");
+    }
+    assert_eq!(broker.run(&["consume", own]), "", "nothing was appended");
     unharmed(&mut broker);
 }
 

@@ -2,10 +2,10 @@
 
 use std::io::{BufReader, Read};
 use std::process::{Child, Stdio};
-use std::sync::mpsc::sync_channel;
 
 use rustix::process::{Signal, kill_process};
 
+use crate::common::command::ended_within;
 use crate::common::{Broker, Finished, PATIENCE, kera, pid_of};
 
 /// A running `kera consume`. Its standard output is read by the test.
@@ -48,20 +48,7 @@ impl Consuming {
     /// Waits for its end; what it said.
     fn end(mut self) -> Finished {
         let child = self.child.take().expect("it runs");
-        let pid = pid_of(&child);
-        let (ended, waiting) = sync_channel(1);
-        std::thread::spawn(move || ended.send(child.wait_with_output()));
-        let Ok(output) = waiting.recv_timeout(PATIENCE) else {
-            // It has not been waited for, so the id is still its own.
-            let _ = kill_process(pid, Signal::KILL);
-            panic!("kera consume did not end");
-        };
-        let output = output.expect("the command can be waited for");
-        Finished {
-            status: output.status,
-            stdout: output.stdout,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        ended_within(child, PATIENCE, "kera consume")
     }
 }
 

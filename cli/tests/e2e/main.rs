@@ -17,3 +17,4 @@ mod long_polls;
 mod round_trip;
 mod sharing;
 mod streams;
+mod waits;

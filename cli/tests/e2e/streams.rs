@@ -1,8 +1,12 @@
 //! `kera stream`.
 
+use kera_protocol::error::ErrorCode;
+use kera_protocol::frame::FrameKind;
+use kera_protocol::v1;
 use serde_json::Value;
 
 use crate::common::Broker;
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
 
 #[test]
 fn created_listed_described_and_deleted() {
@@ -139,6 +143,51 @@ fn altered_settings_survive_a_restart() {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["1", "2", "3", "4", "5", "6", "7", "8"]);
+}
+
+/// Partitions that streamlets hold in unequal numbers: what a producer of an older version takes for
+/// them would send keys elsewhere.
+#[test]
+fn a_producer_that_knows_equal_numbers_of_lanes_only_is_refused() {
+    let broker = Broker::start();
+    broker.run(&["stream", "create", "s", "--streamlets", "4"]);
+    let altered = broker.json(&["stream", "alter", "s", "--partitions", "6"]);
+    assert_eq!(
+        (&altered["partitions"], &altered["lanes"]),
+        (&6.into(), &2.into())
+    );
+    let stream = stream_id(&broker, "s");
+    let mut raw = Raw::open(&broker);
+    let mut append = |streamlet, lane, lane_generation, partitions| {
+        let request = v1::AppendRequest {
+            stream: stream.clone(),
+            streamlet,
+            lane,
+            lane_generation,
+            partitions,
+        };
+        let frame = frame_of(FrameKind::Append, 1, &request, &batch_of(b"v"));
+        raw.send(&frame);
+        let (_, answer) = raw.append_answer();
+        (ErrorCode::from_number(answer.error), answer.message)
+    };
+    let (code, text) = append(0, 0, 1, 0);
+    assert_eq!(code, Some(ErrorCode::UnsupportedVersion));
+    assert!(
+        text.contains("6 partitions") && text.contains("update it"),
+        "{text}"
+    );
+    assert_eq!(append(0, 0, 0, 0).0, Some(ErrorCode::StaleLanes));
+    assert_eq!(append(2, 1, 1, 6).0, Some(ErrorCode::UnknownLane));
+    for (streamlet, lane) in [(0, 0), (0, 1), (1, 1), (2, 0), (3, 0)] {
+        assert_eq!(append(streamlet, lane, 1, 6).0, Some(ErrorCode::Ok));
+    }
+    // With as many lanes in each it may go on.
+    broker.run(&["stream", "alter", "s", "--lanes", "2"]);
+    assert_eq!(append(3, 1, 2, 0).0, Some(ErrorCode::Ok));
+    let said = broker.refused(&["stream", "alter", "s", "--partitions", "7"]);
+    assert!(said.contains("partitions is 8 and may only grow"), "{said}");
+    assert_eq!(broker.json(&["stream", "describe", "s"])["partitions"], 8);
 }
 
 #[test]

@@ -7,11 +7,17 @@ use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, FrameKind, Hello};
 
 use crate::common::Broker;
+use crate::common::machine::Memory;
 use crate::common::raw::Raw;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// What follows the preface: settings, none of them.
 const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+/// Bytes of memory that the broker holds.
+fn resident(broker: &Broker) -> u64 {
+    Memory::of(broker.pid()).expect("Linux tells").now
+}
 
 fn answers(raw: &mut Raw) -> bool {
     let mut ping = bytes::BytesMut::new();
@@ -96,4 +102,47 @@ fn control_connections_count_too() {
     let ended = idle.socket.read_to_end(&mut answer);
     assert!(ended.is_ok(), "{ended:?}");
     drop(open);
+}
+
+#[test]
+fn half_a_frame_is_not_waited_for() {
+    let broker = Broker::with(&["--server-receive-timeout", "500ms"]);
+    let mut good = Raw::open(&broker);
+    let mut ping = bytes::BytesMut::new();
+    frame::encode_empty(&mut ping, FrameKind::Ping, 7);
+    let mut raw = Raw::open(&broker);
+    raw.send(&ping[..ping.len() - 1]);
+    raw.goes_away(ErrorCode::Timeout);
+    assert!(answers(&mut good), "one that sends nothing may");
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nobody tells when memory has gone back to the system"
+)]
+fn idle_connections_cost_next_to_nothing_and_leave_nothing() {
+    const MIB: u64 = 1 << 20;
+    let broker = Broker::with(&["--memory-idle-release", "200ms"]);
+    let before = resident(&broker);
+    let mut open: Vec<Raw> = (0..400).map(|_| Raw::open(&broker)).collect();
+    assert!(open.iter_mut().all(answers));
+    // Every other one has sent a part of a frame.
+    open.iter_mut().step_by(2).for_each(|raw| raw.send(&[40]));
+    let grown = resident(&broker).saturating_sub(before);
+    assert!(
+        grown < 20 * MIB,
+        "400 idle connections cost {} KiB",
+        grown / 1024
+    );
+    drop(open);
+    let until = std::time::Instant::now() + crate::common::PATIENCE;
+    while resident(&broker).saturating_sub(before) > 4 * MIB {
+        let held = resident(&broker).saturating_sub(before) / 1024;
+        assert!(
+            std::time::Instant::now() < until,
+            "{held} KiB are not given back"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }

@@ -94,7 +94,9 @@ async fn without_memory_an_append_is_refused_and_may_be_sent_again() {
     let mut raw = block_in_place(|| Raw::open_to(&small.address));
     let taken = small.starve(0);
     for _ in 0..2 {
-        overloaded(&small.append(&mut raw, &batch_of(b"one")));
+        let answer = small.append(&mut raw, &batch_of(b"one"));
+        overloaded(&answer);
+        assert_eq!(answer.placement(), v1::Placement::NotPlaced);
     }
     assert_eq!(small.run(&["consume", "s"]), "", "reading goes on");
     drop(taken);
@@ -128,8 +130,10 @@ async fn an_append_refused_half_way_is_stored_once_when_it_is_sent_again() {
         .collect();
     let appended = || small.broker.shared().metrics.appended_records.get();
     let taken = small.starve(1);
-    overloaded(&small.append(&mut raw, &body));
+    let answer = small.append(&mut raw, &body);
+    overloaded(&answer);
     assert_eq!(appended(), 1, "it was refused half-way");
+    assert_eq!(answer.placement(), v1::Placement::MayBePlaced);
     drop(taken);
     let answer = small.append(&mut raw, &body);
     assert_eq!(

@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kera_metadata::{EmbeddedOptions, EmbeddedStore, Image, MetadataStore};
 use tempfile::TempDir;
 
-use crate::common::{Broker, home};
+use crate::common::holdings::{Directories, look};
+use crate::common::{Broker, PATIENCE, home};
 use crate::namespaces::{Network, address, small_disk};
 
 /// Brokers of a run, at nodes 1 to 3.
@@ -26,6 +28,8 @@ struct Kept {
 pub struct Cluster {
     brokers: Vec<Broker>,
     kept: Vec<Kept>,
+    /// Files of copies that were damaged: what they were is not looked for.
+    damaged: Vec<PathBuf>,
     pub network: Network,
 }
 
@@ -44,6 +48,7 @@ impl Cluster {
         let mut cluster = Self {
             brokers: Vec::new(),
             kept: Vec::new(),
+            damaged: Vec::new(),
             network,
         };
         for number in 1..=BROKERS {
@@ -147,11 +152,60 @@ impl Cluster {
 
     /// Flips a bit in the middle of what one of the copies holds that the broker keeps for others;
     /// which. The broker must not run. None if it keeps nothing.
-    pub fn damage(&self, number: u32, choice: u64) -> Option<String> {
+    pub fn damage(&mut self, number: u32, choice: u64) -> Option<String> {
         let files = self.copies(number);
         let at = choice as usize % files.len().max(1);
         let path = files.get(at)?;
-        flip(path, choice).then(|| path.display().to_string())
+        let flipped = flip(path, choice);
+        self.damaged.extend(flipped.then(|| path.clone()));
+        flipped.then(|| path.display().to_string())
+    }
+
+    /// How many rounds of its jobs a broker has ended.
+    fn rounds(&self, number: u32) -> u64 {
+        let status = self.broker(number).json(&["broker", "describe"]);
+        let rounds = status["cluster"]["background"]["rounds"].as_u64();
+        rounds.unwrap_or_else(|| panic!("no rounds in {status}"))
+    }
+
+    /// All brokers, to which nobody writes any more, end here: what they hold is what each has recorded, but
+    /// for what was damaged.
+    pub fn holds_what_is_recorded(&mut self) {
+        let ends: Vec<_> = (1..=BROKERS).map(|n| (n, self.rounds(n) + 2)).collect();
+        let begin = Instant::now();
+        while ends.iter().any(|(number, end)| self.rounds(*number) < *end) {
+            assert!(begin.elapsed() < PATIENCE, "the jobs do not go on");
+        }
+        (1..=BROKERS).for_each(|number| self.kill(number));
+        let brokers = (1..).zip(self.brokers.iter().zip(&self.kept));
+        let of = |(number, (broker, kept)): (u32, (&Broker, &Kept))| Directories {
+            broker: number,
+            kept: vec![kept.shared.path().into(), kept.disk.path().into()],
+            data: broker.data_dir().into(),
+            runs: true,
+        };
+        let brokers: Vec<_> = brokers.map(of).collect();
+        let mut recorded = Image::default();
+        for broker in &self.brokers {
+            let path = broker.data_dir().join("metadata.redb");
+            let store = EmbeddedStore::open(path, EmbeddedOptions::default());
+            let image = store.expect("nobody else has it").load();
+            let image = image.expect("it is read");
+            recorded.streams.extend(image.streams);
+            recorded.streamlets.extend(image.streamlets);
+            recorded.groups.extend(image.groups);
+        }
+        let mut amiss = look(|| recorded.clone(), &brokers);
+        let is_spared = |text: &String| {
+            let mut paths = self.damaged.iter().map(|path| path.display().to_string());
+            paths.any(|path| text.contains(&path))
+        };
+        amiss.lost.retain(|text| !is_spared(text));
+        amiss.unsettled.retain(|text| !is_spared(text));
+        assert!(
+            amiss.lost.is_empty() && amiss.unsettled.is_empty(),
+            "what brokers hold is not what is recorded: {amiss:#?}"
+        );
     }
 }
 
@@ -201,6 +255,7 @@ fn flags(number: u32, kept: &Kept) -> Vec<String> {
         ("--broker-id", number.to_string()),
         ("--replication-listen", listen(number, 7601)),
         ("--peers", peers.join(",")),
+        ("--cluster-repair-interval", "2s".to_owned()),
         ("--backup-memory-bytes", MEMORY.to_owned()),
         ("--backup-shared-dir", path(&kept.shared)),
         ("--backup-disk-dir", path(&kept.disk)),

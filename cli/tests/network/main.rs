@@ -26,6 +26,7 @@ mod faults;
 mod mutation;
 mod namespaces;
 mod runs;
+mod severed;
 
 use kera_history::{Event, Expectations, check};
 use rand::rngs::StdRng;
@@ -184,6 +185,7 @@ async fn one_run(run: u64, seed: u64) {
             failed.push(format!("streams of broker {number}: {headline}; {reasons}"));
         }
     }
+    block_in_place(|| cluster.holds_what_is_recorded());
     if !failed.is_empty() {
         let kept = home.keep();
         eprintln!("seed {seed}, the histories are in {}", kept.display());

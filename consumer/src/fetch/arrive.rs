@@ -25,6 +25,16 @@ const OWNER_PAUSE: Duration = Duration::from_millis(250);
 /// Attempts after which a stream that its owner does not know counts as gone.
 const UNKNOWN_STREAM_ATTEMPTS: u32 = 5;
 
+/// Where reading may go on behind what a broker cannot read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Behind {
+    At(Cursor),
+    /// It does not know, or there is nothing.
+    Nowhere,
+    /// Only the answer to a request says it.
+    NotTold,
+}
+
 impl State {
     pub(super) fn reply(
         &mut self,
@@ -49,13 +59,13 @@ impl State {
         };
         match frame.kind {
             FrameKind::SubscribeReply => match frame.message::<v1::SubscribeResponse>() {
-                Ok(response) if response.error == 0 => {}
+                Ok(response) if response.error == 0 => source.trouble = None,
                 Ok(response) => {
                     self.end_subscription(key);
                     let error = WireError::from_number(response.error, response.message);
-                    self.failed(key, error, None, after);
+                    self.failed(key, error, None, Behind::NotTold, after);
                 }
-                Err(error) => self.failed(key, error.into(), None, after),
+                Err(error) => self.failed(key, error.into(), None, Behind::NotTold, after),
             },
             _ => match frame.message::<v1::ReadResponse>() {
                 Ok(response) if response.error == 0 => {
@@ -75,9 +85,10 @@ impl State {
                 }
                 Ok(response) => {
                     let error = WireError::from_number(response.error, response.message);
-                    self.failed(key, error, Some(response.log_start), after);
+                    let behind = response.next.map_or(Behind::Nowhere, Behind::At);
+                    self.failed(key, error, Some(response.log_start), behind, after);
                 }
-                Err(error) => self.failed(key, error.into(), None, after),
+                Err(error) => self.failed(key, error.into(), None, Behind::NotTold, after),
             },
         }
     }
@@ -117,7 +128,7 @@ impl State {
         if message.error != 0 {
             let error = WireError::from_number(message.error, message.message);
             source.phase = Phase::Idle;
-            self.failed(key, error, None, after);
+            self.failed(key, error, None, Behind::NotTold, after);
             return;
         }
         self.received(
@@ -150,10 +161,11 @@ impl State {
                 ErrorCode::Internal,
                 "broker's answer does not go forward".to_owned(),
             );
-            self.failed(key, error, None, after);
+            self.failed(key, error, None, Behind::NotTold, after);
             return;
         }
         source.next = next;
+        source.trouble = None;
         source.head = source.head.max(head);
         source.attempt = 0;
         let finished = finished || next.ordinal >= source.spec.end;
@@ -198,7 +210,64 @@ impl State {
             next: source.next,
             head: source.head,
             finished,
+            skipped: false,
         }));
+    }
+
+    /// Goes on behind what the broker cannot read, where that is wanted; the broker's answer to a request
+    /// says where that is. False if it is not.
+    fn skip_damage(
+        &mut self,
+        key: u64,
+        error: &WireError,
+        behind: Behind,
+        after: &mut After,
+    ) -> bool {
+        let (Some(on_skip), Some(source)) = (&self.settings.on_skip, self.sources.get_mut(&key))
+        else {
+            return false;
+        };
+        let at = source.next.ordinal;
+        match behind {
+            Behind::NotTold if source.spec.push && !source.ask_once => {
+                source.ask_once = true;
+                self.ask(key, after);
+                true
+            }
+            Behind::At(next) if next.ordinal > at => {
+                let error = ConsumeError::Lane {
+                    lane: source.spec.lane,
+                    ordinal: at,
+                    error: error.clone(),
+                };
+                after.skips.push((on_skip.clone(), error));
+                let end = source.spec.end;
+                source.next = match next.ordinal < end {
+                    true => next,
+                    false => Cursor {
+                        ordinal: end,
+                        ..Cursor::default()
+                    },
+                };
+                source.ask_once = false;
+                source.attempt = 0;
+                source.trouble = None;
+                let finished = source.next.ordinal >= end;
+                if finished {
+                    source.phase = Phase::Ended;
+                }
+                self.deliver(key, Bytes::new(), at, finished);
+                if let Some(Ready::Chunk(chunk)) = self.ready.back_mut() {
+                    chunk.skipped = true;
+                }
+                after.ready = true;
+                if !finished {
+                    self.ask(key, after);
+                }
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The broker refused to read a source.
@@ -207,6 +276,7 @@ impl State {
         key: u64,
         error: WireError,
         log_start: Option<Ordinal>,
+        behind: Behind,
         after: &mut After,
     ) {
         self.withdraw(key);
@@ -249,6 +319,12 @@ impl State {
                 _ => {}
             }
         }
+        if error.code == ErrorCode::Damaged && self.skip_damage(key, &error, behind, after) {
+            return;
+        }
+        let Some(source) = self.sources.get_mut(&key) else {
+            return;
+        };
         let elsewhere = match error.code {
             ErrorCode::NotOwner | ErrorCode::UnknownStreamlet | ErrorCode::UnknownLane => {
                 source.owner = None;
@@ -262,6 +338,7 @@ impl State {
         let unheard =
             error.code == ErrorCode::UnknownStream && source.attempt < UNKNOWN_STREAM_ATTEMPTS;
         if error.code.is_retryable() || unheard {
+            source.in_trouble(Instant::now(), error.to_string(), false);
             let mut pause = self.retry.pause(source.attempt);
             if elsewhere {
                 // A new owner serves as soon as it can, and readers wait meanwhile.

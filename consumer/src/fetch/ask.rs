@@ -111,7 +111,13 @@ impl State {
     }
 
     /// The connection to a broker ended.
-    pub(super) fn link_down(&mut self, address: &Arc<str>, link: u64, after: &mut After) {
+    pub(super) fn link_down(
+        &mut self,
+        address: &Arc<str>,
+        link: u64,
+        why: &str,
+        after: &mut After,
+    ) {
         match self.links.get(address) {
             Some(Link::Up { id, .. }) if *id == link => {}
             _ => return,
@@ -124,6 +130,7 @@ impl State {
             },
         );
         self.refresh = true;
+        self.broker_in_trouble(address, Instant::now(), why);
         let lost: Vec<u64> = self
             .sources
             .iter()
@@ -155,12 +162,14 @@ impl State {
                 subscriptions: HashMap::new(),
             },
         );
+        self.broker_is_well(address);
         self.ask_idle(after);
         // From now on it is listened to.
         after.drive = true;
     }
 
-    pub(super) fn link_failed(&mut self, address: &Arc<str>, attempt: u32) {
+    pub(super) fn link_failed(&mut self, address: &Arc<str>, attempt: u32, why: &str) {
+        self.broker_in_trouble(address, Instant::now(), why);
         // Copies there are not to be had.
         for source in self.sources.values_mut() {
             source.detour.take_if(|detour| detour == address);
@@ -216,7 +225,9 @@ impl State {
             .map(|source| source.link)
             .collect();
         self.listen_at = None;
-        for link in self.links.values_mut() {
+        let mut silent = Vec::new();
+        let mut well = Vec::new();
+        for (address, link) in &mut self.links {
             let Link::Up {
                 id,
                 connection,
@@ -228,12 +239,20 @@ impl State {
             };
             let frames = connection.received_frames();
             if frames != heard.0 || !awaited.contains(id) {
+                well.push(address.clone());
                 *heard = (frames, now);
             } else if now.duration_since(heard.1) >= SILENCE {
+                silent.push((address.clone(), heard.1));
                 *heard = (frames, now);
                 self.refresh = true;
             }
             self.listen_at = Some(now + LISTEN_EVERY);
+        }
+        for address in well {
+            self.broker_is_well(&address);
+        }
+        for (address, since) in silent {
+            self.broker_in_trouble(&address, since, "it says nothing, not even to pings");
         }
         self.listen_at
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kera_rpc::{LOOK_EVERY, Reports};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ pub(super) const OWNERS_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs until the fetcher is gone.
 pub(super) async fn run(fetcher: Weak<Fetcher>, work: Arc<Notify>) {
+    let mut reports = Reports::default();
     loop {
         let Some(strong) = fetcher.upgrade() else {
             return;
@@ -29,6 +31,10 @@ pub(super) async fn run(fetcher: Weak<Fetcher>, work: Arc<Notify>) {
             wake = Some(wake.map_or(look, |wake| wake.min(look)));
         }
         strong.finish(after);
+        if strong.tell_stall(&mut reports) {
+            let look = Instant::now() + LOOK_EVERY;
+            wake = Some(wake.map_or(look, |wake| wake.min(look)));
+        }
         for (address, attempt) in connect {
             tokio::spawn(open(Arc::downgrade(&strong), address, attempt));
         }
@@ -102,6 +108,7 @@ impl Fetcher {
                 }
                 Err(error) => {
                     tracing::debug!(stream, %error, "owners of the stream are not known");
+                    state.owners_in_trouble(&error.to_string());
                     state.refresh = true;
                 }
             }
@@ -136,14 +143,18 @@ async fn open(fetcher: Weak<Fetcher>, address: Arc<str>, attempt: u32) {
             // It may have ended before it was known here.
             if connection.is_closed() {
                 let mut after = After::default();
-                strong.state.lock().link_down(&address, link, &mut after);
+                let why = "the connection was lost at once";
+                strong
+                    .state
+                    .lock()
+                    .link_down(&address, link, why, &mut after);
                 strong.finish(after);
             }
         }
         Err(error) => {
             tracing::debug!(broker = %address, %error, "consumer cannot connect");
             let mut state = strong.state.lock();
-            state.link_failed(&address, attempt);
+            state.link_failed(&address, attempt, &error.to_string());
             state.refresh = true;
             drop(state);
             strong.work.notify_one();

@@ -9,6 +9,7 @@ mod ask;
 mod copies;
 mod driver;
 mod source;
+mod stall;
 mod state;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::batch::Chunk;
+use crate::batch::{Chunk, SkipHook};
 use crate::config::FetchSettings;
 use crate::error::ConsumeError;
 use state::State;
@@ -57,6 +58,8 @@ struct After {
     credits: Vec<(Arc<DataConnection>, v1::CreditRequest)>,
     ready: bool,
     drive: bool,
+    /// What was skipped, to be told.
+    skips: Vec<(Arc<SkipHook>, ConsumeError)>,
     /// Records that were trimmed before they were read.
     skipped: u64,
     /// Bytes that came from copies.
@@ -162,6 +165,9 @@ impl Fetcher {
     }
 
     fn finish(&self, after: After) {
+        for (on_skip, error) in after.skips {
+            on_skip(&error);
+        }
         for (connection, credit) in after.credits {
             // A lost connection takes its subscriptions with it; they are made anew.
             let _ = connection.post(FrameKind::Credit, &credit);
@@ -236,7 +242,7 @@ impl FrameSink for Sink {
         fetcher
             .state
             .lock()
-            .link_down(&self.address, self.link, &mut after);
+            .link_down(&self.address, self.link, &error.to_string(), &mut after);
         fetcher.finish(after);
     }
 }

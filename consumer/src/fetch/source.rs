@@ -8,6 +8,7 @@ use kera_protocol::v1::{self, Cursor};
 use tokio::time::Instant;
 
 use super::copies::Copies;
+use super::stall::Trouble;
 use super::{SourceSpec, stream_bytes};
 use crate::config::FetchSettings;
 
@@ -49,6 +50,8 @@ pub(super) struct Source {
     pub(super) untaken: usize,
     /// An error of it was not taken yet.
     pub(super) error_waits: bool,
+    /// Why it does not go on.
+    pub(super) trouble: Option<Trouble>,
     /// Failures in a row.
     pub(super) attempt: u32,
     /// Ask once although it is pushed: only replies tell where the log starts.
@@ -72,6 +75,7 @@ impl Source {
             credit: 0,
             untaken: 0,
             error_waits: false,
+            trouble: None,
             attempt: 0,
             ask_once: false,
             asked_at: None,
@@ -80,6 +84,11 @@ impl Source {
             copies: Copies::new(false),
             spec,
         }
+    }
+
+    /// True if nothing is to come any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.phase == Phase::Ended
     }
 
     pub(super) fn is_pushed(&self) -> bool {

@@ -324,6 +324,7 @@ mod tests {
     use kera_protocol::error::{ErrorCode, WireError};
     use kera_protocol::ids::{LaneId, LaneKey, StreamId, StreamletId};
 
+    use super::super::arrive::Behind;
     use super::*;
 
     fn state() -> (State, Vec<u64>) {
@@ -352,7 +353,8 @@ mod tests {
         let told = |state: &mut State| {
             let error = WireError::new(ErrorCode::Damaged, "planted");
             for key in &keys {
-                state.failed(*key, error.clone(), None, &mut After::default());
+                let behind = Behind::Nowhere;
+                state.failed(*key, error.clone(), None, behind, &mut After::default());
             }
             state.ready.len()
         };

@@ -34,6 +34,10 @@ pub(crate) struct Held {
     committed: Ordinal,
     /// Nothing follows this ordinal.
     finished_at: Option<Ordinal>,
+    /// Between these nothing was delivered: a batch was skipped.
+    skipped: Option<(Ordinal, Ordinal)>,
+    /// Everything up to what was skipped is processed, and that is committed although nobody commits it.
+    passed: bool,
     returning: bool,
     /// A commit with release is under way.
     releasing: bool,
@@ -48,6 +52,8 @@ impl Held {
             processed: start,
             committed,
             finished_at: info.end.filter(|end| *end <= start.ordinal),
+            skipped: None,
+            passed: false,
             returning: false,
             releasing: false,
         }
@@ -69,6 +75,19 @@ impl Held {
         }
     }
 
+    /// Counts what was skipped as processed once everything before it is.
+    fn pass_skipped(&mut self) {
+        if let Some((from, next)) = self.skipped
+            && (from..next).contains(&self.processed.ordinal)
+        {
+            self.processed = Cursor {
+                ordinal: next,
+                ..Cursor::default()
+            };
+            self.passed = true;
+        }
+    }
+
     /// True if nothing is left to do but the release.
     fn is_done(&self) -> bool {
         let position = self.position().ordinal;
@@ -84,7 +103,7 @@ impl Held {
         }
         let position = self.position();
         let done = self.is_done();
-        if !done && (!all || position.ordinal <= self.committed) {
+        if !done && (!(all || self.passed) || position.ordinal <= self.committed) {
             return None;
         }
         Some(LeaseCommit {
@@ -161,6 +180,21 @@ impl LeaseTable {
         true
     }
 
+    /// Notes that what lies between two ordinals is not delivered. False if the lease is not read any more.
+    pub(crate) fn skip(&mut self, lease: u64, from: Ordinal, next: Ordinal) -> bool {
+        if !self.deliver(lease, next) {
+            return false;
+        }
+        if let Some(held) = self.held.get_mut(&lease) {
+            held.skipped = match held.skipped {
+                Some((first, last)) if last == from => Some((first, next)),
+                _ => Some((from, next)),
+            };
+            held.pass_skipped();
+        }
+        true
+    }
+
     /// Notes that nothing of the lease is stored at or above `at`. True if it is done with that.
     pub(crate) fn finish(&mut self, lease: u64, at: Ordinal) -> bool {
         let Some(held) = self.held.get_mut(&lease) else {
@@ -176,6 +210,7 @@ impl LeaseTable {
         let held = self.held.get_mut(&lease)?;
         if next.ordinal > held.processed.ordinal {
             held.processed = next;
+            held.pass_skipped();
         }
         Some(held.is_done())
     }
@@ -250,6 +285,7 @@ impl LeaseTable {
             };
             if let Some(next) = commit.next {
                 held.committed = held.committed.max(next.ordinal);
+                held.passed &= held.processed.ordinal > held.committed;
             }
             if commit.release
                 && let Some(held) = self.held.remove(&commit.lease)
@@ -393,6 +429,25 @@ mod tests {
         assert!(table.has_uncommitted());
         let due = table.due(false, 9);
         assert_eq!((due[0].next, due[0].release), (Some(at(30)), true));
+    }
+
+    #[test]
+    fn what_was_skipped_counts_as_processed_once_everything_before_it_is() {
+        let mut table = table(None);
+        assert!(table.deliver(1, 20));
+        assert!(table.skip(1, 20, 25) && table.skip(1, 25, 30));
+        assert!(table.due(true, 9).is_empty(), "20 is not processed");
+        table.processed(1, at(20));
+        let due = table.due(false, 9);
+        assert_eq!((due[0].next, due[0].release), (Some(at(30)), false));
+        table.commit_done(&due, &[]);
+        assert_eq!(table.committed(1), Some(30));
+        table.give_back(&[1]);
+        assert!(
+            table.due(false, 9)[0].release,
+            "nothing of it is waited for"
+        );
+        assert!(!table.skip(1, 30, 40), "it is not read any more");
     }
 
     #[test]

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::leases::{LeaseInfo, LeaseTable};
 use super::waiters::CommitWaiters;
 use super::{Rebalance, tasks};
-use crate::batch::Batch;
 use crate::config::{Fetch, Order, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, SourceSpec};
@@ -301,9 +300,16 @@ impl Group {
         }
     }
 
-    /// Notes that a batch goes to the application; false if its lease is no longer ours.
-    pub(crate) fn deliver(&self, lease: u64, batch: &Batch) -> bool {
-        self.leases.lock().deliver(lease, batch.next_ordinal())
+    /// Notes that what lies below `next` goes to the application; false if its lease is no longer ours.
+    pub(crate) fn deliver(&self, lease: u64, next: Ordinal) -> bool {
+        self.leases.lock().deliver(lease, next)
+    }
+
+    /// Notes that nothing between two ordinals is delivered; false if the lease is no longer ours.
+    pub(crate) fn skipped(&self, lease: u64, from: Ordinal, next: Ordinal) -> bool {
+        let held = self.leases.lock().skip(lease, from, next);
+        self.commits.notify_one();
+        held
     }
 
     /// Nothing follows in this lease.

@@ -107,6 +107,7 @@ impl Streams for Control {
                     streamlet,
                     owner: self.0.members[state.owner].data_address.clone(),
                     epoch: 1,
+                    ..v1::StreamletInfo::default()
                 })
                 .collect(),
             ..v1::StreamInfo::default()

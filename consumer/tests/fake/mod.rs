@@ -5,6 +5,7 @@
 
 mod control;
 mod copies;
+mod damaged;
 mod data;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

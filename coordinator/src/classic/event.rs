@@ -94,8 +94,9 @@ pub(crate) struct OffsetsSet {
 pub(crate) struct OffsetRecord {
     #[prost(uint32, tag = "1")]
     pub(crate) partition: u32,
-    #[prost(uint64, tag = "2")]
-    pub(crate) offset: u64,
+    /// Older builds wrote it as `uint64`, and none that is negative: the same bytes.
+    #[prost(int64, tag = "2")]
+    pub(crate) offset: i64,
     #[prost(int32, tag = "3")]
     pub(crate) leader_epoch: i32,
     #[prost(string, tag = "4")]

@@ -15,11 +15,13 @@ use crate::event::{Body, GroupCreated, KIND_CLASSIC};
 /// largest member on top, an event still fits a batch of the internal stream.
 const EVENT_BYTES: usize = 64 << 10;
 /// What an offset costs beside its metadata.
-const OFFSET_BYTES: usize = 64;
+pub(crate) const OFFSET_BYTES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
     pub(crate) created_ms: u64,
+    /// The host of the client that created it; empty if that is not known.
+    pub(crate) created_by: String,
     pub(crate) generation: i32,
     pub(crate) protocol_type: String,
     pub(crate) protocol: String,
@@ -50,7 +52,7 @@ pub(crate) struct Member {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Offset {
-    pub(crate) offset: u64,
+    pub(crate) offset: i64,
     pub(crate) leader_epoch: i32,
     pub(crate) metadata: String,
     pub(crate) committed_ms: u64,
@@ -118,6 +120,7 @@ impl Group {
     pub(crate) fn new(created: &GroupCreated) -> Self {
         Self {
             created_ms: created.created_ms,
+            created_by: created.created_by.clone(),
             generation: 0,
             protocol_type: String::new(),
             protocol: String::new(),
@@ -133,10 +136,11 @@ impl Group {
         }
     }
 
-    pub(crate) fn created(created_ms: u64) -> Body {
+    pub(crate) fn created(created_ms: u64, created_by: &str) -> Body {
         Body::GroupCreated(GroupCreated {
             kind: KIND_CLASSIC,
             created_ms,
+            created_by: created_by.to_owned(),
             ..GroupCreated::default()
         })
     }
@@ -286,7 +290,7 @@ impl Group {
 
     /// The events that build this state from nothing.
     pub(crate) fn snapshot(&self) -> Vec<Body> {
-        let mut bodies = vec![Self::created(self.created_ms)];
+        let mut bodies = vec![Self::created(self.created_ms, &self.created_by)];
         if self.generation > 0 {
             let head = Generation {
                 generation: self.generation,
@@ -311,6 +315,11 @@ impl Group {
 }
 
 impl Offset {
+    /// Where reading goes on; `None` for a negative number, which only its client understands.
+    pub(crate) fn ordinal(&self) -> Option<u64> {
+        u64::try_from(self.offset).ok()
+    }
+
     fn record(&self, partition: u32) -> OffsetRecord {
         OffsetRecord {
             partition,

@@ -35,7 +35,7 @@ impl Coordinator {
             if request.protocol_type.is_empty() || request.protocols.is_empty() {
                 return Err(Fault::InconsistentProtocol);
             }
-            self.classic_create(now_ms, name, step)?;
+            self.classic_create(now_ms, name, &request.client_host, step)?;
         }
         self.classic_check_room(&request)?;
         let answer = if request.member.is_empty() {
@@ -61,9 +61,7 @@ impl Coordinator {
         let known = replaced_by(live, request).unwrap_or(&request.member);
         let before = live.members.get(known).map_or(0, |m| m.info.bytes());
         let more = member_of(request).bytes().saturating_sub(before);
-        if live.bytes + more > self.limits.classic.group_bytes
-            || self.classic_bytes() + more > self.limits.classic.total_bytes
-        {
+        if !self.classic_may_grow(live.bytes, more) {
             return Err(Fault::TooLarge);
         }
         Ok(())

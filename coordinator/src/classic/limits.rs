@@ -25,6 +25,11 @@ pub struct Limits {
     pub group_bytes: usize,
     /// Bytes of metadata and assignments of all groups; as many again of offsets with their metadata.
     pub total_bytes: usize,
+    /// A group up to this many bytes may grow even where all groups together are at their limit: what
+    /// some take holds up no others.
+    pub small_group_bytes: usize,
+    /// Bytes of offsets, with their metadata, of one group.
+    pub group_offset_bytes: usize,
     /// Offsets of one group.
     pub offsets: usize,
     /// Bytes of metadata of one offset.
@@ -48,10 +53,12 @@ impl Default for Limits {
             assignment_bytes: 512 << 10,
             group_bytes: 16 << 20,
             total_bytes: 256 << 20,
+            small_group_bytes: 16 << 10,
+            group_offset_bytes: 16 << 20,
             offsets: 100_000,
             offset_metadata_bytes: 4_096,
             offset_retention_ms: 7 * 24 * 3_600_000,
-            empty_ms: 600_000,
+            empty_ms: 60_000,
         }
     }
 }

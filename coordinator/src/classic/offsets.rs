@@ -6,7 +6,7 @@ use kera_protocol::ids::StreamId;
 
 use super::OffsetsRemoved;
 use super::event::OffsetRecord;
-use super::group::{Offset, offset_parts};
+use super::group::{OFFSET_BYTES, Offset, offset_parts};
 use super::join::check_group_id;
 use super::request::{
     CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, GroupState, Reply,
@@ -33,37 +33,43 @@ impl Coordinator {
         } else if request.generation >= 0 {
             return Err(Fault::IllegalGeneration);
         } else if !request.offsets.is_empty() {
-            self.classic_create(now_ms, name, step)?;
+            self.classic_create(now_ms, name, &request.client_host, step)?;
         } else {
             return Ok(Reply::Committed(Vec::new()));
         }
         let limits = &self.limits.classic;
         let group = &self.state.classic[name];
-        let (mut count, mut bytes) = (group.offset_count, self.state.offset_bytes);
+        let mut count = group.offset_count;
+        // Bytes that the request adds.
+        let mut added = 0;
         let mut results = Vec::with_capacity(request.offsets.len());
         let mut streams: BTreeMap<StreamId, BTreeMap<u32, OffsetRecord>> = BTreeMap::new();
-        let mut forgotten = Vec::new();
         for wanted in request.offsets {
-            let Some(offset) = wanted.offset else {
-                if group.offset(wanted.stream, wanted.partition).is_some() {
-                    forgotten.push((wanted.stream, wanted.partition));
-                }
-                results.push(Ok(()));
-                continue;
-            };
             if wanted.metadata.len() > limits.offset_metadata_bytes {
                 results.push(Err(Fault::OffsetMetadataTooLarge));
                 continue;
             }
             let in_request = streams
                 .get(&wanted.stream)
-                .is_some_and(|partitions| partitions.contains_key(&wanted.partition));
-            let is_new = !in_request && group.offset(wanted.stream, wanted.partition).is_none();
-            bytes += wanted.metadata.len() + 64;
-            if (is_new && count >= limits.offsets) || bytes > limits.total_bytes {
+                .and_then(|partitions| partitions.get(&wanted.partition))
+                .map(|record| record.metadata.len());
+            let before = in_request.or_else(|| {
+                let offset = group.offset(wanted.stream, wanted.partition)?;
+                Some(offset.metadata.len())
+            });
+            let is_new = before.is_none();
+            let before = before.map_or(0, |metadata| OFFSET_BYTES + metadata);
+            let more = (OFFSET_BYTES + wanted.metadata.len()).saturating_sub(before);
+            let of_group = group.offset_bytes + added + more;
+            let of_all = self.state.offset_bytes + added + more;
+            let fits = of_group <= limits.group_offset_bytes
+                && (of_all <= limits.total_bytes || of_group <= limits.small_group_bytes);
+            // One that was committed before goes on, whatever there is by now.
+            if (is_new && count >= limits.offsets) || (more > 0 && !fits) {
                 results.push(Err(Fault::TooManyOffsets));
                 continue;
             }
+            added += more;
             // A stream that is gone takes no offsets; nobody will look for them.
             if view.stream_by_id(wanted.stream).is_some() {
                 count += usize::from(is_new);
@@ -71,7 +77,7 @@ impl Coordinator {
                     wanted.partition,
                     OffsetRecord {
                         partition: wanted.partition,
-                        offset,
+                        offset: wanted.offset,
                         leader_epoch: wanted.leader_epoch,
                         metadata: wanted.metadata,
                         committed_ms: now_ms,
@@ -80,11 +86,6 @@ impl Coordinator {
                 );
             }
             results.push(Ok(()));
-        }
-        forgotten.sort_unstable();
-        forgotten.dedup();
-        for (stream, partition) in forgotten {
-            self.classic_forget(name, stream, vec![partition], step);
         }
         for (stream, offsets) in streams {
             for body in offset_parts(stream, offsets.into_values()) {
@@ -122,6 +123,25 @@ impl Coordinator {
             return Err(Fault::OtherKind);
         }
         let group = self.state.classic.get(&request.group);
+        let metadata = |offset: &Offset| offset.metadata.len();
+        let bytes: usize = match &request.partitions {
+            Some(partitions) => {
+                let found = partitions
+                    .iter()
+                    .filter_map(|(stream, p)| group?.offset(*stream, *p));
+                found.map(metadata).sum()
+            }
+            None => {
+                let streams = group.into_iter().flat_map(|group| group.offsets.values());
+                streams
+                    .flat_map(|stream| stream.values())
+                    .map(metadata)
+                    .sum()
+            }
+        };
+        if bytes > request.max_bytes {
+            return Err(Fault::TooLarge);
+        }
         let offsets = match request.partitions {
             Some(partitions) => partitions
                 .into_iter()
@@ -182,7 +202,7 @@ impl Coordinator {
         Ok(Reply::OffsetsDeleted(results))
     }
 
-    pub(super) fn classic_forget(
+    fn classic_forget(
         &mut self,
         name: &str,
         stream: StreamId,

@@ -119,6 +119,8 @@ pub struct LeaveGroup {
 pub struct CommitOffsets {
     /// The group's id.
     pub group: String,
+    /// The client's host; empty if that is not known.
+    pub client_host: String,
     /// The member's id; empty without membership.
     pub member: String,
     /// Its name, if it is a static member.
@@ -138,8 +140,8 @@ pub struct OffsetToCommit {
     pub stream: StreamId,
     /// The partition.
     pub partition: u32,
-    /// The next offset to read; `None` forgets what was committed.
-    pub offset: Option<u64>,
+    /// The next offset to read. What a negative one means is its client's business.
+    pub offset: i64,
     /// Epoch of the last record consumed, or -1.
     pub leader_epoch: i32,
     /// Whatever the client wants to find again.
@@ -153,6 +155,8 @@ pub struct FetchOffsets {
     pub group: String,
     /// The partitions; `None`: all that have an offset.
     pub partitions: Option<Vec<(StreamId, u32)>>,
+    /// More bytes of metadata than this are refused with [`Fault::TooLarge`].
+    pub max_bytes: usize,
 }
 
 /// See [`Request::DeleteOffsets`].
@@ -244,8 +248,8 @@ pub struct Synced {
 /// An offset as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
-    /// The next offset to read.
-    pub offset: u64,
+    /// The next offset to read, or the negative number that a client committed.
+    pub offset: i64,
     /// Epoch of the last record consumed, or -1.
     pub leader_epoch: i32,
     /// What the client left with it.

@@ -9,6 +9,9 @@ use super::request::{Fault, GroupState, Heartbeat, LeaveGroup, Reply, Request, S
 use crate::coordinator::{Coordinator, Reply as AnyReply, Step, Ticket};
 use crate::view::LaneView;
 
+/// About what an id costs that was given out.
+const PENDING_BYTES: usize = 400;
+
 /// A reply, or `None` if the request waits.
 pub(super) type Answer = Result<Option<Reply>, Fault>;
 
@@ -51,23 +54,46 @@ impl Coordinator {
         self.classic.get_mut(name).ok_or(Fault::GroupNotFound)
     }
 
-    /// Bytes of metadata and assignments that all groups hold.
-    pub(super) fn classic_bytes(&self) -> usize {
-        self.classic.values().map(|live| live.bytes).sum()
+    /// Bytes of metadata and assignments that all groups hold, with the ids they have given out.
+    fn classic_bytes(&self) -> usize {
+        let groups = self.classic.values();
+        groups
+            .map(|live| live.bytes + live.pending.len() * PENDING_BYTES)
+            .sum()
+    }
+
+    /// True if a group of `bytes` may grow by `more`.
+    pub(super) fn classic_may_grow(&self, bytes: usize, more: usize) -> bool {
+        let limits = &self.limits.classic;
+        let of_group = bytes + more;
+        of_group <= limits.group_bytes
+            && (of_group <= limits.small_group_bytes
+                || self.classic_bytes() + more <= limits.total_bytes)
     }
 
     pub(super) fn classic_create(
         &mut self,
         now_ms: u64,
         name: &str,
+        host: &str,
         step: &mut Step,
     ) -> Result<(), Fault> {
-        if self.state.groups.len() + self.state.classic.len() >= self.limits.groups {
+        if !self.make_room_for_group(step) || !self.classic_host_may_create(host) {
             return Err(Fault::TooManyGroups);
         }
-        self.emit(step, name, Group::created(now_ms));
+        self.emit(step, name, Group::created(now_ms, host));
         self.classic.insert(name.to_owned(), LiveGroup::new());
         Ok(())
+    }
+
+    /// False if the clients of a host have created their share of the groups that may be.
+    fn classic_host_may_create(&self, host: &str) -> bool {
+        let share = self.limits.groups.div_ceil(2);
+        if host.is_empty() || self.state.classic.len() < share {
+            return true;
+        }
+        let groups = self.state.classic.values();
+        groups.filter(|group| group.created_by == host).count() < share
     }
 
     fn classic_sync(
@@ -80,7 +106,6 @@ impl Coordinator {
         check_group_id(&request.group, &self.limits.classic)?;
         let limits = self.limits.classic.clone();
         let name = request.group.as_str();
-        let others = self.classic_bytes();
         let live = self.classic.get_mut(name).ok_or(Fault::UnknownMember)?;
         let id = request.member.as_str();
         live.check_member(id, request.instance.as_deref())?;
@@ -111,13 +136,14 @@ impl Coordinator {
                 .filter_map(|id| request.assignments.get(id))
                 .collect();
             let bytes: usize = shares.iter().map(|share| share.len()).sum();
+            let held = live.bytes;
             if shares.iter().any(|s| s.len() > limits.assignment_bytes)
-                || live.bytes + bytes > limits.group_bytes
-                || others + bytes > limits.total_bytes
+                || !self.classic_may_grow(held, bytes)
             {
                 return Err(Fault::TooLarge);
             }
         }
+        let live = self.classic_live_mut(name)?;
         live.unsynced.remove(id);
         if let Some(member) = live.members.get_mut(id) {
             // A sync that it sent before is given up.

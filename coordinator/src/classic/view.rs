@@ -10,7 +10,7 @@ use kera_protocol::v1::{
 };
 
 use super::event::OffsetRecord;
-use super::group::{Group, offset_parts};
+use super::group::{Group, Offset, offset_parts};
 use super::live::LiveGroup;
 use super::request::GroupState;
 use super::subscription;
@@ -156,7 +156,8 @@ impl Coordinator {
         for (shape, partitions) in &chosen {
             let records = partitions.iter().map(|&partition| OffsetRecord {
                 partition,
-                offset: ordinal_at(shape.lane_of(partition), at, view),
+                offset: i64::try_from(ordinal_at(shape.lane_of(partition), at, view))
+                    .unwrap_or(i64::MAX),
                 leader_epoch: -1,
                 metadata: String::new(),
                 committed_ms: now_ms,
@@ -188,18 +189,13 @@ impl Coordinator {
 }
 
 impl StreamShape {
-    /// Partitions as Kafka's clients count them.
-    fn partitions(&self) -> u32 {
-        self.streamlets.saturating_mul(self.lanes())
-    }
-
     /// The lane of a partition.
     fn lane_of(&self, partition: u32) -> LaneKey {
-        let streamlets = self.streamlets.max(1);
+        let (streamlet, lane) = self.place_of(partition);
         LaneKey {
             stream: self.id,
-            streamlet: StreamletId(partition % streamlets),
-            lane: LaneId(partition / streamlets),
+            streamlet: StreamletId(streamlet),
+            lane: LaneId(lane),
         }
     }
 }
@@ -238,8 +234,9 @@ fn head_and_lag(
     let Some(status) = view.lane(lane) else {
         return (0, 0);
     };
-    let lag = group.offset(shape.id, partition).map_or(0, |offset| {
-        let from = view.skip_gap(lane, offset.offset.max(status.log_start));
+    let committed = group.offset(shape.id, partition).and_then(Offset::ordinal);
+    let lag = committed.map_or(0, |ordinal| {
+        let from = view.skip_gap(lane, ordinal.max(status.log_start));
         status.head.saturating_sub(from)
     });
     (status.head, lag)
@@ -256,7 +253,7 @@ fn progress(
     PartitionProgress {
         stream: shape.name.clone(),
         partition,
-        committed: offset.map(|offset| offset.offset),
+        committed: offset.and_then(Offset::ordinal),
         head_ordinal,
         lag,
         member: String::new(),

@@ -164,11 +164,12 @@ impl World {
         &self,
         member: &str,
         generation: i32,
-        offsets: &[(u32, u64)],
+        offsets: &[(u32, i64)],
     ) -> CommitOffsets {
         let stream = self.stream();
         CommitOffsets {
             group: GROUP.into(),
+            client_host: String::new(),
             member: member.into(),
             generation,
             offsets: offsets
@@ -176,7 +177,7 @@ impl World {
                 .map(|&(partition, offset)| OffsetToCommit {
                     stream,
                     partition,
-                    offset: Some(offset),
+                    offset,
                     leader_epoch: 3,
                     metadata: format!("at {offset}"),
                 })
@@ -189,7 +190,7 @@ impl World {
         &mut self,
         member: &str,
         generation: i32,
-        offsets: &[(u32, u64)],
+        offsets: &[(u32, i64)],
     ) -> Result<(), Fault> {
         let request = self.commit_request(member, generation, offsets);
         match self.call(Request::Commit(request)) {
@@ -204,6 +205,7 @@ impl World {
         match self.call(Request::Fetch(FetchOffsets {
             group,
             partitions: None,
+            max_bytes: usize::MAX,
         })) {
             Reply::Offsets(offsets) => offsets
                 .into_iter()

@@ -244,6 +244,7 @@ impl Model {
         };
         let request = CommitOffsets {
             group: GROUP.into(),
+            client_host: String::new(),
             member,
             generation,
             instance,
@@ -251,7 +252,7 @@ impl Model {
             offsets: vec![OffsetToCommit {
                 stream: self.stream.shape.id,
                 partition,
-                offset: Some(offset),
+                offset: offset as i64,
                 leader_epoch: -1,
                 metadata: String::new(),
             }],
@@ -389,6 +390,7 @@ impl Model {
         let request = Request::Fetch(FetchOffsets {
             group,
             partitions: None,
+            max_bytes: usize::MAX,
         });
         self.tickets += 1;
         let request = AnyRequest::Classic(request);
@@ -401,7 +403,7 @@ impl Model {
         for (partition, acknowledged) in &self.acknowledged {
             let found = offsets.iter().find(|(_, p, _)| p == partition);
             let found = found.and_then(|(_, _, offset)| offset.as_ref());
-            let found = found.expect("an acknowledged commit is gone").offset;
+            let found = found.expect("an acknowledged commit is gone").offset as u64;
             assert!(found >= *acknowledged, "an acknowledged commit was lost");
             assert!(found <= self.commits[partition]);
         }

@@ -1,9 +1,9 @@
 //! Commits, reading them, forgetting them.
 
-use kera_coordinator::Request as AnyRequest;
 use kera_coordinator::classic::{
     CommittedOffset, DeleteOffsets, Fault, FetchOffsets, GroupState, OffsetsOfTopic, Reply, Request,
 };
+use kera_coordinator::{Limits, Request as AnyRequest};
 use kera_protocol::error::ErrorCode;
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
@@ -25,7 +25,7 @@ fn commits_of_members_and_of_others() {
         Err(Fault::IllegalGeneration)
     );
     assert_eq!(w.commit(&ids[0], 1, &[(0, 2)]), Ok(()));
-    let offset = |offset: u64| CommittedOffset {
+    let offset = |offset: i64| CommittedOffset {
         offset,
         leader_epoch: 3,
         metadata: format!("at {offset}"),
@@ -38,6 +38,7 @@ fn commits_of_members_and_of_others() {
             (w.stream(), 9),
             (StreamId::random(), 0),
         ]),
+        max_bytes: usize::MAX,
     });
     let Reply::Offsets(found) = w.call(some) else {
         panic!("expected offsets");
@@ -49,24 +50,22 @@ fn commits_of_members_and_of_others() {
     assert_eq!(found, [(1, Some(offset(7))), (9, None), (0, None)]);
 }
 
+/// kafkajs commits -2 for the beginning of a partition and -1 for its end, and reads them again.
 #[test]
-fn a_commit_of_nothing_forgets() {
+fn a_negative_offset_is_kept_as_it_is() {
     let mut w = World::new();
     let ids = w.stable(1);
-    assert_eq!(w.commit(&ids[0], 1, &[(0, 2), (1, 7)]), Ok(()));
-    let mut request = w.commit_request(&ids[0], 1, &[(0, 0), (2, 0), (0, 0)]);
-    for each in &mut request.offsets {
-        each.offset = None;
-    }
-    let Reply::Committed(results) = w.call(Request::Commit(request)) else {
-        panic!("expected results");
+    let committed = [(0, -2), (1, -1), (2, i64::MIN), (3, i64::MAX)];
+    assert_eq!(w.commit(&ids[0], 1, &committed), Ok(()));
+    let offsets = |w: &mut World| -> Vec<_> {
+        let found = w.fetch().into_iter();
+        found
+            .map(|(partition, offset)| (partition, offset.offset))
+            .collect()
     };
-    assert_eq!(results, [Ok(()), Ok(()), Ok(())]);
-    let left: Vec<u32> = w.fetch().iter().map(|(partition, _)| *partition).collect();
-    assert_eq!(left, [1]);
+    assert_eq!(offsets(&mut w), committed);
     w.restart();
-    let left: Vec<u32> = w.fetch().iter().map(|(partition, _)| *partition).collect();
-    assert_eq!(left, [1], "also after a restart");
+    assert_eq!(offsets(&mut w), committed, "also after a restart");
 }
 
 #[test]
@@ -178,9 +177,9 @@ fn empty_groups_without_offsets_vanish_and_others_are_deleted_by_hand() {
         Fault::NonEmptyGroup
     );
     w.leave(&[(&ids[0], None)]);
-    w.bench.tick(599_999);
+    w.bench.tick(59_000);
     assert_eq!(w.state(), GroupState::Empty);
-    w.bench.tick(1_001);
+    w.bench.tick(2_001);
     assert_eq!(
         w.refused(Request::Describe(GROUP.into())),
         Fault::GroupNotFound
@@ -304,4 +303,88 @@ fn people_see_members_with_what_they_are_assigned() {
     w.leave(&[(&id, None)]);
     assert!(w.bench.call(delete).is_ok());
     assert!(w.bench.coordinator.summaries(&w.bench.stream).is_empty());
+}
+
+/// Commits one offset of partition 0 with so many bytes of metadata for a group.
+fn commit_for(w: &mut World, group: &str, host: &str, metadata: usize) -> Result<(), Fault> {
+    let mut request = w.commit_request("", -1, &[(0, 1)]);
+    request.group = group.into();
+    request.client_host = host.into();
+    request.offsets[0].metadata = "m".repeat(metadata);
+    match w.call(Request::Commit(request)) {
+        Reply::Committed(results) => results.into_iter().collect(),
+        Reply::Refused(fault) => Err(fault),
+        other => panic!("commit answered {other:?}"),
+    }
+}
+
+#[test]
+fn what_some_groups_take_does_not_hold_up_the_commits_of_others() {
+    let mut limits = Limits::default();
+    limits.classic.total_bytes = 2_000;
+    limits.classic.group_offset_bytes = 1_500;
+    limits.classic.small_group_bytes = 200;
+    let mut w = World::with(limits);
+    let full = Err(Fault::TooManyOffsets);
+    // One group alone takes no more than its part.
+    assert_eq!(commit_for(&mut w, "large", "", 1_600), full);
+    assert_eq!(commit_for(&mut w, "large", "", 1_400), Ok(()));
+    assert_eq!(commit_for(&mut w, "second", "", 450), Ok(()));
+    // All together are at the limit: only what is small is taken,
+    assert_eq!(commit_for(&mut w, "third", "", 450), full);
+    assert_eq!(commit_for(&mut w, "third", "", 10), Ok(()));
+    // and what was there before goes on.
+    assert_eq!(commit_for(&mut w, "large", "", 1_400), Ok(()));
+    assert_eq!(commit_for(&mut w, "second", "", 449), Ok(()));
+}
+
+#[test]
+fn offsets_that_are_too_many_for_an_answer_are_refused() {
+    let mut w = World::new();
+    assert_eq!(commit_for(&mut w, GROUP, "", 1_000), Ok(()));
+    let fetch = |partitions, max_bytes| {
+        Request::Fetch(FetchOffsets {
+            group: GROUP.into(),
+            partitions,
+            max_bytes,
+        })
+    };
+    let one = Some(vec![(w.stream(), 0)]);
+    for partitions in [None, one] {
+        assert_eq!(w.refused(fetch(partitions.clone(), 999)), Fault::TooLarge);
+        let found = w.call(fetch(partitions, 1_000));
+        assert!(matches!(found, Reply::Offsets(found) if found.len() == 1));
+    }
+}
+
+#[test]
+fn random_names_of_groups_take_no_room_from_others() {
+    let limits = Limits {
+        groups: 4,
+        ..Limits::default()
+    };
+    let mut w = World::with(limits);
+    // Groups without members and offsets make room, the oldest first.
+    for name in 0..20 {
+        let mut join = w.join_request("");
+        join.group = format!("random-{name}");
+        join.require_known_member = true;
+        assert!(matches!(
+            w.refused(Request::Join(join)),
+            Fault::MemberIdRequired(_)
+        ));
+        // The id that was given out runs out.
+        w.bench.tick(70_000);
+    }
+    // Those with offsets do not; one host creates half of them at most.
+    for name in ["a", "b"] {
+        assert_eq!(commit_for(&mut w, name, "/10.0.0.1", 10), Ok(()));
+    }
+    let too_many = Err(Fault::TooManyGroups);
+    assert_eq!(commit_for(&mut w, "c", "/10.0.0.1", 10), too_many);
+    assert_eq!(commit_for(&mut w, "b", "/10.0.0.1", 10), Ok(()));
+    assert_eq!(commit_for(&mut w, "c", "/10.0.0.2", 10), Ok(()));
+    assert_eq!(commit_for(&mut w, "d", "/10.0.0.1", 10), too_many);
+    assert_eq!(commit_for(&mut w, "d", "/10.0.0.2", 10), Ok(()));
+    assert_eq!(commit_for(&mut w, "e", "/10.0.0.3", 10), too_many);
 }

@@ -4,7 +4,7 @@ use kera_coordinator::Event;
 use kera_coordinator::classic::{GroupState, Request};
 use kera_protocol::ids::StreamId;
 
-use crate::driver::{World, replay};
+use crate::driver::{GROUP, World, replay};
 
 #[test]
 fn members_go_on_after_a_restart() {
@@ -119,7 +119,7 @@ fn large_groups_are_written_in_parts_that_fit() {
 
 /// A group's life as it stands on disks, one event per line.
 const WRITTEN: &[&str] = &[
-    "08011a05080128e807",
+    "08011a11080128e807420a2f3132372e302e302e31",
     "08017a5108011208636f6e73756d65721a0572616e676522026d3130e80740014a330a026d311a06636c69656e74220a2f3132372e302e302e3128904e30b0ea013a120a0572616e67651209000100000001000173",
     "08018201170801180122110a026d31420b7368617265206f66206d31",
     "08019201240a107369787465656e206279746573206964121010ac021803220661742033303028e807",
@@ -151,4 +151,7 @@ fn events_keep_their_bytes() {
     };
     let written: Vec<String> = w.bench.events.iter().map(hex).collect();
     assert_eq!(written, WRITTEN);
+    // Earlier builds did not write who created a group.
+    let created = [8, 1, 0x1a, 5, 8, 1, 0x28, 0xe8, 7];
+    assert!(Event::decode(GROUP.as_bytes(), &created).is_ok());
 }

@@ -48,18 +48,24 @@ impl FakeStream {
         stream
     }
 
+    /// Gives each streamlet so many lanes.
     pub fn grow(&mut self, lanes: u32) {
+        self.grow_to(lanes * self.shape.streamlets);
+    }
+
+    /// Gives all streamlets together so many lanes.
+    pub fn grow_to(&mut self, partitions: u32) {
         let ended = self.shape.generations.len().checked_sub(1);
         if let Some(ended) = ended {
             for lane in self.lanes.values_mut() {
                 lane.boundaries.insert(ended as u32, lane.head);
             }
         }
-        self.shape.generations.push(lanes);
-        for streamlet in 0..self.shape.streamlets {
-            for lane in 0..lanes {
-                self.lanes.entry((streamlet, lane)).or_default();
-            }
+        self.shape.generations.push(partitions);
+        for partition in 0..partitions {
+            let streamlets = self.shape.streamlets;
+            let lane = (partition % streamlets, partition / streamlets);
+            self.lanes.entry(lane).or_default();
         }
     }
 

@@ -14,7 +14,7 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
 use kera_metadata::StreamConfig;
 
-use super::{BROKER, TOPIC, broker_named, flush_interval, no_resource};
+use super::{BROKER, GROUP, TOPIC, broker_named, flush_interval, no_resource};
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, short};
@@ -53,6 +53,7 @@ pub(crate) async fn alter_configs(
     };
     let mut responses = Vec::with_capacity(request.resources.len());
     for resource in &request.resources {
+        ctx.pause().await;
         let changes: Vec<_> = resource
             .configs
             .iter()
@@ -96,6 +97,7 @@ pub(crate) async fn incremental_alter_configs(
     };
     let mut responses = Vec::with_capacity(request.resources.len());
     for resource in &request.resources {
+        ctx.pause().await;
         let changes: Vec<_> = resource.configs.iter().map(change_of).collect();
         let key = (resource.resource_type, resource.resource_name.clone());
         let outcome = work.alter(&key, &changes).await;
@@ -166,6 +168,16 @@ impl Work<'_> {
                     )),
                 }
             }
+            GROUP => match changes.first() {
+                None => Ok(()),
+                Some(change) => Err(Refusal::new(
+                    ResponseError::InvalidConfig,
+                    format!(
+                        "\"{}\" cannot be set for a group: its members bring their timeouts when they join",
+                        short(change.name)
+                    ),
+                )),
+            },
             other => Err(no_resource(other)),
         }
     }

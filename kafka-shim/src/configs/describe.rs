@@ -12,7 +12,7 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::config::{BrokerConfig, KEYS};
 use kera_metadata::StreamConfig;
 
-use super::{BROKER, TOPIC, broker_named, flush_interval, no_resource};
+use super::{BROKER, GROUP, TOPIC, broker_named, flush_interval, no_resource};
 use crate::brokers;
 use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
@@ -91,6 +91,12 @@ pub(crate) async fn describe_configs(
                 result.error_message = Some(refusal.text());
             }
         }
+        if !ctx.has_room_for_item(&result, version).await {
+            let refusal = Refusal::too_long();
+            result.configs = Vec::new();
+            result.error_code = refusal.code;
+            result.error_message = Some(refusal.text());
+        }
         results.push(result);
     }
     DescribeConfigsResponse::default().with_results(results)
@@ -116,7 +122,7 @@ impl Show<'_> {
         let name = asked.resource_name.as_str();
         match asked.resource_type {
             TOPIC => {
-                let stream = topic::named(&self.ctx.shared, name);
+                let stream = topic::shown(&self.ctx.shared, name);
                 let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
                 let config = &stream.record.load().config;
                 let shown = TOPIC_CONFIGS.iter().filter(|c| wanted(c.name));
@@ -130,6 +136,8 @@ impl Show<'_> {
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.map(|value| self.broker(value)).collect())
             }
+            // Members bring their own session timeouts; nothing is set for a group.
+            GROUP => Ok(Vec::new()),
             other => Err(no_resource(other)),
         }
     }
@@ -228,6 +236,11 @@ fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
         about: about.to_owned(),
     };
     let id = brokers::me(ctx).0.to_string();
+    let listener = &ctx.listener;
+    let advertised = format!(
+        "PLAINTEXT://{}:{}",
+        listener.advertised_host, listener.advertised_port
+    );
     let mut values: Vec<_> = own.collect();
     values.extend([
         kafkas(
@@ -235,6 +248,12 @@ fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
             id.clone(),
             ConfigKind::Int,
             "This broker's number.",
+        ),
+        kafkas(
+            "advertised.listeners",
+            advertised,
+            ConfigKind::List,
+            "Where clients of the listener that was asked reach this broker: Kera's kafka.advertise.",
         ),
         kafkas("node.id", id, ConfigKind::Int, "This broker's number."),
         kafkas(

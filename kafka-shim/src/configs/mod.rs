@@ -16,8 +16,9 @@ use crate::context::Ctx;
 use crate::refusal::{Refusal, short};
 
 /// Kinds of resources, as requests number them.
-const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+pub(crate) const TOPIC: i8 = 2;
+pub(crate) const BROKER: i8 = 4;
+const GROUP: i8 = 32;
 
 /// How often the broker flushes what is only written.
 pub(crate) fn flush_interval(ctx: &Ctx) -> Duration {
@@ -37,6 +38,7 @@ fn broker_named(ctx: &Ctx, name: &str) -> Result<(), Refusal> {
 }
 
 fn no_resource(kind: i8) -> Refusal {
-    let message = format!("resources of kind {kind} have no configs; topics and brokers do");
+    let message =
+        format!("resources of kind {kind} have no configs; topics, brokers and groups do");
     Refusal::new(ResponseError::InvalidRequest, message)
 }

@@ -1,7 +1,7 @@
 //! Looking what there is for a fetch, now or when there is some.
 
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_protocol::error::ResponseError;
@@ -313,10 +313,14 @@ impl Fetch {
                 entry.next = hint;
             }
         }
+        let wait = match session.may_wait() {
+            true => request.max_wait,
+            false => Duration::ZERO,
+        };
         Ok(Self {
             correlation,
             version,
-            deadline: Instant::now() + request.max_wait,
+            deadline: Instant::now() + wait,
             session,
             min_bytes: request.min_bytes,
             max_bytes: request.max_bytes,

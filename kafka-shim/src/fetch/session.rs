@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
@@ -21,8 +21,54 @@ use crate::topic::{self, TopicRef};
 
 /// Partitions of one session, or of one request; more than a Kafka broker would hold.
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
+/// Up to so many every connection may name, whatever others do.
+const UNCOUNTED: usize = 100;
 /// Epoch of a request that wants no session.
 const NO_SESSION: i32 = -1;
+
+/// The room for what sessions and waiting fetches of all connections name.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionRoom {
+    limit: usize,
+    used: Arc<AtomicUsize>,
+}
+
+impl SessionRoom {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            used: Arc::default(),
+        }
+    }
+
+    /// Room for so many partitions, if there is as much.
+    fn hold(&self, count: usize) -> Option<Held> {
+        let counted = if count > UNCOUNTED { count } else { 0 };
+        let more = |used: usize| used.checked_add(counted).filter(|sum| *sum <= self.limit);
+        let held = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        held.is_ok().then(|| Held {
+            used: self.used.clone(),
+            count,
+            counted,
+        })
+    }
+}
+
+/// Room that is taken until this is dropped.
+#[derive(Debug)]
+struct Held {
+    used: Arc<AtomicUsize>,
+    count: usize,
+    counted: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
 
 static NEXT_SESSION: AtomicI32 = AtomicI32::new(1);
 
@@ -110,6 +156,7 @@ pub(crate) struct Session {
     pub(crate) incremental: bool,
     /// Where the next round begins, so that no partition's backlog starves another's.
     pub(crate) begin: usize,
+    held: Option<Held>,
 }
 
 impl Session {
@@ -125,6 +172,21 @@ impl Session {
         self.index.insert(key, self.entries.len());
         self.entries.push(Entry::new(wanted));
         Ok(())
+    }
+
+    /// Counts its partitions. False: all connections together have too many.
+    fn hold(&mut self, room: &SessionRoom) -> bool {
+        let count = self.entries.len();
+        if self.held.as_ref().is_none_or(|held| held.count != count) {
+            self.held = None;
+            self.held = room.hold(count);
+        }
+        self.held.is_some()
+    }
+
+    /// True if it may wait for records: others have room for what they name.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.held.is_some()
     }
 
     fn forget(&mut self, topic: TopicRef, partition: i32) {
@@ -143,15 +205,26 @@ impl Session {
 }
 
 /// The session of a connection, and where its reads without one ended.
-#[derive(Default)]
 pub(crate) struct Sessions {
+    room: SessionRoom,
     current: Option<Session>,
     hints: HashMap<(StreamId, i32), Located>,
+    hints_held: Option<Held>,
     /// Where the client was sent, while no request is being answered.
     pub(crate) sent: Sent,
 }
 
 impl Sessions {
+    pub(crate) fn new(room: SessionRoom) -> Self {
+        Self {
+            room,
+            current: None,
+            hints: HashMap::new(),
+            hints_held: None,
+            sent: Sent::default(),
+        }
+    }
+
     /// What a request asks for: the connection's session as the request changes it, a new one, or
     /// one for this request alone. Give it back with [`Self::put_back`].
     ///
@@ -160,7 +233,9 @@ impl Sessions {
     pub(crate) fn take(&mut self, request: &mut FetchRequest) -> Result<Session, i16> {
         let (id, epoch) = (request.session_id, request.session_epoch);
         if epoch <= 0 {
-            if id != 0 && self.current.as_ref().is_some_and(|s| s.id == id) {
+            let ends = self.current.as_ref().is_some_and(|s| s.id == id);
+            // A new one takes its place, and its room.
+            if ends || epoch != NO_SESSION {
                 self.current = None;
             }
             let mut session = Session::default();
@@ -174,6 +249,10 @@ impl Sessions {
             }
             for wanted in request.wanted.drain(..) {
                 session.add(wanted)?;
+            }
+            if !session.hold(&self.room) {
+                // Served all the same, as by a Kafka broker whose sessions are all taken.
+                session.id = 0;
             }
             return Ok(session);
         }
@@ -192,6 +271,10 @@ impl Sessions {
         for (topic, partition) in request.forgotten.drain(..) {
             session.forget(topic, partition);
         }
+        if !session.hold(&self.room) {
+            // The client asks anew, for all of it.
+            return Err(ResponseError::FetchSessionIdNotFound.code());
+        }
         Ok(session)
     }
 
@@ -200,9 +283,6 @@ impl Sessions {
         if session.id != 0 {
             self.current = Some(session);
             return;
-        }
-        if self.hints.len() > MAX_PARTITIONS {
-            self.hints.clear();
         }
         for entry in session.entries {
             let led = entry.target.map(|target| target.stream);
@@ -213,6 +293,19 @@ impl Sessions {
                 self.hints
                     .insert((stream, entry.wanted.partition), entry.next);
             }
+        }
+        let count = self.hints.len();
+        if self
+            .hints_held
+            .as_ref()
+            .is_none_or(|held| held.count != count)
+        {
+            self.hints_held = None;
+            self.hints_held = self.room.hold(count);
+        }
+        if self.hints.len() > MAX_PARTITIONS || self.hints_held.is_none() {
+            self.hints = HashMap::new();
+            self.hints_held = None;
         }
     }
 

@@ -16,9 +16,11 @@ use kafka_protocol::protocol::StrBytes;
 use kera_coordinator::classic::{Reply, Request};
 
 use super::{ask, coordinator_code, mismatch, text};
+use crate::allowed;
 use crate::brokers::{self, Endpoint, NOBODY};
 use crate::context::Ctx;
 use crate::errors::NONE;
+use crate::refusal::Refusal;
 
 /// The kind of key that names a group.
 const KEY_GROUP: i8 = 0;
@@ -26,8 +28,6 @@ const KEY_GROUP: i8 = 0;
 const KEY_TRANSACTION: i8 = 1;
 /// The type that Kafka gives these groups.
 const CLASSIC: &str = "classic";
-/// What anyone may do to a group, as bits: read, delete, describe.
-const ALLOWED: i32 = 1 << 3 | 1 << 6 | 1 << 8;
 
 /// FindCoordinator: the broker that coordinates a group.
 pub(crate) async fn find_coordinator(
@@ -50,7 +50,7 @@ pub(crate) async fn find_coordinator(
                 None => coordinator_of(ctx, &key).await,
             };
             let coordinator = Coordinator::default().with_key(key);
-            coordinators.push(match found {
+            let coordinator = match found {
                 Ok(broker) => coordinator
                     .with_node_id(broker.id)
                     .with_host(broker.host)
@@ -60,6 +60,15 @@ pub(crate) async fn find_coordinator(
                     .with_port(-1)
                     .with_error_code(code)
                     .with_error_message(Some(text(reason))),
+            };
+            coordinators.push(if ctx.has_room_for_item(&coordinator, version).await {
+                coordinator
+            } else {
+                Coordinator::default()
+                    .with_key(coordinator.key)
+                    .with_node_id(NOBODY)
+                    .with_port(-1)
+                    .with_error_code(ResponseError::PolicyViolation.code())
             });
         }
         return response.with_coordinators(coordinators);
@@ -121,8 +130,15 @@ pub(crate) async fn describe_groups(
             continue;
         }
         let mut described = describe(ctx, version, &group).await;
+        if !ctx.has_room_for_item(&described, version).await {
+            let refusal = Refusal::too_long();
+            described = DescribedGroup::default().with_error_code(refusal.code);
+            if version >= 6 {
+                described.error_message = Some(refusal.text());
+            }
+        }
         if request.include_authorized_operations && described.error_code == NONE {
-            described = described.with_authorized_operations(ALLOWED);
+            described = described.with_authorized_operations(allowed::GROUP);
         }
         groups.push(described.with_group_id(group));
     }
@@ -196,7 +212,15 @@ pub(crate) async fn list_groups(
             }
             listed
         });
-    ListGroupsResponse::default().with_groups(groups.collect())
+    let mut listed = Vec::new();
+    for group in groups {
+        if !ctx.has_room_for_item(&group, version).await {
+            let code = ResponseError::PolicyViolation.code();
+            return ListGroupsResponse::default().with_error_code(code);
+        }
+        listed.push(group);
+    }
+    ListGroupsResponse::default().with_groups(listed)
 }
 
 /// DeleteGroups.

@@ -37,7 +37,7 @@ pub(crate) async fn join_group(
         member: request.member_id.to_string(),
         fresh_member: fresh_id(instance.as_deref().unwrap_or(client_id)),
         client_id: client_id.to_owned(),
-        client_host: format!("/{}", ctx.peer.ip()),
+        client_host: super::host(ctx),
         session_ms: request.session_timeout_ms,
         rebalance_ms: if version >= 1 {
             request.rebalance_timeout_ms
@@ -55,6 +55,8 @@ pub(crate) async fn join_group(
         can_skip_assignment: version >= 9,
         instance,
     };
+    // It may wait for minutes; what the coordinator does not keep is not kept here.
+    drop(request);
     let group = join.group.clone();
     let asked = AnyRequest::Classic(Request::Join(join));
     let coordination = &ctx.shared.coordination;
@@ -128,6 +130,7 @@ pub(crate) async fn sync_group(
             })
             .collect::<BTreeMap<_, _>>(),
     };
+    drop(request);
     match ask(ctx, Request::Sync(sync)).await {
         Ok(Reply::Synced(synced)) => {
             let response = response.with_assignment(synced.assignment);

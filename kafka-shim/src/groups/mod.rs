@@ -83,6 +83,11 @@ fn result_code(result: &Result<(), Fault>) -> i16 {
         .map_or_else(fault_code, |()| crate::errors::NONE)
 }
 
+/// The client's host as Kafka writes it.
+fn host(ctx: &Ctx) -> String {
+    format!("/{}", ctx.peer.ip())
+}
+
 fn text(text: impl Into<String>) -> StrBytes {
     StrBytes::from_string(text.into())
 }

@@ -1,6 +1,6 @@
 //! Committing, reading and forgetting offsets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::offset_commit_response::{
@@ -41,6 +41,7 @@ pub(crate) async fn offset_commit(
 ) -> OffsetCommitResponse {
     let mut commit = CommitOffsets {
         group: request.group_id.to_string(),
+        client_host: super::host(ctx),
         member: request.member_id.to_string(),
         instance: owned(&request.group_instance_id),
         generation: request.generation_id_or_member_epoch,
@@ -60,12 +61,11 @@ pub(crate) async fn offset_commit(
                 let unknown = ResponseError::UnknownTopicOrPartition.code();
                 return (partition, Some(unknown));
             };
-            // Some clients commit a negative offset to begin anew.
-            let offset = u64::try_from(wanted.committed_offset).ok();
             commit.offsets.push(OffsetToCommit {
                 stream: stream.id(),
                 partition: partition.unsigned_abs(),
-                offset,
+                // Negative ones too: some clients name the beginning or the end by them.
+                offset: wanted.committed_offset,
                 leader_epoch: wanted.committed_leader_epoch,
                 metadata: owned(&wanted.committed_metadata).unwrap_or_default(),
             });
@@ -111,7 +111,7 @@ impl Found {
         match offset {
             Some(offset) => Self {
                 partition,
-                offset: i64::try_from(offset.offset).unwrap_or(i64::MAX),
+                offset: offset.offset,
                 leader_epoch: offset.leader_epoch,
                 metadata: text(offset.metadata),
             },
@@ -124,6 +124,9 @@ impl Found {
         }
     }
 }
+
+/// What the answer takes for a partition, beside its metadata.
+const FOUND_BYTES: usize = 24;
 
 /// Topics and partitions asked for.
 type Wanted = Vec<(TopicName, Vec<i32>)>;
@@ -138,7 +141,12 @@ pub(crate) async fn offset_fetch(
     let response = OffsetFetchResponse::default();
     if version >= 8 {
         let mut groups = Vec::with_capacity(request.groups.len());
+        // Asked for twice it is answered once: an answer grows with offsets, not with requests.
+        let mut seen = HashSet::new();
         for group in request.groups {
+            if !seen.insert(group.group_id.clone()) {
+                continue;
+            }
             let wanted = group.topics.map(|topics| {
                 let topics = topics.into_iter();
                 topics.map(|t| (t.name, t.partition_indexes)).collect()
@@ -172,6 +180,14 @@ pub(crate) async fn offset_fetch(
 }
 
 async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result<FoundTopics, i16> {
+    let wanted = wanted.map(without_doubles);
+    let asked = wanted
+        .iter()
+        .flatten()
+        .map(|(name, partitions)| name.len() + partitions.len() * FOUND_BYTES);
+    if !ctx.has_room_for(asked.sum()).await {
+        return Err(ResponseError::PolicyViolation.code());
+    }
     // A topic that does not exist has no offset; that is no error here, as with Kafka.
     let partitions = wanted.as_ref().map(|topics| {
         let known = topics.iter().filter_map(|(name, partitions)| {
@@ -181,10 +197,21 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
         });
         known.flatten().collect()
     });
-    let reply = ask(ctx, Request::Fetch(FetchOffsets { group, partitions })).await?;
+    let max_bytes = ctx.room_left();
+    let fetch = FetchOffsets {
+        group,
+        partitions,
+        max_bytes,
+    };
+    let reply = ask(ctx, Request::Fetch(fetch)).await?;
     let Reply::Offsets(offsets) = reply else {
         return Err(mismatch(&reply));
     };
+    let found = offsets.iter().filter_map(|(_, _, offset)| offset.as_ref());
+    let bytes = found.map(|offset| FOUND_BYTES + offset.metadata.len());
+    if !ctx.has_room_for(bytes.sum()).await {
+        return Err(ResponseError::PolicyViolation.code());
+    }
     let mut by_stream: BTreeMap<StreamId, BTreeMap<u32, CommittedOffset>> = BTreeMap::new();
     for (stream, partition, offset) in offsets {
         if let Some(offset) = offset {
@@ -217,6 +244,16 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
         (name, found.collect())
     });
     Ok(answers.collect())
+}
+
+/// Each topic and each partition once, however often they are asked for.
+fn without_doubles(wanted: Wanted) -> Wanted {
+    let mut seen: HashSet<(TopicName, i32)> = HashSet::new();
+    let topics = wanted.into_iter().map(|(name, mut partitions)| {
+        partitions.retain(|partition| seen.insert((name.clone(), *partition)));
+        (name, partitions)
+    });
+    topics.collect()
 }
 
 fn topics_since_8(topics: FoundTopics) -> Vec<OffsetFetchResponseTopics> {

@@ -3,14 +3,17 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AlterConfigsRequest, ApiVersionsRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterConfigsRequest, ApiVersionsRequest,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteRecordsRequest,
+    DeleteTopicsRequest, DescribeClientQuotasRequest, DescribeClusterRequest,
     DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest,
-    DescribeTopicPartitionsRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeTopicPartitionsRequest,
+    ElectLeadersRequest, EndTxnRequest, FetchRequest, FindCoordinatorRequest, HeartbeatRequest,
     IncrementalAlterConfigsRequest, InitProducerIdRequest, JoinGroupRequest, LeaveGroupRequest,
-    ListGroupsRequest, ListOffsetsRequest, MetadataRequest, OffsetCommitRequest,
-    OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest, ProduceRequest,
-    SyncGroupRequest,
+    ListConfigResourcesRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, MetadataRequest,
+    OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest,
+    ProduceRequest, SyncGroupRequest, TxnOffsetCommitRequest,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -55,6 +58,17 @@ pub fn decode(api_key: i16, version: i16, mut body: Bytes) -> Result<usize, Stri
         21 DeleteRecordsRequest,
         22 InitProducerIdRequest,
         23 OffsetForLeaderEpochRequest,
+        24 AddPartitionsToTxnRequest,
+        25 AddOffsetsToTxnRequest,
+        26 EndTxnRequest,
+        28 TxnOffsetCommitRequest,
+        43 ElectLeadersRequest,
+        46 ListPartitionReassignmentsRequest,
+        48 DescribeClientQuotasRequest,
+        55 DescribeQuorumRequest,
+        61 DescribeProducersRequest,
+        66 ListTransactionsRequest,
+        74 ListConfigResourcesRequest,
         32 DescribeConfigsRequest,
         33 AlterConfigsRequest,
         35 DescribeLogDirsRequest,

@@ -379,6 +379,49 @@ shapes! {
         }];
     }
 
+    24 AddPartitionsToTxn 0 to 3 flexible 3 {
+        v3_and_below_transactional_id: string;
+        v3_and_below_producer_id: int64;
+        v3_and_below_producer_epoch: int16;
+        v3_and_below_topics: [{
+            name: string;
+            partitions: [int32];
+        }];
+    }
+
+    25 AddOffsetsToTxn 0 to 3 flexible 3 {
+        transactional_id: string;
+        producer_id: int64;
+        producer_epoch: int16;
+        group_id: string;
+    }
+
+    26 EndTxn 0 to 3 flexible 3 {
+        transactional_id: string;
+        producer_id: int64;
+        producer_epoch: int16;
+        committed: bool;
+    }
+
+    28 TxnOffsetCommit 0 to 3 flexible 3 {
+        transactional_id: string;
+        group_id: string;
+        producer_id: int64;
+        producer_epoch: int16;
+        generation_id: int32 from 3;
+        member_id: string from 3;
+        group_instance_id: (? string) from 3;
+        topics: [{
+            name: string;
+            partitions: [{
+                partition_index: int32;
+                committed_offset: int64;
+                committed_leader_epoch: int32 from 2;
+                committed_metadata: (? string);
+            }];
+        }];
+    }
+
     32 DescribeConfigs 1 to 4 flexible 4 {
         resources: [{
             resource_type: int8;
@@ -424,6 +467,15 @@ shapes! {
         groups_names: [string];
     }
 
+    43 ElectLeaders 0 to 2 flexible 2 {
+        election_type: int8 from 1;
+        topic_partitions: [? {
+            topic: string;
+            partitions: [int32];
+        }];
+        timeout_ms: int32;
+    }
+
     44 IncrementalAlterConfigs 0 to 1 flexible 1 {
         resources: [{
             resource_type: int8;
@@ -437,6 +489,14 @@ shapes! {
         validate_only: bool;
     }
 
+    46 ListPartitionReassignments 0 to 0 flexible 0 {
+        timeout_ms: int32;
+        topics: [? {
+            name: string;
+            partition_indexes: [int32];
+        }];
+    }
+
     47 OffsetDelete 0 to 0 {
         group_id: string;
         topics: [{
@@ -447,10 +507,46 @@ shapes! {
         }];
     }
 
+    48 DescribeClientQuotas 0 to 1 flexible 1 {
+        components: [{
+            entity_type: string;
+            match_type: int8;
+            match: (? string);
+        }];
+        strict: bool;
+    }
+
+    55 DescribeQuorum 0 to 2 flexible 0 {
+        topics: [{
+            topic_name: string;
+            partitions: [{
+                partition_index: int32;
+            }];
+        }];
+    }
+
     60 DescribeCluster 0 to 2 flexible 0 {
         include_cluster_authorized_operations: bool;
         endpoint_type: int8 from 1;
         include_fenced_brokers: bool from 2;
+    }
+
+    61 DescribeProducers 0 to 0 flexible 0 {
+        topics: [{
+            name: string;
+            partition_indexes: [int32];
+        }];
+    }
+
+    66 ListTransactions 0 to 2 flexible 0 {
+        state_filters: [string];
+        producer_id_filters: [int64];
+        duration_filter: int64 from 1;
+        transactional_id_pattern: (? string) from 2;
+    }
+
+    74 ListConfigResources 0 to 1 flexible 0 {
+        resource_types: [int8] from 1;
     }
 
     75 DescribeTopicPartitions 0 to 0 flexible 0 {

@@ -275,7 +275,7 @@ async fn single_settings_are_changed() {
         let change = [("retention.ms", SET, Some("1"))];
         let (code, _) = change_some(&mut client, version, TOPIC, "u", &change, false).await;
         assert_code(code, ResponseError::UnknownTopicOrPartition);
-        let (code, _) = change_some(&mut client, version, 32, "g", &change, false).await;
+        let (code, _) = change_some(&mut client, version, 8, "g", &change, false).await;
         assert_code(code, ResponseError::InvalidRequest);
     }
 }

@@ -1,5 +1,6 @@
 //! Administration by hand, over a socket: every API in every version that is served.
 
+mod absent;
 #[path = "../common/mod.rs"]
 mod common;
 mod configs;
@@ -71,6 +72,19 @@ async fn created(client: &mut Client, text: &str, partitions: i32) -> CreatableT
 
 /// Appends a batch and returns its first offset.
 async fn produce(client: &mut Client, text: &str, partition: i32, records: Bytes) -> i64 {
+    let reply = produced(client, text, partition, records).await;
+    let answer = &reply.responses[0].partition_responses[0];
+    assert_eq!(answer.error_code, 0);
+    answer.base_offset
+}
+
+/// What a Produce request of one batch is answered.
+async fn produced(
+    client: &mut Client,
+    text: &str,
+    partition: i32,
+    records: Bytes,
+) -> ProduceResponse {
     let partition = PartitionProduceData::default()
         .with_index(partition)
         .with_records(Some(records));
@@ -82,8 +96,5 @@ async fn produce(client: &mut Client, text: &str, partition: i32, records: Bytes
                 .with_name(name(text))
                 .with_partition_data(vec![partition]),
         ]);
-    let reply: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
-    let answer = &reply.responses[0].partition_responses[0];
-    assert_eq!(answer.error_code, 0);
-    answer.base_offset
+    client.call(ApiKey::Produce, 9, &request).await
 }

@@ -14,9 +14,11 @@ use kafka_protocol::messages::{
     DeleteTopicsResponse,
 };
 use kera_protocol::batch::{Compression, ProducerStamp};
+use kera_protocol::ids::StreamletId;
 use uuid::Uuid;
 
 use crate::common::{Client, World, batch};
+use crate::metadata::partitions_of_topic;
 use crate::offsets::list;
 use crate::{assert_code, create, created, name, produce, topic, versions};
 
@@ -239,53 +241,72 @@ async fn grow(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_grow_by_lanes() {
+async fn partitions_grow_to_any_larger_number() {
     let world = World::start().await;
     let mut client = world.client().await;
+    // Each keeps so many bytes, which are recorded for all of them.
     let configs = [("retention.bytes", "1000")];
     assert_eq!(
-        create(&mut client, 7, topic("t", 3, &configs))
+        create(&mut client, 7, topic("t", 4, &configs))
             .await
             .error_code,
         0
     );
     let records = || batch("v", 5, Compression::None, ProducerStamp::NONE);
-    produce(&mut client, "t", 2, records()).await;
     let stream = world
         .broker
         .shared()
         .catalog
         .named("t")
         .expect("the stream");
-    let mut lanes = 1;
-    for version in versions(ApiKey::CreatePartitions) {
-        let wanted = (lanes + 1) * 3;
+    let mut partitions = 4;
+    let steps = versions(ApiKey::CreatePartitions)
+        .cycle()
+        .zip([6, 7, 13, 16, 21]);
+    for (version, wanted) in steps {
+        let partitions_of = || stream.record.load().config.partitions() as i32;
         let (code, _) = grow(&mut client, version, "t", wanted, |r| {
             r.validate_only = true
         })
         .await;
-        assert_eq!((code, stream.record.load().config.lanes as i32), (0, lanes));
-        let (code, text) = grow(&mut client, version, "t", wanted + 1, |_| {}).await;
-        assert_code(code, ResponseError::InvalidPartitions);
-        assert!(text.ends_with(&format!("nearest is {wanted}")), "{text}");
+        assert_eq!((code, partitions_of()), (0, partitions));
         let (code, text) = grow(&mut client, version, "t", wanted, |_| {}).await;
         assert_eq!(code, 0, "{text}");
-        lanes += 1;
-        let config = stream.record.load().config.clone();
-        assert_eq!(config.lanes as i32, lanes);
+        assert_eq!(partitions_of(), wanted);
+        partitions = wanted;
         // Of each partition as before.
+        let config = stream.record.load().config.clone();
         assert_eq!(config.retention_bytes, 1000 * wanted as u64);
+        let listed = partitions_of_topic(&mut client, "t").await;
+        assert_eq!(listed, (0..wanted).collect::<Vec<_>>());
         for partition in 0..wanted {
+            let before = list(&mut client, 10, "t", partition, -1).await.1;
             produce(&mut client, "t", partition, records()).await;
+            assert_eq!(
+                list(&mut client, 10, "t", partition, -1).await.1,
+                before + 5
+            );
         }
+        assert_code(
+            list(&mut client, 10, "t", wanted, -1).await.0,
+            ResponseError::UnknownTopicOrPartition,
+        );
         for too_few in [wanted, wanted - 1, 0, -1] {
             let (code, _) = grow(&mut client, version, "t", too_few, |_| {}).await;
             assert_code(code, ResponseError::InvalidPartitions);
         }
     }
+    let (code, text) = grow(&mut client, 3, "t", 70_000, |_| {}).await;
+    assert_code(code, ResponseError::InvalidPartitions);
+    assert!(text.ends_with("the most is 65536"), "{text}");
+    let lanes = |streamlet| stream.record.load().config.lanes_of(streamlet);
+    assert_eq!(
+        (0..4).map(|s| lanes(StreamletId(s))).collect::<Vec<_>>(),
+        [6, 5, 5, 5]
+    );
     let (code, _) = grow(&mut client, 3, "none", 3, |_| {}).await;
     assert_code(code, ResponseError::UnknownTopicOrPartition);
-    let wanted = (lanes + 1) * 3;
+    let wanted = partitions + 3;
     for (brokers, count, fits) in [(1, 3, true), (1, 2, false), (2, 3, false)] {
         let one = CreatePartitionsAssignment::default().with_broker_ids(vec![brokers.into()]);
         let assigned = Some(vec![one; count]);
@@ -295,6 +316,33 @@ async fn partitions_grow_by_lanes() {
         })
         .await;
         assert_eq!(code == 0, fits, "{brokers} {count}");
+    }
+}
+
+/// What was created, grown and written is there after a restart, whose lanes are made from the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_in_unequal_numbers_are_recovered() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    created(&mut client, "t", 4).await;
+    let records = || batch("v", 5, Compression::None, ProducerStamp::NONE);
+    produce(&mut client, "t", 3, records()).await;
+    for wanted in [6, 7] {
+        let (code, text) = grow(&mut client, 3, "t", wanted, |_| {}).await;
+        assert_eq!(code, 0, "{text}");
+        produce(&mut client, "t", wanted - 1, records()).await;
+    }
+    drop(client);
+    world.broker.shutdown().await;
+    let world = World::at(world.dir, |_| {}).await;
+    let mut client = world.client().await;
+    let mut ends = Vec::new();
+    for partition in 0..7 {
+        ends.push(list(&mut client, 10, "t", partition, -1).await.1);
+    }
+    assert_eq!(ends, [0, 0, 0, 5, 0, 5, 5]);
+    for partition in 0..7 {
+        produce(&mut client, "t", partition, records()).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Three brokers that share a store, in this process, as Kafka's clients see them by hand over sockets.
 
+mod admission;
 #[path = "../common/mod.rs"]
 mod common;
 mod near;
@@ -46,6 +47,10 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl Fn(&mut BrokerConfig)) -> Self {
         let store = Arc::new(MemoryCluster::new());
         let (mut brokers, mut dirs) = (Vec::new(), Vec::new());
         for (id, rack) in [(1, "a"), (2, "b"), (3, "c")] {
@@ -65,6 +70,7 @@ impl Cluster {
             config.cluster.allow_same_host = true;
             config.backup.memory_bytes = 64 << 20;
             config.backup.shared_dir = Some(dir.path().join("shared"));
+            change(&mut config);
             let shared: Arc<dyn ClusterStore> = store.clone();
             let started = Broker::start_sharing(config, Some(shared)).await;
             let broker = started.unwrap();

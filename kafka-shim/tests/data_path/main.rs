@@ -5,3 +5,4 @@ mod common;
 mod fetching;
 mod owners;
 mod producing;
+mod retained;

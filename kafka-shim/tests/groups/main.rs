@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod life;
+mod strange;
 mod versions;
 
 use std::time::Duration;

@@ -24,6 +24,9 @@ use kera_kafka_shim::wire::schema::SHAPES;
 
 use crate::dice::Dice;
 
+#[path = "messages/more.rs"]
+mod more;
+
 /// Every API and version that the table describes.
 pub fn all_versions() -> impl Iterator<Item = (i16, i16)> {
     let versions = |shape: &'static kera_kafka_shim::wire::schema::Shape| {
@@ -70,14 +73,25 @@ pub fn body(api_key: i16, version: i16, dice: &mut Dice) -> (Vec<u8>, i16) {
         21 => encoded(&delete_records(version, dice), version),
         22 => encoded(&init_producer_id(version, dice), version),
         23 => encoded(&offset_for_leader_epoch(version, dice), version),
+        24 => encoded(&more::add_partitions_to_txn(version, dice), version),
+        25 => encoded(&more::add_offsets_to_txn(version, dice), version),
+        26 => encoded(&more::end_txn(version, dice), version),
+        28 => encoded(&more::txn_offset_commit(version, dice), version),
         32 => encoded(&describe_configs(version, dice), version),
         33 => encoded(&alter_configs(version, dice), version),
         35 => encoded(&describe_log_dirs(version, dice), version),
         37 => encoded(&create_partitions(version, dice), version),
         42 => encoded(&delete_groups(version, dice), version),
+        43 => encoded(&more::elect_leaders(version, dice), version),
         44 => encoded(&incremental_alter_configs(version, dice), version),
+        46 => encoded(&more::list_partition_reassignments(dice), version),
         47 => encoded(&offset_delete(dice), version),
+        48 => encoded(&more::describe_client_quotas(version, dice), version),
+        55 => encoded(&more::describe_quorum(dice), version),
         60 => encoded(&describe_cluster(version, dice), version),
+        61 => encoded(&more::describe_producers(dice), version),
+        66 => encoded(&more::list_transactions(version, dice), version),
+        74 => encoded(&more::list_config_resources(version, dice), version),
         75 => encoded(&describe_topic_partitions(dice), version),
         _ => panic!("api key {api_key} has no messages here; write how to make one"),
     }

@@ -2,15 +2,18 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AlterConfigsResponse, ApiKey, ApiVersionsResponse, CreatePartitionsResponse,
-    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse, ApiKey,
+    ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClientQuotasResponse,
     DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
-    DescribeLogDirsResponse, DescribeTopicPartitionsResponse, FetchResponse,
+    DescribeLogDirsResponse, DescribeProducersResponse, DescribeQuorumResponse,
+    DescribeTopicPartitionsResponse, ElectLeadersResponse, EndTxnResponse, FetchResponse,
     FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse,
-    InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListGroupsResponse,
-    ListOffsetsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
+    InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse,
+    ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
+    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
     OffsetFetchResponse, OffsetForLeaderEpochResponse, ProduceResponse, ResponseHeader,
-    SyncGroupResponse,
+    SyncGroupResponse, TxnOffsetCommitResponse,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -61,6 +64,17 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         OffsetDelete OffsetDeleteResponse,
         DescribeCluster DescribeClusterResponse,
         DescribeTopicPartitions DescribeTopicPartitionsResponse,
+        AddPartitionsToTxn AddPartitionsToTxnResponse,
+        AddOffsetsToTxn AddOffsetsToTxnResponse,
+        EndTxn EndTxnResponse,
+        TxnOffsetCommit TxnOffsetCommitResponse,
+        ElectLeaders ElectLeadersResponse,
+        ListPartitionReassignments ListPartitionReassignmentsResponse,
+        DescribeClientQuotas DescribeClientQuotasResponse,
+        DescribeQuorum DescribeQuorumResponse,
+        DescribeProducers DescribeProducersResponse,
+        ListTransactions ListTransactionsResponse,
+        ListConfigResources ListConfigResourcesResponse,
     };
     let body = body.unwrap_or_else(|error| panic!("{api:?} version {version}: {error}"));
     assert!(

@@ -5,6 +5,7 @@ mod common;
 mod connection;
 #[path = "../support/dice.rs"]
 mod dice;
+mod limits;
 #[path = "../support/messages.rs"]
 mod messages;
 mod random;

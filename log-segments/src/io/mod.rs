@@ -156,6 +156,30 @@ pub trait File: Send + Sync + fmt::Debug {
     }
 }
 
+/// Writes what stands in `from..to` of a file once more, so that the next sync brings it to the device even if an
+/// earlier one failed: the kernel takes such bytes for clean. It may also have dropped them and read older ones
+/// back, so that the bytes have to be checked before or after.
+///
+/// # Errors
+/// The store's; `UnexpectedEof` if the file is shorter.
+pub fn rewrite(file: &dyn File, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    let mut bytes = vec![0; REWRITTEN_AT_ONCE.min(to.saturating_sub(from) as usize)];
+    while at < to {
+        let want = bytes.len().min((to - at) as usize);
+        let got = file.read_at(&mut bytes[..want], at)?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_vectored_at(&[IoSlice::new(&bytes[..got])], at)?;
+        at += got as u64;
+    }
+    Ok(())
+}
+
+/// Bytes that [`rewrite`] holds at once.
+const REWRITTEN_AT_ONCE: usize = 1 << 20;
+
 /// One operation of a batch; owns its buffers until it is done.
 #[derive(Debug)]
 pub enum Op {

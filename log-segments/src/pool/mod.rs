@@ -14,6 +14,7 @@
 
 mod chunk;
 mod free_list;
+pub mod heap;
 mod region;
 #[cfg(test)]
 mod tests;

@@ -124,6 +124,22 @@ pub struct Drained {
     /// Groups of which no other broker that is to stay holds a copy: with those that drain, which may stop
     /// at any time, it is where they can be read.
     pub last_copies: usize,
+    /// Groups whose copy nobody can take, since fewer brokers that may hold it are left than it is to have
+    /// copies.
+    pub stuck: usize,
+    /// What keeps those that are to have most copies.
+    pub room: Option<TooLittleRoom>,
+}
+
+/// Fewer brokers are left than a stream's groups are to have copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TooLittleRoom {
+    /// The stream's name.
+    pub stream: String,
+    /// Copies that its groups are to have.
+    pub wanted: usize,
+    /// Those that the other brokers that stay can hold.
+    pub left: usize,
 }
 
 impl Drained {
@@ -142,6 +158,7 @@ impl Drained {
 /// What `broker` would have to give up to leave, and what keeps it from that.
 pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
     let mut found = Drained::default();
+    let room = members.most_copies_at_targets(broker);
     for (which, stream, streamlet) in picture.streamlets() {
         if streamlet.owner() == broker {
             found.owned += 1;
@@ -160,6 +177,17 @@ pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
             if streamlet.owner() != broker {
                 found.copies += 1;
                 found.copy_bytes += group.bytes;
+            }
+            let wanted = stream.replicas as usize;
+            if wanted > room {
+                found.stuck += 1;
+                if found.room.as_ref().is_none_or(|most| most.wanted < wanted) {
+                    found.room = Some(TooLittleRoom {
+                        stream: stream.name.clone(),
+                        wanted,
+                        left: room,
+                    });
+                }
             }
             let mut others = group.copies.iter().filter(|id| **id != broker);
             // Another that drains may be told the same, and be stopped as well.

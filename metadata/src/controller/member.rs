@@ -123,7 +123,15 @@ impl Members {
 
     /// The most copies that a group can have at the living brokers, without those of `but`.
     pub fn most_copies(&self, but: Option<u32>) -> usize {
-        let counted = self.all().filter(|member| Some(member.id) != but);
+        self.copies_at(self.all().filter(|member| Some(member.id) != but))
+    }
+
+    /// The same of brokers that do not drain.
+    pub(super) fn most_copies_at_targets(&self, but: u32) -> usize {
+        self.copies_at(self.targets().filter(|member| member.id != but))
+    }
+
+    fn copies_at<'a>(&self, counted: impl Iterator<Item = &'a Member>) -> usize {
         if self.allow_same_host {
             return counted.count();
         }

@@ -57,7 +57,7 @@ use std::collections::BTreeSet;
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 
 pub use balance::rebalance;
-pub use drain::{Drained, Kept, KeptBecause, drained, farewell};
+pub use drain::{Drained, Kept, KeptBecause, TooLittleRoom, drained, farewell};
 pub use failover::takeovers;
 pub use loads::share;
 pub use member::{Member, Members};

@@ -77,6 +77,7 @@ pub fn open_group(streamlet: &StreamletRecord, group: u64, lane: u32) -> GroupRe
             boot_id: Uuid::from_u128(2),
         }],
         damaged: None,
+        file_made: false,
         revision: 0,
     }
 }

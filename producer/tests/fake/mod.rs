@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use kera_producer::{Producer, ProducerBuilder};
+use kera_producer::{Producer, ProducerBuilder, RetryPolicy};
 use kera_protocol::batch::{BatchHeader, batches, validate_records};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{
@@ -33,8 +34,12 @@ pub enum Action {
     Accept,
     /// Answers this code; nothing is stored.
     Refuse(ErrorCode),
+    /// Answers this code, and says that nothing is placed, which is true.
+    Deny(ErrorCode),
     /// Stores the batch, yet answers this code.
     StoreAndRefuse(ErrorCode),
+    /// Stores the batch, yet answers this code and says that nothing is placed.
+    StoreAndDeny(ErrorCode),
     /// Drops the connection; the batch is stored first or not.
     Drop { store: bool },
     /// Forgets all producers, then does as a good broker would.
@@ -208,6 +213,15 @@ impl Broker {
         Producer::builder().bootstrap(&self.bootstrap).stream("s")
     }
 
+    /// One that tries again soon, and for long.
+    pub fn eager(&self) -> ProducerBuilder {
+        self.producer().batch_size(1 << 10).retry(RetryPolicy {
+            first: Duration::from_millis(1),
+            longest: Duration::from_millis(10),
+            deadline: Duration::from_secs(20),
+        })
+    }
+
     pub fn script(
         &self,
         script: impl FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send + 'static,
@@ -308,7 +322,10 @@ impl Broker {
         if socket.read_exact(&mut hello).await.is_err() {
             return;
         }
-        assert_eq!(Hello::decode(&hello), Ok(Hello::CURRENT));
+        // Clients also try owners for what any broker answers, which is elsewhere here.
+        if Hello::decode(&hello) != Ok(Hello::CURRENT) {
+            return;
+        }
         let reply = HelloReply {
             version: PROTOCOL_VERSION,
             max_frame_bytes: 4 << 20,
@@ -358,13 +375,15 @@ impl Broker {
     fn append(&self, member: usize, frame: &Frame) -> Reply {
         let request: v1::AppendRequest = frame.message().unwrap();
         let mut state = self.state.lock();
-        let refuse = |code| {
+        let refusal = |code, placement: v1::Placement| {
             Reply::Answer(v1::AppendResponse {
                 error: code as u32,
                 message: "planted".to_owned(),
+                placement: placement as i32,
                 ..v1::AppendResponse::default()
             })
         };
+        let refuse = |code| refusal(code, v1::Placement::Unspecified);
         if state.owner != member {
             return refuse(ErrorCode::NotOwner);
         }
@@ -376,6 +395,7 @@ impl Broker {
         };
         match action {
             Action::Refuse(code) => refuse(code),
+            Action::Deny(code) => refusal(code, v1::Placement::NotPlaced),
             Action::Drop { store: false } => Reply::Close,
             Action::Late { drop } => {
                 state.late.push((request.clone(), batch.to_vec()));
@@ -388,6 +408,7 @@ impl Broker {
             Action::Accept
             | Action::Forget
             | Action::StoreAndRefuse(_)
+            | Action::StoreAndDeny(_)
             | Action::Drop { store: true }
             | Action::Swallow { store: true } => {
                 if action == Action::Forget {
@@ -399,6 +420,7 @@ impl Broker {
                 };
                 match action {
                     Action::StoreAndRefuse(code) => refuse(code),
+                    Action::StoreAndDeny(code) => refusal(code, v1::Placement::NotPlaced),
                     Action::Drop { .. } => Reply::Close,
                     Action::Swallow { .. } => Reply::Nothing,
                     _ => Reply::Answer(answer),
@@ -422,6 +444,7 @@ impl Broker {
                     streamlet,
                     owner: self.members[state.owner].data_address.clone(),
                     epoch: 1,
+                    ..v1::StreamletInfo::default()
                 })
                 .collect(),
             lane_generation: state.generation,

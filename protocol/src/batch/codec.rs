@@ -11,6 +11,8 @@ const XERIAL_HEADER: [u8; 16] = [
 const XERIAL_MAGIC_BYTES: usize = 8;
 /// Uncompressed bytes of a xerial block, as snappy-java cuts them.
 const XERIAL_BLOCK_BYTES: usize = 32 << 10;
+/// Bytes that are reserved at first for what is decompressed.
+const FIRST_BYTES: usize = 4 << 10;
 
 /// Compresses `records`. Snappy is written in xerial's framing, which every Kafka client reads; LZ4
 /// with independent blocks, which Java's demands.
@@ -56,11 +58,12 @@ fn lz4(records: &[u8]) -> Option<Vec<u8>> {
     encoder.finish().ok()
 }
 
-/// Decompresses `stored` into `out`, whose content is replaced. `out` never grows beyond `limit`
-/// bytes by more than one.
+/// Decompresses `stored` into `out`, whose content is replaced. The memory of `out` never grows beyond
+/// `limit` bytes by more than one, or beyond what it has at first.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] if the bytes are damaged or give more than `limit` bytes.
+/// [`BatchError::Decompress`] if the bytes are damaged, [`BatchError::TooLarge`] if they give more than
+/// `limit` bytes.
 pub fn decompress(
     compression: Compression,
     stored: &[u8],
@@ -81,33 +84,95 @@ pub fn decompress(
     }
 }
 
+/// How a gzip member begins: magic, and deflate as the method.
+const GZIP_START: [u8; 3] = [0x1f, 0x8b, 8];
+const LZ4_MAGIC: u32 = 0x184d_2204;
+const ZSTD_MAGIC: u32 = 0xfd2f_b528;
+/// The first of the sixteen magics of frames that are skipped.
+const ZSTD_SKIPPED: u32 = 0x184d_2a50;
+
+/// The most bytes that `stored` may decompress to, by its length, its codec and its first bytes alone.
+///
+/// A codec's ratio is bounded by its format: deflate gives at most 258 bytes for 2 bits, snappy 64 for 3
+/// bytes, LZ4 255 for one, and zstd a block of 128 KiB for 4.
+///
+/// # Errors
+/// [`BatchError::Inconsistent`] if nothing of the codec begins so.
+pub(super) fn most_bytes(compression: Compression, stored: &[u8]) -> Result<usize, BatchError> {
+    let wrong = |what| Err(BatchError::Inconsistent(what));
+    if stored.is_empty() {
+        return wrong("its records are missing");
+    }
+    let first = stored
+        .first_chunk()
+        .map_or(0, |four| u32::from_le_bytes(*four));
+    let ratio = match compression {
+        Compression::None => 1,
+        Compression::Gzip if !stored.starts_with(&GZIP_START) => {
+            return wrong("its records are not gzip, as its attributes say");
+        }
+        Compression::Gzip => 1032,
+        Compression::Lz4 if first != LZ4_MAGIC => {
+            return wrong("its records are no LZ4 frame, as its attributes say");
+        }
+        Compression::Lz4 => 255,
+        Compression::Zstd if first != ZSTD_MAGIC && first & !0xf != ZSTD_SKIPPED => {
+            return wrong("its records are not zstd, as its attributes say");
+        }
+        Compression::Zstd => 32 << 10,
+        Compression::Snappy => {
+            let most = stored.len().saturating_mul(22);
+            if stored.starts_with(&XERIAL_HEADER[..XERIAL_MAGIC_BYTES]) {
+                return Ok(most);
+            }
+            // A raw block begins with the bytes that it gives.
+            return match snap::raw::decompress_len(stored) {
+                Ok(bytes) if bytes <= most => Ok(bytes),
+                _ => wrong("its records are not snappy, as its attributes say"),
+            };
+        }
+    };
+    Ok(stored.len().saturating_mul(ratio))
+}
+
 fn failed(error: impl std::fmt::Display) -> BatchError {
     BatchError::Decompress(error.to_string())
 }
 
 fn within(bytes: usize, limit: usize) -> Result<(), BatchError> {
     if bytes > limit {
-        return Err(failed(format_args!("more than {limit} bytes")));
+        return Err(BatchError::TooLarge(limit));
     }
     Ok(())
 }
 
-fn read_all(decoder: impl Read, limit: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
-    let room = ((limit - out.len()) as u64).saturating_add(1);
-    decoder.take(room).read_to_end(out).map_err(failed)?;
-    within(out.len(), limit)
+fn read_all(mut decoder: impl Read, limit: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
+    // Twice as much at a time, as a vector grows by itself, but never beyond the limit.
+    loop {
+        let room = (limit - out.len()).saturating_add(1);
+        let more = out.capacity().max(FIRST_BYTES).min(room);
+        out.reserve_exact(more);
+        let spare = (out.capacity() - out.len()).min(room);
+        let read = decoder
+            .by_ref()
+            .take(spare as u64)
+            .read_to_end(out)
+            .map_err(failed)?;
+        within(out.len(), limit)?;
+        if read < spare {
+            return Ok(());
+        }
+    }
 }
 
 fn unzstd(stored: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
     let mut rest = stored;
     // A batch may hold several frames, one after the other.
     while !rest.is_empty() {
-        let mut decoder =
+        let decoder =
             ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, window(limit))
                 .map_err(failed)?;
-        let room = ((limit - out.len()) as u64).saturating_add(1);
-        (&mut decoder).take(room).read_to_end(out).map_err(failed)?;
-        within(out.len(), limit)?;
+        read_all(decoder, limit, out)?;
     }
     Ok(())
 }
@@ -142,6 +207,10 @@ fn unsnappy_block(block: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), B
     let bytes = snap::raw::decompress_len(block).map_err(failed)?;
     let start = out.len();
     within(start.saturating_add(bytes), limit)?;
+    if out.capacity() < start + bytes {
+        let more = bytes.max(start).min(limit - start);
+        out.reserve_exact(more);
+    }
     out.resize(start + bytes, 0);
     let written = snap::raw::Decoder::new()
         .decompress(block, &mut out[start..])

@@ -8,6 +8,9 @@ pub const HEADER_BYTES: usize = 61;
 /// No batch is larger, whatever a stream allows: 64 MiB.
 pub const MAX_BATCH_BYTES: usize = 64 << 20;
 
+/// No batch may claim to hold more records than fit so many bytes: 256 MiB. Readers decompress no more.
+pub const MAX_DECOMPRESSED_BYTES: usize = 256 << 20;
+
 /// Where the bytes that the CRC covers begin.
 const CRC_START: usize = 21;
 /// Bytes before the point from which the length field counts.
@@ -65,9 +68,28 @@ pub enum BatchError {
     /// An unknown codec number.
     #[error("batch has unknown compression {0}")]
     UnknownCompression(u8),
-    /// Records that do not decompress, or to more than the limit.
+    /// Records that do not decompress.
     #[error("batch does not decompress: {0}")]
     Decompress(String),
+    /// Records that take more than so many bytes when they are decompressed.
+    #[error("batch takes more than the {0} bytes allowed when it is decompressed")]
+    TooLarge(usize),
+    /// A time that is too far from the broker's clock.
+    #[error(
+        "record time {timestamp} (ms) lies {by} ms {direction} the broker's clock, the stream takes at most {limit} ms: set the sender's clock or unit right, or alter the stream's {key}"
+    )]
+    BadTimestamp {
+        /// The record's.
+        timestamp: i64,
+        /// How far it lies from the broker's clock, in milliseconds.
+        by: u64,
+        /// "ahead of" or "behind".
+        direction: &'static str,
+        /// How far it may.
+        limit: u64,
+        /// The setting that says so.
+        key: &'static str,
+    },
     /// Records that do not follow the format.
     #[error("record {index} is malformed: {reason}")]
     BadRecord {

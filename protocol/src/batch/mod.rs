@@ -29,8 +29,10 @@ mod varint;
 pub use builder::{BatchBuilder, NewRecord, ProducerStamp, next_sequence, write_stamp};
 pub use codec::{compress, decompress};
 pub use header::{
-    BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_BATCH_BYTES, crc32c, patch,
-    patch_append_time, verify,
+    BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_BATCH_BYTES, MAX_DECOMPRESSED_BYTES,
+    crc32c, patch, patch_append_time, verify,
 };
 pub use record::{Header, Headers, MIN_RECORD_BYTES, Record, Records};
-pub use validate::{Batches, batches, check_produced, validate_records};
+pub use validate::{
+    Batches, batches, check_produced, check_records, check_timestamps, validate_records,
+};

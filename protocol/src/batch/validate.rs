@@ -1,14 +1,18 @@
 //! Checks beyond the checksum, and walking a run of batches.
 
-use super::header::{BatchError, BatchHeader, Compression, HEADER_BYTES, verify};
+use super::codec;
+use super::header::{
+    BatchError, BatchHeader, Compression, HEADER_BYTES, MAX_DECOMPRESSED_BYTES, verify,
+};
 use super::record::{MIN_RECORD_BYTES, Records};
 
-/// Checks in O(1) that a header may come from a producer: no records or sequences are missing, the
-/// record count fits the bytes, and the fields that only brokers write are unset.
+/// Checks in O(1) that a batch may come from a producer: no records or sequences are missing, the
+/// record count fits the bytes, compressed records begin as their codec's do, and the fields that
+/// only brokers write are unset. `batch` begins with the header's batch, as [`verify`] found it.
 ///
 /// # Errors
 /// [`BatchError`] naming the rule that is broken.
-pub fn check_produced(header: &BatchHeader) -> Result<(), BatchError> {
+pub fn check_produced(header: &BatchHeader, batch: &[u8]) -> Result<(), BatchError> {
     let compression = header.compression()?;
     if header.last_ordinal_delta != header.record_count - 1 {
         return Err(BatchError::Inconsistent(
@@ -16,15 +20,18 @@ pub fn check_produced(header: &BatchHeader) -> Result<(), BatchError> {
         ));
     }
     let body = header.total_bytes - HEADER_BYTES;
-    if compression == Compression::None {
-        let fewest = header.record_count as usize * MIN_RECORD_BYTES;
-        if fewest > body {
-            return Err(BatchError::Inconsistent(
-                "its records do not fit its length",
-            ));
+    let fewest = header.record_count as usize * MIN_RECORD_BYTES;
+    let most = match compression {
+        Compression::None => body,
+        compression => {
+            let stored = batch.get(HEADER_BYTES..header.total_bytes);
+            codec::most_bytes(compression, stored.unwrap_or_default())?.min(MAX_DECOMPRESSED_BYTES)
         }
-    } else if body == 0 {
-        return Err(BatchError::Inconsistent("its records are missing"));
+    };
+    if fewest > most {
+        return Err(BatchError::Inconsistent(
+            "its records do not fit its length",
+        ));
     }
     if header.is_control() {
         return Err(BatchError::Inconsistent("it is a control batch"));
@@ -40,9 +47,38 @@ pub fn check_produced(header: &BatchHeader) -> Result<(), BatchError> {
     Ok(())
 }
 
-/// Checks everything about the whole batch at the start of `batch`: checksum, every record, and
-/// that records, ordinals and count agree. Compressed records are decompressed into `scratch`, to
-/// `limit` bytes at most.
+/// Checks in O(1) that a batch's first and its greatest time, in milliseconds, lie no further than
+/// `before_max` behind `now` and `after_max` ahead of it; 0 is no limit. As with Kafka -1 is no time.
+///
+/// # Errors
+/// [`BatchError::BadTimestamp`].
+pub fn check_timestamps(
+    header: &BatchHeader,
+    now: i64,
+    before_max: u64,
+    after_max: u64,
+) -> Result<(), BatchError> {
+    for timestamp in [header.base_timestamp, header.max_timestamp] {
+        let by = timestamp.abs_diff(now);
+        let (direction, limit, key) = match timestamp > now {
+            true => ("ahead of", after_max, "timestamp_after_max_ms"),
+            false => ("behind", before_max, "timestamp_before_max_ms"),
+        };
+        if timestamp != -1 && limit != 0 && by > limit {
+            return Err(BatchError::BadTimestamp {
+                timestamp,
+                by,
+                direction,
+                limit,
+                key,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Checks everything about the whole batch at the start of `batch`: checksum, and what
+/// [`check_records`] does.
 ///
 /// # Errors
 /// [`BatchError`] for the first thing that is wrong.
@@ -52,6 +88,17 @@ pub fn validate_records(
     scratch: &mut Vec<u8>,
 ) -> Result<BatchHeader, BatchError> {
     let header = verify(batch)?;
+    check_records(batch, limit, scratch)?;
+    Ok(header)
+}
+
+/// Checks every record of the whole batch at the start of `batch`, and that records, ordinals and
+/// count agree. Compressed records are decompressed into `scratch`, to `limit` bytes at most. Does not
+/// check the checksum; see [`verify`].
+///
+/// # Errors
+/// [`BatchError`] for the first thing that is wrong.
+pub fn check_records(batch: &[u8], limit: usize, scratch: &mut Vec<u8>) -> Result<(), BatchError> {
     let mut expected = 0_u32;
     for (index, record) in Records::open(batch, limit, scratch)?.enumerate() {
         let record = record?;
@@ -63,7 +110,7 @@ pub fn validate_records(
         }
         expected = record.ordinal_delta + 1;
     }
-    Ok(header)
+    Ok(())
 }
 
 /// Iterator over the whole batches at the start of a run of bytes, each with its header. The CRC is

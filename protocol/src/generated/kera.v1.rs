@@ -226,6 +226,12 @@ pub struct DescribeDrainResponse {
     /// nothing is lost or interrupted if it stops for good
     #[prost(bool, tag = "8")]
     pub may_stop: bool,
+    /// groups whose copy there no other broker can take
+    #[prost(uint64, tag = "9")]
+    pub stuck: u64,
+    /// for people; empty: none is
+    #[prost(string, tag = "10")]
+    pub stuck_because: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeptStreamlet {
@@ -327,7 +333,7 @@ pub struct StreamConfig {
     /// M, fixed at creation; 1 to 65536
     #[prost(uint32, optional, tag = "1")]
     pub streamlets: ::core::option::Option<u32>,
-    /// Q, may only grow; 1 to 65536
+    /// Q, of the streamlets with the most; may only grow; 1 to 65536
     #[prost(uint32, optional, tag = "2")]
     pub lanes: ::core::option::Option<u32>,
     /// fixed at creation
@@ -344,7 +350,7 @@ pub struct StreamConfig {
     /// 0: no limit by time
     #[prost(uint64, optional, tag = "7")]
     pub retention_ms: ::core::option::Option<u64>,
-    /// per stream; 0: no limit by size
+    /// per stream, in equal shares for its lanes; 0: no limit by size
     #[prost(uint64, optional, tag = "8")]
     pub retention_bytes: ::core::option::Option<u64>,
     /// an older active group is rolled; 0: never
@@ -360,6 +366,17 @@ pub struct StreamConfig {
     /// copies without which nothing is acknowledged; fixed at creation
     #[prost(uint32, optional, tag = "13")]
     pub min_copies: ::core::option::Option<u32>,
+    /// n, lanes of all streamlets, may only grow; absent: streamlets x lanes
+    #[prost(uint32, optional, tag = "14")]
+    pub partitions: ::core::option::Option<u32>,
+    /// batches with older records than so long ago are refused; 0: no limit
+    #[prost(uint64, optional, tag = "15")]
+    pub timestamp_before_max_ms: ::core::option::Option<u64>,
+    /// batches with records of more than so far ahead are refused; 0: no limit
+    #[prost(uint64, optional, tag = "16")]
+    pub timestamp_after_max_ms: ::core::option::Option<u64>,
+    #[prost(enumeration = "BatchCheck", optional, tag = "17")]
+    pub validate: ::core::option::Option<i32>,
 }
 /// Where a reader stands. `ordinal` is authoritative; group, segment and position are a hint that
 /// makes resuming O(1) and is ignored when it does not fit the ordinal.
@@ -467,6 +484,35 @@ impl TimestampType {
         }
     }
 }
+/// What the broker looks at in a batch before it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BatchCheck {
+    /// checksum and header: the same work for a batch of any size
+    Header = 0,
+    /// also every record, decompressed
+    Full = 1,
+}
+impl BatchCheck {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Header => "BATCH_CHECK_HEADER",
+            Self::Full => "BATCH_CHECK_FULL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BATCH_CHECK_HEADER" => Some(Self::Header),
+            "BATCH_CHECK_FULL" => Some(Self::Full),
+            _ => None,
+        }
+    }
+}
 /// Appends the batches in the body, in order, to one lane.
 /// Several are of one idempotent producer and at most 16, so that
 /// all of them may be sent again after a refusal.
@@ -483,6 +529,9 @@ pub struct AppendRequest {
     /// the generation the client split by (lane_by = key)
     #[prost(uint32, tag = "4")]
     pub lane_generation: u32,
+    /// lanes in all that the client split by; 0: each streamlet has as many as the others
+    #[prost(uint32, tag = "5")]
+    pub partitions: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AppendResponse {
@@ -503,6 +552,9 @@ pub struct AppendResponse {
     /// every batch was known already
     #[prost(bool, tag = "6")]
     pub duplicate: bool,
+    /// only with an error
+    #[prost(enumeration = "Placement", tag = "7")]
+    pub placement: i32,
 }
 /// Reads whole batches of one lane, from the batch that holds the cursor's ordinal.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -650,6 +702,39 @@ pub struct GoAway {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
+/// Whether batches that are answered with an error may be stored all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Placement {
+    /// the error's code decides: brokers that do not know the field
+    Unspecified = 0,
+    /// the frame was refused before any of its batches had a place
+    NotPlaced = 1,
+    /// some may have a place, and be stored now or later
+    MayBePlaced = 2,
+}
+impl Placement {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PLACEMENT_UNSPECIFIED",
+            Self::NotPlaced => "PLACEMENT_NOT_PLACED",
+            Self::MayBePlaced => "PLACEMENT_MAY_BE_PLACED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PLACEMENT_UNSPECIFIED" => Some(Self::Unspecified),
+            "PLACEMENT_NOT_PLACED" => Some(Self::NotPlaced),
+            "PLACEMENT_MAY_BE_PLACED" => Some(Self::MayBePlaced),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FindCopiesRequest {
     #[prost(string, tag = "1")]
@@ -716,6 +801,12 @@ pub struct StreamletInfo {
     pub owner: ::prost::alloc::string::String,
     #[prost(uint32, tag = "3")]
     pub epoch: u32,
+    /// the owner's number; absent: brokers share nothing, or it is away
+    #[prost(uint32, optional, tag = "4")]
+    pub broker: ::core::option::Option<u32>,
+    /// brokers recorded to hold some of its groups, its owner among them
+    #[prost(uint32, repeated, tag = "5")]
+    pub replicas: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListStreamsRequest {
@@ -789,6 +880,9 @@ pub struct RecoverStreamRequest {
     /// Go on without what no copy has: the longest whole copy is kept, and ordinals jump.
     #[prost(bool, tag = "3")]
     pub accept_loss: bool,
+    /// only what the broker that is asked owns
+    #[prost(bool, tag = "4")]
+    pub local: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecoverStreamResponse {
@@ -987,6 +1081,28 @@ pub struct DescribeBrokerResponse {
     /// absent: it works alone
     #[prost(message, optional, tag = "15")]
     pub cluster: ::core::option::Option<ClusterDescription>,
+    /// What it owns and does not serve, or does not acknowledge appends to; the first hundred.
+    #[prost(message, repeated, tag = "16")]
+    pub troubles: ::prost::alloc::vec::Vec<Trouble>,
+    #[prost(uint64, tag = "17")]
+    pub troubles_total: u64,
+}
+/// A streamlet or a lane that does not do what clients wait for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Trouble {
+    #[prost(string, tag = "1")]
+    pub stream: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub streamlet: u32,
+    /// absent: the streamlet
+    #[prost(uint32, optional, tag = "3")]
+    pub lane: ::core::option::Option<u32>,
+    /// for people
+    #[prost(string, tag = "4")]
+    pub reason: ::prost::alloc::string::String,
+    /// absent: not known
+    #[prost(uint64, optional, tag = "5")]
+    pub lasted_ms: ::core::option::Option<u64>,
 }
 /// A broker among others: the copies it keeps, and what it knows of its peers.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1010,7 +1126,7 @@ pub struct ClusterDescription {
 }
 /// What a broker does in the background for the copies of what it owns. What is counted begins at 0
 /// with each start.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BackgroundDescription {
     /// so long ago; absent: no round has ended yet
     #[prost(uint64, optional, tag = "1")]
@@ -1065,6 +1181,12 @@ pub struct BackgroundDescription {
     /// all were compared since then, so long ago; absent: not all yet
     #[prost(uint64, optional, tag = "19")]
     pub scrub_whole_ms: ::core::option::Option<u64>,
+    /// closed groups of which brokers lack what they are recorded to have
+    #[prost(uint64, tag = "20")]
+    pub missing: u64,
+    /// these brokers
+    #[prost(uint32, repeated, tag = "21")]
+    pub missing_at: ::prost::alloc::vec::Vec<u32>,
 }
 /// A way for copies between brokers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1973,11 +2095,17 @@ pub struct CutForGrowthRequest {
     /// random
     #[prost(uint64, tag = "4")]
     pub attempt: u64,
+    /// lanes in all that there are to be; 0: each streamlet gets as many as the others
+    #[prost(uint32, tag = "5")]
+    pub partitions: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CutForGrowthResponse {
     #[prost(message, repeated, tag = "1")]
     pub streamlets: ::prost::alloc::vec::Vec<CutStreamlet>,
+    /// as asked; a broker of an older version does not know them
+    #[prost(uint32, tag = "2")]
+    pub partitions: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CutStreamlet {

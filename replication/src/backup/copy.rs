@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) on_disk: bool,
     /// What counts against the quota.
     pub(super) reserved: u64,
+    /// There is a record of it on shared memory.
+    pub(super) record: bool,
     /// The last mark stored; below its `synced` everything is on disk, or was where there is none.
     pub(super) mark: DurableMark,
     /// The mark lies on the disk and was not looked at yet; see [`Copy::mark`].
@@ -68,8 +70,11 @@ pub(super) struct Copy {
     pub(super) spec: CopySpec,
     pub(super) memory: Arc<dyn CopyMemory>,
     pub(super) state: Mutex<State>,
-    /// Held while the copy goes to disk.
+    /// The copy's turn: held while it goes to disk, or is completed or freed. It may be held for as long as
+    /// a disk takes, and so is never waited for under another lock. `state` is never held for that long.
     pub(super) flushing: Mutex<()>,
+    /// Held while a recovery's bytes are placed, which may take a disk's time.
+    completing: Mutex<()>,
 }
 
 impl Copy {
@@ -86,6 +91,7 @@ impl Copy {
             settled: false,
             on_disk: false,
             reserved: 0,
+            record: true,
             mark: DurableMark::default(),
             mark_unread: false,
         };
@@ -94,6 +100,7 @@ impl Copy {
             memory,
             state: Mutex::new(state),
             flushing: Mutex::new(()),
+            completing: Mutex::new(()),
         }
     }
 
@@ -115,16 +122,23 @@ impl Copy {
     /// # Errors
     /// The system's.
     pub(super) fn mark(&self) -> io::Result<DurableMark> {
+        let known = {
+            let state = self.state.lock();
+            (!state.mark_unread).then_some(state.mark)
+        };
+        if let Some(mark) = known {
+            return Ok(mark);
+        }
+        let read = self.memory.mark()?.unwrap_or_default();
         let mut state = self.state.lock();
-        if state.mark_unread {
-            state.mark = self.memory.mark()?.unwrap_or_default();
-            state.mark_unread = false;
+        if std::mem::take(&mut state.mark_unread) {
+            state.mark = read;
         }
         Ok(state.mark)
     }
 
-    /// Ends the primary's right to write, and that of lower epochs to complete. When this returns
-    /// nobody is writing.
+    /// Ends the primary's right to write, and that of lower epochs to complete. When this returns no
+    /// primary is writing; see [`wait_for_completion`](Self::wait_for_completion).
     pub(super) fn seal(&self, by: Epoch) {
         let mut state = self.state.lock();
         state.sealed_by = state.sealed_by.max(by);
@@ -133,9 +147,15 @@ impl Copy {
         }
     }
 
-    /// What `complete` brings, by the epoch that sealed. An open copy, which is of that epoch
-    /// itself, takes nothing from a link any more. Returns whether it was open.
+    /// Waits for a lower epoch that is in the middle of completing the copy; sealed, none begins to.
+    pub(super) fn wait_for_completion(&self) {
+        drop(self.completing.lock());
+    }
+
+    /// What `complete` brings, by the epoch that sealed, in the copy's turn. An open copy, which is of that
+    /// epoch itself, takes nothing from a link any more. Returns whether it was open.
     pub(super) fn complete(&self, by: Epoch, address: u64, bytes: &[u8]) -> Result<bool, Refusal> {
+        let _completing = self.completing.lock();
         let mut state = self.state.lock();
         let before = state.life;
         if before == Life::Freed {
@@ -150,10 +170,30 @@ impl Copy {
         state.life = Life::Sealed(by);
         state.version = CopyVersion(rand::random());
         state.settled = false;
-        let placed = self.memory.place(address, bytes);
         drop(state);
-        placed.map_err(failed)?;
+        self.distrust(address).map_err(failed)?;
+        self.memory.complete(address, bytes).map_err(failed)?;
         Ok(before == Life::Open)
+    }
+
+    /// What lies at `address` is about to change: if the mark speaks of it, the mark goes first, so that
+    /// all checksums are looked at, and all bytes brought to the disk, before they count again.
+    fn distrust(&self, address: u64) -> io::Result<()> {
+        let before = self.mark()?;
+        if before.synced.max(before.written) <= address {
+            return Ok(());
+        }
+        let nothing = DurableMark {
+            sequence: before.sequence + 1,
+            written: 0,
+            written_ordinal: 0,
+            synced: 0,
+            synced_ordinal: 0,
+            ..before
+        };
+        self.memory.lower_mark(&nothing)?;
+        self.state.lock().mark = nothing;
+        Ok(())
     }
 
     /// The walk over the copy's batches. All checksums are looked at, since nothing here is known to
@@ -200,14 +240,27 @@ impl Copy {
     }
 
     /// Looks at a stretch of a closed group again.
-    pub(super) fn check(&self, from: Progress, bytes: u32, end: Place) -> io::Result<Checked> {
+    ///
+    /// # Errors
+    /// The system's; [`Refusal::Unknown`] if the copy is being freed.
+    pub(super) fn check(&self, from: Progress, bytes: u32, end: Place) -> Result<Checked, Refusal> {
+        self.still_here()?;
         let file = CopyFile {
             memory: &*self.memory,
             bytes: self.spec.group_bytes(),
             mark: None,
         };
         let spec = self.spec.copy.check_spec(end);
-        check(&file, &spec, from, u64::from(bytes))
+        check(&file, &spec, from, u64::from(bytes)).map_err(failed)
+    }
+
+    /// # Errors
+    /// [`Refusal::Unknown`] if it is being freed, and its bytes may be gone.
+    pub(super) fn still_here(&self) -> Result<(), Refusal> {
+        match self.state.lock().life {
+            Life::Freed => Err(Refusal::Unknown),
+            _ => Ok(()),
+        }
     }
 
     /// What the copy has to say after it was sealed.
@@ -216,9 +269,20 @@ impl Copy {
         incarnation: Incarnation,
         faults: &Faults,
     ) -> Result<CopyAnswer, Refusal> {
-        let flushed = self.mark().map_err(failed)?.synced;
+        let flushed = match self.mark() {
+            Ok(mark) => mark.synced,
+            Err(error) if is_lost(&error) => {
+                let detail = error.to_string();
+                return Ok(CopyAnswer::Damaged { detail });
+            }
+            Err(error) => return Err(failed(error)),
+        };
         let scanned = match self.scan(incarnation, faults, None) {
             Ok(scanned) => scanned,
+            Err(ScanError::Io(error)) if is_lost(&error) => {
+                let detail = error.to_string();
+                return Ok(CopyAnswer::Damaged { detail });
+            }
             Err(ScanError::Io(error)) => return Err(failed(error)),
             Err(error @ ScanError::Foreign { .. }) => {
                 let detail = error.to_string();
@@ -298,6 +362,14 @@ impl State {
     }
 }
 
+/// Whether a copy's file is gone or shorter than it was: there is nothing to be tried again.
+pub(super) fn is_lost(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound
+    )
+}
+
 pub(super) fn failed(error: io::Error) -> Refusal {
     Refusal::Failed(error.to_string())
 }
@@ -370,7 +442,11 @@ impl Region {
         state.placed = state.placed.max(address + len as u64);
         let read = self.copy.memory.receive(socket, address, len, spare);
         drop(state);
-        Ok(read)
+        match read {
+            // The copy's, not the socket's.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(failed(error)),
+            other => Ok(other),
+        }
     }
 
     /// Whether `len` bytes at `offset` are within the buffer.

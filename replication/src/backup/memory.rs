@@ -14,6 +14,14 @@ use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation};
 
+/// Whether nothing more can be stored where something was to be.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
 /// The fixed facts of a copy, stored beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopySpec {
@@ -52,6 +60,8 @@ pub struct Found {
     pub whole: bool,
     /// It is on the disk alone: on shared memory there is its record at most.
     pub on_disk: bool,
+    /// There is a record of it on shared memory.
+    pub record: bool,
 }
 
 /// What a store starts with.
@@ -85,6 +95,11 @@ pub trait Memory: Send + Sync + Debug {
     /// # Errors
     /// The system's; what is stored is then unknown.
     fn store_seals(&self, seals: &SealTable) -> io::Result<()>;
+
+    /// Bytes of shared memory that the store takes for itself, beside what it keeps of copies.
+    fn own_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// The bytes of one copy. Addresses count from the group's start. Callers see to it that two threads
@@ -113,11 +128,19 @@ pub trait CopyMemory: Send + Sync + Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Writes into reserved bytes.
+    /// Writes into reserved bytes. Never waits for a disk: what lies below what was released is there
+    /// already, and is left as it is.
     ///
     /// # Errors
     /// `InvalidInput` outside of them, `BrokenPipe` if the memory has been taken over.
     fn place(&self, address: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Writes what a recovery brings: into reserved bytes, and on disk where these alone have the
+    /// address. May wait for the disk. To be called in the copy's turn to be flushed.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place); the system's.
+    fn complete(&self, address: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// As [`place`](Self::place), for bytes that come after their time: memory that a simulation
     /// reaches beyond the life of a process takes them, any other refuses.
@@ -149,11 +172,27 @@ pub trait CopyMemory: Send + Sync + Debug {
     fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize>;
 
     /// Makes the bytes of `from..to` survive power loss, then stores `mark`. Does nothing where
-    /// there is no disk.
+    /// there is no disk. What is in memory is written again each time; for what is not, see
+    /// [`renew`](Self::renew).
     ///
     /// # Errors
     /// The system's.
     fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()>;
+
+    /// Writes once more what of `from..to` the disk alone holds, before it is looked at and flushed; whether
+    /// there was any. A sync that failed leaves bytes in the page cache that are clean and not on the disk,
+    /// and that no later sync brings there.
+    ///
+    /// # Errors
+    /// The system's.
+    fn renew(&self, from: u64, to: u64) -> io::Result<bool>;
+
+    /// Stores a mark that says less than the last one, before the bytes it spoke of change. Does nothing
+    /// where nothing was flushed.
+    ///
+    /// # Errors
+    /// The system's; what is stored is then unknown.
+    fn lower_mark(&self, mark: &DurableMark) -> io::Result<()>;
 
     /// The mark stored last, where there is a disk and one was.
     ///
@@ -178,6 +217,13 @@ pub trait CopyMemory: Send + Sync + Debug {
     /// # Errors
     /// The system's; nothing is given back then.
     fn give_back(&self, closed: bool) -> io::Result<bool>;
+
+    /// Gives up the copy's bytes, in memory and on disk, so that there is room for others. That there was a
+    /// copy stays remembered until it is removed: a start finds it damaged.
+    ///
+    /// # Errors
+    /// The system's.
+    fn vacate(&self) -> io::Result<()>;
 
     /// Forgets the copy, on disk too. Its memory is never seen by another copy before it is zeros.
     ///

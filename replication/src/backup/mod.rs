@@ -10,6 +10,7 @@
 //! | `store` | the requests, one function each |
 //! | `beside` | copies outside of the store: the broker's own group files |
 //! | `copy` | one copy: who may write it, and its buffers |
+//! | `seldom` | warnings that would come in thousands |
 //! | `seals` | which epochs have lost their right to write, as stored |
 //! | `memory` | what a store needs of the memory below it |
 //! | `shm` | files on shared memory, and their flush to disk |
@@ -25,7 +26,12 @@
 //!   the middle of writing, and only then is a copy's length read.
 //! * A buffer that a network card may write is taken from the card before the store relies on nobody
 //!   writing there.
-//! * Memory is reserved before it is promised, so that a full machine refuses and never faults.
+//! * Memory is reserved before it is promised, so that a full machine refuses and never faults. What it
+//!   takes to seal, to free and to give memory back needs no more of it, and no more of a disk.
+//! * No lock under which others wait is held while a disk is at work: a copy's turn is, and is taken
+//!   before any other lock.
+//! * What a sync that failed was to bring to the disk is written once more, from memory or as it was
+//!   checked, before another sync counts.
 
 mod beside;
 mod copy;
@@ -34,6 +40,7 @@ mod mapping;
 mod memory;
 mod registrar;
 mod seals;
+mod seldom;
 mod shm;
 mod simulated;
 mod store;

@@ -1,10 +1,10 @@
 //! Which epochs have lost their right to write, as a store remembers it.
 //!
 //! ```text
-//! "KERASEAL" | version u32 | entries u32 | entry... | crc32c of all before, u32
+//! "KERASEAL" | version u32 | entries u32 | entry... | crc32c of all before, u32 | zeros
 //! entry: stream uuid (16) | streamlet u32 | sealed epoch u32 | ranges u32 | (first u64 | last u64)...
 //! ```
-//! Numbers are little-endian. The ranges are of groups of which a copy was freed: such a group is
+//! Numbers are little-endian. The zeros are room for more, of any length; version 1 had none. The ranges are of groups of which a copy was freed: such a group is
 //! never opened again, and nobody is told that it was never here. There are at most
 //! [`MAX_RANGES`] of a streamlet; beyond, the lowest two become one, and a group between them counts
 //! as freed too. Opening it costs its primary a roll; and where it was recorded and never opened, its
@@ -19,7 +19,7 @@ use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use crate::ids::StreamletKey;
 
 const MAGIC: [u8; 8] = *b"KERASEAL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 28;
 const RANGE_BYTES: usize = 16;
@@ -167,18 +167,25 @@ impl SealTable {
 
     /// Reads a stored table; `Err` says what is wrong with it.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (body, crc) = bytes.split_last_chunk::<4>().ok_or("it is cut short")?;
-        let (head, mut rest) = body
+        let (head, mut rest) = bytes
             .split_first_chunk::<HEAD_BYTES>()
             .ok_or("it is cut short")?;
         if head[..8] != MAGIC {
             return Err("it does not hold seals");
         }
-        if u32_at(head, 8) > VERSION {
+        let version = u32_at(head, 8);
+        if version > VERSION {
             return Err("a newer build wrote it; use the newer build");
         }
+        let body = &bytes[..body_bytes(bytes).ok_or("it is cut short")?];
+        let (crc, room) = bytes[body.len()..]
+            .split_first_chunk::<4>()
+            .ok_or("it is cut short")?;
         if crc32c(body) != u32::from_le_bytes(*crc) {
             return Err("its checksum does not match");
+        }
+        if version == 1 && !room.is_empty() {
+            return Err("it is longer than it says");
         }
         let count = u32_at(head, 12) as usize;
         let mut entries = HashMap::new();
@@ -202,11 +209,18 @@ impl SealTable {
             }
             entries.insert(StreamletKey { stream, streamlet }, value);
         }
-        if !rest.is_empty() {
-            return Err("it is longer than it says");
-        }
         Ok(Self { entries })
     }
+}
+
+/// Bytes before the checksum, as the numbers of entries and ranges say; `None` if there are not so many.
+fn body_bytes(bytes: &[u8]) -> Option<usize> {
+    let (count, mut at) = (u32_at(bytes, 12), HEAD_BYTES);
+    for _ in 0..count {
+        let entry = bytes.get(at..at + ENTRY_BYTES)?;
+        at += ENTRY_BYTES + u32_at(entry, 24) as usize * RANGE_BYTES;
+    }
+    (at <= bytes.len()).then_some(at)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -248,6 +262,28 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(SealTable::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    #[test]
+    fn a_table_of_version_1_is_read_and_one_of_today_may_have_room_behind_it() {
+        let (a, mut table) = (key(1), SealTable::default());
+        table.seal(a, Epoch(7));
+        table.free(a, GroupId(3));
+        let mut roomy = table.encode();
+        roomy.resize(4096, 0);
+        assert_eq!(SealTable::decode(&roomy), Ok(table.clone()));
+        // What was there before and was longer, is no part of it.
+        roomy[200..300].fill(7);
+        assert_eq!(SealTable::decode(&roomy), Ok(table.clone()));
+
+        let mut old = table.encode();
+        old.truncate(old.len() - 4);
+        old[8..12].copy_from_slice(&1u32.to_le_bytes());
+        let crc = crc32c(&old);
+        old.extend_from_slice(&crc.to_le_bytes());
+        assert_eq!(SealTable::decode(&old), Ok(table));
+        old.push(0);
+        assert!(SealTable::decode(&old).is_err());
     }
 
     #[test]

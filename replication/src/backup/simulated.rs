@@ -1,6 +1,6 @@
 //! Memory that crashes as it is told: the same rules as on a machine, without one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -27,7 +27,12 @@ struct Bytes {
     shared: Pages,
     /// Reserved ranges, as (start, end).
     reserved: Vec<(u64, u64)>,
+    /// The disk as who reads it sees it.
     disk: Pages,
+    /// The disk as a loss of power leaves it.
+    durable: Pages,
+    /// Pages of `disk` that the next sync brings there.
+    dirty: BTreeSet<u64>,
     /// What is on disk, and how far.
     mark: Option<DurableMark>,
     /// What the disk alone holds ends here.
@@ -39,12 +44,40 @@ struct Bytes {
     gone: bool,
 }
 
+impl Bytes {
+    /// How many of `len` bytes at `address` the disk alone holds.
+    fn on_disk(&self, address: u64, len: usize) -> usize {
+        match self.given_back {
+            true => len,
+            false => len.min(self.released.saturating_sub(address) as usize),
+        }
+    }
+
+    fn write_disk(&mut self, address: u64, data: &[u8]) {
+        write(&mut self.disk, address, data);
+        let page = |address: u64| address / PAGE as u64;
+        if !data.is_empty() {
+            let last = address + data.len() as u64 - 1;
+            self.dirty.extend(page(address)..=page(last));
+        }
+    }
+
+    fn sync(&mut self) {
+        for page in std::mem::take(&mut self.dirty) {
+            if let Some(bytes) = self.disk.get(&page) {
+                self.durable.insert(page, bytes.clone());
+            }
+        }
+    }
+}
+
 /// A simulated machine's shared memory and disk, as one backup store sees them.
 #[derive(Debug)]
 pub struct SimMemory {
     /// Counts take-overs: what belongs to an earlier life is not written any more.
     life: Arc<AtomicU64>,
     inner: Mutex<Machine>,
+    failing: Arc<Mutex<Failing>>,
 }
 
 #[derive(Debug)]
@@ -58,6 +91,13 @@ struct Machine {
     copies: BTreeMap<CopyId, (CopySpec, Arc<Mutex<Bytes>>)>,
     /// Whether there is a disk to flush to.
     disk: bool,
+}
+
+/// What fails next, of all copies.
+#[derive(Debug, Default)]
+struct Failing {
+    sync: bool,
+    seals: bool,
 }
 
 impl Machine {
@@ -82,6 +122,8 @@ impl Machine {
             let mut bytes = bytes.lock();
             bytes.shared.clear();
             bytes.reserved.clear();
+            bytes.disk = bytes.durable.clone();
+            bytes.dirty.clear();
             bytes.released = 0;
             bytes.given_back = bytes.mark.is_some();
             bytes.gone = bytes.mark.is_none();
@@ -111,7 +153,19 @@ impl SimMemory {
         Arc::new(Self {
             life: Arc::new(AtomicU64::new(0)),
             inner: Mutex::new(machine),
+            failing: Arc::default(),
         })
+    }
+
+    /// The next sync fails, as on Linux: what it was to bring to the disk is taken for clean, never gets
+    /// there, and the sync after it succeeds.
+    pub fn fail_sync(&self) {
+        self.failing.lock().sync = true;
+    }
+
+    /// Until `full` is false again, seals find no room to be stored in, unless a copy has given up its own.
+    pub fn fill_up(&self, full: bool) {
+        self.failing.lock().seals = full;
     }
 
     /// The machine loses power and boots: shared memory is lost. The store is to be dropped first.
@@ -152,6 +206,7 @@ impl Memory for SimMemory {
                 mark: held.mark,
                 whole: held.whole,
                 on_disk: held.given_back,
+                record: !held.given_back,
             }
         });
         Ok(TakenOver {
@@ -169,6 +224,9 @@ impl Memory for SimMemory {
     }
 
     fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
+        if self.failing.lock().seals {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let mut machine = self.inner.lock();
         machine.seals = seals.clone();
         if machine.disk {
@@ -176,7 +234,14 @@ impl Memory for SimMemory {
         }
         Ok(())
     }
+
+    fn own_bytes(&self) -> u64 {
+        OWN_BYTES
+    }
 }
+
+/// As a new store's files on shared memory take.
+const OWN_BYTES: u64 = 32 << 10;
 
 impl SimMemory {
     fn copy(&self, bytes: Arc<Mutex<Bytes>>, spec: &CopySpec, disk: bool) -> Arc<dyn CopyMemory> {
@@ -186,6 +251,7 @@ impl SimMemory {
             life: self.life.clone(),
             group_bytes: spec.group_bytes(),
             disk,
+            failing: self.failing.clone(),
         })
     }
 }
@@ -198,6 +264,7 @@ struct SimCopy {
     life: Arc<AtomicU64>,
     group_bytes: u64,
     disk: bool,
+    failing: Arc<Mutex<Failing>>,
 }
 
 impl SimCopy {
@@ -251,20 +318,21 @@ impl CopyMemory for SimCopy {
 
     fn place(&self, address: u64, data: &[u8]) -> io::Result<()> {
         self.alive()?;
-        let below = {
-            let mut bytes = self.bytes.lock();
-            let room = bytes.released.saturating_sub(address);
-            let below = match bytes.given_back {
-                true => data.len(),
-                false => data.len().min(room as usize),
-            };
-            write(&mut bytes.disk, address, &data[..below]);
-            below
-        };
+        let below = self.bytes.lock().on_disk(address, data.len());
         if below == data.len() {
             return Ok(());
         }
         self.place_stray(address + below as u64, &data[below..])
+    }
+
+    fn complete(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        self.alive()?;
+        {
+            let mut bytes = self.bytes.lock();
+            let below = bytes.on_disk(address, data.len());
+            bytes.write_disk(address, &data[..below]);
+        }
+        self.place(address, data)
     }
 
     fn place_stray(&self, address: u64, data: &[u8]) -> io::Result<()> {
@@ -298,10 +366,7 @@ impl CopyMemory for SimCopy {
         let bytes = self.bytes.lock();
         let room = self.group_bytes.saturating_sub(address);
         let len = (buf.len() as u64).min(room) as usize;
-        let below = match bytes.given_back {
-            true => len,
-            false => len.min(bytes.released.saturating_sub(address) as usize),
-        };
+        let below = bytes.on_disk(address, len);
         read(&bytes.disk, address, &mut buf[..below]);
         read(&bytes.shared, address + below as u64, &mut buf[below..len]);
         Ok(len)
@@ -309,13 +374,42 @@ impl CopyMemory for SimCopy {
 
     fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()> {
         self.alive()?;
+        if !self.disk {
+            return Ok(());
+        }
+        let below = {
+            let bytes = self.bytes.lock();
+            bytes.on_disk(from, to.saturating_sub(from) as usize)
+        };
+        // What the disk alone has is there already.
+        let from = from + below as u64;
         let mut buf = vec![0; (to.saturating_sub(from)) as usize];
         self.read_at(&mut buf, from)?;
         let mut bytes = self.bytes.lock();
-        if self.disk {
-            write(&mut bytes.disk, from, &buf);
-            bytes.mark = Some(*mark);
+        bytes.write_disk(from, &buf);
+        if std::mem::take(&mut self.failing.lock().sync) {
+            bytes.dirty.clear();
+            return Err(io::Error::from_raw_os_error(libc::EIO));
         }
+        bytes.sync();
+        bytes.mark = Some(*mark);
+        Ok(())
+    }
+
+    fn renew(&self, from: u64, to: u64) -> io::Result<bool> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        let below = bytes.on_disk(from, to.saturating_sub(from) as usize);
+        let mut buf = vec![0; below];
+        read(&bytes.disk, from, &mut buf);
+        bytes.write_disk(from, &buf);
+        Ok(below > 0)
+    }
+
+    fn lower_mark(&self, mark: &DurableMark) -> io::Result<()> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        bytes.mark = bytes.mark.map(|_| *mark);
         Ok(())
     }
 
@@ -347,6 +441,11 @@ impl CopyMemory for SimCopy {
             bytes.reserved.clear();
         }
         Ok(self.disk)
+    }
+
+    fn vacate(&self) -> io::Result<()> {
+        self.failing.lock().seals = false;
+        Ok(())
     }
 
     fn remove(&self) -> io::Result<()> {

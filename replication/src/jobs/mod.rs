@@ -200,6 +200,9 @@ pub struct Jobs {
     ended: Mutex<Ended>,
     /// The last round ended open groups.
     renewed: AtomicBool,
+    /// Recorded replicas of closed groups whose brokers answered in the last round that they do not have
+    /// them, and for which there is no other yet.
+    missing: Mutex<BTreeMap<CopyId, Vec<BackupId>>>,
     /// Held by whoever changes a closed group's copies, from a look at its record on.
     repairing: tokio::sync::Mutex<()>,
 }
@@ -220,6 +223,8 @@ struct Standing {
     silent: Vec<Holder>,
     /// They have it, and are to be emptied: they give it to others, and do not count.
     leaving: Vec<Holder>,
+    /// They answer, and do not have it.
+    missing: Vec<BackupId>,
 }
 
 impl std::fmt::Debug for Jobs {
@@ -277,6 +282,7 @@ impl Jobs {
             asked: Arc::default(),
             ended: Mutex::default(),
             renewed: AtomicBool::default(),
+            missing: Mutex::default(),
             repairing: tokio::sync::Mutex::default(),
         })
     }
@@ -325,6 +331,30 @@ impl Jobs {
             scrub_done,
             scrub_whole: ago(scrub_whole),
         }
+    }
+
+    /// Closed groups that lacked the bytes of recorded replicas when they were last looked at, and the brokers
+    /// that are recorded to have them.
+    pub fn missing(&self) -> BTreeMap<CopyId, Vec<BackupId>> {
+        self.missing.lock().clone()
+    }
+
+    /// Takes note of what a look at a streamlet's groups has shown to be missing.
+    fn note_missing(&self, streamlet: StreamletKey, found: BTreeMap<CopyId, Vec<BackupId>>) {
+        let mut missing = self.missing.lock();
+        let new = found.iter().filter(|(copy, _)| !missing.contains_key(copy));
+        let new: Vec<_> = new.map(|(_, at)| at).collect();
+        let at: BTreeSet<_> = new
+            .iter()
+            .copied()
+            .flatten()
+            .map(|broker| broker.0)
+            .collect();
+        if !new.is_empty() {
+            tracing::warn!(%streamlet, groups = new.len(), ?at, "brokers do not have replicas of closed groups that are recorded there; others are made of those that are left");
+        }
+        missing.retain(|copy, _| copy.streamlet != streamlet);
+        missing.extend(found);
     }
 
     /// Waits until `bytes` more may be copied for the sake of these streamlets, for somebody who copies
@@ -395,6 +425,8 @@ impl Jobs {
         let built_before = self.counts.built.load(Ordering::Relaxed);
         let mut left = self.config.builds;
         let mut wanting = 0;
+        let is_owned = |copy: &CopyId| owned.iter().any(|one| one.streamlet == copy.streamlet);
+        self.missing.lock().retain(|copy, _| is_owned(copy));
         for one in &owned {
             wanting += self.repair(&primary, one, &held, &mut left).await;
         }

@@ -1,13 +1,15 @@
 //! Giving closed groups back the copies that they have lost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
-use super::{Held, Jobs, Known, Owned, REST, Standing};
+use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
 use crate::ids::{BackupId, CopyId, Holder};
+use crate::own::is_of;
 use crate::primary::Primary;
 use crate::records::{Change, ClosedRecord, GroupRecord, RecordsError, Transaction, commit};
 use crate::transport::{CallError, Refusal, Reply, Request};
@@ -60,7 +62,7 @@ impl Target {
     }
 }
 
-/// Whether a holder gives the first bytes of a copy; `None` if it does not answer.
+/// Whether a holder has the first bytes of a copy; `None` if it does not answer, or cannot tell.
 async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<bool> {
     let first = Request::Read {
         copy,
@@ -68,8 +70,17 @@ async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<
         len: SEGMENT_HEADER_BYTES as u32,
     };
     match primary.caller().once(holder.broker, first).await {
-        Ok(_) => Some(true),
-        Err(error) => error.refusal().map(|_| false),
+        // A file that was cut short gives zeros.
+        Ok(Reply::Bytes(bytes)) => {
+            let header = SegmentHeader::decode(&bytes);
+            Some(header.is_ok_and(|header| is_of(&header, &copy) && header.epoch == copy.epoch))
+        }
+        Ok(_) => None,
+        Err(error) => match error.refusal() {
+            // Perhaps it is there. Whoever compares copies asks again, and decides.
+            None | Some(Refusal::Failed(_)) => None,
+            Some(_) => Some(false),
+        },
     }
 }
 
@@ -90,11 +101,23 @@ impl Jobs {
             lane.reclaim(&records);
         }
         let mut wanting = 0;
+        let mut missing = BTreeMap::new();
         for record in &records {
             let Some(closed) = record.closed().filter(|closed| closed.length > 0) else {
                 continue;
             };
-            let standing = self.standing(primary, record, closed, held).await;
+            let standing = self.standing(primary, owned, record, closed, held).await;
+            if !standing.missing.is_empty() {
+                missing.insert(record.copy, standing.missing.clone());
+            }
+            if standing
+                .missing
+                .iter()
+                .any(|broker| primary.is_own(*broker))
+            {
+                // Its file is made anew where it is, as one that is damaged.
+                self.suspect(record.copy);
+            }
             let counted = standing.have.len() + standing.silent.len();
             if counted >= owned.replicas {
                 if counted < closed.holders.len() {
@@ -103,6 +126,9 @@ impl Jobs {
                     holders.extend(standing.silent);
                     let placed = self.place(primary, owned, record, holders).await;
                     let is_placed = placed.is_ok();
+                    if is_placed {
+                        missing.remove(&record.copy);
+                    }
                     self.note(placed.map(|_| ()), record);
                     for holder in standing.leaving.iter().filter(|_| is_placed) {
                         self.free(primary, owned, record, holder.broker).await;
@@ -123,10 +149,12 @@ impl Jobs {
             }
             *left -= 1;
             if restored.is_ok() {
+                missing.remove(&record.copy);
                 self.counts.built.fetch_add(1, Ordering::Relaxed);
             }
             self.note(restored, record);
         }
+        self.note_missing(owned.streamlet, missing);
         wanting
     }
 
@@ -160,26 +188,37 @@ impl Jobs {
     pub(super) async fn standing(
         &self,
         primary: &Primary,
+        owned: &Owned,
         record: &GroupRecord,
         closed: &ClosedRecord,
         held: &Held,
     ) -> Standing {
         let mut out = Standing::default();
         for holder in &closed.holders {
+            let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
             let has = if primary.is_own(holder.broker) {
-                Some(can_be_read(primary, *holder, record.copy).await == Some(true))
+                // Until it is written there is nothing to judge.
+                let is_written = !owned.mend.as_ref().is_some_and(unsettled);
+                let read = can_be_read(primary, *holder, record.copy).await;
+                Some(!is_written || read == Some(true))
             } else {
                 match held.of(holder.broker, record.copy) {
                     Known::There => Some(true),
                     Known::Short => Some(false),
                     Known::Silent => None,
-                    Known::NotListed => can_be_read(primary, *holder, record.copy).await,
+                    Known::NotListed => {
+                        let read = can_be_read(primary, *holder, record.copy).await;
+                        if read.is_none() {
+                            self.suspect(record.copy);
+                        }
+                        read
+                    }
                 }
             };
             match has {
                 Some(true) if primary.is_leaving(holder.broker) => out.leaving.push(*holder),
                 Some(true) => out.have.push(*holder),
-                Some(false) => {}
+                Some(false) => out.missing.push(holder.broker),
                 None if self.is_lost(holder.broker, primary.runtime.now()) => {}
                 None => out.silent.push(*holder),
             }
@@ -311,8 +350,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Frees a copy that no record names any more. What is not freed now a later round frees, unless it
-    /// is a file that the broker wrote as an owner: that stays until its group is trimmed.
+    /// Frees a copy that no record names any more. What is not freed now a later round frees.
     pub(super) async fn free(
         &self,
         primary: &Primary,

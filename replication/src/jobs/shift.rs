@@ -75,7 +75,7 @@ impl Jobs {
         let Some((record, closed)) = found else {
             return Ok(false);
         };
-        let mut standing = self.standing(primary, &record, &closed, held).await;
+        let mut standing = self.standing(primary, owned, &record, &closed, held).await;
         let whole = standing.have.len() == closed.holders.len();
         let at = standing.have.iter().position(|h| h.broker == shift.from);
         // What is not whole is repaired first; and an owner reads from its own.

@@ -164,14 +164,15 @@ impl Lane {
     pub fn next_group(&self) -> GroupId {
         let ending = self.inner.lock().groups.clone();
         let lost: Vec<_> = ending.iter().flat_map(|set| set.lost()).collect();
+        let health = &self.primary.health;
         let is_lost = |ahead: &Ahead| {
-            let mut holders = ahead.holders.iter();
-            holders.any(|holder| lost.iter().any(|lost| lost.broker == holder.broker))
+            let mut holders = ahead.holders.iter().map(|holder| holder.broker);
+            holders.any(|at| lost.iter().any(|lost| lost.broker == at) || !health.is_up(at))
         };
         let mut inner = self.inner.lock();
         let group = loop {
             match inner.ahead.pop_front() {
-                // It would end as the one before it did.
+                // It would end as the one before it did, or those of other lanes.
                 Some(ahead) if is_lost(&ahead) => inner.stale.push(ahead),
                 // A lane's ids grow. One that was recorded while a higher one was handed out is of no
                 // use any more.

@@ -39,7 +39,7 @@ pub(crate) use lives::Lives;
 pub use pump::PumpHandle;
 pub(crate) use renew::MoreCopies;
 pub use source::{Run, Shape, Source};
-pub use standstill::{CopyStands, Doing, ShipmentStands, Standstill, WayStands};
+pub use standstill::{CopyStands, Doing, ShipmentStands, Standstill, StillLane, WayStands};
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
@@ -62,6 +62,9 @@ pub const MAX_AHEAD: usize = crate::records::MAX_CHANGES / 2 - 1;
 pub struct Config {
     /// Longest wait for one small control call or connection.
     pub call_timeout: Duration,
+    /// From the break of a link until it is up again; then its backup is silent, and every group loses its
+    /// copy there.
+    pub reconnect_timeout: Duration,
     /// Longest wait for a backup to read a few whole copies, as when they are sealed.
     pub scan_timeout: Duration,
     /// Longest wait for a backup to bring a group to its disk.
@@ -104,6 +107,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(2),
+            reconnect_timeout: Duration::from_secs(1),
             scan_timeout: Duration::from_secs(10),
             flush_timeout: Duration::from_secs(20),
             flush_interval: Duration::from_secs(60),

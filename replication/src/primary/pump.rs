@@ -153,6 +153,8 @@ pub(super) struct Pump {
     process: Option<ProcessId>,
     /// Connections that broke since the last completion.
     breaks: u32,
+    /// When the last link broke, until there is another.
+    broken_at: Option<Duration>,
     flights: VecDeque<Flight>,
     flying: u64,
     /// Groups whose bytes could not be read,
@@ -183,6 +185,7 @@ impl Pump {
             way: Way::None,
             process: None,
             breaks: 0,
+            broken_at: None,
             flights: VecDeque::new(),
             flying: 0,
             unread: BTreeSet::new(),
@@ -325,7 +328,14 @@ impl Pump {
             if let Some(pause) = pause {
                 caller.runtime.sleep(pause).await;
             }
-            match caller.ask(backup, request).await? {
+            // However often it is asked: a lane may stand still for it.
+            let patience = caller.config.call_timeout;
+            let asked = within(&*caller.runtime, patience, caller.ask(backup, request)).await;
+            let late = || CallError::Lost {
+                backup,
+                reason: format!("no buffers within {patience:?}"),
+            };
+            match asked.unwrap_or_else(|| Err(late()))? {
                 Reply::Opened(opened) => Ok(opened),
                 other => Err(CallError::Lost {
                     backup,
@@ -386,6 +396,9 @@ impl Pump {
                 shipment.opening = false;
                 let pause = self.caller.config.pause;
                 self.open_after(id, address, least, false, Some(pause));
+            } else if error.refusal().is_none() && !matches!(self.way, Way::Up(_)) {
+                // Neither a link nor an answer: the others are not to find that out one by one.
+                self.is_silent(&error.to_string());
             } else {
                 if full {
                     // What its copy gives back here is soon taken: the next group goes elsewhere.
@@ -465,6 +478,7 @@ impl Pump {
             ..
         } = self.caller.clone();
         let backup = self.backup;
+        let left = self.reconnect_within().unwrap_or(config.call_timeout);
         self.way = Way::Connecting(Box::pin(async move {
             if after_break {
                 runtime.sleep(config.pause).await;
@@ -474,7 +488,7 @@ impl Pump {
                 backup,
                 reason: "it did not answer in time".into(),
             };
-            let connected = within(&*runtime, config.call_timeout, connected).await;
+            let connected = within(&*runtime, left, connected).await;
             connected.unwrap_or_else(|| Err(late()))
         }));
     }
@@ -486,6 +500,7 @@ impl Pump {
                 Poll::Pending => return false,
                 Poll::Ready(Ok(link)) => {
                     self.way = Way::Up(link);
+                    self.broken_at = None;
                     let all = self.shipments.ids();
                     all.iter().for_each(|id| self.make_ready_by_id(id));
                     return true;
@@ -601,15 +616,24 @@ impl Pump {
             return false;
         }
         self.health.failure(self.backup, self.caller.runtime.now());
+        self.is_silent("its backup left the brokers that are alive, and is silent");
+        true
+    }
+
+    /// The backup has no copy of any group any more, those included that wait for their first buffers.
+    fn is_silent(&mut self, reason: &str) {
         self.land_all();
         (self.way, self.process, self.breaks) = (Way::None, None, 0);
+        self.broken_at = None;
         for id in self.shipments.ids() {
-            self.lose(
-                id,
-                "its backup left the brokers that are alive, and is silent",
-            );
+            self.lose(id, reason);
         }
-        true
+    }
+
+    /// How long a link that has broken may still take to come back; none where none has.
+    fn reconnect_within(&self) -> Option<Duration> {
+        let passed = self.caller.runtime.now().saturating_sub(self.broken_at?);
+        Some(self.caller.config.reconnect_timeout.saturating_sub(passed))
     }
 
     /// Nothing under way counts: what did not complete is sent again, or given up.
@@ -623,6 +647,8 @@ impl Pump {
         self.way = Way::None;
         self.land_all();
         self.breaks += 1;
+        let now = self.caller.runtime.now();
+        self.broken_at.get_or_insert(now);
         // The backup is well and one group is over there: the others go on at once. Each time there
         // is one group less, so this comes to an end.
         let mut one_less = false;
@@ -635,7 +661,11 @@ impl Pump {
                 one_less = true;
             }
         } else {
-            self.health.failure(self.backup, self.caller.runtime.now());
+            self.health.failure(self.backup, now);
+            if error.is_transient() && self.reconnect_within() == Some(Duration::ZERO) {
+                self.health.silent(self.backup, now);
+                return self.is_silent(&error.to_string());
+            }
         }
         let hopeless = matches!(error, LinkError::OtherProcess(_))
             || self.breaks > self.caller.config.attempts;
@@ -647,8 +677,7 @@ impl Pump {
         for id in lost {
             self.lose(id, &error.to_string());
         }
-        self.process = None;
-        self.breaks = 0;
+        (self.process, self.breaks, self.broken_at) = (None, 0, None);
     }
 
     /// Looks again at groups whose bytes could not be read: nothing else need ever happen to them.

@@ -4,6 +4,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
+use super::copy_set::CopySet;
 use super::lane::Lane;
 use crate::ids::{BackupId, CopyId};
 use crate::runtime::{Local, all, within};
@@ -219,16 +220,67 @@ impl Watched {
     }
 }
 
+/// That a lane does not go on, in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StillLane {
+    /// Since when it has come no further.
+    pub lasted: Duration,
+    /// What the group that everything waits for is at.
+    pub doing: Doing,
+    /// Why that takes long, if it knows.
+    pub trouble: Option<String>,
+    /// The brokers whose copies lack bytes and are waited for.
+    pub behind: Vec<BackupId>,
+}
+
+impl Display for StillLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.doing)?;
+        if let Some(trouble) = &self.trouble {
+            write!(f, " ({trouble})")?;
+        }
+        for (at, broker) in self.behind.iter().enumerate() {
+            let before = if at == 0 { ", missing at " } else { " and " };
+            write!(f, "{before}{broker}")?;
+        }
+        Ok(())
+    }
+}
+
 impl Lane {
+    fn mark(set: &CopySet) -> Mark {
+        Mark {
+            group: set.id(),
+            durable: set.durable(),
+        }
+    }
+
+    /// How long the lane has stood still, if it did when [`standstill`](Self::standstill) looked last and has not
+    /// moved since.
+    pub fn stands_still(&self) -> Option<StillLane> {
+        let (set, _) = self.first_that_waits()?;
+        let since = {
+            let watched = self.watched.lock();
+            (watched.mark == Some(Self::mark(&set))).then_some(watched.since)?
+        };
+        let (state, holders) = (set.state(), set.holders());
+        let behind = set.behind(set.source().end().address).into_iter();
+        Some(StillLane {
+            lasted: self.primary.runtime.now().saturating_sub(since),
+            doing: state.doing,
+            trouble: state.trouble,
+            behind: behind
+                .filter_map(|at| Some(holders.get(at)?.broker))
+                .collect(),
+        })
+    }
+
     /// Looks whether the lane goes on; to be called now and then. Says where it stands once appends, or a
     /// group that has ended, have waited for `patience` without any progress, and then no sooner than after
     /// `again`.
     pub async fn standstill(&self, patience: Duration, again: Duration) -> Option<Standstill> {
         let (set, behind) = self.first_that_waits().unzip();
-        let mark = set.as_ref().map(|set| Mark {
-            group: set.id(),
-            durable: set.durable(),
-        });
+        let mark = set.as_deref().map(Self::mark);
         let runtime = &self.primary.runtime;
         let looked = (patience, again);
         let lasted = self.watched.lock().looked(mark, runtime.now(), looked)?;

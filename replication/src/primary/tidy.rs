@@ -7,11 +7,16 @@
 //! the marks are looked at between the two: who has lost its mark by then is in the records. A copy that
 //! was built since is not the listed one: a request to free names the copy's version, and comes to
 //! nothing when that has changed on its way.
+//!
+//! So it is with the files that a broker wrote as an earlier owner. Whether a record names a replica is told
+//! by stream, streamlet, group and broker, never by the store that the record says received it first: a
+//! replica in a store becomes a file when its broker takes the streamlet over, and its record stays.
 
 use kera_protocol::ids::Epoch;
 
 use super::Primary;
 use crate::ids::{BackupId, CopyId, StreamletKey};
+use crate::own::UNREADABLE;
 use crate::records::{GroupState, StreamletRecords, read};
 use crate::transport::{CopyInfo, CopyState, Refusal, Reply, Request};
 
@@ -38,7 +43,13 @@ enum Named {
 }
 
 fn named(found: &StreamletRecords, copy: &CopyId, backup: BackupId) -> Named {
-    let record = found.groups.iter().find(|record| record.copy == *copy);
+    let is_meant = |of: &CopyId| match copy.epoch {
+        // Damage is no proof: the file's name alone says which group it was made for.
+        UNREADABLE => of.group == copy.group,
+        _ => of == copy,
+    };
+    let mut records = found.groups.iter();
+    let record = records.find(|record| is_meant(&record.copy));
     let record = record.filter(|r| r.holders().iter().any(|h| h.broker == backup));
     match record.map(|record| &record.state) {
         None => Named::No,

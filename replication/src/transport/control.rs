@@ -309,6 +309,9 @@ pub enum Refusal {
     /// There is no such copy.
     #[error("no such copy is here")]
     Unknown,
+    /// The broker starts, and its own files are not looked at yet. That says nothing of what it holds.
+    #[error("it is starting and does not know yet what it holds; ask again")]
+    Starting,
     /// A limit of the backup is reached.
     #[error(
         "no room for {of}: {asked} asked, {free} free; raise its {}, or choose another broker",

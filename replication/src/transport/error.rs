@@ -72,9 +72,13 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The backup's own answer, if there was one.
+    /// The backup's own answer, if there was one. That it cannot tell yet is none.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
+            Self::Refused {
+                refusal: Refusal::Starting,
+                ..
+            } => None,
             Self::Refused { refusal, .. } => Some(refusal),
             Self::Lost { .. } => None,
         }

@@ -60,6 +60,8 @@ fn segment_of(
         snapshot_crc: 0,
         created_ms: 1,
         ack: AckPolicy::Written,
+        marked: false,
+        in_order: false,
     };
     let mut content = Content {
         bytes: header.encode().to_vec(),

@@ -5,7 +5,7 @@ use kera_replication::faults::Faults;
 use kera_replication::transport::{Refusal, Reply, Request};
 
 use crate::content::copy;
-use crate::stage::{PRIMARY, limits};
+use crate::stage::{BESIDES, PRIMARY, limits};
 
 const SEGMENT: u32 = 1 << 20;
 const LEAST: u32 = 64 << 10;
@@ -44,7 +44,7 @@ fn store(memory_bytes: u64) -> std::sync::Arc<BackupStore> {
 #[test]
 fn copies_that_come_late_get_their_share_of_what_is_left() {
     let segment = u64::from(SEGMENT);
-    let store = store(6 * segment);
+    let store = store(6 * segment + BESIDES);
     let all = (1..=12).map(|group| ask(&store, group, 0).expect("there is room"));
     let all: Vec<_> = all.collect();
     assert_eq!(all[..3], [SEGMENT; 3], "as long as half of it is free");
@@ -65,7 +65,7 @@ fn copies_that_come_late_get_their_share_of_what_is_left() {
 
 #[test]
 fn a_copy_gets_the_buffer_it_has_however_little_is_left() {
-    let store = store(u64::from(SEGMENT));
+    let store = store(u64::from(SEGMENT) + BESIDES);
     let first = ask(&store, 1, 0).expect("there is room");
     assert_eq!(first, SEGMENT);
     assert_eq!(ask(&store, 1, 0), Ok(SEGMENT), "its answer was lost");

@@ -15,6 +15,8 @@ use crate::content::{Content, SEGMENT, SEGMENTS};
 pub const PRIMARY: BackupId = BackupId(1);
 /// What tests may reserve: three segments and a bit.
 pub const QUOTA: u64 = 3 * SEGMENT as u64 + 4096;
+/// What seals and the records of a few copies take beside that.
+pub const BESIDES: u64 = 48 << 10;
 
 /// A store that can be started anew on the memory it left.
 pub struct Stage {
@@ -27,13 +29,13 @@ pub fn options(dir: &Path, disk: bool) -> ShmOptions {
     ShmOptions {
         dir: dir.join("shared"),
         disk: disk.then(|| dir.join("disk")),
-        quota: QUOTA,
+        quota: QUOTA + BESIDES,
     }
 }
 
 pub fn limits() -> Limits {
     Limits {
-        memory_bytes: QUOTA,
+        memory_bytes: QUOTA + BESIDES,
         copies_in_memory: 8,
         copies: 12,
         streamlets: 4,
@@ -106,6 +108,7 @@ pub trait Ask {
     fn free(&self, copy: &CopyId, epoch: u32) -> Result<(), Refusal>;
     fn flush(&self, copy: &CopyId, length: u64, closed: bool) -> Result<(), Refusal>;
     fn state(&self, copy: &CopyId) -> Option<CopyState>;
+    /// Bytes that buffers may take, or 0 if nothing may.
     fn free_bytes(&self) -> u64;
 }
 
@@ -222,7 +225,10 @@ impl Ask for BackupStore {
 
     fn free_bytes(&self) -> u64 {
         match self.handle(PRIMARY, Request::Describe) {
-            Ok(Reply::Description(description)) => description.free_bytes,
+            Ok(Reply::Description(description)) if description.free_bytes == 0 => 0,
+            Ok(Reply::Description(description)) => {
+                description.free_bytes + self.stats().memory_overhead_bytes - BESIDES
+            }
             other => panic!("{other:?}"),
         }
     }

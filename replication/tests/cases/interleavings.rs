@@ -60,9 +60,7 @@ fn a_roll_that_races_a_failover_keeps_what_was_acknowledged() {
                 Outcome::Usual
             }
         });
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         let first = open(&lane, 0);
         append(&lane, &first, 1).await.expect("all is well");
@@ -104,9 +102,7 @@ fn shrink(fate: fn() -> Outcome) {
                 Outcome::Usual
             }
         });
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");

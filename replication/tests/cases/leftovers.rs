@@ -191,9 +191,7 @@ fn groups_that_were_recorded_without_an_answer_are_not_left_behind() {
             deaf: deaf.clone(),
             stuck: Arc::default(),
         });
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         deaf.store(true, Ordering::Relaxed);
         let group = open(&lane, 0);
@@ -220,9 +218,7 @@ fn an_end_without_an_answer_can_be_asked_for_again() {
             deaf: Arc::default(),
             stuck: stuck.clone(),
         });
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");
@@ -249,9 +245,7 @@ fn groups_ahead_that_were_recorded_without_an_answer_go_while_the_lane_goes_on()
             deaf: deaf.clone(),
             stuck: Arc::default(),
         });
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         let first = open(&lane, 0);
         append(&lane, &first, 1).await.expect("all is well");

@@ -16,6 +16,7 @@ mod own;
 mod owners;
 mod room;
 mod scrub;
+mod severed;
 mod shifts;
 mod slow;
 mod standing;
@@ -116,6 +117,18 @@ impl Case {
     async fn recover(&self, owner: BackupId, unclean: Unclean) -> (Arc<Primary>, Recovered) {
         let primary = Arc::new(self.primary(owner));
         let recovered = self.recover_as(&primary, unclean).await;
+        (primary, recovered)
+    }
+
+    /// Over other records than the stage's.
+    async fn recover_over(
+        &self,
+        owner: BackupId,
+        records: RecordsRef,
+    ) -> (Arc<Primary>, Recovered) {
+        let transport = self.stage.transport(owner);
+        let primary = Arc::new(self.primary_over(owner, transport, records));
+        let recovered = self.recover_as(&primary, Unclean::Wait).await;
         (primary, recovered)
     }
 

@@ -126,9 +126,7 @@ fn a_group_that_is_younger_than_a_round_of_jobs_lacks_no_copy() {
     case(|case| async move {
         let answers = Answers::default();
         let records = answers.over(&case, case.stage.records(OWNER));
-        let transport = case.stage.transport(OWNER);
-        let primary = Arc::new(case.primary_over(OWNER, transport, records));
-        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let (primary, recovered) = case.recover_over(OWNER, records).await;
         let lane = case.lane(&primary, &recovered);
         let old = closed(&case, &lane).await;
         let jobs = jobs(&case, &primary, &recovered, busy());

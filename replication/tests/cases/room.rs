@@ -45,8 +45,8 @@ fn a_backup_without_room_is_not_chosen() {
 #[test]
 fn a_backup_that_turns_out_to_be_full_costs_one_group_and_not_each() {
     case(|case| async move {
-        // One segment's buffer: the second one is refused.
-        shrink(&case, 1500).await;
+        // One segment's buffer, beside the seals and the copy's record: the second one is refused.
+        shrink(&case, (32 << 10) + 4096 + 1500).await;
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
         let mut group = open(&lane, 0);

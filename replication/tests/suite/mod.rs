@@ -132,6 +132,7 @@ pub fn busy() -> JobConfig {
 pub fn small() -> Config {
     Config {
         call_timeout: Duration::from_millis(200),
+        reconnect_timeout: Duration::from_millis(200),
         scan_timeout: Duration::from_millis(400),
         flush_timeout: Duration::from_millis(400),
         flush_interval: Duration::from_millis(100),

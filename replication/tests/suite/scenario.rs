@@ -284,7 +284,7 @@ impl Run {
             self.stage.kill_with_memory(node).await;
             self.stage.start(node, MemoryFate::Vanished).await;
         }
-        let mut former = None;
+        let (mut former, mut lacking) = (None, None);
         for _ in 0..100 {
             self.stage.wait(busy().interval).await;
             let Some(there) = self.there(owner, primary).await else {
@@ -312,16 +312,24 @@ impl Run {
                 let is_empty = record.closed().is_none_or(|closed| closed.length == 0);
                 is_empty || others(record).iter().all(has)
             };
-            if former.is_none() && found.groups.iter().all(is_whole) {
+            lacking = found
+                .groups
+                .iter()
+                .find(|record| !is_whole(record))
+                .cloned();
+            if former.is_none() && lacking.is_none() {
                 self.vanished.retain(|node| !there.contains_key(node));
                 return Ok(());
             }
         }
-        match former {
-            Some(record) => Err(format!(
+        match (former, lacking) {
+            (Some(record), _) => Err(format!(
                 "{record:?} is open, and counts on a broker as it was before its memory went"
             )),
-            None => Ok(()),
+            (None, Some(record)) => Err(format!(
+                "{record:?} names brokers that do not have its bytes"
+            )),
+            (None, None) => Ok(()),
         }
     }
 

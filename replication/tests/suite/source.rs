@@ -105,6 +105,8 @@ impl TestSource {
             snapshot_crc: crc32c(snapshot),
             created_ms: 0,
             ack: AckPolicy::Written,
+            marked: false,
+            in_order: false,
         };
         header.encode().to_vec()
     }

@@ -19,8 +19,8 @@ use kera_log_segments::pump::{Incarnation, Pump};
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{
-    AppendError, AppendSpec, Appended, Env, Job, LaneReadError, LaneReadSpec, Limits, Located,
-    Outcome, Recovery, Settings, Streamlet,
+    AppendError, AppendSpec, Appended, BatchRules, Env, Job, LaneReadError, LaneReadSpec, Limits,
+    Located, Outcome, Recovery, Settings, Streamlet,
 };
 
 use batches::ids_of;
@@ -32,6 +32,7 @@ pub const LANE: LaneId = LaneId(0);
 /// Small segments and groups, so that few batches cross their borders.
 pub fn settings(ack: AckPolicy) -> Settings {
     Settings {
+        uneven_partitions: 0,
         lanes: 1,
         lane_generation: 1,
         lane_by_key: true,
@@ -41,6 +42,7 @@ pub fn settings(ack: AckPolicy) -> Settings {
         max_batch_bytes: 1 << 20,
         append_time: false,
         group_max_age_ms: 0,
+        rules: BatchRules::default(),
     }
 }
 
@@ -118,6 +120,7 @@ impl Machine {
             root: self.root.clone(),
             limits: self.limits,
             disk_full: Default::default(),
+            losses: Default::default(),
         })
     }
 
@@ -247,6 +250,15 @@ pub struct Node {
 }
 
 impl Node {
+    /// Ends a growth of the streamlet's lanes.
+    pub fn finish_growth(&self, lanes: u32, lane_generation: u32) {
+        self.streamlet.finish_growth(&Settings {
+            lanes,
+            lane_generation,
+            ..(*self.streamlet.settings()).clone()
+        });
+    }
+
     /// Appends without pumping.
     pub fn place(&self, lane: u32, batch: &mut [u8]) -> Result<Appended, AppendError> {
         self.place_as(lane, None, batch)

@@ -13,6 +13,7 @@ struct Record {
     epoch: Epoch,
     boot: [u8; 16],
     first_ordinal: Option<Ordinal>,
+    file_made: bool,
     closed: Option<Closed>,
 }
 
@@ -125,6 +126,7 @@ impl Store {
                     generation: 0,
                     epoch: record.epoch,
                     first_ordinal: record.first_ordinal,
+                    file_made: record.file_made,
                     closed,
                     boot_id: record.boot,
                 });
@@ -163,6 +165,7 @@ impl State {
                     lane,
                     epoch,
                     first_ordinal,
+                    file_made,
                 } => {
                     let boot = self.boot;
                     let record = self.groups.entry(group.group).or_insert(Record {
@@ -170,6 +173,7 @@ impl State {
                         epoch,
                         boot,
                         first_ordinal,
+                        file_made,
                         closed: None,
                     });
                     record.first_ordinal = record.first_ordinal.or(first_ordinal);
@@ -197,6 +201,7 @@ impl State {
                         epoch: closed.epoch,
                         boot,
                         first_ordinal: Some(closed.first_ordinal),
+                        file_made: false,
                         closed: Some(closed.clone()),
                     };
                     self.groups.insert(closed.group.group, record);

@@ -8,11 +8,16 @@
 //! mapped bytes ever exists, and bytes that change under the mapping are nobody's surprise.
 #![allow(unsafe_code)]
 
+mod touch;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+pub(super) use touch::cut_short;
+use touch::touching;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
@@ -96,8 +101,8 @@ impl Window {
 }
 
 impl Mapping {
-    /// Maps the first `len` bytes of `file`, which must be at least as long and stay so: touching a
-    /// page beyond a file's end ends the process. Nothing is touched by mapping.
+    /// Maps the first `len` bytes of `file`, which should be at least as long and stay so; see [`touch`].
+    /// Nothing is touched by mapping.
     ///
     /// # Errors
     /// The system's, as when too many mappings exist.
@@ -152,31 +157,35 @@ impl Mapping {
     /// Copies `bytes` to `at`.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the mapping.
+    /// `InvalidInput` beyond the mapping; `UnexpectedEof` if the file has become shorter: the mapping is not
+    /// the file's any more there, and must not be used again.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let target = self.at(at, bytes.len())?;
-        // SAFETY: the target lies within the mapping, `&mut self` keeps other writers away, and
-        // `bytes` cannot overlap it, since no reference into the mapping is ever made.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
-        Ok(())
+        touching(target.as_ptr().addr(), bytes.len(), || {
+            // SAFETY: the target lies within the mapping, `&mut self` keeps other writers away, and
+            // `bytes` cannot overlap it, since no reference into the mapping is ever made.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        })
     }
 
     /// Makes a range zeros.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the mapping.
+    /// As for [`write`](Self::write).
     pub(super) fn zero(&mut self, at: usize, len: usize) -> io::Result<()> {
         let target = self.at(at, len)?;
-        // SAFETY: as in `write`.
-        unsafe { std::ptr::write_bytes(target.as_ptr(), 0, len) };
-        Ok(())
+        touching(target.as_ptr().addr(), len, || {
+            // SAFETY: as in `write`.
+            unsafe { std::ptr::write_bytes(target.as_ptr(), 0, len) };
+        })
     }
 
     /// Reads from `socket`, without waiting, up to `len` bytes to `at`, then into `spare`; returns the bytes
     /// read in all.
     ///
     /// # Errors
-    /// `InvalidInput` beyond the mapping; the socket's, `WouldBlock` if nothing is there.
+    /// `InvalidInput` beyond the mapping; `UnexpectedEof` as for [`write`](Self::write), and then what was read
+    /// is lost; the socket's, `WouldBlock` if nothing is there.
     pub(super) fn receive(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -203,6 +212,13 @@ impl Mapping {
         // mapping, which `&mut self` keeps from other writers, the second is `spare`.
         let read =
             unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+        usize::try_from(read).map_err(|_| {
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                // The system does not find the mapped bytes: no signal comes then.
+                Some(libc::EFAULT) => cut_short(),
+                _ => error,
+            }
+        })
     }
 }

@@ -4,17 +4,18 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use kera_log_segments::layout::DurableMark;
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::net::RecvFlags;
 
-use super::super::mapping::{Mapping, Window};
+use super::super::mapping::{Mapping, Window, cut_short};
 use super::super::memory::{CopyMemory, CopySpec};
 use super::disk::Disk;
+use super::extents::{data_ranges, punch, remove};
 use super::record::{ALL, Kept};
 use super::spare::{Spare, Spares};
 use super::{Paths, dir, read_mark, record};
@@ -42,6 +43,8 @@ struct Inner {
     /// The record that stays on shared memory when nothing else of the copy does.
     stub: Option<PathBuf>,
     disk: Option<Arc<Disk>>,
+    /// There may be something on disk, even if no flush has come to its end.
+    began_on_disk: bool,
 }
 
 impl Inner {
@@ -96,6 +99,8 @@ struct Shared {
     known: bool,
     /// Bytes of memory that count as this file's.
     charged: u64,
+    /// The file was found shorter than it was made: the copy is lost.
+    is_cut: bool,
 }
 
 impl Shared {
@@ -110,6 +115,7 @@ impl Shared {
             warm: Vec::new(),
             known: false,
             charged: 0,
+            is_cut: false,
         })
     }
 
@@ -170,7 +176,17 @@ impl Shared {
         cold
     }
 
+    /// Keeps in mind that the file was cut short, if that is what the error says.
+    fn noting<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        let is_eof = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+        self.is_cut |= result.as_ref().err().is_some_and(is_eof);
+        result
+    }
+
     fn within(&self, address: u64, len: usize) -> io::Result<()> {
+        if self.is_cut {
+            return Err(cut_short());
+        }
         let end = address.saturating_add(len as u64);
         let at = self.reserved.partition_point(|(_, to)| *to < end);
         match self.reserved.get(at) {
@@ -239,6 +255,7 @@ impl ShmCopy {
                 charged: ranges.iter().map(|(from, to)| to - from).sum(),
                 warm: ranges,
                 known: true,
+                is_cut: false,
             },
             None => {
                 let file = File::options()
@@ -258,6 +275,7 @@ impl ShmCopy {
             asleep: None,
             stub: None,
             disk: None,
+            began_on_disk: false,
         };
         Ok(Self::with(spec, inner, disk_paths, spares, locks))
     }
@@ -277,6 +295,7 @@ impl ShmCopy {
             shared: None,
             asleep: Some(found),
             stub: None,
+            began_on_disk: disk.is_some(),
             disk,
         };
         Self::with(spec, inner, disk_paths, spares, locks)
@@ -335,6 +354,7 @@ impl ShmCopy {
             asleep: None,
             stub,
             disk: Some(Arc::new(Disk::named(disk_paths.log.clone()))),
+            began_on_disk: true,
         };
         Self::with(spec, inner, Some(disk_paths), spares, locks)
     }
@@ -343,6 +363,10 @@ impl ShmCopy {
     fn leave(&self, shared: Shared) -> io::Result<()> {
         let log = &shared.paths.log;
         if !shared.known {
+            self.spares.shrink(shared.charged);
+            return remove(log);
+        }
+        if shared.is_cut {
             self.spares.shrink(shared.charged);
             return remove(log);
         }
@@ -356,8 +380,12 @@ impl ShmCopy {
 
     /// The copy's file on disk, made if it is not there.
     fn disk_file(&self, paths: &Paths) -> io::Result<Arc<Disk>> {
-        if let Some(file) = &self.inner.lock().disk {
-            return Ok(file.clone());
+        {
+            let mut inner = self.inner.lock();
+            inner.began_on_disk = true;
+            if let Some(file) = &inner.disk {
+                return Ok(file.clone());
+            }
         }
         if let Some(dir) = paths.log.parent() {
             fs::create_dir_all(dir)?;
@@ -374,23 +402,40 @@ impl ShmCopy {
 
     /// The file that readers of `address` ask, and where it ends for them.
     fn readable(&self, address: u64) -> io::Result<(Arc<File>, u64)> {
-        let Inner {
-            shared,
-            asleep,
-            disk,
-            ..
-        } = &mut *self.inner.lock();
-        let disk = || match &*disk {
-            Some(disk) => disk.file(),
-            None => Err(io::ErrorKind::NotFound.into()),
+        let (disk, released) = {
+            let Inner {
+                shared,
+                asleep,
+                disk,
+                ..
+            } = &mut *self.inner.lock();
+            let released = match (shared, asleep) {
+                (Some(shared), _) if address >= shared.released => {
+                    return Ok((shared.file.clone(), ALL));
+                }
+                (None, Some(asleep)) if address >= asleep.released => {
+                    return Ok((asleep.file()?, ALL));
+                }
+                (Some(shared), _) => shared.released,
+                (None, Some(asleep)) => asleep.released,
+                (None, None) => ALL,
+            };
+            (disk.clone(), released)
         };
-        Ok(match (shared, asleep) {
-            (Some(shared), _) if address >= shared.released => (shared.file.clone(), ALL),
-            (Some(shared), _) => (disk()?, shared.released),
-            (None, Some(asleep)) if address >= asleep.released => (asleep.file()?, ALL),
-            (None, Some(asleep)) => (disk()?, asleep.released),
-            (None, None) => (disk()?, ALL),
-        })
+        // To open it may take a disk's time.
+        let disk = disk.ok_or(io::ErrorKind::NotFound)?;
+        Ok((disk.file()?, released))
+    }
+
+    /// The copy's file on disk, and the address below which it alone has the bytes.
+    fn on_disk_alone(&self) -> (Option<Arc<Disk>>, u64) {
+        let inner = self.inner.lock();
+        let released = match (&inner.shared, &inner.asleep) {
+            (Some(shared), _) => shared.released,
+            (None, Some(asleep)) => asleep.released,
+            (None, None) => ALL,
+        };
+        (inner.disk.clone(), released)
     }
 
     /// The mapping of `file`, if it is this copy's and mapped. It stays while it is used, whoever the
@@ -403,7 +448,7 @@ impl ShmCopy {
         shared.mapping.window(0, all).ok()
     }
 
-    /// Fills `buf` as far as one file has it; what the file lacks is zeros there.
+    /// Fills `buf` as far as one file has it; what was never written is zeros there.
     fn read_some(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
         loop {
             let (file, end) = self.readable(address)?;
@@ -411,7 +456,8 @@ impl ShmCopy {
             let mut filled = 0;
             while filled < len {
                 match file.read_at(&mut buf[filled..len], address + filled as u64) {
-                    Ok(0) => break,
+                    // Every file is as long as its group, and longer, from its beginning.
+                    Ok(0) => return Err(cut_short()),
                     Ok(read) => filled += read,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
@@ -484,23 +530,30 @@ impl CopyMemory for ShmCopy {
     fn place(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.inner.lock();
         self.awake(&mut inner)?;
-        let Inner { shared, disk, .. } = &mut *inner;
-        let released = shared.as_ref().map_or(ALL, |shared| shared.released);
-        // Sent again, or by a recovery: on disk the bytes are the same, unless they are damaged.
-        let below = (bytes.len() as u64).min(released.saturating_sub(address)) as usize;
-        let (below, bytes) = bytes.split_at(below);
-        if !below.is_empty() {
-            let disk = disk.as_ref().ok_or(io::ErrorKind::NotFound)?;
-            disk.place(below, address)?;
+        let Some(shared) = &mut inner.shared else {
+            return Ok(());
+        };
+        // What is sent again is on disk already.
+        let below = shared.released.saturating_sub(address);
+        let below = below.min(bytes.len() as u64) as usize;
+        let (address, bytes) = (address + below as u64, &bytes[below..]);
+        if bytes.is_empty() {
+            return Ok(());
         }
-        match shared {
-            Some(shared) if !bytes.is_empty() => {
-                let address = address + below.len() as u64;
-                shared.within(address, bytes.len())?;
-                shared.mapping.write(address as usize, bytes)
-            }
-            _ => Ok(()),
+        shared.within(address, bytes.len())?;
+        let written = shared.mapping.write(address as usize, bytes);
+        shared.noting(written)
+    }
+
+    fn complete(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let (disk, released) = self.on_disk_alone();
+        let below = released.saturating_sub(address);
+        let below = below.min(bytes.len() as u64) as usize;
+        if below > 0 {
+            let disk = disk.ok_or(io::ErrorKind::NotFound)?;
+            disk.place(&bytes[..below], address)?;
         }
+        self.place(address, bytes)
     }
 
     fn receive(
@@ -523,7 +576,8 @@ impl CopyMemory for ShmCopy {
             return Ok(rustix::net::recv(socket, &mut again, RecvFlags::DONTWAIT)?.0);
         }
         shared.within(address, len)?;
-        shared.mapping.receive(socket, address as usize, len, spare)
+        let read = shared.mapping.receive(socket, address as usize, len, spare);
+        shared.noting(read)
     }
 
     fn read_at(&self, buf: &mut [u8], address: u64) -> io::Result<usize> {
@@ -544,9 +598,10 @@ impl CopyMemory for ShmCopy {
             return Ok(());
         };
         let disk = self.disk_file(paths)?;
-        let (source, _) = self.readable(from)?;
-        // A copy that is on disk alone has its bytes there already.
-        if !Arc::ptr_eq(&disk.file()?, &source) {
+        // What the disk alone has is there already.
+        let from = from.max(self.on_disk_alone().1);
+        if from < to {
+            let (source, _) = self.readable(from)?;
             disk.copy(&source, self.mapped(&source).as_ref(), from, to)?;
         }
         // The mark speaks of bytes that are on disk, so it comes after them.
@@ -561,6 +616,23 @@ impl CopyMemory for ShmCopy {
         Ok(())
     }
 
+    fn renew(&self, from: u64, to: u64) -> io::Result<bool> {
+        let (disk, released) = self.on_disk_alone();
+        let to = to.min(released);
+        if from >= to {
+            return Ok(false);
+        }
+        disk.ok_or(io::ErrorKind::NotFound)?.renew(from, to)?;
+        Ok(true)
+    }
+
+    fn lower_mark(&self, mark: &DurableMark) -> io::Result<()> {
+        let disk = self.inner.lock().disk.clone();
+        let Some(disk) = disk else { return Ok(()) };
+        disk.mark(mark, self.spec.group_bytes())?;
+        disk.sync()
+    }
+
     fn mark(&self) -> io::Result<Option<DurableMark>> {
         let disk = self.inner.lock().disk.clone();
         match disk {
@@ -573,20 +645,22 @@ impl CopyMemory for ShmCopy {
     }
 
     fn release(&self, to: u64) -> io::Result<u64> {
-        let mut inner = self.inner.lock();
-        if inner.disk.is_none() {
-            return Ok(0);
-        }
-        let Some(shared) = self.awake(&mut inner)?.filter(|s| to > s.released) else {
-            return Ok(0);
+        let record = {
+            let mut inner = self.inner.lock();
+            if inner.disk.is_none() {
+                return Ok(0);
+            }
+            match self.awake(&mut inner)?.filter(|s| to > s.released) {
+                Some(shared) => shared.paths.record.clone(),
+                None => return Ok(0),
+            }
         };
         // From now on what is lost there is missed.
-        let kept = Kept::from(to);
-        dir::replace(
-            &shared.paths.record,
-            &record::encode(&self.spec, kept),
-            true,
-        )?;
+        record::rewrite(&record, &self.spec, Kept::from(to))?;
+        let mut inner = self.inner.lock();
+        let Some(shared) = inner.shared.as_mut() else {
+            return Ok(0);
+        };
         shared.released = to;
         let (reserved, with_memory) = shared.leave_below(to);
         shared.charged = shared.charged.saturating_sub(with_memory);
@@ -596,28 +670,28 @@ impl CopyMemory for ShmCopy {
     }
 
     fn give_back(&self, closed: bool) -> io::Result<bool> {
-        let mut inner = self.inner.lock();
         let Some(paths) = &self.disk_paths else {
             return Ok(false);
         };
-        if inner.disk.is_none() {
-            return Ok(false);
-        }
-        if let Some(record) = inner.record().cloned() {
+        let record = {
+            let inner = self.inner.lock();
+            if inner.disk.is_none() {
+                return Ok(false);
+            }
+            inner.record().cloned()
+        };
+        if let Some(record) = &record {
             // From now on nothing is missing when there is nothing in memory.
-            dir::replace(
-                &paths.record,
-                &record::encode(&self.spec, Kept::WHOLE),
-                true,
-            )?;
+            record::rewrite(&paths.record, &self.spec, Kept::WHOLE)?;
             if !closed {
                 // And something is when there is nothing on disk.
-                let kept = Kept::from(ALL);
-                dir::replace(&record, &record::encode(&self.spec, kept), true)?;
-                inner.stub = Some(record);
+                record::rewrite(record, &self.spec, Kept::from(ALL))?;
             }
         }
-        let record = inner.record().cloned();
+        let mut inner = self.inner.lock();
+        if !closed && record.is_some() {
+            inner.stub.clone_from(&record);
+        }
         let (shared, asleep) = (inner.shared.take(), inner.asleep.take());
         let stub = inner.stub.take_if(|_| closed);
         // Hardly anybody asks for it any more.
@@ -636,11 +710,45 @@ impl CopyMemory for ShmCopy {
         Ok(true)
     }
 
+    fn vacate(&self) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        let (shared, asleep) = (inner.shared.take(), inner.asleep.take());
+        let paths = shared.as_ref().map(|shared| &shared.paths);
+        let paths = paths
+            .or(asleep.as_ref().map(|asleep| &asleep.paths))
+            .cloned();
+        if let Some(paths) = &paths {
+            inner.stub = Some(paths.record.clone());
+        }
+        let (stub, began_on_disk) = (inner.stub.clone(), inner.began_on_disk);
+        inner.disk = None;
+        drop(inner);
+        // The records first: they say that bytes are missing.
+        if let Some(stub) = stub {
+            record::blot(&stub)?;
+        }
+        if let Some(disk) = self.disk_paths.as_ref().filter(|_| began_on_disk) {
+            match record::blot(&disk.record) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            remove(&disk.log)?;
+        }
+        if let Some(paths) = paths {
+            let charged = shared.as_ref().map(|shared| shared.charged);
+            let charged = charged.or(asleep.map(|asleep| asleep.charged));
+            self.spares.shrink(charged.unwrap_or_default());
+            remove(&paths.log)?;
+        }
+        Ok(())
+    }
+
     fn remove(&self) -> io::Result<()> {
         let mut inner = self.inner.lock();
         let (shared, stub) = (inner.shared.take(), inner.stub.take());
         let asleep = inner.asleep.take();
         inner.disk = None;
+        let began_on_disk = inner.began_on_disk;
         drop(inner);
         // Its record goes first: without it there is no copy.
         if let Some(stub) = stub {
@@ -654,45 +762,10 @@ impl CopyMemory for ShmCopy {
             remove(&shared.paths.record)?;
             self.leave(shared)?;
         }
-        if let Some(paths) = &self.disk_paths {
+        if let Some(paths) = self.disk_paths.as_ref().filter(|_| began_on_disk) {
             remove(&paths.record)?;
             remove(&paths.log)?;
         }
         Ok(())
-    }
-}
-
-/// The ranges below `end` in which a file has memory.
-fn data_ranges(file: &File, end: u64) -> io::Result<Vec<(u64, u64)>> {
-    let mut out = Vec::new();
-    let mut at = 0;
-    while at < end {
-        let from = match seek(file, SeekFrom::Data(at)) {
-            Ok(from) if from < end => from,
-            // Nothing but holes follows.
-            Ok(_) | Err(rustix::io::Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        let to = seek(file, SeekFrom::Hole(from))?.min(end);
-        out.push((from, to));
-        at = to;
-    }
-    Ok(out)
-}
-
-/// Gives `from..to` of a file back to the system; it reads as zeros then.
-pub(super) fn punch(file: &File, from: u64, to: u64) -> io::Result<()> {
-    if from >= to {
-        return Ok(());
-    }
-    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(fallocate(file, how, from, to - from)?)
-}
-
-/// Removes a file that may be gone already.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }

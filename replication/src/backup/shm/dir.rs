@@ -2,18 +2,26 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::ids::StreamId;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use super::super::StartError;
+use super::super::memory::is_full;
 use super::super::seals::SealTable;
 
 pub(super) const SEALS: &str = "SEALS";
+/// What the seals were before, or what they are to be; nobody reads it.
+const SEALS_ASIDE: &str = "SEALS.new";
+/// Room behind seals, at least.
+const SEALS_ROOM: usize = 8 << 10;
 const STORE: &str = "STORE";
+const LOCK: &str = "LOCK";
 const STORE_HEADER: &str = "kera backup store";
 const STORE_FORMAT: u32 = 1;
 /// How often a lock is tried whose holder is ending, and the pause between.
@@ -39,7 +47,7 @@ fn unusable(path: &Path, reason: impl Into<String>) -> StartError {
 /// a byte.
 pub(super) fn lock(dir: &Path) -> Result<Arc<File>, StartError> {
     fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
-    let name = dir.join("LOCK");
+    let name = dir.join(LOCK);
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -67,10 +75,11 @@ pub(super) fn lock(dir: &Path) -> Result<Arc<File>, StartError> {
             Err(error) => return Err(failed(&name, error.into())),
         }
     }
+    // Over what is there: where nothing is free, what was given up might not come back.
+    let id = format!("{}\n", std::process::id());
     let written = file
-        .set_len(0)
-        .and_then(|()| file.seek(SeekFrom::Start(0)))
-        .and_then(|_| writeln!(file, "{}", std::process::id()));
+        .write_all_at(id.as_bytes(), 0)
+        .and_then(|()| file.set_len(id.len() as u64));
     written.map_err(|e| failed(&name, e))?;
     Ok(Arc::new(file))
 }
@@ -113,9 +122,7 @@ pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             for entry in fs::read_dir(dir).map_err(|e| failed(dir, e))? {
                 let name = entry.map_err(|e| failed(dir, e))?.file_name();
-                let left_over = ["LOCK", "STORE.new", "SEALS.new"]
-                    .iter()
-                    .any(|n| name == *n);
+                let left_over = [LOCK, "STORE.new", SEALS_ASIDE].iter().any(|n| name == *n);
                 // What a start left that was killed before it drew an id.
                 let blank = || name == SEALS && read_seals(dir).is_ok_and(|seals| seals.is_empty());
                 if !left_over && !blank() {
@@ -177,26 +184,80 @@ pub(super) fn first_seals(dir: &Path) -> Result<(), StartError> {
     let entries = fs::read_dir(dir).map_err(|e| failed(dir, e))?;
     for entry in entries {
         let name = entry.map_err(|e| failed(dir, e))?.file_name();
-        if name != "LOCK" && name != "SEALS.new" {
+        if name != LOCK && name != SEALS_ASIDE {
             return Ok(());
         }
     }
     write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))
 }
 
+/// Bytes of the files that hold seals of which so many are encoded: zeros follow them, so that there is
+/// room for more where nothing else is free.
+fn room_for_seals(encoded: usize) -> usize {
+    (encoded + encoded / 2 + SEALS_ROOM).next_multiple_of(4096)
+}
+
+/// Stores seals, whole or not at all. Two files of the same room change names with each other, so that
+/// nothing needs to be free: a store without room must be able to seal, and to free what it holds.
 pub(super) fn write_seals(dir: &Path, seals: &SealTable) -> io::Result<()> {
-    replace(&dir.join(SEALS), &seals.encode(), true)
+    let (path, aside) = (dir.join(SEALS), dir.join(SEALS_ASIDE));
+    let bytes = seals.encode();
+    write_with_room(&aside, &bytes)?;
+    let names = renameat_with(CWD, &aside, CWD, &path, RenameFlags::EXCHANGE);
+    match names {
+        Ok(()) => {}
+        // There is none yet, or the file system cannot exchange names.
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            fs::rename(&aside, &path)?;
+            // Room for the next time; if there is none now, there may be then.
+            let _ = write_with_room(&aside, &bytes);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    File::open(dir)?.sync_all()
+}
+
+/// Writes `bytes`, with room behind them where that can be had.
+fn write_with_room(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let room = room_for_seals(bytes.len()) as u64;
+    let mut padded = bytes.to_vec();
+    if file.metadata()?.len() < room {
+        padded.resize(room as usize, 0);
+    }
+    match file.write_all_at(&padded, 0) {
+        Err(error) if is_full(&error) => file.write_all_at(bytes, 0)?,
+        other => other?,
+    }
+    file.sync_all()
+}
+
+/// Bytes of a store's directory that belong to no copy.
+pub(super) fn own_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let names = [SEALS, SEALS_ASIDE, STORE, LOCK];
+    let files = names
+        .iter()
+        .filter_map(|name| fs::metadata(dir.join(name)).ok());
+    files.map(|file| file.blocks() * 512).sum()
 }
 
 /// Replaces a file, whole or not at all; with `sync` it survives power loss where that means
-/// anything.
+/// anything. Where there is no room for another nothing is left behind.
 pub(super) fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".new");
-    let mut file = File::create(&aside)?;
-    file.write_all(bytes)?;
-    if sync {
-        file.sync_all()?;
+    let written = File::create(&aside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        if sync { file.sync_all() } else { Ok(()) }
+    });
+    if let Err(error) = written {
+        let _ = fs::remove_file(&aside);
+        return Err(error);
     }
     fs::rename(&aside, path)?;
     match path.parent() {

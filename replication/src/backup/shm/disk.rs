@@ -101,6 +101,20 @@ impl Disk {
         self.file()?.write_all_at(bytes, at)
     }
 
+    /// Writes `from..to` once more, so that the next sync brings it to the device.
+    pub(super) fn renew(&self, from: u64, to: u64) -> io::Result<()> {
+        let file = self.file()?;
+        let mut buf = vec![0; (to - from).min(AT_ONCE as u64) as usize];
+        let mut at = from;
+        while at < to {
+            let len = buf.len().min((to - at) as usize);
+            file.read_exact_at(&mut buf[..len], at)?;
+            self.place(&buf[..len], at)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
     /// Copies `from..to` of `source`, of which `mapped` may be the beginning; what it holds beyond is not
     /// looked at. All below `from` was copied before.
     pub(super) fn copy(

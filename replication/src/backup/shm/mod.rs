@@ -4,7 +4,7 @@
 //! DIR/                              on shared memory
 //!   LOCK                            locked while a process serves the store; holds its process id
 //!   STORE                           format and the random store id, made when the directory was created empty
-//!   SEALS                           which epochs have lost their right to write
+//!   SEALS, SEALS.new                which epochs have lost their right to write, and room for the next of it
 //!   spare/                          warm memory that belongs to no copy
 //!   <stream uuid>/<streamlet>/
 //!     <group>.0.log                 laid out as a primary's file; only reserved ranges take memory
@@ -17,6 +17,7 @@
 mod copy;
 mod dir;
 mod disk;
+mod extents;
 mod record;
 mod spare;
 mod took;
@@ -34,7 +35,7 @@ use kera_protocol::ids::{GroupId, StreamId, StreamletId};
 use parking_lot::Mutex;
 
 use super::StartError;
-use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver, is_full};
 use super::seals::SealTable;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
@@ -99,6 +100,19 @@ impl ShmMemory {
     /// What it took to take over what was there.
     pub fn took(&self) -> Took {
         *self.took.lock()
+    }
+
+    /// Stores something on shared memory; where that is full, spare memory gives way.
+    fn with_room(&self, store: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let spares = self.spares.lock().clone();
+        loop {
+            match store() {
+                Err(error)
+                    if is_full(&error)
+                        && spares.as_ref().is_some_and(|spares| spares.yield_one()) => {}
+                other => return other,
+            }
+        }
     }
 
     fn io<T>(path: &Path, result: io::Result<T>) -> Result<T, StartError> {
@@ -211,8 +225,7 @@ impl ShmMemory {
                 // stored for each of very many copies.
                 if was.store_id == *store_id {
                     took.stored += 1;
-                    let record = record::encode(&spec, Kept::default());
-                    let kept = dir::replace(&paths.record, &record, true);
+                    let kept = record::rewrite(&paths.record, &spec, Kept::default());
                     Self::io(&paths.record, kept)?;
                 }
             }
@@ -260,6 +273,7 @@ impl ShmMemory {
             mark: None,
             whole: false,
             on_disk: false,
+            record: true,
         }
     }
 
@@ -274,6 +288,7 @@ impl ShmMemory {
         locks: &[Arc<File>],
     ) -> Found {
         let (spares, locks) = (spares.clone(), locks.to_vec());
+        let record = stub.is_some();
         let copy = ShmCopy::on_disk(spec, paths, stub, spares, locks);
         Found {
             spec,
@@ -282,6 +297,7 @@ impl ShmMemory {
             mark: None,
             whole,
             on_disk: true,
+            record,
         }
     }
 }
@@ -333,8 +349,8 @@ impl Memory for ShmMemory {
         let copy = ShmCopy::create(*spec, paths.clone(), disk, spares, locks);
         // Its presence makes the copy, so it comes last.
         let made = copy.and_then(|copy| {
-            let kept = Kept::default();
-            dir::replace(&paths.record, &record::encode(spec, kept), false)?;
+            let encoded = record::encode(spec, Kept::default());
+            self.with_room(|| dir::replace(&paths.record, &encoded, false))?;
             Ok(copy)
         });
         match made {
@@ -347,11 +363,15 @@ impl Memory for ShmMemory {
     }
 
     fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
-        dir::write_seals(&self.options.dir, seals)?;
+        self.with_room(|| dir::write_seals(&self.options.dir, seals))?;
         if let Some(disk) = &self.options.disk {
             dir::write_seals(disk, seals)?;
         }
         Ok(())
+    }
+
+    fn own_bytes(&self) -> u64 {
+        dir::own_bytes(&self.options.dir)
     }
 }
 
@@ -365,7 +385,7 @@ fn released_there(spec: &CopySpec, paths: &Paths) -> Result<u64, StartError> {
 /// Gives what lies below `released` of a file back to the system; the bytes of memory that it has then.
 fn punched(path: &Path, released: u64) -> io::Result<u64> {
     let file = File::options().read(true).write(true).open(path)?;
-    copy::punch(&file, 0, released)?;
+    extents::punch(&file, 0, released)?;
     Ok(file.metadata()?.blocks() * 512)
 }
 
@@ -401,6 +421,12 @@ fn find(root: &Path) -> io::Result<FoundFiles> {
                 streamlet: StreamletId(streamlet),
             };
             let names = children(&dir)?;
+            for (name, path) in &names {
+                // What a process left that was killed while it stored a record.
+                if name.ends_with(".0.copy.new") {
+                    let _ = fs::remove_file(path);
+                }
+            }
             let group = |name: &str| {
                 let (group, kind) = name.split_once('.')?;
                 let of_copy = ["0.log", "0.copy"].contains(&kind);

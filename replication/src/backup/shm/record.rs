@@ -10,6 +10,11 @@
 //! is not taken for one that never held anything; all ones where that is so of the whole copy.
 //! Version 1 had no such address, and released nothing.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
@@ -84,6 +89,22 @@ pub(super) fn encode(spec: &CopySpec, kept: Kept) -> Vec<u8> {
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
+}
+
+/// Puts other words into a record that is there. In its place, since there may be no room for another
+/// file: it lies within one sector of a disk and one page of memory, which are written whole or not at
+/// all, and torn it would tell so.
+pub(super) fn rewrite(path: &Path, spec: &CopySpec, kept: Kept) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&encode(spec, kept), 0)?;
+    file.sync_data()
+}
+
+/// Makes a record say that there was a copy, of which nothing is known any more.
+pub(super) fn blot(path: &Path) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&[0; MOST_BYTES], 0)?;
+    file.sync_data()
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Record {

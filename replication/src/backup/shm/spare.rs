@@ -35,6 +35,11 @@ impl Spare {
     }
 }
 
+/// Whether a file is as long as it was made.
+fn is_whole(file: &File, group_bytes: u64) -> bool {
+    file.metadata().is_ok_and(|file| file.len() >= group_bytes)
+}
+
 /// The spare files of a store, which take no more than its quota leaves.
 #[derive(Debug)]
 pub(super) struct Spares {
@@ -94,6 +99,10 @@ impl Spares {
             .rposition(|f| f.group_bytes == group_bytes);
         let Some(at) = found else { return Ok(None) };
         let spare = inner.files.remove(at);
+        if !is_whole(&spare.file, group_bytes) {
+            let _ = fs::remove_file(&spare.path);
+            return Ok(None);
+        }
         inner.used += spare.bytes();
         drop(inner);
         fs::rename(&spare.path, path)?;
@@ -136,8 +145,12 @@ impl Spares {
             self.dir.join(inner.next.to_string())
         };
         fs::rename(path, &aside)?;
-        for (from, to) in &ranges {
-            mapping.zero(*from as usize, (to - from) as usize)?;
+        let zeroed = ranges
+            .iter()
+            .try_for_each(|(from, to)| mapping.zero(*from as usize, (to - from) as usize));
+        if zeroed.is_err() || !is_whole(&file, group_bytes) {
+            // Cut short by somebody else: it is of no use to another copy.
+            return fs::remove_file(&aside);
         }
         let spare = Spare {
             file,

@@ -6,7 +6,7 @@ use kera_log_segments::window::Place;
 
 use super::BackupStore;
 use super::buffers::Taking;
-use crate::backup::copy::{Copy, Life, failed};
+use crate::backup::copy::{Copy, Life, failed, is_lost};
 use crate::ids::CopyId;
 use crate::transport::Refusal;
 
@@ -56,8 +56,14 @@ impl BackupStore {
         }
         if self.is_crowded() {
             let _turn = copy.flushing.lock();
-            if let Err(error) = self.release(&copy) {
-                tracing::warn!(copy = %copy.spec.copy, %error, "its memory is not given back");
+            if let Err(refusal) = self.release(&copy) {
+                self.not_released(&copy, &refusal);
+            }
+        } else {
+            let control = &mut *self.control.lock();
+            if control.copies.contains_key(&copy.spec.copy) && copy.state.lock().life == Life::Open
+            {
+                control.releasable.insert(copy.spec.copy);
             }
         }
         Ok(end)
@@ -78,6 +84,10 @@ impl BackupStore {
         let seen = (before.sequence > 0).then_some(before);
         let scanned = match copy.scan(self.incarnation, &self.faults, seen) {
             Ok(scanned) => scanned,
+            Err(ScanError::Io(error)) if is_lost(&error) && why != Why::Sealed => {
+                tracing::error!(copy = %copy.spec.copy, %error, "a copy's bytes are lost");
+                return Err(Refusal::Short { length: 0 });
+            }
             Err(ScanError::Io(error)) => return Err(failed(error)),
             Err(_) if length == 0 => {
                 // There is nothing to be flushed, and there will not be.
@@ -96,12 +106,32 @@ impl BackupStore {
         if why == Why::Interval && end.address <= before.synced {
             return Ok(end);
         }
+        // A closed one of which a start found more than its mark speaks of was completed, and not flushed.
+        let is_proven = |life| life == Life::Flushed && end.address <= before.synced;
+        if !is_proven(copy.state.lock().life)
+            && copy
+                .memory
+                .renew(before.synced, end.address)
+                .map_err(failed)?
+        {
+            // What was written once more is what counts now.
+            match copy.scan(self.incarnation, &self.faults, seen) {
+                Ok(again) if again.end == end => {}
+                Ok(again) => {
+                    return Err(Refusal::Short {
+                        length: again.end.address,
+                    });
+                }
+                Err(ScanError::Io(error)) => return Err(failed(error)),
+                Err(_) => return Err(Refusal::Short { length: 0 }),
+            }
+        }
         if why == Why::Closed {
             let mut state = copy.state.lock();
             match state.life {
                 Life::Freed => return Err(Refusal::Unknown),
-                Life::Flushed => return Ok(end),
-                Life::Open | Life::Sealed(_) => state.life = Life::Flushed,
+                life if is_proven(life) => return Ok(end),
+                Life::Open | Life::Sealed(_) | Life::Flushed => state.life = Life::Flushed,
             }
             drop(state);
             if let Err(refusal) = self.forget_buffers(copy, Taking::WhenDone) {
@@ -123,21 +153,26 @@ impl BackupStore {
             boot_id: self.incarnation.boot_id,
         };
         let flushed = copy.memory.flush(before.synced, end.address, &mark);
-        // Under the lock: nothing is placed while the memory goes.
-        let mut state = copy.state.lock();
         let result = flushed.and_then(|()| {
-            state.mark = mark;
-            let last = match why {
-                Why::Interval => false,
-                Why::Sealed => {
-                    let same = matches!(state.life, Life::Sealed(_)) && state.version == version;
-                    state.settled |= same;
-                    same
+            let last = {
+                let mut state = copy.state.lock();
+                state.mark = mark;
+                match why {
+                    Why::Interval => false,
+                    Why::Sealed => {
+                        let sealed = matches!(state.life, Life::Sealed(_));
+                        let same = sealed && state.version == version;
+                        state.settled |= same;
+                        same
+                    }
+                    Why::Closed => true,
                 }
-                Why::Closed => true,
             };
+            // Links write only what is open, and recoveries in the copy's turn: nothing is placed while the
+            // memory goes.
             Ok(last && copy.memory.give_back(why == Why::Closed)?)
         });
+        let mut state = copy.state.lock();
         match result {
             Ok(false) => Ok(end),
             Ok(true) => {
@@ -145,9 +180,13 @@ impl BackupStore {
                 // Nobody knows them any more: that came before the flush.
                 state.buffers.clear();
                 let first = !std::mem::replace(&mut state.on_disk, true);
+                let record = why == Why::Closed && std::mem::take(&mut state.record);
                 drop(state);
                 self.give_back(reserved, true);
-                self.control.lock().on_disk += usize::from(first);
+                let mut control = self.control.lock();
+                control.on_disk += usize::from(first);
+                control.releasable.remove(&copy.spec.copy);
+                control.records -= u64::from(record);
                 Ok(end)
             }
             Err(error) => {

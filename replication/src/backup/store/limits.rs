@@ -7,7 +7,8 @@ use crate::transport::{Refusal, Room};
 /// What a store may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes reserved for buffers, of all copies together. A primary's memory is not part of it.
+    /// Bytes of shared memory: what is reserved for buffers of all copies together, a page for the record of
+    /// each that is not on the disk alone, and the seals. A primary's memory is not part of it.
     pub memory_bytes: u64,
     /// Copies that are not on the disk alone: each has a file on shared memory, mostly open and mapped.
     pub copies_in_memory: usize,

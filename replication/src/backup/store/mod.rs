@@ -9,7 +9,8 @@ mod seal;
 mod share;
 mod stats;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -18,10 +19,11 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::backup::StartError;
 use crate::backup::beside::Beside;
-use crate::backup::copy::{Copy, Life, Region, State, failed};
-use crate::backup::memory::{CopySpec, Memory};
+use crate::backup::copy::{Copy, Life, PAGE, Region, State, failed};
+use crate::backup::memory::{CopySpec, Memory, is_full};
 use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
+use crate::backup::seldom::Seldom;
 use crate::faults::Faults;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
@@ -44,7 +46,25 @@ struct Control {
     reserved: u64,
     /// Copies that have reserved any of that.
     holders: u64,
+    /// Copies of which there is a record on shared memory.
+    records: u64,
+    /// Bytes of shared memory that the store takes for itself.
+    own_bytes: u64,
+    /// Open copies that were flushed since it was last tried to give back their memory.
+    releasable: BTreeSet<CopyId>,
     told: limits::Told,
+}
+
+impl Control {
+    /// Bytes of shared memory that are in use.
+    fn used(&self) -> u64 {
+        self.reserved + self.besides()
+    }
+
+    /// Those of them that are no copy's content.
+    fn besides(&self) -> u64 {
+        self.records * PAGE + self.own_bytes
+    }
 }
 
 /// The copies that one process of a broker holds for others. Answers are given at once: nothing
@@ -63,9 +83,15 @@ pub struct BackupStore {
     registrar: OnceLock<Arc<dyn Registrar>>,
     /// Copies outside of the store, if there are any.
     beside: OnceLock<Arc<dyn Beside>>,
+    /// There will be such, so that until they are known what is not in the store is not known to be gone.
+    expects_beside: AtomicBool,
     /// The version of the seals that is stored. Whoever holds it stores for all that wait.
     stored: Mutex<u64>,
     asked: stats::Asked,
+    /// Of memory that could not be given back.
+    unreleased: Mutex<Seldom>,
+    /// Of seals that could not be stored.
+    unsealed: Mutex<Seldom>,
 }
 
 impl BackupStore {
@@ -96,6 +122,7 @@ impl BackupStore {
             state.mark_unread = each.mark.is_none();
             state.mark = each.mark.unwrap_or_default();
             state.on_disk = each.on_disk;
+            state.record = each.record;
             if each.whole {
                 state.life = Life::Flushed;
             }
@@ -103,10 +130,12 @@ impl BackupStore {
             control.reserved += each.reserved;
             control.holders += u64::from(each.reserved > 0);
             control.on_disk += usize::from(each.on_disk);
+            control.records += u64::from(each.record);
             // What is here counts, whatever may come beside it.
             control.seals.meet(copy.streamlet);
             control.copies.insert(copy, Arc::new(kept));
         }
+        control.own_bytes = memory.own_bytes();
         Ok(Arc::new(Self {
             memory,
             limits,
@@ -117,9 +146,31 @@ impl BackupStore {
             buffers: RwLock::default(),
             registrar: OnceLock::new(),
             beside: OnceLock::new(),
+            expects_beside: AtomicBool::new(false),
             stored: Mutex::new(0),
             asked: stats::Asked::default(),
+            unreleased: Mutex::default(),
+            unsealed: Mutex::default(),
         }))
+    }
+
+    /// The broker may have copies beside this store. Until [`set_beside`](Self::set_beside) says which, what
+    /// is not in the store is not known to be gone, and [`Refusal::Starting`] says so. To be called before
+    /// anybody is let in.
+    pub fn expect_beside(&self) {
+        self.expects_beside.store(true, Ordering::Release);
+    }
+
+    /// What is said of a copy that is neither in the store nor known beside it.
+    fn not_here(&self) -> Refusal {
+        match self.is_starting() {
+            true => Refusal::Starting,
+            false => Refusal::Unknown,
+        }
+    }
+
+    fn is_starting(&self) -> bool {
+        self.expects_beside.load(Ordering::Acquire) && self.beside.get().is_none()
     }
 
     /// The broker has copies beside this store: they are asked for what is not in it. The first call
@@ -270,7 +321,7 @@ impl BackupStore {
                     return beside.handle(check);
                 }
                 let checked = self.held(&copy)?.check(from, bytes, end);
-                checked.map(Reply::Checked).map_err(failed)
+                checked.map(Reply::Checked)
             }
             Request::Free {
                 copy,
@@ -278,13 +329,14 @@ impl BackupStore {
                 version,
             } => self.free(&copy, epoch, version).map(|()| Reply::Done),
             Request::Forget { stream } => self.forget(stream).map(|()| Reply::Done),
+            Request::List { .. } if self.is_starting() => Err(Refusal::Starting),
             Request::List { streamlet } => Ok(Reply::Copies(self.list(streamlet))),
         }
     }
 
     fn describe(&self) -> Description {
         let mut control = self.control.lock();
-        let free = self.limits.memory_bytes.saturating_sub(control.reserved);
+        let free = self.limits.memory_bytes.saturating_sub(control.used());
         let full = self.full_of_copies(&mut control).is_some();
         Description {
             incarnation: self.incarnation,
@@ -295,7 +347,8 @@ impl BackupStore {
 
     pub(super) fn held(&self, copy: &CopyId) -> Result<Arc<Copy>, Refusal> {
         let control = self.control.lock();
-        control.copies.get(copy).cloned().ok_or(Refusal::Unknown)
+        let found = control.copies.get(copy).cloned();
+        found.ok_or_else(|| self.not_here())
     }
 
     /// Takes back `bytes` that a copy had reserved; `all` that it had.
@@ -316,6 +369,7 @@ impl BackupStore {
         let mut bytes = vec![0; u64::from(len).min(room) as usize];
         let read = copy.memory.read_at(&mut bytes, address).map_err(failed)?;
         bytes[read..].fill(0);
+        copy.still_here()?;
         Ok(bytes.into())
     }
 
@@ -334,8 +388,10 @@ impl BackupStore {
             }
             let Some(copy) = control.copies.get(id).cloned() else {
                 drop(control);
-                // A version tells a copy of the store, which is gone; a file beside it was not meant.
-                if let Some(beside) = beside.filter(|_| version.is_none()) {
+                if self.is_starting() {
+                    return Err(Refusal::Starting);
+                }
+                if let Some(beside) = beside {
                     let free = Request::Free {
                         copy: *id,
                         epoch,
@@ -351,13 +407,26 @@ impl BackupStore {
             }
             (copy, control.version)
         };
-        self.store_seals(stored)?;
+        // Stored before the copy goes: a start must not find it absent. Where there is no room for that,
+        // the copy's own bytes make some.
+        match self.stored(stored) {
+            Err(error) if is_full(&error) => {
+                self.take_away(&copy, version, |copy| copy.memory.vacate())?;
+                self.store_seals(stored)?;
+            }
+            other => other.map_err(failed)?,
+        }
         self.remove(&copy, version)
     }
 
-    /// Takes a copy away, if it is still the one that was meant.
-    fn remove(&self, copy: &Copy, version: Option<CopyVersion>) -> Result<(), Refusal> {
-        // Until it is removed nobody writes it to disk, where a start would find it again.
+    /// Ends a copy's life, if it is still the one that was meant, and does `then` with what is left of it,
+    /// in its turn: nobody writes it to disk meanwhile, where a start would find it again.
+    fn take_away(
+        &self,
+        copy: &Copy,
+        version: Option<CopyVersion>,
+        then: impl FnOnce(&Copy) -> std::io::Result<()>,
+    ) -> Result<(), Refusal> {
         let _turn = copy.flushing.lock();
         let id = &copy.spec.copy;
         let listed = self.control.lock().copies.get(id).cloned();
@@ -379,12 +448,22 @@ impl BackupStore {
         };
         self.give_back(reserved, true);
         // After a failure it is still listed, and is freed when asked again.
-        copy.memory.remove().map_err(failed)?;
-        let on_disk = copy.state.lock().on_disk;
-        let mut control = self.control.lock();
-        control.copies.remove(id);
-        control.on_disk -= usize::from(on_disk);
-        drop(control);
+        then(copy).map_err(failed)
+    }
+
+    /// Takes a copy away, if it is still the one that was meant.
+    fn remove(&self, copy: &Copy, version: Option<CopyVersion>) -> Result<(), Refusal> {
+        let id = &copy.spec.copy;
+        self.take_away(copy, version, |copy| {
+            copy.memory.remove()?;
+            let mut control = self.control.lock();
+            control.copies.remove(id);
+            control.releasable.remove(id);
+            let mut state = copy.state.lock();
+            control.on_disk -= usize::from(state.on_disk);
+            control.records -= u64::from(std::mem::take(&mut state.record));
+            Ok(())
+        })?;
         tracing::debug!(copy = %id, "a copy is freed");
         Ok(())
     }
@@ -431,10 +510,17 @@ impl BackupStore {
     }
 
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {
+        // A disk is read for those, and nobody is to wait for that.
+        let beside = self.beside.get();
+        let beside = beside.map_or_else(Vec::new, |beside| beside.list(streamlet));
         let control = self.control.lock();
         let wanted = |id: &CopyId| streamlet.is_none_or(|s| s == id.streamlet);
         let copies = control.copies.iter().filter(|(id, _)| wanted(id));
-        copies.map(|(_, copy)| copy.info()).collect()
+        let mut listed: Vec<_> = copies.map(|(_, copy)| copy.info()).collect();
+        // Requests mean the store's where both have one.
+        let alone = |info: &CopyInfo| !control.copies.contains_key(&info.copy);
+        listed.extend(beside.into_iter().filter(alone));
+        listed
     }
 }
 

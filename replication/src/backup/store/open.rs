@@ -105,6 +105,7 @@ impl BackupStore {
             drop(state);
             if empty {
                 control.copies.remove(&spec.copy);
+                control.records -= 1;
                 copy.memory.remove().map_err(failed)?;
             }
             return Err(refusal);
@@ -142,6 +143,7 @@ impl BackupStore {
         let memory = self.memory.create(spec).map_err(|e| no_room(e, 1))?;
         let copy = Arc::new(Copy::new(*spec, memory, life));
         control.copies.insert(spec.copy, copy.clone());
+        control.records += 1;
         Ok(copy)
     }
 
@@ -160,7 +162,7 @@ impl BackupStore {
         let missing = state.uncovered(from, to, limit);
         let lacking = |(from, to): &(u64, u64)| copy.memory.lacking(*from, to - from);
         let asked: u64 = missing.iter().map(lacking).sum();
-        let free = self.limits.memory_bytes.saturating_sub(control.reserved);
+        let free = self.limits.memory_bytes.saturating_sub(control.used());
         if asked > free {
             let of = Room::Memory;
             return Err(Refusal::NoRoom { of, asked, free });

@@ -6,6 +6,7 @@
 //! buffers, since that is what is registered with a network card; where memory is short they are small.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::BackupStore;
 use super::buffers::Taking;
@@ -15,12 +16,18 @@ use crate::transport::{Buffer, Refusal};
 impl BackupStore {
     /// True if so much of the quota is used that copies keep no more than they must.
     pub(super) fn is_crowded(&self) -> bool {
-        self.control.lock().reserved > self.limits.memory_bytes / 2
+        self.control.lock().used() > self.limits.memory_bytes / 2
     }
 
-    /// Gives back what can be, of all open copies; the bytes that became free.
+    /// Gives back what can be, of the open copies that were flushed since it was last tried; the bytes that
+    /// became free. There may be very many copies, and as many who find no room.
     pub(super) fn release_all(&self) -> u64 {
-        let copies: Vec<Arc<Copy>> = self.control.lock().copies.values().cloned().collect();
+        let copies: Vec<Arc<Copy>> = {
+            let mut control = self.control.lock();
+            let flushed = std::mem::take(&mut control.releasable);
+            let copies = flushed.iter().filter_map(|id| control.copies.get(id));
+            copies.cloned().collect()
+        };
         let mut released = 0;
         for copy in copies {
             // One that is being flushed right now gives its own back afterwards.
@@ -29,12 +36,17 @@ impl BackupStore {
             };
             match self.release(&copy) {
                 Ok(bytes) => released += bytes,
-                Err(error) => {
-                    tracing::warn!(copy = %copy.spec.copy, %error, "its memory is not given back");
-                }
+                Err(refusal) => self.not_released(&copy, &refusal),
             }
         }
         released
+    }
+
+    /// Tells that a copy keeps its memory; it is tried again after its next flush.
+    pub(super) fn not_released(&self, copy: &Copy, refusal: &Refusal) {
+        if let Some(others) = self.unreleased.lock().due(Instant::now()) {
+            tracing::warn!(copy = %copy.spec.copy, %refusal, others, "a copy's memory is not given back, though it is on disk; so it was with others since the last such line");
+        }
     }
 
     /// Gives back the memory of the copy's buffers all of whose bytes are on disk and complete. To be
@@ -56,13 +68,28 @@ impl BackupStore {
         };
         // A card that could write there would keep the memory.
         self.forget_keys(Taking::WhenDone, &keys)?;
+        let (before, buffers) = {
+            let mut state = copy.state.lock();
+            if state.life != Life::Open {
+                return Ok(0);
+            }
+            // From now on nobody is given a buffer there.
+            let kept = state.buffers.iter().filter(|b| b.address >= to);
+            let kept = kept.copied().collect();
+            let buffers = std::mem::replace(&mut state.buffers, kept);
+            (std::mem::replace(&mut state.released, to), buffers)
+        };
+        let released = copy.memory.release(to);
         let mut state = copy.state.lock();
-        if state.life != Life::Open {
-            return Ok(0);
-        }
-        let released = copy.memory.release(to).map_err(failed)?;
-        state.released = to;
-        state.buffers.retain(|buffer| buffer.address >= to);
+        let released = match released {
+            Ok(released) => released,
+            Err(error) => {
+                state.released = before;
+                let below = buffers.into_iter().filter(|b| b.address < to);
+                state.buffers.splice(0..0, below);
+                return Err(failed(error));
+            }
+        };
         state.reserved = state.reserved.saturating_sub(released);
         let all = state.reserved == 0;
         drop(state);

@@ -1,14 +1,16 @@
 //! Sealing, what is answered afterwards, and filling what is short.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::time::Instant;
 
 use bytes::Bytes;
 use kera_protocol::ids::Epoch;
 
 use super::buffers::Taking;
 use super::open::range_end;
-use super::{BackupStore, too_much};
-use crate::backup::copy::{Life, failed};
+use super::{BackupStore, Control, too_much};
+use crate::backup::copy::Life;
 use crate::backup::memory::CopySpec;
 use crate::ids::{BufferKey, CopyId, Incarnation, StreamletKey};
 use crate::transport::{CopyAnswer, MAX_TRANSFER_BYTES, Refusal, Reply, Request, SealedCopy};
@@ -52,6 +54,7 @@ impl BackupStore {
         }
         self.room_for_streamlets(&mut control, new.len())?;
         if !self.faults.sealing_disabled {
+            let mut sealed = Vec::new();
             for Seal {
                 streamlet, epoch, ..
             } in seals
@@ -62,11 +65,15 @@ impl BackupStore {
                 for (id, copy) in control.copies.range(CopyId::all_of(*streamlet)) {
                     if id.epoch < *epoch {
                         copy.seal(*epoch);
+                        sealed.push(copy.clone());
                     }
                 }
             }
             let version = control.version;
             drop(control);
+            for copy in sealed {
+                copy.wait_for_completion();
+            }
             self.store_seals(version)?;
             self.forget_where(Taking::ByForce, |entry| {
                 let copy = &entry.region.copy.spec.copy;
@@ -141,6 +148,7 @@ impl BackupStore {
             }
             // What was built later stands where a copy was that may have held more.
             Some(copy) if copy.spec.built && freed => Ok(CopyAnswer::Unknown),
+            Some(copy) if copy.still_here().is_err() => Ok(CopyAnswer::Unknown),
             Some(copy) => copy.answer(self.incarnation, &self.faults),
             None if freed => Ok(CopyAnswer::Unknown),
             None => Ok(CopyAnswer::Absent),
@@ -149,6 +157,16 @@ impl BackupStore {
 
     /// Returns when the seals of `version`, or later ones, are stored.
     pub(super) fn store_seals(&self, version: u64) -> Result<(), Refusal> {
+        self.stored(version).map_err(|error| {
+            if let Some(others) = self.unsealed.lock().due(Instant::now()) {
+                tracing::error!(%error, others, "seals cannot be stored: nobody recovers from this broker's copies, and none is freed; see to backup.shared_dir and backup.disk_dir");
+            }
+            Refusal::Failed(format!("the seals cannot be stored: {error}"))
+        })
+    }
+
+    /// As [`store_seals`](Self::store_seals).
+    pub(super) fn stored(&self, version: u64) -> io::Result<()> {
         let mut stored = self.stored.lock();
         if *stored >= version {
             return Ok(());
@@ -157,8 +175,9 @@ impl BackupStore {
             let control = self.control.lock();
             (control.seals.clone(), control.version)
         };
-        self.memory.store_seals(&seals).map_err(failed)?;
+        self.memory.store_seals(&seals)?;
         *stored = latest;
+        self.control.lock().own_bytes = self.memory.own_bytes();
         Ok(())
     }
 
@@ -176,13 +195,7 @@ impl BackupStore {
         let beside = self.beside(&spec.copy);
         let copy = {
             let mut control = self.control.lock();
-            let sealed = control.seals.sealed(&spec.copy.streamlet);
-            if epoch < sealed {
-                return Err(Refusal::Sealed { by: sealed });
-            }
-            if epoch > sealed || spec.copy.epoch > epoch {
-                return Err(Refusal::NotSealed { epoch });
-            }
+            may_complete(&control, spec, epoch)?;
             if let Some(beside) = beside.filter(|_| !control.copies.contains_key(&spec.copy)) {
                 drop(control);
                 let complete = Request::Complete {
@@ -197,6 +210,8 @@ impl BackupStore {
             }
             let copy = match control.copies.get(&spec.copy) {
                 Some(copy) => copy.clone(),
+                // It would stand beside the file, if there is one.
+                None if self.is_starting() => return Err(Refusal::Starting),
                 None if address > 0 => return Err(Refusal::Unknown),
                 None => self.create(&mut control, spec, Life::Sealed(epoch))?,
             };
@@ -206,18 +221,35 @@ impl BackupStore {
                     spec.copy
                 )));
             }
+            copy
+        };
+        // Whoever flushes or frees it is waited for while nobody else waits for us.
+        let _turn = copy.flushing.lock();
+        {
+            let mut control = self.control.lock();
+            may_complete(&control, spec, epoch)?;
             let mut state = copy.state.lock();
             if state.life == Life::Freed {
                 return Err(Refusal::Unknown);
             }
             let mut key = |_, _| Ok(BufferKey(rand::random()));
             self.reserve(&mut control, &copy, &mut state, address, end, &mut key)?;
-            drop(state);
-            copy
-        };
+        }
         if copy.complete(epoch, address, bytes)? {
             self.forget_buffers(&copy, Taking::ByForce)?;
         }
         Ok(())
     }
+}
+
+/// Whether `epoch`, and nobody else, completes copies now.
+fn may_complete(control: &Control, spec: &CopySpec, epoch: Epoch) -> Result<(), Refusal> {
+    let sealed = control.seals.sealed(&spec.copy.streamlet);
+    if epoch < sealed {
+        return Err(Refusal::Sealed { by: sealed });
+    }
+    if epoch > sealed || spec.copy.epoch > epoch {
+        return Err(Refusal::NotSealed { epoch });
+    }
+    Ok(())
 }

@@ -24,10 +24,10 @@ impl BackupStore {
     ) -> u64 {
         let quota = self.limits.memory_bytes;
         let asked = copy.memory.lacking(range.start, range.end - range.start);
-        if control.reserved.saturating_add(asked) <= quota / 2 {
+        if control.used().saturating_add(asked) <= quota / 2 {
             return range.end;
         }
-        let free = quota.saturating_sub(control.reserved);
+        let free = quota.saturating_sub(control.used());
         let among = control.holders + u64::from(state.reserved == 0);
         let share = (free / among.max(1)).max(LEAST) / PAGE * PAGE;
         range.end.min(range.start + share)

@@ -9,10 +9,12 @@ use crate::transport::{CopyState, Refusal};
 /// A store as it is now. What is counted begins at 0 with each start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Bytes of shared memory that copies may reserve together.
+    /// Bytes of shared memory that the store may take.
     pub memory_bytes: u64,
-    /// Bytes that they have reserved.
+    /// Bytes that it has taken: what copies have reserved, and their records and the seals.
     pub memory_used_bytes: u64,
+    /// Those of them that records and seals take.
+    pub memory_overhead_bytes: u64,
     /// Copies that a primary may write.
     pub copies_open: u64,
     /// Copies that only a recovery may write.
@@ -64,14 +66,16 @@ impl Asked {
 impl BackupStore {
     /// What the store holds and was asked. Looks at every copy.
     pub fn stats(&self) -> StoreStats {
-        let (copies, reserved): (Vec<Arc<_>>, u64) = {
+        let (copies, used, besides): (Vec<Arc<_>>, u64, u64) = {
             let control = self.control.lock();
-            (control.copies.values().cloned().collect(), control.reserved)
+            let copies = control.copies.values().cloned().collect();
+            (copies, control.used(), control.besides())
         };
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut out = StoreStats {
             memory_bytes: self.limits.memory_bytes,
-            memory_used_bytes: reserved,
+            memory_used_bytes: used,
+            memory_overhead_bytes: besides,
             seals: count(&self.asked.seals),
             refused_no_room: count(&self.asked.no_room),
             refused_sealed: count(&self.asked.sealed),

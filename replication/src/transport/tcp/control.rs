@@ -82,6 +82,8 @@ impl BackupService {
 /// A refusal as a status.
 fn status_of(refusal: &Refusal) -> Status {
     let code = match refusal {
+        // As a process that is not there yet: earlier versions take any refusal for a no.
+        Refusal::Starting => return Status::unavailable(refusal.to_string()),
         Refusal::Sealed { .. } | Refusal::NotSealed { .. } | Refusal::OtherIncarnation => {
             Code::FailedPrecondition
         }

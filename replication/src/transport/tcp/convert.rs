@@ -283,6 +283,8 @@ pub(super) fn refusal_to(refusal: &Refusal) -> v1::Refusal {
         Refusal::NotSealed { epoch } => (Kind::NotSealed, u64::from(epoch.0), 0, ""),
         Refusal::OtherIncarnation => (Kind::OtherIncarnation, 0, 0, ""),
         Refusal::Unknown => (Kind::Unknown, 0, 0, ""),
+        // It travels as no answer at all.
+        Refusal::Starting => (Kind::Unspecified, 0, 0, ""),
         Refusal::NoRoom { of, asked, free } => (Kind::NoRoom, *asked, *free, room_to(*of)),
         Refusal::Short { length } => (Kind::Short, *length, 0, ""),
         Refusal::Invalid(text) => (Kind::Invalid, 0, 0, text.as_str()),

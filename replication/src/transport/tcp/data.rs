@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
-use super::quiet::ask_when_quiet;
+use super::quiet::{Patience, ask_when_quiet};
 use super::receiver::{Farewell, Receiver, Step};
 use super::wire::Word;
 
@@ -47,7 +47,11 @@ impl DataConnection {
     ) -> io::Result<Self> {
         let socket = stream.into_std()?;
         socket.set_nonblocking(false)?;
-        ask_when_quiet(&socket, stalled)?;
+        let patience = Patience {
+            quiet: stalled,
+            silent: None,
+        };
+        ask_when_quiet(&socket, patience)?;
         socket.set_read_timeout(Some(stalled))?;
         socket.set_write_timeout(Some(stalled))?;
         let leave = Arc::new(AtomicBool::new(false));

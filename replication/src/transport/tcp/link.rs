@@ -14,6 +14,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+use super::quiet::Patience;
 use super::wire::{Cause, WORD_BYTES, WRITE_BYTES, Word, WriteHead};
 use crate::ids::{BackupId, BufferKey};
 use crate::transport::{Link, LinkError, Write};
@@ -37,6 +38,18 @@ pub struct LinkOptions {
     pub connect_timeout: Duration,
     /// For the next acknowledgement while one is due.
     pub stall_timeout: Duration,
+    /// For the backup's system to take what was sent, which it does at once whatever its process does: the
+    /// cable is cut, or the machine has no power. Whole milliseconds.
+    pub silent_timeout: Duration,
+}
+
+impl LinkOptions {
+    pub(super) fn patience(&self) -> Patience {
+        Patience {
+            quiet: self.stall_timeout,
+            silent: Some(self.silent_timeout),
+        }
+    }
 }
 
 impl Default for LinkOptions {
@@ -46,6 +59,7 @@ impl Default for LinkOptions {
             submissions: 4096,
             connect_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(10),
+            silent_timeout: Duration::from_secs(1),
         }
     }
 }

@@ -35,7 +35,7 @@ pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 use crate::ids::{BackupId, BufferKey, ProcessId};
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::TcpLink;
-use quiet::ask_when_quiet;
+use quiet::{Patience, ask_when_quiet};
 use seals::Seals;
 use wire::{Cause, Hello, WORD_BYTES, Word};
 
@@ -110,7 +110,7 @@ impl Transport for TcpTransport {
         Box::pin(async move {
             let unreachable = |reason: String| LinkError::Unreachable { backup: to, reason };
             let peer = peer.ok_or_else(|| unreachable("its address is not known".into()))?;
-            let greeted = greet(&peer.address, hello, options.stall_timeout);
+            let greeted = greet(&peer.address, hello, options.patience());
             let stream = match timeout(options.connect_timeout, greeted).await {
                 Ok(Ok(Ok(stream))) => stream,
                 Ok(Ok(Err((cause, text)))) => {
@@ -155,11 +155,11 @@ impl Transport for TcpTransport {
 async fn greet(
     address: &str,
     hello: Hello,
-    quiet: Duration,
+    patience: Patience,
 ) -> io::Result<Result<TcpStream, (Cause, String)>> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    ask_when_quiet(&stream, quiet)?;
+    ask_when_quiet(&stream, patience)?;
     stream.write_all(&hello.encode()).await?;
     let mut word = [0; WORD_BYTES];
     stream.read_exact(&mut word).await?;

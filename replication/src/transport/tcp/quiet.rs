@@ -12,12 +12,23 @@ use rustix::net::sockopt;
 /// Questions without an answer after which the other machine is gone.
 const QUESTIONS: u32 = 5;
 
-/// Has the system ask once the connection was quiet for `quiet`, and end it when nobody has answered for as
-/// long again. A process that is stopped is no machine that is gone: its system answers.
+/// When a connection is given up, by what the other machine's system answers. A process that is stopped is no
+/// machine that is gone: its system answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Quiet for so long, the other machine is asked, and given as long again to answer.
+    pub(super) quiet: Duration,
+    /// What was sent and is not taken for so long ends the connection; as long as both of the above if it
+    /// is not said.
+    pub(super) silent: Option<Duration>,
+}
+
+/// Has the system ask, and end the connection, as `patience` says.
 ///
 /// # Errors
 /// The system's.
-pub(super) fn ask_when_quiet(socket: impl AsFd, quiet: Duration) -> io::Result<()> {
+pub(super) fn ask_when_quiet(socket: impl AsFd, patience: Patience) -> io::Result<()> {
+    let quiet = patience.quiet;
     let socket = socket.as_fd();
     // The system counts in whole seconds.
     let second = Duration::from_secs(1);
@@ -26,8 +37,7 @@ pub(super) fn ask_when_quiet(socket: impl AsFd, quiet: Duration) -> io::Result<(
     sockopt::set_tcp_keepidle(socket, quiet)?;
     sockopt::set_tcp_keepintvl(socket, between)?;
     sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
-    // The same for what was sent and is not acknowledged.
-    let silent = quiet + QUESTIONS * between;
+    let silent = patience.silent.unwrap_or(quiet + QUESTIONS * between);
     let silent_ms = u32::try_from(silent.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(socket, silent_ms)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -44,6 +54,7 @@ mod tests {
 
     use super::super::data::DataConnection;
     use super::super::greet;
+    use super::super::link::LinkOptions;
     use super::super::receiver::Receiver;
     use super::super::wire::{HELLO_BYTES, Hello, Word};
     use super::*;
@@ -61,7 +72,7 @@ mod tests {
     }
 
     const QUIET: Duration = Duration::from_secs(10);
-    const ASKS: (bool, Duration, Duration, u32) = (true, QUIET, Duration::from_secs(2), 20_000);
+    const BETWEEN: Duration = Duration::from_secs(2);
 
     #[tokio::test]
     async fn a_primary_asks_whether_its_backup_is_there() {
@@ -82,9 +93,11 @@ mod tests {
             primary: BackupId(1),
             process: ProcessId(7),
         };
-        let greeted = greet(&address, hello, QUIET).await.expect("an answer");
+        let patience = LinkOptions::default().patience();
+        let greeted = greet(&address, hello, patience).await.expect("an answer");
         let stream = greeted.expect("it is welcome");
-        assert_eq!(asks(stream.as_fd()), ASKS);
+        // No longer than a second for what a cut cable does not carry.
+        assert_eq!(asks(stream.as_fd()), (true, QUIET, BETWEEN, 1_000));
         backup.await.expect("it was there");
     }
 
@@ -100,13 +113,17 @@ mod tests {
         let received = Arc::default();
         let connection = DataConnection::begin(stream, receiver, QUIET, received).expect("begins");
         let socket = connection.parting().expect("a socket");
-        assert_eq!(asks(socket.as_fd()), ASKS);
+        assert_eq!(asks(socket.as_fd()), (true, QUIET, BETWEEN, 20_000));
     }
 
     #[test]
     fn the_least_is_a_second() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        ask_when_quiet(&listener, Duration::from_millis(5)).expect("options");
+        let patience = Patience {
+            quiet: Duration::from_millis(5),
+            silent: None,
+        };
+        ask_when_quiet(&listener, patience).expect("options");
         let second = Duration::from_secs(1);
         assert_eq!(asks(listener.as_fd()), (true, second, second, 6_000));
     }

@@ -213,8 +213,11 @@ impl BackupServer {
             }
             let store = self.store.clone();
             let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
-            for (copy, refusal) in flushed.unwrap_or_default() {
-                tracing::warn!(%copy, "a copy was not flushed: {refusal}");
+            let failures = flushed.unwrap_or_default();
+            if let Some((copy, refusal)) = failures.first() {
+                // Where one cannot be, thousands often cannot.
+                let others = failures.len() - 1;
+                tracing::warn!(%copy, others, "a copy was not flushed, and so it was with others: {refusal}");
             }
         }
     }

@@ -1,0 +1,77 @@
+//! How many connections there may be, and who may have those beyond.
+//!
+//! Clients and other brokers come in by the same address. A broker that cannot be reached because clients
+//! took all places holds up metadata and consumer groups of the whole cluster, so some places are kept for
+//! addresses at which brokers of the cluster are known.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::config::BrokerConfig;
+use crate::start::Shared;
+use crate::{machine, process};
+
+/// For how long the addresses of brokers are believed.
+const BELIEVED: Duration = Duration::from_secs(5);
+
+/// The limit on connections, and the addresses of brokers as they were looked up last.
+#[derive(Debug)]
+pub struct Admission {
+    limit: u64,
+    brokers: Mutex<Option<(Instant, HashSet<IpAddr>)>>,
+}
+
+impl Admission {
+    /// As configured; fewer where the process may not open as many files.
+    pub fn new(config: &BrokerConfig) -> Self {
+        Self {
+            limit: machine::most_connections(
+                config.server.max_connections.into(),
+                process::open_files_limit(),
+            ),
+            brokers: Mutex::default(),
+        }
+    }
+
+    /// Connections that clients may have.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl Shared {
+    /// True if there is room for a connection from `peer`, with which `open` are open.
+    pub async fn admits(&self, open: u64, peer: IpAddr) -> bool {
+        let limit = self.admission.limit;
+        if open <= limit {
+            return true;
+        }
+        let reserved = u64::from(self.config.cluster.reserved_connections);
+        open <= limit + reserved && self.directory.is_shared() && self.is_broker(peer).await
+    }
+
+    /// True if another broker of the cluster is known at this address.
+    async fn is_broker(&self, peer: IpAddr) -> bool {
+        if let Some((since, known)) = &*self.admission.brokers.lock()
+            && since.elapsed() < BELIEVED
+        {
+            return known.contains(&peer.to_canonical());
+        }
+        let me = self.directory.me();
+        let mut known = HashSet::new();
+        for broker in self.directory.brokers().iter().filter(|b| b.id != me) {
+            match tokio::net::lookup_host(&broker.address).await {
+                Ok(found) => known.extend(found.map(|address| address.ip().to_canonical())),
+                Err(error) => {
+                    tracing::debug!(broker = broker.id, address = broker.address, %error, "a broker's address is not found");
+                }
+            }
+        }
+        let is_known = known.contains(&peer.to_canonical());
+        *self.admission.brokers.lock() = Some((Instant::now(), known));
+        is_known
+    }
+}

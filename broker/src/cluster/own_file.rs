@@ -1,0 +1,210 @@
+//! This broker's own file of one closed group: whether it is whole and durable, and how it is made so.
+//!
+//! A file with a footer was closed here, after its sync. Of any other only what lies below its durable mark has
+//! been synced for certain: if a sync failed before, the page cache shows bytes that the device does not have.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kera_log_segments::group::{Group, GroupSpec};
+use kera_log_segments::io::{File, Io, OpenHow, rewrite};
+use kera_log_segments::layout::DurableMark;
+use kera_log_segments::pump::Incarnation;
+use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
+use kera_log_segments::window::Place;
+use kera_metadata::GroupRecord;
+use kera_protocol::ids::LaneKey;
+use kera_replication::own;
+use kera_streamlet::Streamlet;
+
+/// The file of one closed group.
+#[derive(Clone)]
+pub(super) struct OwnFile {
+    io: Arc<dyn Io>,
+    incarnation: Incarnation,
+    pub(super) spec: GroupSpec,
+    end: Place,
+}
+
+impl OwnFile {
+    pub(super) fn new(streamlet: &Streamlet, record: &GroupRecord) -> Self {
+        let settings = streamlet.settings();
+        let name = GroupSpec::file_name(record.group, record.generation);
+        let spec = GroupSpec {
+            lane: LaneKey {
+                stream: record.stream,
+                streamlet: record.streamlet,
+                lane: record.lane,
+            },
+            group: record.group,
+            generation: record.generation,
+            epoch: record.epoch,
+            segment_size: settings.segment_size,
+            segments: settings.segments_per_group,
+            first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
+            created_ms: 0,
+            path: streamlet.dir().join(name),
+        };
+        let end = Place {
+            address: record.length,
+            ordinal: record.end_ordinal,
+        };
+        Self {
+            io: streamlet.io(),
+            incarnation: streamlet.incarnation(),
+            spec,
+            end,
+        }
+    }
+
+    async fn off_runtime<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let (this, path) = (self.clone(), self.spec.path.clone());
+        let done = tokio::task::spawn_blocking(move || step(&this)).await;
+        let done = done.map_err(|error| error.to_string())?;
+        done.map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The greatest timestamp, if the file holds the whole group durably. A footer says that it was closed
+    /// here, and its batches are checked when they are read; without one every batch is checked now, and
+    /// bytes that no sync is known to have stored are written once more and synced.
+    pub(super) async fn inspect(&self) -> Result<Option<i64>, String> {
+        self.off_runtime(Self::inspect_now).await
+    }
+
+    fn inspect_now(&self) -> io::Result<Option<i64>> {
+        let path = &self.spec.path;
+        let file = match self.io.open(path, OpenHow::ReadOnly, false) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if read_head(&*file, &self.scan_spec()).is_err() {
+            return Ok(None);
+        }
+        let group = Group::closed(self.spec.clone(), self.end, 0, -1, 0, self.io.clone());
+        if let Some(footer) = group.read_footer() {
+            return Ok(Some(footer.max_timestamp));
+        }
+        let Some(found) = self.whole(&*file) else {
+            return Ok(None);
+        };
+        let proven = found.mark.map_or(0, |mark| mark.synced);
+        if proven >= self.end.address {
+            return Ok(Some(found.max_timestamp));
+        }
+        let file = self.io.open(path, OpenHow::ReadWrite, false)?;
+        rewrite(&*file, proven, self.end.address)?;
+        // What was written once more is what counts.
+        self.make_durable(&*file)
+    }
+
+    /// The greatest timestamp of a file that was just written from its beginning, once it is durable; `None` if
+    /// it is not whole.
+    pub(super) async fn finish(&self) -> Result<Option<i64>, String> {
+        self.off_runtime(Self::finish_now).await
+    }
+
+    fn finish_now(&self) -> io::Result<Option<i64>> {
+        let file = self.io.open(&self.spec.path, OpenHow::ReadWrite, false)?;
+        self.make_durable(&*file)
+    }
+
+    /// Syncs a file of which all that is unsynced is dirty, if it is whole.
+    fn make_durable(&self, file: &dyn File) -> io::Result<Option<i64>> {
+        let Some(found) = self.whole(file) else {
+            return Ok(None);
+        };
+        file.sync_data()?;
+        own::sync_names(&*self.io, &self.spec.path)?;
+        let mark = DurableMark {
+            sequence: found.mark.map_or(0, |mark| mark.sequence) + 1,
+            written: self.end.address,
+            written_ordinal: self.end.ordinal,
+            synced: self.end.address,
+            synced_ordinal: self.end.ordinal,
+            store_id: self.incarnation.store_id,
+            boot_id: self.incarnation.boot_id,
+        };
+        let marked = write_mark(file, &mark, self.spec.group_bytes());
+        if let Err(error) = marked.and_then(|()| file.sync_data()) {
+            // It only spares the next start from writing the file once more.
+            tracing::warn!(file = %self.spec.path.display(), %error, "a group's file is durable, and its durable mark cannot be stored");
+        }
+        Ok(Some(found.max_timestamp))
+    }
+
+    fn scan_spec(&self) -> ScanSpec {
+        ScanSpec {
+            verify_all: true,
+            ..ScanSpec::closed(&self.spec, self.end)
+        }
+    }
+
+    /// What the file holds, if that is the whole group.
+    fn whole(&self, file: &dyn File) -> Option<Scanned> {
+        let found = scan(file, &self.scan_spec(), |_, _| {}).ok()?;
+        (found.end == self.end).then_some(found)
+    }
+
+    /// Whether the file is whole and durable under its name, so that another replica on this machine is of no use.
+    pub(super) async fn stands_alone(&self) -> Result<bool, String> {
+        self.off_runtime(Self::stands_alone_now).await
+    }
+
+    fn stands_alone_now(&self) -> io::Result<bool> {
+        let is_whole = self.inspect_now()?.is_some();
+        if is_whole {
+            own::sync_names(&*self.io, &self.spec.path)?;
+        }
+        Ok(is_whole)
+    }
+
+    pub(super) async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
+        self.off_runtime(move |this| this.write_now(address, &bytes))
+            .await
+    }
+
+    fn write_now(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let path: &Path = &self.spec.path;
+        let file = if address == 0 {
+            // Whatever was there did not count.
+            self.remove_now()?;
+            self.io.create_dir_all(path.parent().unwrap_or(path))?;
+            self.io.open(path, OpenHow::CreateNew, false)?
+        } else {
+            self.io.open(path, OpenHow::ReadWrite, false)?
+        };
+        file.write_vectored_at(&[IoSlice::new(bytes)], address)
+    }
+
+    /// Removes it, if it is there.
+    pub(super) async fn remove(&self) -> Result<(), String> {
+        self.off_runtime(Self::remove_now).await
+    }
+
+    fn remove_now(&self) -> io::Result<()> {
+        match self.io.remove_file(&self.spec.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the file the name `path`, durably, in place of what has that name.
+    pub(super) async fn put_at(&self, path: &Path) -> Result<(), String> {
+        let path = path.to_path_buf();
+        self.off_runtime(move |this| {
+            std::fs::rename(&this.spec.path, &path)?;
+            own::sync_names(&*this.io, &path)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+#[path = "own_file_tests.rs"]
+mod tests;

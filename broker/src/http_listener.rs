@@ -1,0 +1,207 @@
+//! The HTTP address's connections: few, and none for long.
+//!
+//! Probes and scrapes take milliseconds. A client that sends half a request, or reads no answer, loses its
+//! connection after [`HttpConfig::request_timeout`]; at [`HttpConfig::max_connections`] a new connection
+//! takes the place of the one that has been quiet for longest, so that a probe always gets through.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::config::HttpConfig;
+use crate::listener::accept_next;
+
+/// Accepts connections of the HTTP address.
+pub(crate) struct HttpListener {
+    inner: TcpListener,
+    request_timeout: Duration,
+    places: Arc<Semaphore>,
+    open: Arc<Open>,
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Open(Mutex<Connections>);
+
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    /// By their number: since when each has been quiet, and how to end it.
+    all: BTreeMap<u64, (Instant, oneshot::Sender<()>)>,
+}
+
+impl Open {
+    fn add(&self) -> (u64, oneshot::Receiver<()>) {
+        let (end, ended) = oneshot::channel();
+        let mut connections = self.0.lock();
+        connections.next += 1;
+        let number = connections.next;
+        connections.all.insert(number, (Instant::now(), end));
+        (number, ended)
+    }
+
+    /// A part of an answer was sent.
+    fn touch(&self, number: u64, now: Instant) {
+        if let Some((since, _)) = self.0.lock().all.get_mut(&number) {
+            *since = now;
+        }
+    }
+
+    fn remove(&self, number: u64) {
+        self.0.lock().all.remove(&number);
+    }
+
+    /// Ends the one that has been quiet for longest.
+    fn end_quietest(&self) {
+        let mut connections = self.0.lock();
+        let quietest = connections.all.iter().min_by_key(|(_, (since, _))| *since);
+        let quietest = quietest.map(|(number, _)| *number);
+        if let Some((_, end)) = quietest.and_then(|number| connections.all.remove(&number)) {
+            // It may just have ended by itself.
+            let _ = end.send(());
+        }
+    }
+}
+
+impl HttpListener {
+    pub(crate) fn new(inner: TcpListener, config: &HttpConfig) -> Self {
+        Self {
+            inner,
+            request_timeout: config.request_timeout,
+            places: Arc::new(Semaphore::new(config.max_connections as usize)),
+            open: Arc::default(),
+        }
+    }
+}
+
+impl axum::serve::Listener for HttpListener {
+    type Io = HttpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (HttpStream, SocketAddr) {
+        loop {
+            let (stream, peer) = accept_next(&self.inner).await;
+            if self.places.available_permits() == 0 {
+                self.open.end_quietest();
+            }
+            let Ok(place) = self.places.clone().acquire_owned().await else {
+                continue;
+            };
+            let (number, ended) = self.open.add();
+            let stream = HttpStream {
+                stream,
+                number,
+                ended: Some(ended),
+                timeout: self.request_timeout,
+                end: Box::pin(sleep(self.request_timeout)),
+                open: self.open.clone(),
+                _place: place,
+            };
+            return (stream, peer);
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+}
+
+/// A connection that ends when it has been quiet for too long.
+pub(crate) struct HttpStream {
+    stream: TcpStream,
+    number: u64,
+    /// Its place is wanted for another.
+    ended: Option<oneshot::Receiver<()>>,
+    timeout: Duration,
+    end: Pin<Box<Sleep>>,
+    open: Arc<Open>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpStream {
+    fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if let Some(ended) = &mut self.ended
+            && Pin::new(ended).poll(context).is_pending()
+            && self.end.as_mut().poll(context).is_pending()
+        {
+            return Ok(());
+        }
+        self.ended = None;
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn note_sent(&mut self, sent: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(1..)) = sent {
+            let now = Instant::now();
+            self.end.as_mut().reset(now + self.timeout);
+            self.open.touch(self.number, now);
+        }
+    }
+}
+
+impl Drop for HttpStream {
+    fn drop(&mut self) {
+        self.open.remove(self.number);
+    }
+}
+
+impl AsyncRead for HttpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.check_end(context)?;
+        Pin::new(&mut this.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for HttpStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check_end(context)?;
+        let sent = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.note_sent(&sent);
+        sent
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.check_end(context)?;
+        let sent = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
+        this.note_sent(&sent);
+        sent
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}

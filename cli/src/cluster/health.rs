@@ -1,0 +1,274 @@
+//! Whether a cluster is well, in one sentence: what is wrong with which object, and what to do about it.
+
+use serde::Serialize;
+
+use super::compared::ComparedView;
+use super::status::{BrokerView, StrandedView};
+use crate::output::count;
+
+/// Problems that are told one by one.
+const TOLD: usize = 8;
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Problem {
+    /// What it is about, such as `broker 2`.
+    pub(super) object: String,
+    /// What is wrong with it.
+    pub(super) problem: String,
+    /// What to do about it.
+    pub(super) advice: String,
+}
+
+impl Problem {
+    fn new(
+        object: impl Into<String>,
+        problem: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            object: object.into(),
+            problem: problem.into(),
+            advice: advice.into(),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{} {}; {}", self.object, self.problem, self.advice)
+    }
+}
+
+/// What a cluster lacks, the worst first.
+#[derive(Debug, Serialize)]
+pub(super) struct Health {
+    pub(super) healthy: bool,
+    /// The same for people.
+    pub(super) summary: String,
+    pub(super) problems: Vec<Problem>,
+}
+
+/// What is looked at.
+pub(super) struct Looked<'a> {
+    pub(super) store: &'a str,
+    pub(super) controller: Option<u32>,
+    pub(super) brokers: &'a [BrokerView],
+    pub(super) stranded: &'a [StrandedView],
+    pub(super) told: &'a [ComparedView],
+    /// Closed groups that lack copies and get others, and those that lack brokers for them.
+    pub(super) lacking: (u64, u64),
+    pub(super) most_copies: u32,
+}
+
+impl Health {
+    pub(super) fn of(looked: &Looked<'_>) -> Self {
+        let mut problems = Vec::new();
+        for one in looked.stranded {
+            problems.push(Problem::new(
+                format!("stream {} streamlet {}", one.stream, one.streamlet),
+                format!("is not served until {}", one.needs),
+                format!("its owner was broker {}", one.owner),
+            ));
+        }
+        if looked.controller.is_none() {
+            problems.push(Problem::new(
+                "the cluster",
+                "has no controller, so nobody takes over what a broker owns that goes",
+                format!("see whether the metadata store answers, {}", looked.store),
+            ));
+        }
+        for broker in looked.brokers {
+            problems.extend(of_broker(broker));
+        }
+        // That others do not reach them is told once.
+        let away = looked.brokers.iter().filter(|one| is_away(one));
+        let away: Vec<_> = away.map(|broker| broker.broker_id).collect();
+        for told in looked.told {
+            problems.extend(told.problems(&away));
+        }
+        let (lacking, limited) = looked.lacking;
+        if limited > 0 {
+            problems.push(Problem::new(
+                format!("{} closed groups", count(limited)),
+                format!(
+                    "should have more copies than the living brokers can hold, which is {}",
+                    looked.most_copies
+                ),
+                "start more brokers, on other machines",
+            ));
+        }
+        if lacking > 0 {
+            problems.push(Problem::new(
+                format!("{} closed groups", count(lacking)),
+                "have fewer living copies than they should",
+                "they get others in the background: look again later",
+            ));
+        }
+        Self {
+            healthy: problems.is_empty(),
+            summary: summary(&problems),
+            problems,
+        }
+    }
+
+    /// Lines for what the summary has no room for.
+    pub(super) fn others(&self) -> Vec<String> {
+        let rest = self.problems.iter().skip(1);
+        let mut lines: Vec<_> = rest
+            .take(TOLD)
+            .map(|one| format!("  also: {}", one.text()))
+            .collect();
+        let untold = self.problems.len().saturating_sub(1 + TOLD);
+        if untold > 0 {
+            lines.push(format!(
+                "  and {} more; --json lists them",
+                count(untold as u64)
+            ));
+        }
+        lines
+    }
+}
+
+fn summary(problems: &[Problem]) -> String {
+    match problems {
+        [] => "healthy: all brokers answer, and everything is served".into(),
+        [one] => format!("NOT HEALTHY: {}", one.text()),
+        [first, ..] => format!(
+            "NOT HEALTHY, {} problems: {}",
+            count(problems.len() as u64),
+            first.text()
+        ),
+    }
+}
+
+fn is_away(broker: &BrokerView) -> bool {
+    matches!(broker.state, "GONE" | "SILENT")
+}
+
+fn of_broker(broker: &BrokerView) -> Option<Problem> {
+    let object = format!("broker {}", broker.broker_id);
+    match broker.state {
+        "GONE" => Some(Problem::new(
+            object,
+            format!(
+                "is gone, and {} groups name it",
+                count(broker.copies.max(broker.streamlets))
+            ),
+            "start it again, with the data directory that it had",
+        )),
+        "SILENT" => Some(Problem::new(
+            object,
+            format!(
+                "does not answer at {}: {}",
+                broker.address,
+                broker.silent.as_deref().unwrap_or("no answer")
+            ),
+            "see whether it runs and can be reached, and its log",
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kera_protocol::v1;
+
+    use super::*;
+
+    fn brokers(states: &[v1::BrokerState]) -> Vec<BrokerView> {
+        let numbered = states.iter().zip(1..);
+        let views = numbered.map(|(state, id)| {
+            BrokerView::new(v1::ClusterBroker {
+                id,
+                state: (*state).into(),
+                address: format!("10.0.0.{id}:7600"),
+                copies: 12,
+                ..Default::default()
+            })
+        });
+        views.collect()
+    }
+
+    fn health(brokers: &[BrokerView], told: &[ComparedView], lacking: (u64, u64)) -> Health {
+        Health::of(&Looked {
+            store: "etcd://here:2379",
+            controller: Some(1),
+            brokers,
+            stranded: &[],
+            told,
+            lacking,
+            most_copies: 2,
+        })
+    }
+
+    #[test]
+    fn a_cluster_that_is_well_says_so_and_progress_is_no_problem() {
+        use v1::BrokerState::{Draining, Normal, Partial};
+        let found = health(&brokers(&[Normal, Partial, Draining]), &[], (0, 0));
+        assert!(found.healthy && found.summary.starts_with("healthy"));
+        assert!(found.others().is_empty());
+    }
+
+    #[test]
+    fn each_problem_names_its_object_and_what_to_do() {
+        use v1::BrokerState::{Gone, Normal};
+        let mut brokers = brokers(&[Normal, Gone, Normal]);
+        brokers[2].silenced("nobody listens there".into());
+        let unreachable = |id| v1::PeerDescription {
+            id,
+            unreachable: "no answer".into(),
+            ..Default::default()
+        };
+        let still = v1::Trouble {
+            stream: "clicks".into(),
+            streamlet: 4,
+            lane: Some(1),
+            reason: "its bytes are awaited at its copies, missing at broker 3".into(),
+            lasted_ms: Some(7_900),
+        };
+        let told = ComparedView::new(
+            1,
+            Ok(v1::DescribeBrokerResponse {
+                broker_id: 1,
+                troubles: vec![still],
+                troubles_total: 1,
+                cluster: Some(v1::ClusterDescription {
+                    peers: [2, 3].map(unreachable).into(),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+        );
+        let cut = told.problems(&[2]);
+        let cut = cut.last().map(Problem::text).unwrap_or_default();
+        assert!(
+            cut.starts_with("broker 1 does not reach broker 3: no answer"),
+            "{cut}"
+        );
+        let found = health(&brokers, &[told], (3, 4));
+        assert!(!found.healthy);
+        let objects: Vec<_> = found.problems.iter().map(|one| &*one.object).collect();
+        let still = "stream clicks streamlet 4 lane 1";
+        let groups = ["4 closed groups", "3 closed groups"];
+        assert_eq!(
+            objects,
+            ["broker 2", "broker 3", still, groups[0], groups[1]]
+        );
+        assert!(
+            found
+                .summary
+                .starts_with("NOT HEALTHY, 5 problems: broker 2 is gone"),
+            "{}",
+            found.summary
+        );
+        let others = found.others().join("\n");
+        assert!(
+            others.contains("10.0.0.3:7600: nobody listens there; see"),
+            "{others}"
+        );
+        assert!(
+            others.contains("for 7 s: its bytes are awaited"),
+            "{others}"
+        );
+        assert!(found.problems.iter().all(|one| !one.advice.is_empty()));
+    }
+}

@@ -1,0 +1,106 @@
+//! What operators are told when something is wrong: which object, and what to do, and nothing that is not so.
+
+use std::thread;
+
+use serde_json::Value;
+
+use crate::common::{finish, kera};
+use crate::together::{Together, lines, sorted};
+use crate::{LONG, even, state};
+
+fn problems(status: &Value) -> Vec<String> {
+    let problems = status["health"]["problems"].as_array();
+    let objects = problems.into_iter().flatten().map(|one| {
+        let text = |name: &str| one[name].as_str().expect("text").to_owned();
+        assert!(!text("advice").is_empty(), "{one}");
+        format!("{} {}", text("object"), text("problem"))
+    });
+    objects.collect()
+}
+
+fn healthy(status: &Value) -> bool {
+    status["health"]["healthy"].as_bool().expect("a word")
+}
+
+/// Its lease goes on, and with one broker left nothing can be acknowledged.
+#[test]
+fn a_broker_that_does_not_answer_and_lanes_that_stand_still_are_told() {
+    let Some(mut cluster) = Together::start(0, LONG) else {
+        return;
+    };
+    cluster.flags = vec!["--cluster-repair-interval", "1s"];
+    (0..2).for_each(|_| cluster.add());
+    cluster.create_whole("flights", 4, 2);
+    cluster.until(|status| even(status, 2));
+    cluster.produce("flights", &lines(0..50));
+    cluster.until(healthy);
+    let whole = cluster.attempt(&["stream", "recover", "flights"]);
+    assert!(
+        whole.text().contains("flights is served"),
+        "{}",
+        whole.stderr
+    );
+    cluster.broker(2).kill();
+    let mut produce = kera();
+    produce
+        .args(["produce", "flights", "--quiet", "--batch-size", "4KiB"])
+        .env("KERA_BOOTSTRAP", cluster.bootstrap());
+    let more: String = lines(50..90)
+        .iter()
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let producing = thread::spawn(move || finish(produce, more.as_bytes()));
+    let told = cluster.until(|status| {
+        let problems = problems(status);
+        let still = |one: &String| {
+            one.starts_with("stream flights streamlet") && one.contains("has acknowledged nothing")
+        };
+        state(status, 2) == "SILENT" && problems.iter().any(still)
+    });
+    assert!(!healthy(&told));
+    let silent = problems(&told);
+    let silent = silent.iter().find(|one| one.starts_with("broker 2 "));
+    assert!(
+        silent.is_some_and(|one| one.contains("does not answer at")),
+        "{told}"
+    );
+    let text = cluster.attempt(&["cluster", "status"]).text();
+    let first = text.lines().next().unwrap_or_default();
+    assert!(first.starts_with("NOT HEALTHY, "), "{text}");
+    let recover = cluster.attempt(&["stream", "recover", "flights"]);
+    assert_eq!(recover.status.code(), Some(1), "{}", recover.text());
+    assert!(!recover.text().contains("is served"), "{}", recover.text());
+    assert!(recover.text().contains("streamlet"), "{}", recover.text());
+    cluster.broker(2).restart();
+    let produced = producing.join().expect("no panic");
+    assert!(produced.status.success(), "{}", produced.stderr);
+    cluster.until(|status| healthy(status) && even(status, 2));
+    assert_eq!(sorted(cluster.consume("flights")), sorted(lines(0..90)));
+}
+
+#[test]
+fn a_broker_that_cannot_be_emptied_is_not_drained_for_that() {
+    let Some(cluster) = Together::start(3, LONG) else {
+        return;
+    };
+    cluster.create_whole("flights", 3, 3);
+    cluster.until(|status| even(status, 3));
+    cluster.produce("flights", &lines(0..300));
+    let refused = cluster.attempt(&["broker", "drain", "3", "--empty"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
+    for said in [
+        "cannot be emptied",
+        "3 copies",
+        "can hold 2",
+        "start another broker",
+    ] {
+        assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    }
+    // Nothing was begun.
+    cluster.until(|status| state(status, 3) == "NORMAL");
+    let described = cluster.attempt(&["stream", "describe", "flights"]).text();
+    let owner = format!("broker {} at ", cluster.owner_of("flights", 0));
+    assert!(described.contains(&owner), "{described}");
+    assert!(described.contains("REPLICAS AT BROKERS"), "{described}");
+    assert!(described.contains("1, 2, 3"), "{described}");
+}

@@ -1,0 +1,191 @@
+//! Answers about what Kera does not have, or does by itself: tools ask for it beside other things, and an
+//! empty answer lets them go on.
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::describe_producers_response::{PartitionResponse, TopicResponse};
+use kafka_protocol::messages::describe_quorum_response::{PartitionData, TopicData};
+use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
+use kafka_protocol::messages::list_config_resources_response::ConfigResource;
+use kafka_protocol::messages::{
+    BrokerId, DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeProducersRequest,
+    DescribeProducersResponse, DescribeQuorumRequest, DescribeQuorumResponse, ElectLeadersRequest,
+    ElectLeadersResponse, ListConfigResourcesRequest, ListConfigResourcesResponse,
+    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, ListTransactionsRequest,
+    ListTransactionsResponse, TopicName,
+};
+
+use crate::configs::{BROKER, TOPIC};
+use crate::context::Ctx;
+use crate::metadata::visible;
+use crate::refusal::text;
+use crate::{brokers, errors, topic};
+
+/// Bytes of an answer about so many partitions of a topic, generously.
+fn room(partitions: usize) -> usize {
+    64 * (partitions + 1)
+}
+
+/// Whether a partition is there, as an error.
+fn known(ctx: &Ctx, name: &TopicName, partition: i32, then: i16) -> i16 {
+    let stream = topic::shown(&ctx.shared, name);
+    match stream.is_some_and(|stream| topic::lane_of(&stream, partition).is_some()) {
+        true => then,
+        false => ResponseError::UnknownTopicOrPartition.code(),
+    }
+}
+
+/// ListPartitionReassignments: the brokers move copies by themselves, and tell Kafka's tools nothing of it.
+pub(crate) async fn list_partition_reassignments(
+    _ctx: &Ctx,
+    _version: i16,
+    _request: ListPartitionReassignmentsRequest,
+) -> ListPartitionReassignmentsResponse {
+    ListPartitionReassignmentsResponse::default().with_error_message(None)
+}
+
+/// ElectLeaders: never needed, as the brokers choose owners by themselves.
+pub(crate) async fn elect_leaders(
+    ctx: &Ctx,
+    _version: i16,
+    request: ElectLeadersRequest,
+) -> ElectLeadersResponse {
+    let not_needed = ResponseError::ElectionNotNeeded.code();
+    let mut results = Vec::new();
+    for asked in request.topic_partitions.unwrap_or_default() {
+        if !ctx.has_room_for(room(asked.partitions.len())).await {
+            break;
+        }
+        let partitions = asked.partitions.iter().map(|partition| {
+            PartitionResult::default()
+                .with_partition_id(*partition)
+                .with_error_code(known(ctx, &asked.topic, *partition, not_needed))
+                .with_error_message(None)
+        });
+        let partitions = partitions.collect();
+        results.push(
+            ReplicaElectionResult::default()
+                .with_topic(asked.topic)
+                .with_partition_result(partitions),
+        );
+    }
+    ElectLeadersResponse::default().with_replica_election_results(results)
+}
+
+/// DescribeQuorum: there is no log of controllers, under whatever name it is asked for.
+pub(crate) async fn describe_quorum(
+    ctx: &Ctx,
+    _version: i16,
+    request: DescribeQuorumRequest,
+) -> DescribeQuorumResponse {
+    let unknown = ResponseError::UnknownTopicOrPartition.code();
+    let mut topics = Vec::new();
+    for asked in request.topics {
+        if !ctx.has_room_for(room(asked.partitions.len())).await {
+            break;
+        }
+        let partitions = asked.partitions.iter().map(|partition| {
+            PartitionData::default()
+                .with_partition_index(partition.partition_index)
+                .with_error_code(unknown)
+                .with_error_message(None)
+                .with_leader_id(BrokerId(-1))
+                .with_leader_epoch(-1)
+                .with_high_watermark(-1)
+        });
+        let partitions = partitions.collect();
+        topics.push(
+            TopicData::default()
+                .with_topic_name(asked.topic_name)
+                .with_partitions(partitions),
+        );
+    }
+    DescribeQuorumResponse::default()
+        .with_error_message(None)
+        .with_topics(topics)
+}
+
+/// DescribeProducers: none is in a transaction, which is what tools look for.
+pub(crate) async fn describe_producers(
+    ctx: &Ctx,
+    _version: i16,
+    request: DescribeProducersRequest,
+) -> DescribeProducersResponse {
+    let mut topics = Vec::new();
+    for asked in request.topics {
+        if !ctx.has_room_for(room(asked.partition_indexes.len())).await {
+            break;
+        }
+        let partitions = asked.partition_indexes.iter().map(|partition| {
+            PartitionResponse::default()
+                .with_partition_index(*partition)
+                .with_error_code(known(ctx, &asked.name, *partition, errors::NONE))
+                .with_error_message(None)
+        });
+        let partitions = partitions.collect();
+        topics.push(
+            TopicResponse::default()
+                .with_name(asked.name)
+                .with_partitions(partitions),
+        );
+    }
+    DescribeProducersResponse::default().with_topics(topics)
+}
+
+/// ListTransactions: there are none.
+pub(crate) async fn list_transactions(
+    _ctx: &Ctx,
+    _version: i16,
+    _request: ListTransactionsRequest,
+) -> ListTransactionsResponse {
+    ListTransactionsResponse::default()
+}
+
+/// DescribeClientQuotas: there are none.
+pub(crate) async fn describe_client_quotas(
+    _ctx: &Ctx,
+    _version: i16,
+    _request: DescribeClientQuotasRequest,
+) -> DescribeClientQuotasResponse {
+    DescribeClientQuotasResponse::default()
+        .with_error_message(None)
+        .with_entries(Some(Vec::new()))
+}
+
+/// First version that lists anything but subscriptions to clients' metrics, of which there are none.
+const ALL_KINDS_FROM: i16 = 1;
+
+/// ListConfigResources: topics and brokers. Nothing is ever set for a group.
+pub(crate) async fn list_config_resources(
+    ctx: &Ctx,
+    version: i16,
+    request: ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    let response = ListConfigResourcesResponse::default();
+    if version < ALL_KINDS_FROM {
+        return response;
+    }
+    let kinds = request.resource_types;
+    let wanted = |kind: i8| kinds.is_empty() || kinds.contains(&kind);
+    let resource = |kind: i8, name: String| {
+        ConfigResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+    };
+    let mut all = Vec::new();
+    if wanted(TOPIC) {
+        all.extend(visible(ctx).iter().map(|s| resource(TOPIC, s.name())));
+    }
+    if wanted(BROKER) {
+        let brokers = brokers::endpoints(ctx).into_iter();
+        all.extend(brokers.map(|broker| resource(BROKER, broker.id.to_string())));
+    }
+    let mut found = Vec::with_capacity(all.len());
+    for resource in all {
+        if !ctx.has_room_for_item(&resource, version).await {
+            let cut = ResponseError::PolicyViolation.code();
+            return response.with_error_code(cut);
+        }
+        found.push(resource);
+    }
+    response.with_config_resources(found)
+}

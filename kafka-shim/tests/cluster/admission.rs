@@ -1,0 +1,46 @@
+//! Places of connections that clients cannot take.
+
+use std::net::SocketAddr;
+
+use kera_protocol::frame::{self, Hello};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::Cluster;
+
+/// A connection from another address of this machine, and whether its hello is answered.
+async fn connect(from: &str, to: SocketAddr) -> (TcpStream, bool) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(to).await.unwrap();
+    stream.write_all(&Hello::CURRENT.encode()).await.unwrap();
+    let mut first = [0; 4];
+    stream.read_exact(&mut first).await.unwrap();
+    (stream, first == frame::MAGIC)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_leave_places_for_other_brokers() {
+    let cluster = Cluster::with(|config| {
+        config.server.max_connections = 30;
+        config.cluster.reserved_connections = 20;
+    })
+    .await;
+    let to = cluster.brokers[0].0.local_addr();
+    let mut open = Vec::new();
+    loop {
+        let (stream, admitted) = connect("127.0.0.2", to).await;
+        if !admitted {
+            break;
+        }
+        open.push(stream);
+        assert!(open.len() <= 30, "there is no limit");
+    }
+    assert!(!connect("127.0.0.2", to).await.1);
+    // The address at which the other brokers are known.
+    let (_broker, admitted) = connect("127.0.0.1", to).await;
+    assert!(
+        admitted,
+        "a broker is refused because clients took all places"
+    );
+}

@@ -1,0 +1,190 @@
+//! Requests about transactions, and about what Kera does by itself.
+
+use kafka_protocol::messages::{
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, DescribeClientQuotasRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, ElectLeadersRequest, EndTxnRequest,
+    ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
+    ProducerId, TransactionalId, TxnOffsetCommitRequest, add_partitions_to_txn_request,
+    describe_client_quotas_request, describe_producers_request, describe_quorum_request,
+    elect_leaders_request, list_partition_reassignments_request, txn_offset_commit_request,
+};
+
+use super::{group, topic};
+use crate::dice::Dice;
+
+pub fn add_partitions_to_txn(version: i16, dice: &mut Dice) -> AddPartitionsToTxnRequest {
+    use add_partitions_to_txn_request::AddPartitionsToTxnTopic;
+    let flexible = version >= 3;
+    let topics = dice.list(|dice| {
+        AddPartitionsToTxnTopic::default()
+            .with_name(topic(dice))
+            .with_partitions(dice.list(Dice::i32))
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    AddPartitionsToTxnRequest::default()
+        .with_v3_and_below_transactional_id(TransactionalId(dice.text()))
+        .with_v3_and_below_producer_id(ProducerId(dice.i64()))
+        .with_v3_and_below_producer_epoch(dice.i16())
+        .with_v3_and_below_topics(topics)
+        .with_unknown_tagged_fields(dice.tags(flexible))
+}
+
+pub fn add_offsets_to_txn(version: i16, dice: &mut Dice) -> AddOffsetsToTxnRequest {
+    AddOffsetsToTxnRequest::default()
+        .with_transactional_id(TransactionalId(dice.text()))
+        .with_producer_id(ProducerId(dice.i64()))
+        .with_producer_epoch(dice.i16())
+        .with_group_id(group(dice))
+        .with_unknown_tagged_fields(dice.tags(version >= 3))
+}
+
+pub fn end_txn(version: i16, dice: &mut Dice) -> EndTxnRequest {
+    EndTxnRequest::default()
+        .with_transactional_id(TransactionalId(dice.text()))
+        .with_producer_id(ProducerId(dice.i64()))
+        .with_producer_epoch(dice.i16())
+        .with_committed(dice.flag())
+        .with_unknown_tagged_fields(dice.tags(version >= 3))
+}
+
+pub fn txn_offset_commit(version: i16, dice: &mut Dice) -> TxnOffsetCommitRequest {
+    use txn_offset_commit_request::{TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic};
+    let flexible = version >= 3;
+    let topics = dice.list(|dice| {
+        let partitions = dice.list(|dice| {
+            let mut partition = TxnOffsetCommitRequestPartition::default()
+                .with_partition_index(dice.i32())
+                .with_committed_offset(dice.i64())
+                .with_committed_metadata(dice.maybe(Dice::text))
+                .with_unknown_tagged_fields(dice.tags(flexible));
+            if version >= 2 {
+                partition.committed_leader_epoch = dice.i32();
+            }
+            partition
+        });
+        TxnOffsetCommitRequestTopic::default()
+            .with_name(topic(dice))
+            .with_partitions(partitions)
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    let mut request = TxnOffsetCommitRequest::default()
+        .with_transactional_id(TransactionalId(dice.text()))
+        .with_group_id(group(dice))
+        .with_producer_id(ProducerId(dice.i64()))
+        .with_producer_epoch(dice.i16())
+        .with_topics(topics)
+        .with_unknown_tagged_fields(dice.tags(flexible));
+    if version >= 3 {
+        request.generation_id = dice.i32();
+        request.member_id = dice.text();
+        request.group_instance_id = dice.maybe(Dice::text);
+    }
+    request
+}
+
+pub fn elect_leaders(version: i16, dice: &mut Dice) -> ElectLeadersRequest {
+    use elect_leaders_request::TopicPartitions;
+    let flexible = version >= 2;
+    let topics = dice.maybe(|dice| {
+        dice.list(|dice| {
+            TopicPartitions::default()
+                .with_topic(topic(dice))
+                .with_partitions(dice.list(Dice::i32))
+                .with_unknown_tagged_fields(dice.tags(flexible))
+        })
+    });
+    let mut request = ElectLeadersRequest::default()
+        .with_topic_partitions(topics)
+        .with_timeout_ms(dice.i32())
+        .with_unknown_tagged_fields(dice.tags(flexible));
+    if version >= 1 {
+        request.election_type = dice.i8();
+    }
+    request
+}
+
+pub fn list_partition_reassignments(dice: &mut Dice) -> ListPartitionReassignmentsRequest {
+    use list_partition_reassignments_request::ListPartitionReassignmentsTopics;
+    let topics = dice.maybe(|dice| {
+        dice.list(|dice| {
+            ListPartitionReassignmentsTopics::default()
+                .with_name(topic(dice))
+                .with_partition_indexes(dice.list(Dice::i32))
+                .with_unknown_tagged_fields(dice.tags(true))
+        })
+    });
+    ListPartitionReassignmentsRequest::default()
+        .with_timeout_ms(dice.i32())
+        .with_topics(topics)
+        .with_unknown_tagged_fields(dice.tags(true))
+}
+
+pub fn describe_client_quotas(version: i16, dice: &mut Dice) -> DescribeClientQuotasRequest {
+    use describe_client_quotas_request::ComponentData;
+    let flexible = version >= 1;
+    let components = dice.list(|dice| {
+        ComponentData::default()
+            .with_entity_type(dice.text())
+            .with_match_type(dice.i8())
+            .with_match(dice.maybe(Dice::text))
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    DescribeClientQuotasRequest::default()
+        .with_components(components)
+        .with_strict(dice.flag())
+        .with_unknown_tagged_fields(dice.tags(flexible))
+}
+
+pub fn describe_quorum(dice: &mut Dice) -> DescribeQuorumRequest {
+    use describe_quorum_request::{PartitionData, TopicData};
+    let topics = dice.list(|dice| {
+        let partitions = dice.list(|dice| {
+            PartitionData::default()
+                .with_partition_index(dice.i32())
+                .with_unknown_tagged_fields(dice.tags(true))
+        });
+        TopicData::default()
+            .with_topic_name(topic(dice))
+            .with_partitions(partitions)
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    DescribeQuorumRequest::default()
+        .with_topics(topics)
+        .with_unknown_tagged_fields(dice.tags(true))
+}
+
+pub fn describe_producers(dice: &mut Dice) -> DescribeProducersRequest {
+    use describe_producers_request::TopicRequest;
+    let topics = dice.list(|dice| {
+        TopicRequest::default()
+            .with_name(topic(dice))
+            .with_partition_indexes(dice.list(Dice::i32))
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    DescribeProducersRequest::default()
+        .with_topics(topics)
+        .with_unknown_tagged_fields(dice.tags(true))
+}
+
+pub fn list_transactions(version: i16, dice: &mut Dice) -> ListTransactionsRequest {
+    let mut request = ListTransactionsRequest::default()
+        .with_state_filters(dice.list(Dice::text))
+        .with_producer_id_filters(dice.list(|dice| ProducerId(dice.i64())))
+        .with_unknown_tagged_fields(dice.tags(true));
+    if version >= 1 {
+        request.duration_filter = dice.i64();
+    }
+    if version >= 2 {
+        request.transactional_id_pattern = dice.maybe(Dice::text);
+    }
+    request
+}
+
+pub fn list_config_resources(version: i16, dice: &mut Dice) -> ListConfigResourcesRequest {
+    let mut request =
+        ListConfigResourcesRequest::default().with_unknown_tagged_fields(dice.tags(true));
+    if version >= 1 {
+        request.resource_types = dice.list(Dice::i8);
+    }
+    request
+}
