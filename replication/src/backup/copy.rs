@@ -26,6 +26,9 @@ pub(super) enum Life {
     Open,
     /// `complete` alone writes; the epoch is the one that sealed, or the copy's own after a restart.
     Sealed(Epoch),
+    /// Its group is closed, and what it has is on its way to the disk. Nobody writes it any more, and nobody is
+    /// told yet that it is there.
+    Closing,
     /// Closed at a length that counts.
     Flushed,
     /// Gone.
@@ -111,7 +114,7 @@ impl Copy {
             version: state.version,
             state: match state.life {
                 Life::Open => CopyState::Open,
-                Life::Sealed(_) | Life::Freed => CopyState::Sealed,
+                Life::Sealed(_) | Life::Closing | Life::Freed => CopyState::Sealed,
                 Life::Flushed => CopyState::Flushed,
             },
         }
@@ -468,7 +471,7 @@ fn writable(state: &State) -> Result<(), Refusal> {
     match state.life {
         Life::Open => Ok(()),
         Life::Sealed(by) => Err(Refusal::Sealed { by }),
-        Life::Flushed => Err(Refusal::Invalid("the group is closed".into())),
+        Life::Closing | Life::Flushed => Err(Refusal::Invalid("the group is closed".into())),
         Life::Freed => Err(Refusal::Unknown),
     }
 }

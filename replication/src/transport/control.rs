@@ -239,7 +239,7 @@ pub enum CopyState {
     Open,
     /// No primary may write; `complete` may.
     Sealed,
-    /// Flushed up to a length that counts.
+    /// On its disk, up to a length that counts.
     Flushed,
 }
 

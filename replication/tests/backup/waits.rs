@@ -18,7 +18,7 @@ use kera_replication::backup::{
 };
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
-use kera_replication::transport::Refusal;
+use kera_replication::transport::{CopyState, Refusal};
 
 use crate::content::{SEGMENT, copy, segment};
 use crate::stage::{Ask, BESIDES, limits, options, shared_dir};
@@ -278,6 +278,28 @@ fn while_a_disk_is_at_work_for_one_copy_others_are_opened_and_sealed() {
     held_up_by(&store, &gate, "remove", id, |store| {
         store.free(&id, 7).expect("at last");
     });
+}
+
+#[test]
+fn a_copy_counts_as_flushed_only_when_its_disk_has_it() {
+    let id = copy(1, 7);
+    let content = segment(&id, 8, 700);
+    let length = content.bytes.len() as u64;
+    for step in ["flush", "give_back"] {
+        let (store, gate) = gated(&SimMemory::new(7), roomy());
+        store.fill(&id, &content).expect("fills");
+        let waits = gate.shut(step, id);
+        let early = thread::scope(|scope| {
+            scope.spawn(|| store.flush(&id, length, true).expect("at last"));
+            let came = waits.recv_timeout(NEVER);
+            let early = store.state(&id);
+            gate.open();
+            came.unwrap_or_else(|_| panic!("nobody came to {step}"));
+            early
+        });
+        assert_eq!(early, Some(CopyState::Sealed), "told before {step}");
+        assert_eq!(store.state(&id), Some(CopyState::Flushed));
+    }
 }
 
 #[test]

@@ -131,7 +131,9 @@ impl BackupStore {
             match state.life {
                 Life::Freed => return Err(Refusal::Unknown),
                 life if is_proven(life) => return Ok(end),
-                Life::Open | Life::Sealed(_) | Life::Flushed => state.life = Life::Flushed,
+                Life::Open | Life::Sealed(_) | Life::Closing | Life::Flushed => {
+                    state.life = Life::Closing;
+                }
             }
             drop(state);
             if let Err(refusal) = self.forget_buffers(copy, Taking::WhenDone) {
@@ -173,6 +175,9 @@ impl BackupStore {
             Ok(last && copy.memory.give_back(why == Why::Closed)?)
         });
         let mut state = copy.state.lock();
+        if result.is_ok() && state.life == Life::Closing {
+            state.life = Life::Flushed;
+        }
         match result {
             Ok(false) => Ok(end),
             Ok(true) => {
@@ -192,7 +197,7 @@ impl BackupStore {
             Err(error) => {
                 // Asked again, it is tried again.
                 state.settled = false;
-                if why == Why::Closed && state.life == Life::Flushed {
+                if state.life == Life::Closing {
                     state.life = Life::Sealed(copy.spec.copy.epoch);
                 }
                 Err(failed(error))

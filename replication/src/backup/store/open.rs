@@ -67,7 +67,9 @@ impl BackupStore {
         match state.life {
             Life::Open => {}
             Life::Sealed(by) => return Err(Refusal::Sealed { by }),
-            Life::Flushed => return Err(Refusal::Invalid("the group is closed".into())),
+            Life::Closing | Life::Flushed => {
+                return Err(Refusal::Invalid("the group is closed".into()));
+            }
             Life::Freed => return Err(Refusal::Unknown),
         }
         if address < state.released {
