@@ -64,6 +64,19 @@ impl Shared {
                 self.stale.store(true, Ordering::SeqCst);
                 return (Next::Later, None);
             }
+            // What was given up before it may arrive late, in one piece with an attempt at this one, and so make
+            // room for it after the broker has said that it is not stored. Under another epoch it could be
+            // stored beside that, and nobody can tell any more. Of what has no attempt on its way nothing can
+            // come, nor of what is behind it.
+            Again::Gap if state.broken && front.uncertain => {
+                let error = match state.last_error.clone() {
+                    Some(refused) => ProduceError::Uncertain(refused),
+                    None => self.timeout(true, None),
+                };
+                front.status = Status::Done(Err(error));
+                state.pop_done(finished);
+                return (Next::Later, None);
+            }
             // Since what came before it is missing, it is not stored, nor is anything behind it. What a
             // `memory` stream forgot was promised to nobody: go on as another producer.
             Again::Gap if state.broken || self.forgetful => {

@@ -310,36 +310,79 @@ async fn past_the_deadline_records_fail_and_later_ones_go_on() {
     assert_eq!(stored, ["good", "bad", "good"]);
 }
 
-#[tokio::test]
-async fn what_an_old_connection_brings_late_is_not_stored_beside_what_was_sent_again() {
+/// A broker that has stored "first" of a producer, and then keeps what is sent, as what stands in the buffer of a
+/// connection, until the batch with the sequence `last` comes and the connection is cut. What is sent after that
+/// befalls `again`, by its sequence; a batch of another epoch is taken.
+async fn cut_off(
+    last: i32,
+    again: impl Fn(i32) -> Action + Send + 'static,
+) -> (Arc<Broker>, Producer) {
     let broker = Broker::start(1, 1).await;
-    let producer = broker
-        .eager()
-        .deadline(Duration::from_secs(6))
-        .build()
-        .await
-        .unwrap();
+    let producer = broker.eager().build().await.unwrap();
     producer.append(&Record::of_value(b"first")).unwrap();
     producer.flush().await.unwrap();
-    // Two batches stand in the connection's buffer when it is cut, and the broker takes nothing until the
-    // first of them is given up.
-    broker.script(|_, header| match header.base_sequence {
-        1 => Action::Late { drop: false },
-        _ => Action::Late { drop: true },
+    let mut is_cut = false;
+    broker.script(move |_, header| {
+        if header.producer_epoch > 0 {
+            return Action::Accept;
+        }
+        if is_cut {
+            return again(header.base_sequence);
+        }
+        is_cut = header.base_sequence == last;
+        Action::Late { drop: is_cut }
     });
+    (broker, producer)
+}
+
+/// A batch is given up because it is refused for good after an attempt without an answer, as often as it is
+/// sent: no machine is too slow for that, as it may be for a deadline.
+const GIVEN_UP: Action = Action::Refuse(ErrorCode::Internal);
+
+#[tokio::test]
+async fn what_an_old_connection_brings_late_is_not_stored_beside_what_was_sent_since() {
+    let again = |sequence| match sequence {
+        1 => GIVEN_UP,
+        _ => Action::Accept,
+    };
+    let (broker, producer) = cut_off(1, again).await;
     let given_up = producer.append(&Record::of_value(b"given up")).unwrap();
-    broker.appends_arrived(2).await;
-    // The second is given up so much later.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let kept = producer.append(&Record::of_value(b"kept")).unwrap();
-    broker.appends_arrived(3).await;
-    broker.script(|_, _| Action::Refuse(ErrorCode::StorageFull));
     let error = given_up.await.unwrap_err();
     assert!(error.is_uncertain(), "{error}");
-    broker.behave();
+    let kept = producer.append(&Record::of_value(b"kept")).unwrap();
     kept.await.unwrap();
-    assert_eq!(broker.store_late(), 0, "they are of an epoch that is over");
+    assert_eq!(broker.store_late(), 0, "it is of an epoch that is over");
     assert_eq!(broker.values()[&(0, 0)], ["first", "kept"]);
+}
+
+#[tokio::test]
+async fn what_an_old_connection_brings_late_with_what_was_given_up_is_not_stored_twice() {
+    // Whether it comes before the broker is asked about the second batch, or once it has answered.
+    for (second, wanted) in [
+        (Action::ThenLate, vec!["first", "given up", "behind"]),
+        (Action::Accept, vec!["first"]),
+    ] {
+        let again = move |sequence| match sequence {
+            1 => GIVEN_UP,
+            _ => second,
+        };
+        let (broker, producer) = cut_off(2, again).await;
+        let given_up = producer.append(&Record::of_value(b"given up")).unwrap();
+        broker.appends_arrived(2).await;
+        let behind = producer.append(&Record::of_value(b"behind")).unwrap();
+        let error = given_up.await.unwrap_err();
+        assert!(error.is_uncertain(), "{error}");
+        // Who is silent for a second is asked again, and recognises by then what has come late.
+        match behind.await {
+            Ok(_) => assert!(wanted.contains(&"behind"), "it is not stored"),
+            Err(error) => assert!(error.is_uncertain(), "{error}"),
+        }
+        assert_eq!(broker.values()[&(0, 0)], wanted);
+        let next = producer.append(&Record::of_value(b"next")).unwrap();
+        next.await.unwrap();
+        assert_eq!(broker.store_late(), 0, "they are of an epoch that is over");
+        assert_eq!(broker.values()[&(0, 0)], [wanted, vec!["next"]].concat());
+    }
 }
 
 #[tokio::test]

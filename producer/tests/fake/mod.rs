@@ -49,6 +49,8 @@ pub enum Action {
     /// Keeps the batch, as one that stands in a connection's buffer, and may drop the connection; it is
     /// stored by [`Broker::store_late`].
     Late { drop: bool },
+    /// As a good broker would; when it has decided, what is kept arrives, as far as it may be stored.
+    ThenLate,
 }
 
 pub type Script = dyn FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send;
@@ -244,12 +246,7 @@ impl Broker {
 
     /// Stores what came late, as far as it may be; how many batches were.
     pub fn store_late(&self) -> usize {
-        let mut state = self.state.lock();
-        let late = std::mem::take(&mut state.late);
-        let stored = late
-            .iter()
-            .map(|(request, batch)| state.store(request, batch));
-        stored.filter(Result::is_ok).count()
+        self.state.lock().store_late()
     }
 
     /// Loses the last batches of a lane, and what it knew of their producers, as a broker that was
@@ -404,6 +401,14 @@ impl Broker {
                     false => Reply::Nothing,
                 }
             }
+            Action::ThenLate => {
+                let decided = state.store(&request, batch);
+                state.store_late();
+                match decided {
+                    Ok(answer) => Reply::Answer(answer),
+                    Err(code) => refuse(code),
+                }
+            }
             Action::Swallow { store: false } => Reply::Nothing,
             Action::Accept
             | Action::Forget
@@ -460,6 +465,15 @@ enum Reply {
 }
 
 impl State {
+    /// See [`Broker::store_late`].
+    fn store_late(&mut self) -> usize {
+        let late = std::mem::take(&mut self.late);
+        let stored = late
+            .iter()
+            .map(|(request, batch)| self.store(request, batch));
+        stored.filter(Result::is_ok).count()
+    }
+
     /// Stores a batch as a broker must: duplicates are recognised, gaps, old lanes and unknown
     /// producers refused.
     fn store(
