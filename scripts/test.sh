@@ -27,11 +27,18 @@ passed=0
 failed=0
 ignored=0
 
+# By this name cargo hears of what is to run test binaries.
+runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER
+
 # Runs `make $1`, keeps what it prints, adds up the results that libtest reports.
 stage() {
     local name=$1 log=$logs/$1.log begun=$SECONDS verdict=ok counts ok bad off
     printf '\n==> make %s\n' "$name"
-    make "$name" 2>&1 | tee "$log"
+    if [ "$name" = unit ]; then
+        env "$runner=scripts/timed-test.sh" make "$name" 2>&1 | tee "$log"
+    else
+        make "$name" 2>&1 | tee "$log"
+    fi
     [ "${PIPESTATUS[0]}" = 0 ] || verdict=FAILED
     # "test result: ok. 3 passed; 0 failed; 0 ignored; ..." for each test binary and for doc tests.
     counts=$(awk '/^test result: / { for (i = 2; i <= NF; i++) {
@@ -55,10 +62,19 @@ stage() {
         "$name" "$verdict" $((SECONDS - begun)) "$ok" "$bad")$'\n'
 }
 
+# The tests of `make unit` that took longest, with their binaries. What a test runs in its turn tells no time.
+slowest() {
+    awk '/^ +Running / { binary = $NF; gsub(/^.*\/|-[0-9a-f]+\)$|\)$/, "", binary) }
+        /^test .* \.\.\. .*<[0-9.]+s>$/ { time = $NF; gsub(/[<s>]/, "", time)
+            printf "%10.3f s  %s (%s)\n", time, $2, binary }' "$logs/unit.log" | sort -rn | head -n 20
+}
+
 summary() {
-    local skipped
+    local skipped times
     skipped=$(sort -u "$KERA_SKIP_FILE" | grep -c . || true)
     printf '\n==> summary (logs in %s)\n%s' "$logs" "$table"
+    times=$(slowest 2>/dev/null)
+    [ -z "$times" ] || printf '\n  slowest tests of make unit:\n%s\n' "$times"
     if [ "$skipped" != 0 ]; then
         printf '\n!!! %d test(s) did NOT run here:\n' "$skipped"
         sort -u "$KERA_SKIP_FILE" | sed 's/^/!!!   /'
@@ -69,7 +85,7 @@ summary() {
     fi
     if [ "$failed" != 0 ]; then
         printf '\nFAILED: %s\n' "$broken_stages"
-        grep -hE '^(test .* \.\.\. FAILED|error(\[|:).*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
+        grep -hE '^(test .* \.\.\. FAILED( <[0-9.]+s>)?|error(\[|:).*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
     fi
     # The test harness counts a test that skipped itself as passed.
     printf '\n%d passed, %d failed, %d skipped\n' \

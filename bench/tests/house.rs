@@ -15,6 +15,8 @@ mod long_runs;
 mod second_try;
 #[path = "house/sources.rs"]
 mod sources;
+#[path = "house/summary.rs"]
+mod summary;
 #[path = "house/tree.rs"]
 mod tree;
 

@@ -5,25 +5,45 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What cargo prints when tests of some binaries fail: for each the target, its tests, and what they said.
-fn log(targets: &[(&str, &[&str], &str)]) -> String {
-    let mut text = String::from("     Running unittests src/lib.rs (target/debug/deps/a-1)\n");
-    for (_, names, said) in targets {
-        text += "\nfailures:\n\n";
-        for name in *names {
-            text += &format!("---- {name} stdout ----\n{said}\n\n");
-        }
-        text += "\nfailures:\n";
-        for name in *names {
-            text += &format!("    {name}\n");
-        }
-        text += "\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured\n";
+/// What a test binary prints of tests that fail, which said something.
+fn failing(names: &[&str], said: &str) -> String {
+    let mut text = String::from("\nrunning 9 tests\ntest passes ... ok <0.001s>\n");
+    for name in names {
+        text += &format!("test {name} ... FAILED <1.234s>\n");
     }
-    text += &format!("error: {} targets failed:\n", targets.len());
-    for (target, _, _) in targets {
+    text += "\nfailures:\n\n";
+    for name in names {
+        text += &format!("---- {name} stdout ----\n{said}\n\n");
+    }
+    text += "\nfailures:\n";
+    for name in names {
+        text += &format!("    {name}\n");
+    }
+    let count = names.len();
+    text + &format!("\ntest result: FAILED. 3 passed; {count} failed; 0 ignored; 0 measured\n\n")
+}
+
+/// What cargo prints when test binaries fail: for each the target, and what it printed.
+fn log_of(binaries: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    for (target, printed) in binaries {
+        text += "     Running tests/a.rs (target/debug/deps/a-1)\n";
+        text += printed;
+        text += &format!("error: test failed, to rerun pass `{target}`\n");
+        text += "     Running unittests src/lib.rs (target/debug/deps/b-2)\n\nrunning 0 tests\n\n";
+        text += "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured\n\n";
+    }
+    text += &format!("error: {} targets failed:\n", binaries.len());
+    for (target, _) in binaries {
         text += &format!("    `{target}`\n");
     }
     text
+}
+
+/// The same, for each the target, its tests, and what they said.
+fn log(targets: &[(&str, &[&str], &str)]) -> String {
+    let printed = |(target, names, said): &(_, &[&str], &str)| (*target, failing(names, said));
+    log_of(&targets.iter().map(printed).collect::<Vec<_>>())
 }
 
 /// Runs the script over a log, with a cargo that says `result` of every test.
@@ -32,7 +52,7 @@ fn second_try(log: &str, result: &str) -> (Output, String, String) {
     let (cargo, file) = (dir.path().join("cargo"), dir.path().join("log"));
     let (asked, twice) = (dir.path().join("asked"), dir.path().join("twice"));
     let script = format!(
-        "#!/bin/sh\necho \"$@\" >>{}\necho 'test result: {result}'\n",
+        "#!/bin/sh\necho \"$@\" >>{}\nprintf '%s\\n' 'test result: {result}'\n",
         asked.display()
     );
     fs::write(&cargo, script).unwrap();
@@ -79,20 +99,76 @@ fn tests_with_processes_get_a_second_try_that_is_told() {
 }
 
 #[test]
-fn a_test_that_runs_itself_apart_is_tried_once_more() {
-    let inside =
-        "failures:\n\nfailures:\n    one\n\ntest result: FAILED. 0 passed; 1 failed\nit was late";
-    let log = log(&[("-p kera --test cluster", &["one"], inside)]);
-    let (output, asked, _) = second_try(&log, PASSED);
+fn a_test_that_runs_tests_is_tried_once_more_and_they_are_not() {
+    // One that runs itself apart, one that plays others with a rule broken, and one whose tests write past
+    // the harness.
+    let itself = failing(&["one"], "it was late");
+    let played =
+        failing(&["copies::played"], "the copy has a file") + "planted::two does not notice";
+    let past = failing(&["inner"], "")
+        + &failing(&["three"], "")
+        + "test result: ok. 1 passed; 0 failed\n";
+    let log = log_of(&[
+        ("-p kera --test network", failing(&["one"], &itself)),
+        (
+            "-p kera --test brokers",
+            failing(&["planted::two"], &played),
+        ),
+        (
+            "-p kera --test cluster",
+            past + &failing(&["three"], "late"),
+        ),
+    ]);
+    let (output, asked, twice) = second_try(&log, PASSED);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(asked.lines().count(), 1, "{asked}");
+    let wanted = "test --locked -p kera --test network -- --exact one\n\
+                  test --locked -p kera --test brokers -- --exact planted::two\n\
+                  test --locked -p kera --test cluster -- --exact three\n";
+    assert_eq!(asked, wanted);
+    assert_eq!(twice.lines().count(), 3, "{twice}");
+    // What was found stands, however deep.
+    let found = failing(&["one"], &failing(&["one"], "ANOMALY 1 lost"));
+    let log = log_of(&[("-p kera --test network", found)]);
+    let (output, asked, _) = second_try(&log, PASSED);
+    assert!(!output.status.success() && asked.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_binary_that_died_is_not_taken_for_what_it_ran() {
+    let brokers = "-p kera --test brokers";
+    let printed = failing(&["nested"], "");
+    let whole = log_of(&[(brokers, printed.clone())]);
+    let at = whole.find("to rerun pass").unwrap();
+    let (head, tail) = whole.split_at(at + whole[at..].find('\n').unwrap() + 1);
+    let causes = [
+        "\nCaused by:\n  process didn't exit successfully: `a-1` (signal: 6, SIGABRT: process abort signal)\n",
+        "note: test exited abnormally; to see the full output pass --no-capture to the harness.\n",
+    ];
+    for cause in causes {
+        let (output, asked, _) = second_try(&format!("{head}{cause}{tail}"), PASSED);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            !output.status.success() && said.contains("it died"),
+            "{output:?}"
+        );
+        assert_eq!(asked, "", "{cause}");
+    }
+    // A list that is not the binary's: its result tells of another number.
+    let other = printed.replace("1 failed", "2 failed");
+    let (output, asked, _) = second_try(&log_of(&[(brokers, other)]), PASSED);
+    assert!(!output.status.success() && asked.is_empty(), "{output:?}");
 }
 
 #[test]
 fn who_fails_again_has_failed() {
     let log = log(&[("-p kera --test brokers", &["one"], "left: 1")]);
     // A name that no test has chooses none, and fails none.
-    for result in ["FAILED. 0 passed; 1 failed", "ok. 0 passed; 0 failed"] {
+    for result in [
+        "FAILED. 0 passed; 1 failed",
+        "ok. 0 passed; 0 failed",
+        // It ran a test that passed, and failed itself.
+        "ok. 1 passed; 0 failed\ntest result: FAILED. 0 passed; 1 failed",
+    ] {
         let (output, asked, twice) = second_try(&log, result);
         assert!(!output.status.success(), "{output:?}");
         assert_eq!((asked.lines().count(), twice.as_str()), (1, ""));
@@ -125,7 +201,7 @@ fn what_was_found_stands() {
         );
         assert_eq!(asked, "", "{why}");
     }
-    // A binary that dies has no list; one that runs others has theirs as well.
+    // A binary of which nothing is said.
     let died = log(&[(brokers, one, "")]) + "    `-p kera --test cluster`\n";
     let (output, asked, _) = second_try(&died, PASSED);
     assert!(!output.status.success() && asked.is_empty(), "{output:?}");
