@@ -701,3 +701,29 @@ fn a_broker_that_joins_gets_its_share_one_by_one() {
     );
     assert!(counts(&picture, &four).values().all(|count| *count == 3));
 }
+
+#[test]
+fn what_was_handed_over_counts_before_and_after_the_picture_shows_it() {
+    let store = MemoryStore::new();
+    let stream = StreamRecord::new("flights", replicated(6), 0);
+    store.create_stream(stream, 1).unwrap();
+    let mut picture = Picture::of(&store.load().unwrap());
+    let (three, limits) = (members([1, 2, 3]), Limits::default());
+    let mut under_way = UnderWay::default();
+    for _ in 0..4 {
+        let moves = plan(&picture, &three, &under_way, &limits).moves;
+        assert_eq!(moves.len(), 1, "one from each broker");
+        under_way.made.extend(&moves);
+        under_way.resting.extend(moves.iter().map(Move::which));
+    }
+    let is_even = |picture: &Picture, under_way: &UnderWay| {
+        let moves = plan(picture, &three, under_way, &limits).moves;
+        assert_eq!(moves, [], "what was made is made up for");
+    };
+    is_even(&picture, &under_way);
+    let made: Vec<Move> = under_way.made.iter().copied().collect();
+    for one in made {
+        carry_out(&mut picture, &[one]);
+        is_even(&picture, &under_way);
+    }
+}

@@ -63,6 +63,8 @@ impl Default for Timing {
 
 /// A streamlet that was handed over is left alone for so long, until its record is seen.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
+/// It counts as the new owner's for so long, if its record is not seen before: longer than any watch is behind.
+const COUNTED_FOR: Duration = Duration::from_secs(60);
 /// Pause after the store did not take what was decided.
 const RECORD_AGAIN: Duration = Duration::from_millis(100);
 
@@ -108,6 +110,8 @@ pub(crate) struct Controller {
     movers: Movers,
     asked: JoinSet<(Move, Result<(), String>)>,
     under_way: BTreeSet<Move>,
+    /// Hand-overs that were made, and until when they count though their records are not seen.
+    made: BTreeMap<Move, Instant>,
     resting: BTreeMap<StreamletRef, Instant>,
     /// What was last said to be stranded.
     told: Vec<Stranded>,
@@ -135,6 +139,7 @@ impl Controller {
             movers: Movers::default(),
             asked: JoinSet::new(),
             under_way: BTreeSet::new(),
+            made: BTreeMap::new(),
             resting: BTreeMap::new(),
             told: Vec::new(),
         }
@@ -267,6 +272,7 @@ impl Controller {
         let timing = self.tools.timing;
         let mut again = now + timing.look;
         self.resting.retain(|_, until| *until > now);
+        self.made.retain(|_, until| *until > now);
         let mut settled = self.stirred + timing.settle;
         if let Some(moved) = self.moved {
             settled = settled.max(moved + timing.moved);
@@ -276,6 +282,7 @@ impl Controller {
         }
         let mut under_way = UnderWay {
             moves: self.under_way.clone(),
+            made: self.made.keys().copied().collect(),
             resting: self.resting.keys().copied().collect(),
             awaited: BTreeSet::new(),
             unsettled: settled > now,
@@ -455,7 +462,10 @@ impl Controller {
     fn ended(&mut self, one: Move, outcome: Result<(), String>) {
         self.under_way.remove(&one);
         let rest = match outcome {
-            Ok(()) => SEEN_WITHIN,
+            Ok(()) => {
+                self.made.insert(one, Instant::now() + COUNTED_FOR);
+                SEEN_WITHIN
+            }
             Err(reason) => {
                 self.movers.failed(&one);
                 tracing::warn!(

@@ -145,9 +145,22 @@ impl World {
             self.stop.subscribe(),
         );
         tokio::spawn(following);
+        let ruling = self.rulings.entry(id).or_default().clone();
+        let controller = self.controller(&seat, pictured, timing, ruling);
+        let (elected, valid) = (seat.campaign(), seat.valid());
+        tokio::spawn(controller.run(elected, valid, self.stop.subscribe()));
+        self.seats.insert(id, seat);
+    }
+
+    fn controller(
+        &self,
+        seat: &Arc<Membership>,
+        pictured: Arc<Pictured>,
+        timing: Timing,
+        ruling: Arc<Ruling>,
+    ) -> Controller {
         let fencing = seat.clone();
-        let ruling = self.rulings.entry(id).or_default();
-        let controller = Controller::new(Tools {
+        Controller::new(Tools {
             store: self.cluster.clone(),
             pictured,
             fence: Box::new(move || fencing.fence()),
@@ -156,11 +169,8 @@ impl World {
             allow_same_host: false,
             timing,
             limits: Limits::default(),
-            ruling: ruling.clone(),
-        });
-        let (elected, valid) = (seat.campaign(), seat.valid());
-        tokio::spawn(controller.run(elected, valid, self.stop.subscribe()));
-        self.seats.insert(id, seat);
+            ruling,
+        })
     }
 
     fn create(&self, name: &str, streamlets: u32, replicas: u32, owner: u32) {
@@ -303,6 +313,33 @@ async fn a_draining_broker_is_emptied_and_a_failed_hand_over_made_again() {
     let asked = world.owners.asked.lock();
     assert!(asked.len() >= 9 + 5, "the refused ones were asked again");
     assert!(asked.iter().all(|one| one.to != 1));
+}
+
+#[tokio::test]
+async fn what_was_handed_over_counts_before_the_picture_shows_it() {
+    let world = World::new();
+    let join = |id| world.cluster.join(live(id), NEVER).unwrap();
+    let (seat, _others) = (Arc::new(join(1)), [join(2), join(3)]);
+    world.create("flights", 6, 3, 1);
+    // It is told of nothing that happens from now on.
+    let pictured = Arc::new(Pictured::default());
+    pictured.load(&world.cluster.load().unwrap());
+    let mut controller = world.controller(&seat, pictured, AT_ONCE, Arc::default());
+    controller.look_round(world.cluster.living().borrow().clone());
+    for made in 0..=4 {
+        assert_eq!(owned(&world.streamlets("flights"), 1), 6 - made);
+        controller.step(false).await;
+        let Some(ended) = controller.asked.join_next().await else {
+            assert_eq!(made, 4, "it stops too soon");
+            return;
+        };
+        let (one, outcome) = ended.unwrap();
+        controller.ended(one, outcome);
+    }
+    panic!(
+        "a move that is made is made up for by another: {:#?}",
+        world.owners.asked.lock()
+    );
 }
 
 #[tokio::test]

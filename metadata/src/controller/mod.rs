@@ -131,6 +131,8 @@ impl Default for Limits {
 pub struct UnderWay {
     /// Hand-overs that were asked for and have not ended.
     pub moves: BTreeSet<Move>,
+    /// Hand-overs that were made, of which the picture may not tell yet: they count as if it did.
+    pub made: BTreeSet<Move>,
     /// Streamlets whose last hand-over failed and that are left alone for a while.
     pub resting: BTreeSet<StreamletRef>,
     /// Brokers that are not alive and may be back in a moment: their streamlets stay for now, and
@@ -191,6 +193,12 @@ pub fn plan(picture: &Picture, members: &Members, under_way: &UnderWay, limits: 
         // One whose end is not yet told may be recorded already.
         if recorded.is_some_and(|streamlet| streamlet.owner() == moving.from) {
             loads.moved(moving);
+        }
+    }
+    for made in &under_way.made {
+        let recorded = picture.streamlet(made.stream, made.streamlet);
+        if recorded.is_some_and(|streamlet| streamlet.epoch() == made.epoch) {
+            loads.moved(made);
         }
     }
     let (moves, stranded) = failover::plan(picture, members, &mut loads, under_way, limits);
