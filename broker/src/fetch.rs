@@ -185,11 +185,17 @@ impl Target {
     /// Where a reader may go on that passes by what cannot be read: nothing that follows it in its group
     /// can be read either.
     fn behind_damage(&self) -> Option<v1::Cursor> {
-        let groups = self.streamlet.closed_from(self.lane, self.at, 1);
+        // Before the group there may be a gap, of another that is gone.
+        let at = self.streamlet.skip_gap(self.lane, self.at.ordinal);
+        let behind_gap = Located {
+            ordinal: at,
+            at: self.at.at,
+        };
+        let groups = self.streamlet.closed_from(self.lane, behind_gap, 1);
         let damaged = groups.first()?;
         let held = damaged.first_ordinal..damaged.end_ordinal;
         let ordinal = self.streamlet.skip_gap(self.lane, held.end);
-        held.contains(&self.at.ordinal).then_some(v1::Cursor {
+        held.contains(&at).then_some(v1::Cursor {
             ordinal,
             ..v1::Cursor::default()
         })
@@ -211,10 +217,8 @@ impl Target {
             LaneReadError::NotRecovered => ErrorCode::NotEnoughCopies,
             LaneReadError::NotOwner => ErrorCode::NotOwner,
             LaneReadError::Group(ReadError::Damaged { .. }) => ErrorCode::Damaged,
-            LaneReadError::Group(ReadError::Io { error, .. })
-                if error.kind() == std::io::ErrorKind::NotFound && !self.is_replicated() =>
-            {
-                // No other broker has it either: to ask again brings nothing.
+            // No other broker has it either: to ask again brings nothing.
+            LaneReadError::Group(error) if error.is_lasting() && !self.is_replicated() => {
                 ErrorCode::Damaged
             }
             LaneReadError::Group(_) => ErrorCode::StorageError,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fake::{Fake, values};
 use kera_consumer::{ConsumeError, Consumer, Fetch, Reader, RetryPolicy, Start};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 
 const BOTH: [Fetch; 2] = [Fetch::Push, Fetch::Pull];
@@ -249,5 +250,35 @@ async fn a_lane_whose_owner_is_gone_says_so() {
         let said = said.expect("it is told");
         assert!(said.starts_with("streamlet 0 lane 0 has waited"), "{said}");
         assert!(said.contains("connect"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_lane_that_is_refused_at_every_attempt_says_so() {
+    for fetch in [Fetch::Push, Fetch::Pull] {
+        let fake = Fake::start(1, 1).await;
+        fake.fill((0, 0), 10, 10);
+        fake.change(|state| state.refusal = Some(ErrorCode::StorageError));
+        let reader = Reader::builder()
+            .bootstrap(&fake.bootstrap)
+            .stream("s")
+            .fetch(fetch)
+            .open();
+        let mut reader = reader.await.unwrap();
+        let said = async {
+            loop {
+                // Longer than the pause between two attempts.
+                if let Some(stall) = reader.stall(Duration::from_secs(3)) {
+                    return stall.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let said = tokio::time::timeout(Duration::from_secs(60), said).await;
+        let said = said.expect("it is told");
+        assert!(said.contains("STORAGE_ERROR"), "{said}");
+        fake.change(|state| state.refusal = None);
+        assert_eq!(reader.next_batch().await.unwrap().unwrap().len(), 10);
+        assert_eq!(reader.stall(Duration::ZERO), None);
     }
 }

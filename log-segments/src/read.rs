@@ -75,6 +75,25 @@ pub enum ReadError {
     },
 }
 
+/// What the system answers where a disk cannot read a place: `EIO`.
+const BAD_SECTOR: i32 = 5;
+
+impl ReadError {
+    /// Whether reading again brings nothing: the bytes are damaged, their file is gone or no file, or the disk
+    /// cannot read them.
+    pub fn is_lasting(&self) -> bool {
+        use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+        match self {
+            Self::Damaged { .. } => true,
+            Self::WouldBlock => false,
+            Self::Io { error, .. } => {
+                matches!(error.kind(), NotFound | IsADirectory | NotADirectory)
+                    || error.raw_os_error() == Some(BAD_SECTOR)
+            }
+        }
+    }
+}
+
 impl Group {
     /// Reads whole batches from `spec.from` on, within one segment.
     ///

@@ -63,6 +63,11 @@ impl Streamlet {
         self.env.incarnation
     }
 
+    /// Whether its groups have copies at other brokers, of which a file that is gone is made anew.
+    pub fn has_copies(&self) -> bool {
+        self.copies.get().is_some()
+    }
+
     /// Whether damage in a group's own file may be mended from another copy: it is closed, and has
     /// some.
     pub(crate) fn is_mendable(&self, group: &Group) -> bool {

@@ -295,7 +295,15 @@ impl<'a> LaneBuild<'a> {
             ScanError::Io(error) => {
                 return Err(Error::new(error.kind(), format!("{path}: {error}")));
             }
-            ScanError::Foreign { .. } | ScanError::NoHeader(LayoutError::NewerFormat { .. }) => {
+            ScanError::Foreign { .. } => {
+                return Err(Error::new(
+                    ErrorKind::InvalidData,
+                    format!(
+                        "{path}: {error}; nothing was changed. Put the group's own file there, or move this one away: then its records count as lost, and that is said"
+                    ),
+                ));
+            }
+            ScanError::NoHeader(LayoutError::NewerFormat { .. }) => {
                 return Err(Error::new(
                     ErrorKind::InvalidData,
                     format!("{path}: {error}"),

@@ -1,5 +1,6 @@
 //! Reading without a consumer group: every record, nothing remembered.
 
+use futures::FutureExt as _;
 use kera_consumer::Reader;
 
 use super::{ConsumeArgs, Sink, go_on, say_skipped};
@@ -23,7 +24,15 @@ pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), F
     }
     let mut reader = builder.open().await?;
     while !sink.is_full() {
-        let batch = match reader.next_batch().await {
+        let next = match reader.next_batch().now_or_never() {
+            Some(next) => next,
+            None => {
+                // Whoever waits is not to wait for what is there already.
+                sink.flush()?;
+                reader.next_batch().await
+            }
+        };
+        let batch = match next {
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {

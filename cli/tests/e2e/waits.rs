@@ -170,6 +170,26 @@ fn a_batch_that_does_not_decode_is_told_and_skipped_if_that_is_wanted() {
     );
 }
 
+/// The one file of a group that holds this.
+fn file_with(broker: &Broker, text: &[u8]) -> std::path::PathBuf {
+    let streams = broker.data_dir().join("streams");
+    let mut files: Vec<_> = std::fs::read_dir(streams)
+        .expect("there are streams")
+        .flat_map(|stream| std::fs::read_dir(stream.expect("a stream").path().join("0")))
+        .flatten()
+        .map(|file| file.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|end| end == "log"))
+        .filter(|path| {
+            let bytes = std::fs::read(path).expect("a file");
+            bytes.windows(text.len()).any(|found| found == text)
+        })
+        .collect();
+    let (file, None) = (files.pop().expect("a group"), files.pop()) else {
+        panic!("one group holds the record");
+    };
+    file
+}
+
 #[test]
 fn a_file_that_is_gone_is_told_and_passed_by_if_that_is_wanted() {
     let mut broker = Broker::start();
@@ -182,23 +202,14 @@ fn a_file_that_is_gone_is_told_and_passed_by_if_that_is_wanted() {
         input.as_bytes(),
     );
     assert!(broker.stop().success());
-    let streams = broker.data_dir().join("streams");
-    let mut files: Vec<_> = std::fs::read_dir(streams)
-        .expect("there are streams")
-        .flat_map(|stream| std::fs::read_dir(stream.expect("a stream").path().join("0")))
-        .flatten()
-        .map(|file| file.expect("a file").path())
-        .filter(|path| path.extension().is_some_and(|end| end == "log"))
-        .filter(|path| {
-            let bytes = std::fs::read(path).expect("a file");
-            bytes.windows(8).any(|text| text == b"00010000")
-        })
-        .collect();
-    let (file, None) = (files.pop().expect("a group"), files.pop()) else {
-        panic!("one group holds the record");
-    };
-    std::fs::remove_file(file).expect("it can be removed");
+    let file = file_with(&broker, b"00010000");
+    std::fs::remove_file(&file).expect("it can be removed");
     broker.restart();
+    let ended = broker.attempt(&["consume", "s"], b"");
+    assert!(!ended.status.success());
+    assert!(ended.stderr.contains("(DAMAGED)"), "{}", ended.stderr);
+    // What is no file, to be read for ever in vain.
+    std::fs::create_dir(&file).expect("a directory");
     let ended = broker.attempt(&["consume", "s"], b"");
     assert!(!ended.status.success());
     assert!(ended.stderr.contains("(DAMAGED)"), "{}", ended.stderr);
@@ -224,4 +235,29 @@ fn a_file_that_is_gone_is_told_and_passed_by_if_that_is_wanted() {
         assert!(!rest.is_empty() && all.ends_with(rest));
         assert!(first <= 10_000 && all.len() - rest.len() > 10_000);
     }
+}
+
+#[test]
+fn damage_right_behind_a_gap_is_passed_by_if_that_is_wanted() {
+    let mut broker = Broker::start();
+    let small = ["--segment-size", "64KiB", "--segments-per-group", "1"];
+    broker.run(&[&["stream", "create", "s"], &small[..]].concat());
+    broker.feed(&["produce", "s", "-q"], b"gone\n");
+    broker.kill();
+    std::fs::remove_file(file_with(&broker, b"gone")).expect("it can be removed");
+    broker.restart();
+    let input: String = (0..20_000).map(|number| format!("{number:08}\n")).collect();
+    let produce = ["produce", "s", "-q", "--batch-size", "4KiB"];
+    broker.feed(&produce, input.as_bytes());
+    assert!(broker.stop().success());
+    let file = file_with(&broker, b"00000000");
+    let mut bytes = std::fs::read(&file).expect("a file");
+    let place = bytes.windows(8).position(|text| text == b"00000000");
+    bytes[place.expect("a record")] ^= 1;
+    std::fs::write(&file, bytes).expect("it is written");
+    broker.restart();
+    let ended = broker.attempt(&["consume", "s", "--skip-damaged"], b"");
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let read = ended.text();
+    assert!(!read.is_empty() && input.ends_with(&read));
 }

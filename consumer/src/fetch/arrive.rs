@@ -59,7 +59,7 @@ impl State {
         };
         match frame.kind {
             FrameKind::SubscribeReply => match frame.message::<v1::SubscribeResponse>() {
-                Ok(response) if response.error == 0 => source.trouble = None,
+                Ok(response) if response.error == 0 => source.tried_again(Instant::now()),
                 Ok(response) => {
                     self.end_subscription(key);
                     let error = WireError::from_number(response.error, response.message);
@@ -165,7 +165,7 @@ impl State {
             return;
         }
         source.next = next;
-        source.trouble = None;
+        source.out_of_trouble();
         source.head = source.head.max(head);
         source.attempt = 0;
         let finished = finished || next.ordinal >= source.spec.end;
@@ -251,7 +251,7 @@ impl State {
                 };
                 source.ask_once = false;
                 source.attempt = 0;
-                source.trouble = None;
+                source.out_of_trouble();
                 let finished = source.next.ordinal >= end;
                 if finished {
                     source.phase = Phase::Ended;

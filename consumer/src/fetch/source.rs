@@ -8,7 +8,7 @@ use kera_protocol::v1::{self, Cursor};
 use tokio::time::Instant;
 
 use super::copies::Copies;
-use super::stall::Trouble;
+use super::stall::{Tried, Trouble};
 use super::{SourceSpec, stream_bytes};
 use crate::config::FetchSettings;
 
@@ -52,6 +52,8 @@ pub(super) struct Source {
     pub(super) error_waits: bool,
     /// Why it does not go on.
     pub(super) trouble: Option<Trouble>,
+    /// What may be over: an attempt was made since.
+    pub(super) tried: Option<Tried>,
     /// Failures in a row.
     pub(super) attempt: u32,
     /// Ask once although it is pushed: only replies tell where the log starts.
@@ -76,6 +78,7 @@ impl Source {
             untaken: 0,
             error_waits: false,
             trouble: None,
+            tried: None,
             attempt: 0,
             ask_once: false,
             asked_at: None,

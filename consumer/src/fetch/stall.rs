@@ -19,15 +19,43 @@ pub(super) struct Trouble {
     of_link: bool,
 }
 
+/// For so long a trouble counts as the same that went on while another attempt was made.
+const SAME_TROUBLE: Duration = Duration::from_secs(10);
+
+/// A trouble that may be over: another attempt has begun, and has brought nothing yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tried {
+    since: Instant,
+    at: Instant,
+}
+
 impl Source {
     /// Notes why it does not go on.
     pub(super) fn in_trouble(&mut self, since: Instant, why: String, of_link: bool) {
-        let since = self.trouble.as_ref().map_or(since, |known| known.since);
+        let now = Instant::now();
+        let tried = self.tried.filter(|tried| now < tried.at + SAME_TROUBLE);
+        let known = self.trouble.as_ref().map(|known| known.since);
+        let since = known.or(tried.map(|tried| tried.since)).unwrap_or(since);
         self.trouble = Some(Trouble {
             since,
             why,
             of_link,
         });
+    }
+
+    /// The broker serves it again, as it says; whether something comes of it will be seen.
+    pub(super) fn tried_again(&mut self, now: Instant) {
+        if let Some(trouble) = self.trouble.take() {
+            self.tried = Some(Tried {
+                since: trouble.since,
+                at: now,
+            });
+        }
+    }
+
+    /// It goes on.
+    pub(super) fn out_of_trouble(&mut self) {
+        (self.trouble, self.tried) = (None, None);
     }
 }
 

@@ -200,6 +200,9 @@ impl Fake {
             false if state.owner != member => return Err((ErrorCode::NotOwner, 0)),
             false => u64::MAX,
         };
+        if let Some(code) = state.refusal {
+            return Err((code, 0));
+        }
         let corrupt = state.corrupt.clone();
         let log = state
             .lanes

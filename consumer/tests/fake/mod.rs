@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use bytes::{Bytes, BytesMut};
 use kera_consumer::Batch;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
+use kera_protocol::error::ErrorCode;
 use kera_protocol::ids::Epoch;
 use kera_protocol::v1::{self, Cursor};
 use kera_rpc::v1::consumers_server::ConsumersServer;
@@ -56,6 +57,8 @@ pub struct State {
     pub lanes: BTreeMap<(u32, u32), LaneLog>,
     /// Batches to damage on their way, by their first ordinal.
     pub corrupt: BTreeSet<u64>,
+    /// Answers every look at a lane.
+    pub refusal: Option<ErrorCode>,
     /// Leases for whoever asks next.
     pub grants: VecDeque<v1::Lease>,
     pub held: BTreeMap<u64, v1::Lease>,

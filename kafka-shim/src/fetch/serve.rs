@@ -231,6 +231,10 @@ fn failed(entry: &mut Entry, index: usize, target: &Target, error: &LaneReadErro
         }
         LaneReadError::NotRecovered | LaneReadError::NotOwner => ResponseError::NotLeaderOrFollower,
         LaneReadError::Group(ReadError::Damaged { .. }) => ResponseError::CorruptMessage,
+        // Clients ask for ever, without a word, after an error of the storage.
+        LaneReadError::Group(error) if error.is_lasting() && !target.streamlet.has_copies() => {
+            ResponseError::CorruptMessage
+        }
         LaneReadError::Group(_) => ResponseError::KafkaStorageError,
     };
     if matches!(error, LaneReadError::Group(_)) {

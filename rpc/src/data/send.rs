@@ -185,14 +185,47 @@ impl Sender {
     }
 }
 
+/// How long nothing has come but answers to pings.
+#[derive(Debug, Default)]
+struct Quiet {
+    /// Frames received at the last tick.
+    seen: u64,
+    /// Ticks since which nothing has come at all.
+    silent: u32,
+    /// A ping was sent at the last tick.
+    pinged: bool,
+}
+
+/// What is to be done at a tick.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Ping,
+    End,
+}
+
+impl Quiet {
+    /// `received` frames have come so far. A connection that has nothing to say is pinged at every tick, not at
+    /// every other one: the answer to the last ping is not what would make the next unnecessary.
+    fn tick(&mut self, received: u64) -> Due {
+        let news = received - self.seen;
+        self.seen = received;
+        self.silent = if news == 0 { self.silent + 1 } else { 0 };
+        if self.silent >= 4 {
+            return Due::End;
+        }
+        self.pinged = news <= u64::from(self.pinged);
+        if self.pinged { Due::Ping } else { Due::Nothing }
+    }
+}
+
 /// Goes on writing when the socket was full, and keeps the connection alive.
 pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: Duration) {
     let keepalive = keepalive.clamp(Duration::from_millis(1), LONGEST_KEEPALIVE);
     let first = tokio::time::Instant::now() + keepalive;
     let mut tick = tokio::time::interval_at(first, keepalive);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut seen = 0;
-    let mut silent = 0;
+    let mut quiet = Quiet::default();
     let mut full = false;
     loop {
         tokio::select! {
@@ -207,18 +240,33 @@ pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: 
                 shared.flush();
             }
             _ = tick.tick() => {
-                let received = shared.received.load(Ordering::Relaxed);
-                silent = if received == seen { silent + 1 } else { 0 };
-                seen = received;
-                if silent >= 4 {
+                let due = quiet.tick(shared.received.load(Ordering::Relaxed));
+                if due == Due::End {
                     let reason = format!("no answer within {:?}", keepalive * 3);
                     return shared.fail(shared.lost(reason));
                 }
-                if silent >= 1 {
+                if due == Due::Ping {
                     shared.sender.push_empty(FrameKind::Ping, PUSH_CORRELATION);
                     shared.flush();
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_without_news_is_pinged_at_every_tick() {
+        let mut quiet = Quiet::default();
+        assert_eq!(quiet.tick(5), Due::Nothing);
+        for answers in 0..10 {
+            assert_eq!(quiet.tick(5 + answers), Due::Ping, "{answers} answers");
+        }
+        assert_eq!(quiet.tick(20), Due::Nothing, "there were others");
+        let silent = [20; 4].map(|received| quiet.tick(received));
+        assert_eq!(silent, [Due::Ping, Due::Ping, Due::Ping, Due::End]);
     }
 }
