@@ -9,15 +9,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
+use kera_rpc::serve::CallServer;
+use kera_rpc::status_of;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::connection::Connection;
-use crate::control::{self, ControlSocket};
+use crate::control;
 use crate::error::BrokerError;
 use crate::start::Shared;
 
@@ -36,12 +38,12 @@ const BIND_PAUSE: Duration = Duration::from_millis(20);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// About what a connection takes of the allocator.
 const OF_CONNECTION: usize = 4 << 10;
+/// About what HTTP/2 takes beside that.
+const OF_CONTROL_CONNECTION: usize = 16 << 10;
 /// Of so many failures in a row one is logged: 10 s of them.
 const FAILURES_PER_WARNING: u32 = 200;
 /// Connections the system may hold that are not accepted yet.
 const BACKLOG: u32 = 4096;
-/// Control connections handed to gRPC but not yet taken.
-const CONTROL_QUEUE: usize = 1024;
 
 /// Binds `address`; `key` is the configuration key to name in an error.
 ///
@@ -91,9 +93,11 @@ fn try_bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Accepts until the broker stops.
 pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> {
-    let (to_control, control_queue) = mpsc::channel(CONTROL_QUEUE);
-    let control = tokio::spawn(control::serve(control_queue, shared.clone()));
-    vec![control, tokio::spawn(accept(listener, to_control, shared))]
+    let (control, ended) = control::server(&shared);
+    vec![
+        tokio::spawn(ended.wait()),
+        tokio::spawn(accept(listener, control, shared)),
+    ]
 }
 
 /// The next connection; `None` once the broker stops.
@@ -125,20 +129,16 @@ pub(crate) async fn accept_next(listener: &TcpListener) -> (TcpStream, SocketAdd
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    to_control: mpsc::Sender<ControlSocket>,
-    shared: Arc<Shared>,
-) {
+async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>) {
     let mut stopping = shared.stopping.subscribe();
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let guard = Counted::new(shared.clone());
         let open = shared.connections.load(Ordering::Relaxed);
         shared.metrics.connections_accepted.inc();
-        let to_control = to_control.clone();
+        let control = control.clone();
         tokio::spawn(async move {
             let refused = !guard.shared.admits(open, peer.ip()).await;
-            if let Err(error) = sniff(stream, peer, refused, to_control, guard).await {
+            if let Err(error) = sniff(stream, peer, refused, control, guard).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         });
@@ -193,7 +193,7 @@ async fn sniff(
     mut stream: TcpStream,
     peer: SocketAddr,
     refused: bool,
-    to_control: mpsc::Sender<ControlSocket>,
+    control: CallServer,
     guard: Counted,
 ) -> std::io::Result<()> {
     let shared = guard.shared.clone();
@@ -211,15 +211,16 @@ async fn sniff(
             ),
         );
         if http2 {
-            let socket = ControlSocket::refused(stream, guard, error, patience);
-            return to_control.send(socket).await.map_err(std::io::Error::other);
+            let refusal = Some(status_of(&error));
+            Box::pin(control.connection(stream, peer.ip(), refusal)).await;
+            return Ok(());
         }
         return refuse(&mut stream, &error, patience).await;
     }
     if http2 {
-        // tonic owns it from here.
-        let socket = ControlSocket::new(stream, guard);
-        return to_control.send(socket).await.map_err(std::io::Error::other);
+        Box::pin(control.connection(stream, peer.ip(), None)).await;
+        shared.note_freed(OF_CONTROL_CONNECTION);
+        return Ok(());
     }
     let mut bytes = [0; frame::HELLO_BYTES];
     let read = stream.read_exact(&mut bytes);
@@ -240,9 +241,9 @@ async fn sniff(
         let error = FrameError::UnsupportedProtocol(hello.version).into();
         return refuse(&mut stream, &error, patience).await;
     }
-    Connection::new(stream, peer, shared, guard.of_data())
-        .run()
-        .await
+    drop(control);
+    let connection = Connection::new(stream, peer, shared, guard.of_data());
+    Box::pin(connection.run()).await
 }
 
 /// Says why, and closes.

@@ -194,6 +194,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         pictured.load(&image);
     }
     let shared = Arc::new(Shared {
+        failed_reads: parking_lot::Mutex::default(),
         coordination: Coordination::new(&config),
         admission: Admission::new(&config),
         config,

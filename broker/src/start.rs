@@ -16,6 +16,7 @@ use kera_metadata::{
     StreamletRecord,
 };
 use kera_protocol::ids::{StreamId, StreamletId};
+use kera_replication::seldom::Seldom;
 use kera_rpc::Channels;
 use kera_streamlet::{Env, Streamlet};
 use tokio::sync::watch;
@@ -51,6 +52,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
 /// What every part of the broker shares.
 pub struct Shared {
+    /// Reads of Kafka's clients that failed, as the log tells of them.
+    pub failed_reads: parking_lot::Mutex<Seldom>,
     /// The configuration.
     pub config: BrokerConfig,
     /// This broker's number.

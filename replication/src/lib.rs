@@ -21,6 +21,7 @@
 //! | [`certificate`] | how far a copy's bytes are whole |
 //! | [`own`] | the owner's own files as copies |
 //! | [`health`] | which backups to choose |
+//! | [`seldom`] | warnings that would come in thousands |
 //! | [`runtime`] | tasks and time, tokio's or simulated |
 //! | [`faults`] | rules broken on purpose, for tests of the tests |
 //!
@@ -71,5 +72,6 @@ pub mod primary;
 pub mod records;
 pub mod recovery;
 pub mod runtime;
+pub mod seldom;
 mod signal;
 pub mod transport;

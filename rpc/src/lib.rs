@@ -14,6 +14,7 @@ mod meta;
 mod places;
 mod report;
 mod retry;
+pub mod serve;
 
 pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};

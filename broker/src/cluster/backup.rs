@@ -150,6 +150,7 @@ impl Backup {
         let server = BackupServer::new(
             store.clone(),
             ServerOptions {
+                connections: config.cluster.max_connections as usize,
                 flush_interval: options.flush_interval,
                 ..ServerOptions::default()
             },
@@ -170,6 +171,11 @@ impl Backup {
     /// Where other brokers connect.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Connections of other brokers that are open, and how many were refused.
+    pub fn connections(&self) -> (usize, u64) {
+        (self.server.connections(), self.server.refused_connections())
     }
 
     /// What it was told to be.

@@ -35,6 +35,20 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         "Brokers that have a connection for data here",
         backup.primaries() as u64,
     );
+    let (open, refused) = backup.connections();
+    gauge(
+        registry,
+        "backup_connections",
+        "Connections to cluster.listen that are open",
+        open as u64,
+    );
+    let refusals: Counter = Counter::default();
+    refusals.inc_by(refused);
+    registry.register(
+        "backup_connections_refused",
+        "Connections to cluster.listen beyond cluster.max_connections",
+        refusals,
+    );
     let copies = Family::<Labels, Gauge>::default();
     for (state, count) in [
         ("open", stats.copies_open),

@@ -238,6 +238,10 @@ config_keys! {
         /// A data connection that sends nothing for this long, and waits for nothing, is closed.
         /// 0 keeps it open for ever.
         idle_timeout: Duration, Time [0, 30 * DAY] = "10m";
+        /// A control connection, over gRPC, that has had no call for this long is closed, as is one that has
+        /// none within `server.hello_timeout`, and the one that has been quiet for longest where 1024 are.
+        /// Clients connect again with their next call.
+        control_idle_timeout: Duration, Time [100 * MILLISECOND, 30 * DAY] = "20s";
         /// A frame or request of which only a part arrives within this time is given up with its
         /// connection: others may wait for the memory that it takes.
         receive_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "1m";
@@ -435,6 +439,10 @@ config_keys! {
         /// Connections beyond `server.max_connections` that only other brokers of the cluster may have:
         /// those that come from an address at which one is known.
         reserved_connections: u32, Count [0, 100_000] = "64";
+        /// Connections to `cluster.listen` at a time. One more is closed; so is one that says nothing within 5 s,
+        /// a control connection without a call for 60 s, and one that does not go on with what it began for 30 s.
+        /// Each broker of the cluster has about four.
+        max_connections: u32, Count [16, 100_000] = "1024";
         /// Over what copies travel. `auto` is RDMA where the build (feature `rdma`) and the machine can
         /// use it, for peers that can as well, and TCP for the others. With `rdma` a broker that cannot
         /// use it does not start, and peers that cannot get no copies.

@@ -14,6 +14,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ use kera_coordinator::{Limits, Reply, Request};
 use kera_protocol::error::WireError;
 use kera_protocol::ids::StreamletId;
 use kera_protocol::v1::{self, start_at::At};
-use parking_lot::RwLock;
+use kera_replication::seldom::Seldom;
+use parking_lot::{Mutex, RwLock};
 
 use crate::bell::Bell;
 use crate::clock::now_ms;
@@ -49,6 +51,10 @@ pub struct Coordination {
     /// By streamlet: those of this broker.
     hosts: RwLock<BTreeMap<StreamletId, Arc<Host>>>,
     remote: Remote,
+    /// Somebody looks at a disk for where a range ends.
+    looking: Arc<AtomicBool>,
+    /// Ranges whose ends were not found, as the log tells of them.
+    uncut: Mutex<Seldom>,
     /// One attempt to make the internal stream at a time.
     making: tokio::sync::Mutex<()>,
     bell: Arc<Bell>,
@@ -82,6 +88,8 @@ impl Coordination {
             },
             hosts: RwLock::default(),
             remote: Remote::new(bell.clone()),
+            looking: Arc::default(),
+            uncut: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             waker: Waker::from(bell.clone()),
             bell,

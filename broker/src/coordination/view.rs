@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use kera_coordinator::{Cut, CutWish, LaneStatus, LaneView, StreamShape};
 use kera_metadata::StreamRecord;
@@ -97,8 +98,9 @@ impl LaneView for View<'_> {
         match streamlet.find_time_here(lane.lane, timestamp) {
             Ok(located) => located.ordinal,
             Err(error) => {
-                let (looking, lane_id) = (streamlet.clone(), lane.lane);
-                mend(move || looking.find_time(lane_id, timestamp).is_ok());
+                let (streamlet_there, lane_id) = (streamlet.clone(), lane.lane);
+                let look = move || streamlet_there.find_time(lane_id, timestamp).is_ok();
+                mend(&self.shared.coordination.looking, look);
                 tracing::warn!(%lane, %error, "a time could not be found; the lane is read from its start");
                 streamlet
                     .lane_bounds(lane.lane)
@@ -122,8 +124,10 @@ impl LaneView for View<'_> {
                 // Asked for again, it may be there.
                 let (streamlet, lane_id) = (streamlet.clone(), lane.lane);
                 let look = move || streamlet.batch_boundary(lane_id, from, bytes, wish.ordinals);
-                mend(move || look().is_ok());
-                tracing::warn!(%lane, %error, "a range could not be cut");
+                mend(&self.shared.coordination.looking, move || look().is_ok());
+                if let Some(others) = self.shared.coordination.uncut.lock().due(Instant::now()) {
+                    tracing::warn!(%lane, %error, others, "a range could not be cut, and so it was with others lately");
+                }
                 None
             }
         }
@@ -141,26 +145,24 @@ impl LaneView for View<'_> {
 /// Looks for what the disk does not tell on a thread that may wait, so that it is fetched from another
 /// copy where there is one. One such thread at a time: a look may wait for as long as a copy takes, others
 /// come to the same place again and again meanwhile, and the copy itself needs a thread that may wait.
-fn mend(look: impl FnOnce() -> bool + Send + 'static) {
+fn mend(looking: &Arc<AtomicBool>, look: impl FnOnce() -> bool + Send + 'static) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
     };
-    if !LOOKING.swap(true, Ordering::Acquire) {
+    if !looking.swap(true, Ordering::Acquire) {
+        let looks = Looking(looking.clone());
         runtime.spawn_blocking(move || {
-            let _looking = Looking;
+            let _looks = looks;
             look()
         });
     }
 }
 
-/// Somebody looks right now.
-static LOOKING: AtomicBool = AtomicBool::new(false);
-
 /// Held while one thread looks; its drop lets the next one look, also after a panic.
-struct Looking;
+struct Looking(Arc<AtomicBool>);
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        LOOKING.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }

@@ -27,7 +27,8 @@ impl Raw {
         Self::connect_to(broker.address())
     }
 
-    fn connect_to(address: &str) -> Self {
+    /// As [`connect`](Self::connect), to a broker by its address.
+    pub fn connect_to(address: &str) -> Self {
         let socket = TcpStream::connect(address).expect("the broker accepts");
         socket
             .set_read_timeout(Some(PATIENCE))

@@ -211,12 +211,18 @@ fn look(
                 what: DiskWork::Lane(target, spec),
             })
         }
-        Err(error) => Ok(failed(entry, index, &target, &error)),
+        Err(error) => Ok(failed(shared, entry, index, &target, &error)),
     }
 }
 
 /// What a read that failed means to the client.
-fn failed(entry: &mut Entry, index: usize, target: &Target, error: &LaneReadError) -> Part {
+fn failed(
+    shared: &Shared,
+    entry: &mut Entry,
+    index: usize,
+    target: &Target,
+    error: &LaneReadError,
+) -> Part {
     let code = match error {
         LaneReadError::OutOfRange { ordinal, head, .. } => {
             // Appended but not yet durable: there is nothing to read yet.
@@ -237,8 +243,11 @@ fn failed(entry: &mut Entry, index: usize, target: &Target, error: &LaneReadErro
         }
         LaneReadError::Group(_) => ResponseError::KafkaStorageError,
     };
-    if matches!(error, LaneReadError::Group(_)) {
-        tracing::error!(stream = %target.stream, streamlet = target.streamlet.id().0, lane = target.lane.0, %error, "a read failed");
+    // Clients come back at once.
+    if matches!(error, LaneReadError::Group(_))
+        && let Some(others) = shared.failed_reads.lock().due(Instant::now())
+    {
+        tracing::error!(stream = %target.stream, streamlet = target.streamlet.id().0, lane = target.lane.0, %error, others, "a read failed, and so did others lately");
     }
     Part::failed(index, code.code())
 }

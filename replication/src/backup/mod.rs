@@ -10,7 +10,6 @@
 //! | `store` | the requests, one function each |
 //! | `beside` | copies outside of the store: the broker's own group files |
 //! | `copy` | one copy: who may write it, and its buffers |
-//! | `seldom` | warnings that would come in thousands |
 //! | `seals` | which epochs have lost their right to write, as stored |
 //! | `memory` | what a store needs of the memory below it |
 //! | `shm` | files on shared memory, and their flush to disk |
@@ -40,7 +39,6 @@ mod mapping;
 mod memory;
 mod registrar;
 mod seals;
-mod seldom;
 mod shm;
 mod simulated;
 mod store;

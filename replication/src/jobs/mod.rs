@@ -31,6 +31,7 @@ use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
 use crate::primary::tidy::{self, Tidied};
 use crate::primary::{Lane, Lives, MoreCopies, Primary};
 use crate::runtime::{all, within};
+use crate::seldom::Seldom;
 use crate::signal::Signal;
 use crate::transport::{CopyInfo, Pending, Reply, Request};
 
@@ -203,6 +204,8 @@ pub struct Jobs {
     /// Recorded replicas of closed groups whose brokers answered in the last round that they do not have
     /// them, and for which there is no other yet.
     missing: Mutex<BTreeMap<CopyId, Vec<BackupId>>>,
+    /// Groups of which no copy could be made, as the log tells of them.
+    unrepaired: Mutex<Seldom>,
     /// Held by whoever changes a closed group's copies, from a look at its record on.
     repairing: tokio::sync::Mutex<()>,
 }
@@ -275,6 +278,7 @@ impl Jobs {
             config,
             pace: Pace::new(config.bytes_per_second, u64::from(primary.me.0)),
             counts: Counts::default(),
+            unrepaired: Mutex::default(),
             silent: Mutex::default(),
             plan: Mutex::default(),
             turns: Mutex::default(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use bytes::Bytes;
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -161,7 +162,10 @@ impl Jobs {
     pub(super) fn note(&self, done: Result<(), BuildError>, record: &GroupRecord) {
         if let Err(error) = done {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(group = %record.copy, %error, "its copies are not what they should be; it is tried again");
+            // As many as there are groups, in every round.
+            if let Some(others) = self.unrepaired.lock().due(Instant::now()) {
+                tracing::info!(group = %record.copy, %error, others, "a group's copies are not what they should be, and so it was with others lately; it is tried again");
+            }
         }
     }
 

@@ -23,9 +23,9 @@ use crate::backup::copy::{Copy, Life, PAGE, Region, State, failed};
 use crate::backup::memory::{CopySpec, Memory, is_full};
 use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
-use crate::backup::seldom::Seldom;
 use crate::faults::Faults;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+use crate::seldom::Seldom;
 use crate::transport::{
     CopyInfo, CopyVersion, Description, MAX_TRANSFER_BYTES, Refusal, Reply, Request,
 };

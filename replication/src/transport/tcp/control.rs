@@ -2,22 +2,23 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_protocol::v1;
+use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
 use kera_rpc::v1::backups_server::{Backups, BackupsServer};
 use prost::Message;
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
+use tokio::sync::watch;
+use tokio_stream::Stream;
 use tonic::metadata::{BinaryMetadataValue, MetadataValue};
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic::{Code, Response, Status};
 
 use super::client::MAX_MESSAGE_BYTES;
 use super::convert::{self, Parsed};
-use super::server::Counted;
+use super::server::ServerOptions;
 use crate::backup::BackupStore;
 use crate::ids::BackupId;
 use crate::transport::{CopyVersion, Refusal, Reply, Request};
@@ -29,26 +30,34 @@ const READ_PART: usize = 256 << 10;
 const LIST_PART: usize = 1024;
 /// Calls of one connection that are worked on at once; each may wait for a disk.
 const CALLS: usize = 64;
+/// Those that wait for it, or are answered, among them.
+const OPEN_CALLS: u32 = 1024;
+/// How long a broker may take nothing of a reply; those that copy slowly on purpose pause for less.
+const REPLY_TAKEN: Duration = Duration::from_secs(120);
 
 type Answer<T> = Result<Response<T>, Status>;
 type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Serves control calls on the connections that come, until `stopping`.
-pub(super) async fn serve(
-    incoming: mpsc::Receiver<Counted>,
+/// What serves control calls, until `stopping`.
+pub(super) fn server(
     store: Arc<BackupStore>,
-    mut stopping: watch::Receiver<bool>,
-) -> Result<(), tonic::transport::Error> {
-    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+    options: &ServerOptions,
+    stopping: watch::Receiver<bool>,
+) -> (CallServer, CallsEnded) {
     let service = BackupsServer::new(BackupService { store });
-    Server::builder()
-        .concurrency_limit_per_connection(CALLS)
-        .http2_keepalive_interval(Some(std::time::Duration::from_secs(30)))
-        .add_service(service.max_decoding_message_size(MAX_MESSAGE_BYTES))
-        .serve_with_incoming_shutdown(incoming, async move {
-            let _ = stopping.wait_for(|stop| *stop).await;
-        })
-        .await
+    let limits = CallLimits {
+        first_call: options.hello_timeout,
+        idle: options.idle_timeout,
+        receive: options.stall_timeout,
+        send: REPLY_TAKEN,
+        quiet_connections: options.connections,
+        calls: OPEN_CALLS,
+        calls_at_work: CALLS,
+        connection_bytes: CALLS * MAX_MESSAGE_BYTES,
+        total_bytes: 4 * CALLS * MAX_MESSAGE_BYTES,
+    };
+    let routes = Routes::new(service.max_decoding_message_size(MAX_MESSAGE_BYTES));
+    CallServer::new(routes, limits, stopping)
 }
 
 /// The service `Backups` over a store.

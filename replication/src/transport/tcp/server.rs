@@ -3,24 +3,23 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use kera_rpc::serve::CallServer;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::data::DataConnection;
 use super::receiver::{Farewell, Receiver};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
 use crate::backup::BackupStore;
 use crate::ids::BackupId;
+use crate::seldom::Seldom;
 
 /// What a server allows.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +28,8 @@ pub struct ServerOptions {
     pub connections: usize,
     /// For a connection's first bytes.
     pub hello_timeout: Duration,
+    /// A control connection without a call for so long is ended; its client connects again.
+    pub idle_timeout: Duration,
     /// For the rest of a write that has begun, and for a primary to take an acknowledgement.
     pub stall_timeout: Duration,
     /// Between two flushes of what open copies have gathered.
@@ -40,6 +41,7 @@ impl Default for ServerOptions {
         Self {
             connections: 1024,
             hello_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(30),
             flush_interval: Duration::from_secs(60),
         }
@@ -60,61 +62,6 @@ struct Seat {
     gone: watch::Receiver<()>,
 }
 
-/// A control connection, which counts as long as it lives.
-#[derive(Debug)]
-pub(super) struct Counted {
-    stream: TcpStream,
-    _room: OwnedSemaphorePermit,
-}
-
-impl Connected for Counted {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
-    }
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 /// Serves one store over TCP.
 #[derive(Debug)]
 pub struct BackupServer {
@@ -124,6 +71,8 @@ pub struct BackupServer {
     served: AtomicU64,
     received: Arc<AtomicU64>,
     room: Arc<Semaphore>,
+    refused: AtomicU64,
+    refusals: Mutex<Seldom>,
     stopping: watch::Sender<bool>,
 }
 
@@ -136,6 +85,8 @@ impl BackupServer {
             options,
             seats: Mutex::default(),
             served: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            refusals: Mutex::default(),
             received: Arc::default(),
             stopping: watch::Sender::new(false),
         })
@@ -144,14 +95,10 @@ impl BackupServer {
     /// Accepts until [`stop`](Self::stop). Connections that begin as gRPC go to the control service.
     ///
     /// # Errors
-    /// If the listener has no address, or control calls cannot be served.
+    /// None today.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
-        let (control, incoming) = mpsc::channel(16);
-        let control_service = tokio::spawn(super::control::serve(
-            incoming,
-            self.store.clone(),
-            self.stopping.subscribe(),
-        ));
+        let (control, control_ended) =
+            super::control::server(self.store.clone(), &self.options, self.stopping.subscribe());
         let mut stopping = self.stopping.subscribe();
         let mut tasks = tokio::task::JoinSet::new();
         let flushing = self.clone();
@@ -172,21 +119,34 @@ impl BackupServer {
                 }
             };
             let Ok(room) = self.room.clone().try_acquire_owned() else {
-                tracing::warn!(%peer, "a connection is refused: too many; raise the limit");
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                if let Some(others) = self.refusals.lock().due(Instant::now()) {
+                    let limit = self.options.connections;
+                    tracing::warn!(%peer, limit, others, "a connection is refused, and so were others lately: there are as many as cluster.max_connections allows; see who connects to cluster.listen, or raise it");
+                }
                 continue;
             };
             let server = self.clone();
             let control = control.clone();
             tasks.spawn(async move {
-                server.connection(stream, peer, control, room).await;
+                server.connection(stream, peer, control).await;
+                drop(room);
             });
         }
         while tasks.join_next().await.is_some() {}
         drop(control);
-        control_service
-            .await
-            .map_err(io::Error::other)?
-            .map_err(io::Error::other)
+        control_ended.wait().await;
+        Ok(())
+    }
+
+    /// Connections that are open, of data and of control.
+    pub fn connections(&self) -> usize {
+        self.options.connections - self.room.available_permits()
+    }
+
+    /// Connections refused since the server was made.
+    pub fn refused_connections(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Bytes read from data connections since the server was made, what names their places included.
@@ -222,13 +182,7 @@ impl BackupServer {
         }
     }
 
-    async fn connection(
-        &self,
-        mut stream: TcpStream,
-        peer: SocketAddr,
-        control: mpsc::Sender<Counted>,
-        room: OwnedSemaphorePermit,
-    ) {
+    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, control: CallServer) {
         let _ = stream.set_nodelay(true);
         let mut first = [0; HELLO_MAGIC.len()];
         let mut stopping = self.stopping.subscribe();
@@ -255,11 +209,7 @@ impl BackupServer {
             return;
         }
         if first != HELLO_MAGIC {
-            let counted = Counted {
-                stream,
-                _room: room,
-            };
-            let _ = control.send(counted).await;
+            Box::pin(control.connection(stream, peer.ip(), None)).await;
             return;
         }
         let mut hello = [0; HELLO_BYTES];

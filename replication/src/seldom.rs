@@ -7,14 +7,14 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// When a line was written last, and how many were not since.
 #[derive(Debug, Default)]
-pub(super) struct Seldom {
+pub struct Seldom {
     last: Option<Instant>,
     untold: u64,
 }
 
 impl Seldom {
     /// Whether a line is due at `now`: how many were left out since the last one.
-    pub(super) fn due(&mut self, now: Instant) -> Option<u64> {
+    pub fn due(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now < last + PAUSE) {
             self.untold += 1;
             return None;

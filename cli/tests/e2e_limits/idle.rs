@@ -1,0 +1,67 @@
+//! Control connections without a call: ended by the broker, and made again by clients that need them.
+//!
+//! The broker runs within the test, which sees how many connections it has.
+
+use std::io::Read;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kera_broker::Broker;
+use kera_broker::config::BrokerConfig;
+use kera_protocol::v1::ListStreamsRequest;
+use kera_rpc::Client;
+use tokio::task::block_in_place;
+use tokio::time::{interval, timeout};
+
+use crate::common::raw::Raw;
+use crate::common::{PATIENCE, home};
+
+async fn until_alone(broker: &Broker) {
+    let alone = async {
+        let mut looks = interval(Duration::from_millis(5));
+        while broker.shared().connections.load(Ordering::Relaxed) > 0 {
+            looks.tick().await;
+        }
+    };
+    timeout(PATIENCE, alone)
+        .await
+        .expect("the broker ends control connections that have no call");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_control_connection_is_ended_and_its_client_notices_nothing() {
+    let home = home();
+    let mut config = BrokerConfig {
+        data_dir: home.path().join("data"),
+        ..BrokerConfig::default()
+    };
+    config.server.listen = "127.0.0.1:0".to_owned();
+    config.server.control_idle_timeout = Duration::from_millis(100);
+    config.server.hello_timeout = Duration::from_millis(500);
+    config.http.listen = None;
+    let broker = Broker::start(config).await.expect("the broker starts");
+    let address = broker.local_addr().to_string();
+
+    // With no retries: every call must do by itself.
+    let client = Client::connect_to(&address).expect("an address");
+    let mut stub = client.streams().expect("an address");
+    for _ in 0..3 {
+        let listed = stub.list_streams(ListStreamsRequest::default()).await;
+        listed.expect("the connection is made anew");
+        until_alone(&broker).await;
+    }
+
+    // Of those that never call each is ended as well.
+    block_in_place(|| {
+        let mut idle: Vec<Raw> = (0..50).map(|_| Raw::connect_to(&address)).collect();
+        for raw in &mut idle {
+            raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+        }
+        for raw in &mut idle {
+            // Closed by the broker: with an error where it had something unread.
+            let _ = raw.socket.read_to_end(&mut Vec::new());
+        }
+    });
+    until_alone(&broker).await;
+    broker.shutdown().await;
+}

@@ -1,0 +1,186 @@
+//! Serving control calls on connections that a listener accepted.
+//!
+//! HTTP/2 takes about 16 KiB for each connection, however little it does. So a connection without a call is
+//! ended after a while, as are those that have been quiet for longest where there are many; clients connect
+//! again with their next call. What requests take is counted while they arrive and while they are worked on.
+
+mod body;
+mod quiet;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::Request;
+use tonic::service::Routes;
+
+use body::{ReplyBody, RequestBody};
+use quiet::{Calls, Quiet, Word};
+
+/// How long a connection that was told that it ends may take for it.
+const GRACE: Duration = Duration::from_secs(1);
+/// A peer that sends nothing while a call is under way is asked whether it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// What bounds the control connections of one address.
+#[derive(Clone, Copy, Debug)]
+pub struct CallLimits {
+    /// How long a connection may take for its first call.
+    pub first_call: Duration,
+    /// A connection that has had no call for so long is ended.
+    pub idle: Duration,
+    /// How long a request may take to arrive.
+    pub receive: Duration,
+    /// A peer that takes nothing of its replies for so long loses its connection.
+    pub send: Duration,
+    /// Connections without a call at a time; beyond, those that have been quiet for longest are ended.
+    pub quiet_connections: usize,
+    /// Calls of one connection at a time; others wait at the client.
+    pub calls: u32,
+    /// Calls of one connection that are worked on at once.
+    pub calls_at_work: usize,
+    /// Bytes of the requests of one connection that arrive or are worked on.
+    pub connection_bytes: usize,
+    /// Bytes of the requests of all connections.
+    pub total_bytes: usize,
+}
+
+/// The address of a caller, as calls find it among a request's extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller(pub IpAddr);
+
+/// Serves control calls. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct CallServer {
+    routes: Routes,
+    limits: CallLimits,
+    quiet: Arc<Quiet>,
+    stopping: watch::Receiver<bool>,
+    /// Dropped with the last connection.
+    open: mpsc::Sender<Infallible>,
+}
+
+/// Ends once all connections of a [`CallServer`] have ended.
+#[derive(Debug)]
+pub struct CallsEnded(mpsc::Receiver<Infallible>);
+
+impl CallsEnded {
+    /// Waits until the server and all its connections have gone.
+    pub async fn wait(mut self) {
+        // Nothing is ever sent.
+        let _ = self.0.recv().await;
+    }
+}
+
+impl CallServer {
+    /// A server of `routes`, whose connections end once `stopping` says so and their calls are answered.
+    pub fn new(
+        routes: Routes,
+        limits: CallLimits,
+        stopping: watch::Receiver<bool>,
+    ) -> (Self, CallsEnded) {
+        let (open, ended) = mpsc::channel(1);
+        let server = Self {
+            routes: routes.prepare(),
+            limits,
+            quiet: Arc::new(Quiet::new(limits.quiet_connections, limits.total_bytes)),
+            stopping,
+            open,
+        };
+        (server, CallsEnded(ended))
+    }
+
+    /// Connections without a call.
+    pub fn quiet_connections(&self) -> usize {
+        self.quiet.len()
+    }
+
+    /// Serves a connection until it ends. With a `refusal` each of its calls is answered with that, and it
+    /// ends after the time for a first call.
+    pub async fn connection(&self, stream: TcpStream, caller: IpAddr, refusal: Option<Status>) {
+        let limits = self.limits;
+        let calls = Calls::begin(self.quiet.clone(), limits.connection_bytes);
+        let at_work = Arc::new(Semaphore::new(limits.calls_at_work));
+        let refused = refusal.is_some();
+        let serve = {
+            let (calls, routes) = (calls.clone(), self.routes.clone());
+            service_fn(move |mut request: Request<hyper::body::Incoming>| {
+                let call = calls.call();
+                let (mut routes, at_work) = (routes.clone(), at_work.clone());
+                let refusal = refusal.clone();
+                request.extensions_mut().insert(Caller(caller));
+                async move {
+                    if let Some(refusal) = refusal {
+                        return Ok::<_, Infallible>(refusal.into_http::<Body>());
+                    }
+                    // Never closed.
+                    let _working = at_work.acquire().await;
+                    let within = limits.receive;
+                    let request =
+                        request.map(|body| Body::new(RequestBody::new(body, call.clone(), within)));
+                    let response = routes.call(request).await?;
+                    call.answers();
+                    Ok(response.map(|body| Body::new(ReplyBody::new(body, call))))
+                }
+            })
+        };
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.calls)
+            .keep_alive_interval(KEEP_ALIVE);
+        let mut connection = pin!(http2.serve_connection(TokioIo::new(stream), serve));
+        let mut stopping = self.stopping.clone();
+        let _open = self.open.clone();
+        let refused_until = Instant::now() + limits.first_call;
+        let mut ends_at = None;
+        let mut told = false;
+        loop {
+            let look = match (ends_at, refused) {
+                (Some(ends_at), _) => ends_at,
+                (None, true) => refused_until,
+                (None, false) => calls.next_look(&limits),
+            };
+            let word = tokio::select! {
+                ended = &mut connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%caller, %error, "a control connection failed");
+                    }
+                    return;
+                }
+                // Its calls are answered first, however long they take: the broker bounds its stop.
+                _ = stopping.wait_for(|stop| *stop), if !told => None,
+                word = calls.told(), if !refused => Some(word),
+                () = sleep_until(look) => match calls.overdue(&limits) {
+                    _ if refused || ends_at.is_some_and(|at| at <= Instant::now() && !calls.is_open()) => return,
+                    Some(word) => Some(word),
+                    None => {
+                        // A call came before it had heard that it was to end.
+                        ends_at = ends_at.map(|_| Instant::now() + GRACE);
+                        continue;
+                    }
+                },
+            };
+            match word {
+                Some(Word::Drop) => return,
+                Some(Word::End) => ends_at = ends_at.or(Some(Instant::now() + GRACE)),
+                None => {}
+            }
+            if !told {
+                told = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
