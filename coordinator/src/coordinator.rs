@@ -20,7 +20,11 @@ pub type Ticket = u64;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Request {
-    Join(v1::JoinRequest),
+    Join {
+        request: v1::JoinRequest,
+        /// The client's host, as in [`classic`] requests; empty if that is not known.
+        client_host: String,
+    },
     Heartbeat(v1::HeartbeatRequest),
     Acquire(v1::AcquireRequest),
     Commit(v1::CommitRequest),
@@ -30,6 +34,16 @@ pub enum Request {
     ResetGroup(v1::ResetGroupRequest),
     DeleteGroup(v1::DeleteGroupRequest),
     Classic(classic::Request),
+}
+
+impl Request {
+    /// A member joins, from a host that is not known.
+    pub fn join(request: v1::JoinRequest) -> Self {
+        Self::Join {
+            request,
+            client_host: String::new(),
+        }
+    }
 }
 
 /// The answer to the [`Request`] of the same name.
@@ -186,7 +200,12 @@ impl Coordinator {
         let mut step = Step::default();
         let s = &mut step;
         let answer = match request {
-            Request::Join(request) => self.join(now_ms, request, view, s).map(Reply::Join),
+            Request::Join {
+                request,
+                client_host,
+            } => self
+                .join(now_ms, request, &client_host, view, s)
+                .map(Reply::Join),
             Request::Heartbeat(request) => self
                 .heartbeat(now_ms, request, view, s)
                 .map(Reply::Heartbeat),
@@ -410,6 +429,18 @@ impl Coordinator {
         self.live.remove(&name);
         self.note_waiting(&name);
         true
+    }
+
+    /// False if the clients of a host have created their share of the groups that may be, of all kinds.
+    pub(crate) fn host_may_create(&self, host: &str) -> bool {
+        let share = self.limits.groups.div_ceil(2);
+        let (classic, native) = (&self.state.classic, &self.state.groups);
+        if host.is_empty() || classic.len() + native.len() < share {
+            return true;
+        }
+        let classic = classic.values().map(|group| &group.created_by);
+        let native = native.values().map(|group| &group.created_by);
+        classic.chain(native).filter(|by| *by == host).count() < share
     }
 
     /// Keeps the index of groups that wait for records up to date.

@@ -177,7 +177,7 @@ pub(crate) struct GroupCreated {
     /// Only in snapshots: the next member's number.
     #[prost(uint64, tag = "7")]
     pub(crate) next_member: u64,
-    /// Of [`KIND_CLASSIC`]: the host of the client that created it.
+    /// The host of the client that created it.
     #[prost(string, tag = "8")]
     pub(crate) created_by: String,
 }

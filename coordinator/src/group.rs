@@ -25,6 +25,8 @@ pub(crate) struct Group {
     pub(crate) kind: u32,
     pub(crate) stream: StreamId,
     pub(crate) stream_name: String,
+    /// The host of the client that created it; empty if that is not known.
+    pub(crate) created_by: String,
     pub(crate) order: Order,
     pub(crate) created_ms: u64,
     pub(crate) next_lease: u64,
@@ -79,6 +81,7 @@ impl Group {
             kind: created.kind,
             stream: StreamId::from_slice(&created.stream)?,
             stream_name: created.stream_name.clone(),
+            created_by: created.created_by.clone(),
             order: Order::try_from(created.order).ok()?,
             created_ms: created.created_ms,
             next_lease: created.next_lease.max(1),
@@ -281,7 +284,7 @@ impl Group {
             created_ms: self.created_ms,
             next_lease: self.next_lease,
             next_member: self.next_member,
-            created_by: String::new(),
+            created_by: self.created_by.clone(),
         })];
         self.snapshot_lanes(&mut bodies);
         for (name, member) in &self.members {

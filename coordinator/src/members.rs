@@ -19,6 +19,7 @@ impl Coordinator {
         &mut self,
         now_ms: u64,
         request: JoinRequest,
+        host: &str,
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<JoinResponse, WireError> {
@@ -67,7 +68,10 @@ impl Coordinator {
                     ));
                 }
             }
-            None => self.create_group(now_ms, name, order, &shape, request.start, view, step)?,
+            None => {
+                self.check_room_for_group(name, host, step)?;
+                self.create_group(now_ms, name, order, &shape, request.start, host, view, step)?;
+            }
         }
         self.expire_sessions(now_ms, name, step);
         let session_ms = match request.session_ms {
@@ -87,6 +91,29 @@ impl Coordinator {
         })
     }
 
+    fn check_room_for_group(
+        &mut self,
+        name: &str,
+        host: &str,
+        step: &mut Step,
+    ) -> Result<(), WireError> {
+        let limit = self.limits.groups;
+        let reason = if !self.make_room_for_group(step) {
+            format!("the limit of {limit} groups is reached, delete some")
+        } else if !self.host_may_create(host) {
+            let host = host.trim_start_matches('/');
+            format!(
+                "clients of host {host} have created half of the {limit} groups that may be, delete some of theirs"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(WireError::new(
+            ErrorCode::Overloaded,
+            format!("consumer group {name:?} cannot be created: {reason}"),
+        ))
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn create_group(
         &mut self,
@@ -95,18 +122,10 @@ impl Coordinator {
         order: Order,
         shape: &StreamShape,
         start: Option<StartAt>,
+        host: &str,
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<(), WireError> {
-        if !self.make_room_for_group(step) {
-            return Err(WireError::new(
-                ErrorCode::Overloaded,
-                format!(
-                    "consumer group {name:?} cannot be created: the limit of {} groups is reached, delete some",
-                    self.limits.groups
-                ),
-            ));
-        }
         if let Some(at) = start.as_ref().and_then(|start| start.at.as_ref()) {
             check_known(shape, at, None, None, view)?;
         }
@@ -121,7 +140,7 @@ impl Coordinator {
                 created_ms: now_ms,
                 next_lease: 1,
                 next_member: 1,
-                created_by: String::new(),
+                created_by: host.to_owned(),
             }),
         );
         if let Some(at) = start.and_then(|start| start.at) {

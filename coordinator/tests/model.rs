@@ -514,7 +514,7 @@ impl World {
             session_ms: SESSION_MS as u32,
             ..join(GROUP, "c", self.order)
         };
-        self.send(Sent::Join { client }, Request::Join(request));
+        self.send(Sent::Join { client }, Request::join(request));
     }
 
     /// A client that has joined.

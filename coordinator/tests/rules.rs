@@ -181,7 +181,7 @@ fn leases_survive_a_restart_and_ids_go_on() {
         member: m.clone(),
         ..join("g", "a", Order::Lane)
     };
-    let Ok(Reply::Join(reply)) = b.call(Request::Join(again)) else {
+    let Ok(Reply::Join(reply)) = b.call(Request::join(again)) else {
         panic!("rejoin failed");
     };
     assert_eq!(reply.member, m);
@@ -192,7 +192,7 @@ fn leases_survive_a_restart_and_ids_go_on() {
         member: "a-0-99".into(),
         ..join("g", "a", Order::Lane)
     };
-    let Ok(Reply::Join(reply)) = b.call(Request::Join(unknown)) else {
+    let Ok(Reply::Join(reply)) = b.call(Request::join(unknown)) else {
         panic!("join failed");
     };
     assert_ne!(
@@ -534,9 +534,9 @@ fn a_group_does_not_start_at_an_end_that_is_not_known() {
         group: "early".into(),
         ..starting(start_at::At::Earliest(true))
     };
-    assert!(matches!(b.call(Request::Join(early)), Ok(Reply::Join(_))));
+    assert!(matches!(b.call(Request::join(early)), Ok(Reply::Join(_))));
     b.stream.lanes.insert((1, 0), away);
-    let joined = b.call(Request::Join(starting(start_at::At::Latest(true))));
+    let joined = b.call(Request::join(starting(start_at::At::Latest(true))));
     let Ok(Reply::Join(reply)) = joined else {
         panic!("join failed");
     };
@@ -569,7 +569,7 @@ fn a_group_starts_where_its_first_member_says() {
             start,
             ..join(&group, "c", Order::Lane)
         };
-        let Ok(Reply::Join(reply)) = b.call(Request::Join(request)) else {
+        let Ok(Reply::Join(reply)) = b.call(Request::join(request)) else {
             panic!("join failed");
         };
         let leases = b.acquire(&group, &reply.member, 1);
@@ -712,7 +712,7 @@ fn a_snapshot_cut_short_is_ignored() {
         let step = next.handle(
             b.now,
             1,
-            Request::Join(join("g", "late", Order::Lane)),
+            Request::join(join("g", "late", Order::Lane)),
             &b.stream,
         );
         log.extend(step.events);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kera_coordinator::{Reply, Request as Ask};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
@@ -82,7 +83,19 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::JoinRequest>,
     ) -> Result<Response<v1::JoinResponse>, Status> {
-        forward!(self, request, Join)
+        let caller = request.extensions().get::<Caller>();
+        // As Kafka's clients are written: both count together.
+        let client_host = caller.map_or_else(String::new, |caller| format!("/{}", caller.0));
+        let request = request.into_inner();
+        let group = request.group.clone();
+        let ask = Ask::Join {
+            request,
+            client_host,
+        };
+        match self.ask(&group, ask).await? {
+            Reply::Join(reply) => Ok(Response::new(reply)),
+            other => Err(mismatch(&other)),
+        }
     }
 
     async fn heartbeat(

@@ -214,7 +214,7 @@ impl Coordination {
         request: &Request,
     ) -> Option<u64> {
         let (start, named) = match request {
-            Request::Join(join) => (join.start, Some(join.stream.as_str())),
+            Request::Join { request, .. } => (request.start, Some(request.stream.as_str())),
             Request::ResetGroup(reset) => (reset.to, reset.stream.as_deref()),
             Request::DescribeGroup(_) => (None, None),
             _ => return None,

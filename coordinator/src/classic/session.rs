@@ -78,22 +78,12 @@ impl Coordinator {
         host: &str,
         step: &mut Step,
     ) -> Result<(), Fault> {
-        if !self.make_room_for_group(step) || !self.classic_host_may_create(host) {
+        if !self.make_room_for_group(step) || !self.host_may_create(host) {
             return Err(Fault::TooManyGroups);
         }
         self.emit(step, name, Group::created(now_ms, host));
         self.classic.insert(name.to_owned(), LiveGroup::new());
         Ok(())
-    }
-
-    /// False if the clients of a host have created their share of the groups that may be.
-    fn classic_host_may_create(&self, host: &str) -> bool {
-        let share = self.limits.groups.div_ceil(2);
-        if host.is_empty() || self.state.classic.len() < share {
-            return true;
-        }
-        let groups = self.state.classic.values();
-        groups.filter(|group| group.created_by == host).count() < share
     }
 
     fn classic_sync(

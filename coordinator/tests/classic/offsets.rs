@@ -9,6 +9,7 @@ use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 
 use crate::driver::{GROUP, World};
+use crate::support::join;
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
@@ -387,4 +388,34 @@ fn random_names_of_groups_take_no_room_from_others() {
     assert_eq!(commit_for(&mut w, "d", "/10.0.0.1", 10), too_many);
     assert_eq!(commit_for(&mut w, "d", "/10.0.0.2", 10), Ok(()));
     assert_eq!(commit_for(&mut w, "e", "/10.0.0.3", 10), too_many);
+}
+
+/// Joins a native group from a host.
+fn join_native(w: &mut World, group: &str, host: &str) -> Result<(), ErrorCode> {
+    let request = AnyRequest::Join {
+        request: join(group, "c", v1::Order::Lane),
+        client_host: host.into(),
+    };
+    let joined = w.bench.call(request);
+    joined.map(|_| ()).map_err(|error| error.code)
+}
+
+#[test]
+fn native_groups_count_towards_the_half_of_their_host() {
+    let limits = Limits {
+        groups: 4,
+        ..Limits::default()
+    };
+    let mut w = World::with(limits);
+    let (one, two) = ("/10.0.0.1", "/10.0.0.2");
+    assert_eq!(join_native(&mut w, "a", one), Ok(()));
+    assert_eq!(commit_for(&mut w, "b", one, 10), Ok(()));
+    let refused = Err(ErrorCode::Overloaded);
+    assert_eq!(join_native(&mut w, "c", one), refused);
+    assert_eq!(commit_for(&mut w, "c", one, 10), Err(Fault::TooManyGroups));
+    assert_eq!(join_native(&mut w, "a", one), Ok(()), "it is there already");
+    assert_eq!(join_native(&mut w, "c", two), Ok(()));
+    assert_eq!(join_native(&mut w, "d", one), refused);
+    // Who made them lasts.
+    w.restart();
 }

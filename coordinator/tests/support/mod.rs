@@ -243,14 +243,14 @@ impl Bench {
     }
 
     pub fn join(&mut self, group: &str, client: &str, order: Order) -> String {
-        match self.call(Request::Join(join(group, client, order))) {
+        match self.call(Request::join(join(group, client, order))) {
             Ok(Reply::Join(reply)) => reply.member,
             other => panic!("join answered {other:?}"),
         }
     }
 
     pub fn join_error(&mut self, request: v1::JoinRequest) -> ErrorCode {
-        self.call(Request::Join(request)).unwrap_err().code
+        self.call(Request::join(request)).unwrap_err().code
     }
 
     pub fn acquire(&mut self, group: &str, member: &str, max_leases: u32) -> Vec<v1::Lease> {
