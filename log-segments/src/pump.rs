@@ -564,10 +564,11 @@ impl Group {
 
     /// Writes the bytes of a recovered group anew from where they are known to be synced, and syncs
     /// them. Merely to sync them would not do: if a sync had failed before the crash, the page cache
-    /// shows bytes that the device does not have and that no later sync writes.
+    /// shows bytes that the device does not have and that no later sync writes. They count as synced only if
+    /// they are whole afterwards.
     ///
     /// # Errors
-    /// Whatever the store answers.
+    /// Whatever the store answers; `InvalidData` if the file is not whole after that. It has to be scanned again then.
     pub fn harden(&self) -> io::Result<()> {
         let (end, from, spans) = {
             let window = self.window.lock();
@@ -601,8 +602,9 @@ impl Group {
                 at = next;
             }
         }
+        // A device may have stored something else, or the page cache have shown older bytes by then.
+        self.check_file()?;
         self.window.lock().synced = end;
-        self.report_damage();
         Ok(())
     }
 

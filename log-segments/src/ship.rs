@@ -164,14 +164,15 @@ impl Group {
         if self.write_out() == Turn::Failed {
             return Err(self.failure().unwrap_or(ErrorKind::Other.into()));
         }
-        let outcome = self.dirty_and_sync().and_then(|()| self.check_file());
+        let outcome = self.dirty_and_sync();
         if let Err(error) = &outcome {
             self.fail(error);
         }
         outcome
     }
 
-    /// What a failed sync may have lost is written once more: the kernel takes it for clean.
+    /// What a failed sync may have lost is written once more: the kernel takes it for clean. It counts as synced
+    /// only if the file is whole afterwards, since the durable mark speaks of what counts.
     fn dirty_and_sync(&self) -> std::io::Result<()> {
         let (from, end) = {
             let window = self.window.lock();
@@ -180,6 +181,7 @@ impl Group {
         let file = self.file()?;
         rewrite(file.as_ref(), from, end.address)?;
         file.sync_data()?;
+        self.check_file()?;
         self.window.lock().synced = end;
         Ok(())
     }

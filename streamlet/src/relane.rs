@@ -26,10 +26,12 @@ use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 const DAMAGED: &str = "damaged: the data ends below what was durable";
 const GONE: &str = "damaged: its file is gone, and it was there when the group was recorded";
 const CUT: &str = "damaged: the file was cut short or overwritten, its durable mark is gone";
+const WRITTEN_ANEW: &str =
+    "damaged: it was not whole any more after its unsynced bytes were written to the device again";
 const HOLE: &str = "damaged: more of the group stands behind where its valid data ends";
 const SHORT: &str = "damaged: the data ends below where the next group begins";
 /// Those of them that are not a promise's, but the disk's or somebody's doing.
-const DAMAGE: [&str; 5] = [DAMAGED, GONE, CUT, HOLE, SHORT];
+const DAMAGE: [&str; 6] = [DAMAGED, GONE, CUT, WRITTEN_ANEW, HOLE, SHORT];
 const MEMORY: &str = "records acknowledged in memory only may be lost";
 const POWER: &str = "the machine went down, records not yet synced may be lost";
 
@@ -205,9 +207,9 @@ impl<'a> LaneBuild<'a> {
 
     fn take_open(&mut self, record: &RecoveredGroup) -> std::io::Result<()> {
         let spec = self.spec(record, 0);
-        let (scanned, state) = match self.scan(&spec) {
+        let (mut scanned, mut state) = match self.scan(&spec) {
             Ok(found) => found,
-            Err(error) => return self.take_missing(record, spec, error),
+            Err(error) => return self.take_missing(record, spec, error, None),
         };
         self.out.scanned += 1;
         self.out.scanned_bytes += scanned.end.address;
@@ -240,29 +242,21 @@ impl<'a> LaneBuild<'a> {
             self.discard(&spec);
             return Ok(());
         }
-        let policy = self.settings.ack;
+        let mut group = self.recovered(record, &scanned);
+        if self.settings.ack == AckPolicy::Synced && !harden(&group)? {
+            (scanned, state) = match self.scan(&spec) {
+                Ok(found) => found,
+                Err(error) => return self.take_missing(record, spec, error, Some(WRITTEN_ANEW)),
+            };
+            self.lost = Some(WRITTEN_ANEW);
+            self.expected = Some(scanned.end.ordinal);
+            group = self.recovered(record, &scanned);
+        }
         self.state = Some(state);
         let stop = format!(
             "byte {}, batch at ordinal {}: {}",
             scanned.end.address, scanned.end.ordinal, scanned.stop
         );
-        let spec = self.spec(record, first);
-        let group = Group::recovered(
-            spec,
-            policy,
-            self.head.clone(),
-            self.streamlet.env.io.clone(),
-            &scanned,
-        );
-        if policy == AckPolicy::Synced {
-            // What the page cache holds counts only once the device holds it.
-            group.harden().map_err(|error| {
-                Error::new(
-                    error.kind(),
-                    format!("{}: {error}", group.spec().path.display()),
-                )
-            })?;
-        }
         self.kept.push(group.clone());
         let damage = self
             .lost
@@ -279,12 +273,23 @@ impl<'a> LaneBuild<'a> {
         Ok(())
     }
 
-    /// A group that is open in the records but has no usable file.
+    fn recovered(&self, record: &RecoveredGroup, scanned: &Scanned) -> Arc<Group> {
+        Group::recovered(
+            self.spec(record, scanned.header.first_ordinal),
+            self.settings.ack,
+            self.head.clone(),
+            self.streamlet.env.io.clone(),
+            scanned,
+        )
+    }
+
+    /// A group that is open in the records but has no usable file, for a reason that is `known` or told by the error.
     fn take_missing(
         &mut self,
         record: &RecoveredGroup,
         spec: GroupSpec,
         error: ScanError,
+        known: Option<&'static str>,
     ) -> std::io::Result<()> {
         let path = spec.path.display();
         let damage = match &error {
@@ -312,6 +317,7 @@ impl<'a> LaneBuild<'a> {
             // A write torn in the first segment's head, unless more is known to have been durable.
             ScanError::NoHeader(_) | ScanError::BadSnapshot => self.headless(record, &spec),
         };
+        let damage = known.or(damage);
         let reason = damage.or_else(|| self.may_have_lost(record, self.settings.ack));
         if damage.is_some() && !matches!(error, ScanError::Io(_)) {
             self.out.aside.push(spec.path.clone());
@@ -606,5 +612,18 @@ impl<'a> LaneBuild<'a> {
             )));
         }
         Ok(state)
+    }
+}
+
+/// Writes what no sync of a recovered group has proven once more, since what the page cache holds counts only once
+/// the device holds it; whether the group is whole after that.
+fn harden(group: &Group) -> std::io::Result<bool> {
+    match group.harden() {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(false),
+        Err(error) => Err(Error::new(
+            error.kind(),
+            format!("{}: {error}", group.spec().path.display()),
+        )),
     }
 }

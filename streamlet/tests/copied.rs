@@ -11,6 +11,7 @@ use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::io::fault::Fault;
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::pool::CHUNK_BYTES;
+use kera_log_segments::scan::read_mark;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_streamlet::{AppendError, Copies, LaneReadError};
@@ -176,6 +177,30 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     let expected = shipped(&group);
     assert_eq!(bytes[..whole], expected[..whole]);
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
+}
+
+#[test]
+fn what_is_not_whole_after_it_was_written_again_does_not_count_as_synced() {
+    let mut machine = Machine::fault(5);
+    let (node, elsewhere) = served(&mut machine);
+    append(&node, &elsewhere, 0, 5);
+    let fault = machine.fault.clone().expect("a fault engine");
+    fault.inject(Fault::FailWrite { nth: 1 });
+    append(&node, &elsewhere, 15, 1);
+    let group = elsewhere.group();
+    let before = group.synced();
+    fault.inject(Fault::GarbleWrite { nth: 1 });
+    let id = close(&node, &elsewhere);
+    node.work();
+    assert!(group.is_broken(), "its own file holds another byte");
+    assert_eq!(group.synced(), before, "a mark speaks of what was checked");
+    group.write_mark(&machine.incarnation).expect("a mark");
+    let file = machine
+        .io
+        .open(&machine.file(id.0), OpenHow::ReadOnly, false);
+    let mark = read_mark(&*file.expect("a file"), group.spec().group_bytes());
+    let mark = mark.expect("it is read").expect("a mark");
+    assert_eq!(mark.synced, before.address);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::task::{Wake, Waker};
 
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault};
+use kera_log_segments::layout::{MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_log_segments::pump::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{AppendError, Job, Outcome, Recovery};
@@ -180,6 +181,83 @@ fn a_failed_sync_is_not_taken_for_a_success_later() {
         let (node, recovery) = machine.recover(settings(AckPolicy::Synced));
         assert_eq!(node.read_all(LANE), numbered(5), "seed {seed}");
         assert!(recovery.gaps.is_empty(), "{recovery:?}");
+    }
+}
+
+#[test]
+fn what_is_not_whole_after_it_was_written_to_the_device_again_does_not_count() {
+    for seed in 0..4 {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings(AckPolicy::Synced));
+        let groups: Vec<_> = (0..40)
+            .map(|n| node.append(0, &mut stamped(1, 0, n, n as u64..n as u64 + 1, 900)))
+            .collect();
+        let first = groups[0].group.id();
+        let mark = groups[0].group.spec().group_bytes();
+        drop(groups);
+        machine.kill(node, 0);
+        // No mark says that any of it was synced, so that a start writes all of it again.
+        let file = machine.file(first.0);
+        let zeros = vec![0; MARK_BYTES];
+        let fault = machine.fault.clone().expect("a fault engine");
+        for slot in 0..2 {
+            fault
+                .plant(&file, mark + slot * MARK_SLOT_STRIDE, &zeros)
+                .expect("a file");
+        }
+        machine.incarnation.boot_id[0] += 1;
+        inject(&machine, Fault::GarbleWrite { nth: 1 });
+        let (node, recovery) = machine.recover(settings(AckPolicy::Synced));
+        let left = node.read_all(LANE);
+        assert!(left.len() < 40, "a batch is damaged");
+        assert_eq!(left, numbered(left.len() as u64), "and what follows it");
+        assert_eq!((recovery.gaps.len(), recovery.damaged), (1, 1));
+        assert!(
+            recovery.reports[0].contains("not whole any more after its unsynced bytes"),
+            "{recovery:?}"
+        );
+        // Nothing is given a number that somebody may have seen.
+        let next = node.append(0, &mut plain(0..1, 100)).base_ordinal;
+        assert!(next >= JUMP, "{next}");
+        machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+        let (node, again) = machine.recover(settings(AckPolicy::Synced));
+        assert!(again.gaps.is_empty(), "{again:?}");
+        assert_eq!(node.read_all(LANE)[..left.len()], left[..]);
+    }
+}
+
+#[test]
+fn what_is_left_of_a_damaged_group_survives_power_loss_though_its_first_sync_fails() {
+    // Of two tries one succeeds, or none does and that is told.
+    for (seed, failures) in (0..12).flat_map(|seed| [(seed, 1), (seed, 2)]) {
+        let mut machine = Machine::fault(seed);
+        let node = machine.create(settings(AckPolicy::Written));
+        let group = node.append(0, &mut stamped(1, 0, 0, 0..20, 200)).group;
+        group.write_mark(&machine.incarnation).expect("a mark");
+        let good = group.end();
+        node.append(0, &mut stamped(1, 0, 20, 20..40, 200));
+        group.write_mark(&machine.incarnation).expect("a mark");
+        let file = machine.file(group.id().0);
+        drop(group);
+        machine.kill(node, 0);
+        let fault = machine.fault.clone().expect("a fault engine");
+        fault
+            .plant(&file, good.address, b"no batch")
+            .expect("a file");
+        for _ in 0..failures {
+            // Each is about the first sync that those before it have let through.
+            inject(&machine, Fault::FailSync { nth: 1 });
+        }
+        let (node, recovery) = machine.recover(settings(AckPolicy::Written));
+        let told = |report: &&String| report.contains("cannot be synced");
+        let told = recovery.reports.iter().filter(told).count();
+        assert_eq!(told, failures - 1, "{recovery:?}");
+        assert_eq!(node.read_all(LANE), numbered(20));
+        if failures == 1 {
+            machine.power_loss(node, 0, &CrashPlan::power_loss(seed));
+            let (node, _) = machine.recover(settings(AckPolicy::Written));
+            assert_eq!(node.read_all(LANE), numbered(20), "seed {seed}");
+        }
     }
 }
 

@@ -93,7 +93,7 @@ impl Disk {
     /// For operations that either happen or do not.
     pub(super) fn gate_plain(&mut self, path: &Path) -> io::Result<()> {
         match self.gate(path, Kind::Other) {
-            Verdict::Go => Ok(()),
+            Verdict::Go | Verdict::Garble => Ok(()),
             Verdict::Fail(error) | Verdict::Short(_, error) | Verdict::LoseSync(error) => {
                 Err(error)
             }
@@ -118,11 +118,16 @@ impl Disk {
         id: u64,
         path: &Path,
         offset: u64,
-        bytes: Vec<u8>,
+        mut bytes: Vec<u8>,
         direct: bool,
     ) -> io::Result<()> {
         let (len, error) = match self.gate(path, Kind::Write(bytes.len())) {
             Verdict::Go => (bytes.len(), None),
+            Verdict::Garble => {
+                let middle = bytes.len() / 2;
+                bytes.iter_mut().skip(middle).take(1).for_each(|b| *b ^= 1);
+                (bytes.len(), None)
+            }
             Verdict::Short(len, error) => (len, Some(error)),
             Verdict::Fail(error) | Verdict::LoseSync(error) => (0, Some(error)),
         };
@@ -165,7 +170,7 @@ impl Disk {
     /// Syncs one file and flushes the device.
     pub(super) fn sync(&mut self, id: u64, path: &Path) -> io::Result<()> {
         match self.gate(path, Kind::Sync) {
-            Verdict::Go => {}
+            Verdict::Go | Verdict::Garble => {}
             Verdict::LoseSync(error) => {
                 self.lose(id);
                 return Err(error);
@@ -183,7 +188,7 @@ impl Disk {
 
     pub(super) fn sync_all(&mut self, path: &Path) -> io::Result<()> {
         match self.gate(path, Kind::Sync) {
-            Verdict::Go => {}
+            Verdict::Go | Verdict::Garble => {}
             Verdict::LoseSync(error) => {
                 for id in self.inodes.keys().copied().collect::<Vec<_>>() {
                     self.lose(id);

@@ -30,6 +30,11 @@ pub enum Fault {
         /// Bytes written before it fails.
         bytes: usize,
     },
+    /// One write stores another byte than it was given, and answers that all is well.
+    GarbleWrite {
+        /// Which.
+        nth: u64,
+    },
     /// One sync of a file fails with `EIO`. As on Linux, what was unsynced is marked clean: some of
     /// it, by seed, has reached the disk, the rest never will, and the next sync succeeds.
     FailSync {
@@ -60,6 +65,8 @@ pub(super) enum Verdict {
     Fail(io::Error),
     /// Only this many bytes are written, then it fails.
     Short(usize, io::Error),
+    /// It is done, with a wrong byte.
+    Garble,
     /// A sync fails and loses.
     LoseSync(io::Error),
 }
@@ -135,6 +142,9 @@ impl Rules {
                 }
                 (Fault::ShortWrite { nth, bytes }, Kind::Write(len)) if nth_is(*nth) => {
                     return Verdict::Short((*bytes).min(len), broken());
+                }
+                (Fault::GarbleWrite { nth }, Kind::Write(_)) if nth_is(*nth) => {
+                    return Verdict::Garble;
                 }
                 (Fault::FailSync { nth }, Kind::Sync) if nth_is(*nth) => {
                     return Verdict::LoseSync(broken());

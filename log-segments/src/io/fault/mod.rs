@@ -230,7 +230,7 @@ impl Io for FaultIo {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk.lock();
         match disk.gate(dir, inject::Kind::Sync) {
-            inject::Verdict::Go => {}
+            inject::Verdict::Go | inject::Verdict::Garble => {}
             inject::Verdict::Fail(error)
             | inject::Verdict::Short(_, error)
             | inject::Verdict::LoseSync(error) => return Err(error),
