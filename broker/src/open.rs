@@ -132,6 +132,18 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         &streamlets,
     ));
     let own = OwnFiles::new(io.clone(), dir.streams(), dir.incarnation());
+    match own.sweep_unfinished() {
+        Ok(0) => {}
+        Ok(files) => {
+            tracing::info!(
+                files,
+                "group files that were being fetched when the broker ended are removed"
+            );
+        }
+        Err(error) => {
+            tracing::warn!(%error, dir = %dir.streams().display(), "group files that were being fetched when the broker ended cannot all be removed; the next start tries again, see to the directory");
+        }
+    }
     let is_shared = joined.is_some();
     let records = StoreRecords::new(metadata.clone(), is_shared, recorder.clone(), &streamlets);
     let cluster = Cluster::new(&config, backup, own, is_shared, records.clone())?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
 use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
@@ -193,7 +194,7 @@ fn recover_one(
         );
         return Ok((waiting, Recovery::default()));
     }
-    Streamlet::recover(
+    let (served, mut recovery) = Streamlet::recover(
         stream.id,
         streamlet.streamlet,
         streamlet.epoch,
@@ -202,7 +203,46 @@ fn recover_one(
         env.clone(),
         lane_records(image, stream.id, streamlet.streamlet),
         now_ms(),
-    )
+    )?;
+    let groups = image.groups_of(stream.id, streamlet.streamlet);
+    let short = short_files(&served.dir(), groups);
+    recovery.damaged += short.len();
+    let more = short.len().saturating_sub(SHORT_TOLD);
+    recovery.reports.extend(short.into_iter().take(SHORT_TOLD));
+    if more > 0 {
+        recovery.reports.push(format!(
+            "{}: {more} more files of closed groups are gone or were cut short",
+            served.dir().display()
+        ));
+    }
+    Ok((served, recovery))
+}
+
+/// Files of closed groups that are told of one by one.
+const SHORT_TOLD: usize = 10;
+
+/// What is wrong with files of closed groups, for people, as far as their lengths tell. Each is asked for that alone,
+/// since there may be very many; batches are checked when they are read.
+fn short_files(dir: &Path, groups: &[GroupRecord]) -> Vec<String> {
+    let closed = groups.iter().filter(|record| {
+        let first = record.first_ordinal.unwrap_or(record.end_ordinal);
+        record.state == GroupState::Closed && record.end_ordinal > first
+    });
+    let told = closed.filter_map(|record| {
+        let file = dir.join(GroupSpec::file_name(record.group, record.generation));
+        let (path, recorded) = (file.display(), record.length);
+        match std::fs::metadata(&file) {
+            Ok(file) if file.len() >= recorded => None,
+            Ok(file) => Some(format!(
+                "{path} has {} bytes, and {recorded} are recorded: it was cut short, and there is no other replica; put the file back, or read what is left of it",
+                file.len()
+            )),
+            Err(error) => Some(format!(
+                "{path} cannot be found ({error}), {recorded} bytes are recorded and there is no other replica; put the file back"
+            )),
+        }
+    });
+    told.collect()
 }
 
 fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
@@ -374,6 +414,49 @@ fn set_aside(dir: &StoreDir, stream: StreamId) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_closed_groups_that_are_gone_or_short_are_told_of() {
+        let home = tempfile::tempdir().expect("a directory");
+        let record = |number: u64, length: u64, state| GroupRecord {
+            stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
+            streamlet: StreamletId(0),
+            group: kera_protocol::ids::GroupId(number),
+            generation: 0,
+            lane: LaneId(0),
+            epoch: Epoch(1),
+            state,
+            first_ordinal: Some(0),
+            length,
+            end_ordinal: u64::from(length > 0),
+            next_ordinal: 1,
+            max_timestamp_ms: -1,
+            closed_ms: 1,
+            live_bytes: length,
+            copies: Vec::new(),
+            damaged: None,
+            file_made: true,
+            revision: 1,
+        };
+        let groups = [
+            record(1, 100, GroupState::Closed),
+            record(2, 100, GroupState::Closed),
+            record(3, 100, GroupState::Closed),
+            record(4, 0, GroupState::Closed),
+            record(5, 100, GroupState::Open),
+        ];
+        for (number, bytes) in [(1, 100), (2, 99)] {
+            let name = GroupSpec::file_name(groups[number - 1].group, 0);
+            std::fs::write(home.path().join(name), vec![1; bytes]).expect("a file");
+        }
+        let told = short_files(home.path(), &groups);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].contains("has 99 bytes, and 100 are recorded"),
+            "{told:?}"
+        );
+        assert!(told[1].contains("cannot be found"), "{told:?}");
+    }
 
     #[test]
     fn what_the_store_does_not_know_goes_only_where_the_store_is_known_to_be_newer() {

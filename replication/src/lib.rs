@@ -60,6 +60,7 @@
 //! recovery makes the file anew from the others where it is gone or damaged.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod aside;
 pub mod backup;
 pub mod certificate;
 pub mod faults;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kera_log_segments::check::check;
+use kera_log_segments::check::{Checked, check};
 use kera_log_segments::group::GroupSpec;
 use kera_log_segments::io::{File, FileRef, Io, OpenHow, rewrite};
 use kera_log_segments::layout::{
@@ -28,6 +28,7 @@ use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 use parking_lot::Mutex;
 
+use crate::aside;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
 use crate::transport::{
     CopyAnswer, CopyInfo, CopyState, CopyVersion, MAX_TRANSFER_BYTES, Pending, Refusal, Reply,
@@ -63,6 +64,16 @@ pub struct OwnFiles {
     incarnation: Incarnation,
     /// The epochs in the headers of files that were listed, each with the version that was read.
     epochs: Arc<Mutex<BTreeMap<StreamletKey, Epochs>>>,
+    /// The files that are being made anew, aside of what has their name.
+    making: Arc<Mutex<BTreeMap<(StreamletKey, GroupId), Making>>>,
+}
+
+/// A file that is being made anew.
+#[derive(Clone, Copy, Debug)]
+struct Making {
+    copy: CopyId,
+    /// The epoch under which it is made.
+    by: Epoch,
 }
 
 type Epochs = BTreeMap<GroupId, (CopyVersion, Epoch)>;
@@ -83,6 +94,7 @@ impl OwnFiles {
             root,
             incarnation,
             epochs: Arc::default(),
+            making: Arc::default(),
         })
     }
 
@@ -119,9 +131,49 @@ impl OwnFiles {
         })
     }
 
-    /// Whether there is a file of this copy.
+    /// Whether there is a file of this copy, or one is being made.
     pub fn has(&self, copy: &CopyId) -> bool {
-        self.path(copy).exists()
+        self.io.exists(&self.path(copy)) || self.made(copy).is_some()
+    }
+
+    /// Removes what was left of files that an earlier process did not finish, before anybody makes others: how many.
+    /// Nothing of them counts, since a file gets its name once it is whole and durable.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn sweep_unfinished(&self) -> io::Result<usize> {
+        aside::sweep(&*self.io, &self.root)
+    }
+
+    /// The file of the copy that is being made, if one is.
+    fn made(&self, copy: &CopyId) -> Option<Making> {
+        let making = self.making.lock();
+        let made = making.get(&(copy.streamlet, copy.group)).copied();
+        made.filter(|made| made.copy == *copy)
+    }
+
+    /// Gives up a file that is being made.
+    fn stop_making(&self, copy: &CopyId) -> io::Result<()> {
+        let stopped = self.making.lock().remove(&(copy.streamlet, copy.group));
+        match stopped {
+            Some(_) => aside::remove(&*self.io, &self.path(copy)),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up what owners of a streamlet before `epoch` were making: nobody ends that any more.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn end_making(&self, streamlet: StreamletKey, epoch: Epoch) -> io::Result<()> {
+        let all = (streamlet, GroupId(0))..=(streamlet, GroupId(u64::MAX));
+        let over: Vec<_> = {
+            let making = self.making.lock();
+            let made = making.range(all).map(|(_, made)| *made);
+            made.filter(|made| made.by < epoch).collect()
+        };
+        over.iter()
+            .try_for_each(|made| self.stop_making(&made.copy))
     }
 
     /// The files of a streamlet, as a store lists copies. One whose header says nothing has the epoch
@@ -138,16 +190,30 @@ impl OwnFiles {
         };
         let before = self.epochs.lock().remove(&streamlet).unwrap_or_default();
         let mut now = Epochs::new();
+        let mut others = Vec::new();
         for entry in entries.flatten() {
             let name = entry.file_name();
             let parsed = name.to_str().and_then(GroupSpec::parse_file_name);
-            let Some((group, 0)) = parsed else { continue };
-            let Ok(version) = entry.metadata().map(|metadata| version_of(&metadata)) else {
+            let Some((group, generation)) = parsed else {
                 continue;
             };
+            let copy = CopyId { group, ..any };
+            let Ok(Some(version)) = self.version(&copy) else {
+                continue;
+            };
+            if generation != 0 {
+                // Made for the first time.
+                let made = self.making.lock().get(&(streamlet, group)).copied();
+                let first = made.filter(|made| !self.io.exists(&self.path(&made.copy)));
+                others.extend(first.map(|made| CopyInfo {
+                    copy: made.copy,
+                    version,
+                    state: CopyState::Sealed,
+                }));
+                continue;
+            }
             let known = before.get(&group).filter(|(read, _)| *read == version);
             let known = known.map(|(_, epoch)| *epoch);
-            let copy = CopyId { group, ..any };
             // What could not be read now may be whole.
             let Some(epoch) = known.or_else(|| self.epoch_of(&copy)) else {
                 continue;
@@ -163,7 +229,7 @@ impl OwnFiles {
             version: *version,
             state: CopyState::Flushed,
         });
-        let listed = listed.collect();
+        let listed = listed.chain(others).collect();
         if !now.is_empty() {
             self.epochs.lock().insert(streamlet, now);
         }
@@ -180,22 +246,46 @@ impl OwnFiles {
         Some(header.filter(of_copy).map_or(UNREADABLE, |h| h.epoch))
     }
 
-    /// Removes the file of a copy, if it still is the `version` that was listed.
-    fn remove(&self, copy: &CopyId, version: Option<CopyVersion>) -> Result<(), Refusal> {
+    /// Tells the file of a copy, and what is made in its place, from what stands there later.
+    fn version(&self, copy: &CopyId) -> io::Result<Option<CopyVersion>> {
         let path = self.path(copy);
-        if let Some(version) = version {
+        let made = self.made_of(copy).then(|| aside::path(&path));
+        let mut hasher = DefaultHasher::new();
+        let mut is_there = false;
+        for path in std::iter::once(path).chain(made) {
             match fs::metadata(&path) {
-                Ok(metadata) if version_of(&metadata) == version => {}
-                Ok(_) => {
+                Ok(metadata) => {
+                    is_there = true;
+                    let changed = (metadata.ctime(), metadata.ctime_nsec());
+                    (metadata.ino(), changed, metadata.len()).hash(&mut hasher);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => 0.hash(&mut hasher),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(is_there.then(|| CopyVersion(hasher.finish())))
+    }
+
+    fn made_of(&self, copy: &CopyId) -> bool {
+        let making = self.making.lock();
+        making.contains_key(&(copy.streamlet, copy.group))
+    }
+
+    /// Removes the file of a copy, if it still is the `version` that was listed, and what is made in its place.
+    fn remove(&self, copy: &CopyId, version: Option<CopyVersion>) -> Result<(), Refusal> {
+        if let Some(version) = version {
+            match self.version(copy).map_err(failed)? {
+                Some(now) if now == version => {}
+                Some(_) => {
                     return Err(Refusal::Invalid(
                         "the file is not the one that was listed: it was written since".into(),
                     ));
                 }
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(failed(error)),
+                None => return Ok(()),
             }
         }
-        match self.io.remove_file(&path) {
+        self.stop_making(copy).map_err(failed)?;
+        match self.io.remove_file(&self.path(copy)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         }
@@ -207,7 +297,12 @@ impl OwnFiles {
     /// As [`OwnCopies::ask`].
     pub fn handle(&self, request: Request) -> Result<Reply, Refusal> {
         match request {
-            Request::Seal { copies, .. } => {
+            Request::Seal {
+                streamlet,
+                epoch,
+                copies,
+            } => {
+                self.end_making(streamlet, epoch).map_err(failed)?;
                 let answers = copies.into_iter().map(|(copy, recorded)| SealedCopy {
                     copy,
                     answer: self.answer(&copy, recorded),
@@ -219,14 +314,14 @@ impl OwnFiles {
             }
             Request::Complete {
                 copy,
+                epoch,
                 segment_size,
                 segments,
                 address,
                 bytes,
-                ..
             } => {
                 let group_bytes = u64::from(segment_size) * u64::from(segments);
-                self.complete(&copy, group_bytes, address, &bytes)
+                self.complete(&Making { copy, by: epoch }, group_bytes, address, &bytes)
                     .map(|()| Reply::Done)
             }
             Request::Flush { copy, length, .. } => {
@@ -245,6 +340,17 @@ impl OwnFiles {
                 let how = OpenHow::ReadOnly;
                 let file = self.io.open(&self.path(&copy), how, false);
                 let file = file.map_err(unknown)?;
+                // What is read behind a file's end is zeros, and so says nothing of where it ends.
+                let there = file.len().map_err(failed)?;
+                if there < end.address {
+                    return Ok(Reply::Checked(Checked {
+                        to: from,
+                        wrong: Some(format!(
+                            "the file has {there} bytes, and {} are recorded: it was cut short",
+                            end.address
+                        )),
+                    }));
+                }
                 let checked = check(&*file, &copy.check_spec(end), from, u64::from(bytes));
                 checked.map(Reply::Checked).map_err(failed)
             }
@@ -350,23 +456,36 @@ impl OwnFiles {
         Ok(bytes.into())
     }
 
-    /// Writes what other copies hold. From address 0 on the file is made anew: what it held before
-    /// did not count, and could stand behind what is written now.
+    /// Writes what other copies hold. From address 0 on the file is made anew, aside of what has its name: that
+    /// stays as it is until the new one is whole and durable, since the one who writes, or whoever is read, may fail before.
     fn complete(
         &self,
-        copy: &CopyId,
+        making: &Making,
         group_bytes: u64,
         address: u64,
         bytes: &[u8],
     ) -> Result<(), Refusal> {
+        let copy = &making.copy;
         let end = address.saturating_add(bytes.len() as u64);
         if end > group_bytes {
             return Err(Refusal::Invalid(format!(
                 "{copy} has {group_bytes} bytes, none at {end}"
             )));
         }
+        let path = self.path(copy);
+        let made = self.made(copy);
+        if let Some(Making { by, .. }) = made.filter(|made| made.by > making.by) {
+            return Err(Refusal::Sealed { by });
+        }
         let file = if address == 0 {
-            self.make(copy, group_bytes).map_err(failed)?
+            let mut all = self.making.lock();
+            let made = aside::begin(&*self.io, &path, group_bytes).map_err(failed)?;
+            all.insert((copy.streamlet, copy.group), *making);
+            made
+        } else if made.is_some_and(|made| made.by == making.by) {
+            let made = aside::path(&path);
+            let file = self.io.open(&made, OpenHow::ReadWrite, false);
+            file.map_err(unknown)?
         } else {
             let file = self.open(copy).map_err(unknown)?;
             self.lower_mark(&*file, group_bytes, address)
@@ -405,20 +524,6 @@ impl OwnFiles {
         })
     }
 
-    fn make(&self, copy: &CopyId, group_bytes: u64) -> io::Result<FileRef> {
-        let path = self.path(copy);
-        if let Some(dir) = path.parent() {
-            self.io.create_dir_all(dir)?;
-        }
-        match self.io.remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = self.io.open(&path, OpenHow::CreateNew, false)?;
-        file.set_len(group_bytes + FOOTER_OFFSET)?;
-        Ok(file)
-    }
-
     fn scan_for_flush(&self, file: &FileRef, copy: &CopyId) -> Result<Scanned, Refusal> {
         self.scan(file, copy).map_err(|error| match error {
             ScanError::Io(error) => failed(error),
@@ -426,11 +531,39 @@ impl OwnFiles {
         })
     }
 
-    /// Brings the file to the device. What no sync has proven is written once more before: if an earlier sync
+    /// Brings the file to the device, or the one that was made in its place, which takes its name then.
+    fn flush(&self, copy: &CopyId, length: u64) -> Result<Place, Refusal> {
+        let path = self.path(copy);
+        if self.made(copy).is_none() {
+            return self.flush_at(copy, &path, length);
+        }
+        let made = aside::path(&path);
+        match self.flush_at(copy, &made, length) {
+            Ok(end) => {
+                let put = aside::put(&*self.io, &path);
+                // From here on it has its name, whether or not that is durable: asked again, that is made so.
+                if !self.io.exists(&made) {
+                    self.making.lock().remove(&(copy.streamlet, copy.group));
+                }
+                put.map(|()| end).map_err(failed)
+            }
+            // Whoever made it did not get to its end, and asks for what was there before.
+            Err(Refusal::Short { length: short }) => {
+                let before = self.flush_at(copy, &path, length);
+                let before = before.map_err(|_| Refusal::Short { length: short })?;
+                self.stop_making(copy).map_err(failed)?;
+                Ok(before)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Brings the file at `path` to the device. What no sync has proven is written once more before: if an earlier sync
     /// failed, the page cache shows bytes that the device does not have and that no later sync writes. Written
     /// anew and then checked, all of it is dirty and whole when the sync begins.
-    fn flush(&self, copy: &CopyId, length: u64) -> Result<Place, Refusal> {
-        let file = self.open(copy).map_err(unknown)?;
+    fn flush_at(&self, copy: &CopyId, path: &Path, length: u64) -> Result<Place, Refusal> {
+        let file = self.io.open(path, OpenHow::ReadWrite, false);
+        let file = file.map_err(unknown)?;
         let scanned = self.scan_for_flush(&file, copy)?;
         let end = scanned.end;
         if end.address < length {
@@ -462,7 +595,7 @@ impl OwnFiles {
         let store = || -> io::Result<()> {
             // The mark speaks of bytes and of a name that are on disk, so it comes after them.
             file.sync_data()?;
-            sync_names(&*self.io, &self.path(copy))?;
+            sync_names(&*self.io, path)?;
             write_mark(&*file, &mark, group_bytes)?;
             file.sync_data()
         };
@@ -499,14 +632,6 @@ impl OwnCopies for OwnFiles {
 pub fn sync_names(io: &dyn Io, path: &Path) -> io::Result<()> {
     let mut dirs = path.ancestors().skip(1).take(3);
     dirs.try_for_each(|dir| io.sync_dir(dir))
-}
-
-/// Tells a file from what stands under its name later, and from itself once it is written again.
-fn version_of(metadata: &fs::Metadata) -> CopyVersion {
-    let mut hasher = DefaultHasher::new();
-    let changed = (metadata.ctime(), metadata.ctime_nsec());
-    (metadata.ino(), changed, metadata.len()).hash(&mut hasher);
-    CopyVersion(hasher.finish())
 }
 
 /// True if a header is that of the copy's group, whatever its epoch.

@@ -198,7 +198,7 @@ fn what_is_not_whole_after_it_was_written_to_the_device_again_does_not_count() {
         machine.kill(node, 0);
         // No mark says that any of it was synced, so that a start writes all of it again.
         let file = machine.file(first.0);
-        let zeros = vec![0; MARK_BYTES];
+        let zeros = [0; MARK_BYTES];
         let fault = machine.fault.clone().expect("a fault engine");
         for slot in 0..2 {
             fault

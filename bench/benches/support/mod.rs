@@ -103,6 +103,9 @@ impl Io for Discard {
     fn remove_file(&self, _path: &Path) -> io::Result<()> {
         Ok(())
     }
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Ok(())
+    }
     fn remove_dir_all(&self, _dir: &Path) -> io::Result<()> {
         Ok(())
     }

@@ -6,15 +6,17 @@
 //! the files first and reads the records after that, and a file that was written since stays. Nothing else
 //! removes them: the records known here may be older than a file.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock, Weak};
 
+use kera_metadata::GroupState;
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Beside};
 use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::transport::{
-    CopyAnswer, CopyInfo, Pending, Refusal, Reply, Request, SealedCopy,
+    CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, SealedCopy,
 };
 use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
@@ -117,7 +119,12 @@ pub(super) struct OwnWriters {
     shared: OnceLock<Weak<Shared>>,
     /// Held while another broker writes one of them. Who owns the streamlet is looked at under it.
     writing: Mutex<()>,
+    /// Files that were found cut short, and told of.
+    short: Mutex<BTreeSet<CopyId>>,
 }
+
+/// Files that are remembered to have been told of.
+const MAX_TOLD: usize = 100;
 
 impl std::fmt::Debug for OwnWriters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -131,6 +138,7 @@ impl OwnWriters {
             files,
             shared: OnceLock::new(),
             writing: Mutex::new(()),
+            short: Mutex::default(),
         })
     }
 
@@ -186,6 +194,25 @@ impl OwnWriters {
         found
     }
 
+    /// Whether a file of a closed group ends before the group does: the owner is not told of it then, so that it counts
+    /// as missing and another is made. Told once for people.
+    fn is_short(&self, shared: &Shared, info: &CopyInfo) -> bool {
+        let Some(recorded) = recorded(shared, &info.copy) else {
+            return false;
+        };
+        let path = self.files.path(&info.copy);
+        let there = std::fs::metadata(&path).map_or(recorded, |file| file.len());
+        let mut told = self.short.lock();
+        if there >= recorded {
+            told.remove(&info.copy);
+            return false;
+        }
+        if told.len() < MAX_TOLD && told.insert(info.copy) {
+            tracing::error!(file = %path.display(), bytes = there, recorded, "a closed group's file was cut short; the streamlet's owner makes another replica, see to the disk");
+        }
+        true
+    }
+
     /// Frees a file. One that was listed goes only if this broker, too, knows of no record that names it.
     fn free(&self, request: Request, copy: &CopyId, listed: bool) -> Result<Reply, Refusal> {
         let path = self.files.path(copy);
@@ -220,12 +247,27 @@ fn is_named(shared: &Shared, copy: &CopyId) -> bool {
     named.unwrap_or(true)
 }
 
+/// How long a closed group is of which this broker has a replica, by the records that it knows of.
+fn recorded(shared: &Shared, copy: &CopyId) -> Option<u64> {
+    let StreamletKey { stream, streamlet } = copy.streamlet;
+    let length = shared.pictured.read(|picture| {
+        let view = picture.streamlet(stream, streamlet)?;
+        let group = view.groups.get(&copy.group)?;
+        let named = group.copies.contains(&shared.broker_id);
+        (named && group.state == GroupState::Closed && group.bytes > 0).then_some(group.bytes)
+    });
+    length.flatten()
+}
+
 impl Beside for OwnWriters {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
     }
 
     fn sealed(&self, streamlet: StreamletKey, epoch: Epoch) {
+        if let Err(error) = self.files.end_making(streamlet, epoch) {
+            tracing::warn!(%streamlet, %error, "files that an earlier owner began to make here are not removed; the next start removes them");
+        }
         let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
             return;
         };
@@ -242,6 +284,30 @@ impl Beside for OwnWriters {
         self.files.has(copy)
     }
 
+    fn superseded(&self, copy: &CopyId, version: CopyVersion, length: u64) {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+            return;
+        };
+        let _writing = self.writing.lock();
+        // Whoever takes the streamlet over reads one of the two, and no other is to go meanwhile.
+        if self.owned_since(copy.streamlet).is_some() || recorded(&shared, copy) != Some(length) {
+            return;
+        }
+        let free = Request::Free {
+            copy: *copy,
+            epoch: copy.epoch,
+            version: Some(version),
+        };
+        match self.files.handle(free) {
+            Ok(_) => {
+                tracing::info!(%copy, "this broker has the group in its store and in a file of its own, as after an end in the middle of a take-over; the file is removed");
+            }
+            Err(error) => {
+                tracing::info!(%copy, %error, "a file of a group that is in this broker's store as well is not removed yet");
+            }
+        }
+    }
+
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {
         let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
             return Vec::new();
@@ -249,7 +315,9 @@ impl Beside for OwnWriters {
         let mut keys = Self::of_others(&shared);
         keys.retain(|key| streamlet.is_none_or(|wanted| wanted == *key));
         let listed = keys.into_iter().flat_map(|key| self.files.list(key));
-        listed.collect()
+        listed
+            .filter(|info| !self.is_short(&shared, info))
+            .collect()
     }
 
     fn handle(&self, request: Request) -> Result<Reply, Refusal> {

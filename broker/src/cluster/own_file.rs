@@ -16,7 +16,7 @@ use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::GroupRecord;
 use kera_protocol::ids::LaneKey;
-use kera_replication::own;
+use kera_replication::{aside, own};
 use kera_streamlet::Streamlet;
 
 /// The file of one closed group.
@@ -100,27 +100,33 @@ impl OwnFile {
         let file = self.io.open(path, OpenHow::ReadWrite, false)?;
         rewrite(&*file, proven, self.end.address)?;
         // What was written once more is what counts.
-        self.make_durable(&*file)
+        self.make_durable(&*file, path)
     }
 
-    /// The greatest timestamp of a file that was just written from its beginning, once it is durable; `None` if
-    /// it is not whole.
+    /// The greatest timestamp of a file that was just written from its beginning, once it is durable and has its name;
+    /// `None` if it is not whole.
     pub(super) async fn finish(&self) -> Result<Option<i64>, String> {
         self.off_runtime(Self::finish_now).await
     }
 
     fn finish_now(&self) -> io::Result<Option<i64>> {
-        let file = self.io.open(&self.spec.path, OpenHow::ReadWrite, false)?;
-        self.make_durable(&*file)
+        let path: &Path = &self.spec.path;
+        let made = aside::path(path);
+        let file = self.io.open(&made, OpenHow::ReadWrite, false)?;
+        let found = self.make_durable(&*file, &made)?;
+        if found.is_some() {
+            aside::put(&*self.io, path)?;
+        }
+        Ok(found)
     }
 
     /// Syncs a file of which all that is unsynced is dirty, if it is whole.
-    fn make_durable(&self, file: &dyn File) -> io::Result<Option<i64>> {
+    fn make_durable(&self, file: &dyn File, path: &Path) -> io::Result<Option<i64>> {
         let Some(found) = self.whole(file) else {
             return Ok(None);
         };
         file.sync_data()?;
-        own::sync_names(&*self.io, &self.spec.path)?;
+        own::sync_names(&*self.io, path)?;
         let mark = DurableMark {
             sequence: found.mark.map_or(0, |mark| mark.sequence) + 1,
             written: self.end.address,
@@ -164,6 +170,7 @@ impl OwnFile {
         Ok(is_whole)
     }
 
+    /// Writes bytes of a file that is made anew, from its beginning on, aside of what is there.
     pub(super) async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
         self.off_runtime(move |this| this.write_now(address, &bytes))
             .await
@@ -172,36 +179,18 @@ impl OwnFile {
     fn write_now(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let path: &Path = &self.spec.path;
         let file = if address == 0 {
-            // Whatever was there did not count.
-            self.remove_now()?;
-            self.io.create_dir_all(path.parent().unwrap_or(path))?;
-            self.io.open(path, OpenHow::CreateNew, false)?
+            aside::begin(&*self.io, path, self.spec.group_bytes())?
         } else {
-            self.io.open(path, OpenHow::ReadWrite, false)?
+            let made = aside::path(path);
+            self.io.open(&made, OpenHow::ReadWrite, false)?
         };
         file.write_vectored_at(&[IoSlice::new(bytes)], address)
     }
 
-    /// Removes it, if it is there.
-    pub(super) async fn remove(&self) -> Result<(), String> {
-        self.off_runtime(Self::remove_now).await
-    }
-
-    fn remove_now(&self) -> io::Result<()> {
-        match self.io.remove_file(&self.spec.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives the file the name `path`, durably, in place of what has that name.
-    pub(super) async fn put_at(&self, path: &Path) -> Result<(), String> {
-        let path = path.to_path_buf();
-        self.off_runtime(move |this| {
-            std::fs::rename(&this.spec.path, &path)?;
-            own::sync_names(&*this.io, &path)
-        })
-        .await
+    /// Removes what was written and not finished.
+    pub(super) async fn give_up(&self) -> Result<(), String> {
+        self.off_runtime(|this| aside::remove(&*this.io, &this.spec.path))
+            .await
     }
 }
 

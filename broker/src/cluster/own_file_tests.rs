@@ -50,11 +50,22 @@ impl Restored {
         Self { io, file, bytes }
     }
 
-    fn written(self) -> Self {
+    /// As a fetch writes it.
+    fn fetched(self) -> Self {
         let (begin, rest) = self.bytes.split_at(9000);
         self.file.write_now(0, begin).expect("takes it");
         self.file.write_now(9000, rest).expect("takes it");
         self
+    }
+
+    /// Under its name, with nothing synced, as an owner writes it.
+    fn written(self) -> Self {
+        let this = self.fetched();
+        let path = &this.file.spec.path;
+        this.io
+            .rename(&aside::path(path), path)
+            .expect("is renamed");
+        this
     }
 
     /// The same file after a crash.
@@ -119,7 +130,7 @@ fn what_a_failed_sync_left_in_the_page_cache_alone_is_written_once_more() {
     for seed in 0..16 {
         let mut at = Restored::new(seed).written();
         at.io.inject_on(".log", Fault::FailSync { nth: 1 });
-        at.file.finish_now().expect_err("its sync fails");
+        at.file.inspect_now().expect_err("its sync fails");
         if seed % 2 == 1 {
             at = at.after(&CrashPlan::kill());
         }
@@ -146,7 +157,7 @@ fn a_sync_that_fails_at_a_look_is_told_and_not_made_up_for() {
 #[test]
 fn a_file_that_was_fetched_is_durable_with_all_directories_above_it_and_looked_at_cheaply() {
     for seed in 0..8 {
-        let at = Restored::new(seed).written();
+        let at = Restored::new(seed).fetched();
         assert_eq!(at.file.finish_now().expect("is well"), Some(29));
         at.survives_power_loss(seed);
         let before = at.io.counts();
@@ -191,6 +202,30 @@ fn a_file_with_a_damaged_batch_stands_for_nothing() {
         .plant(&at.file.spec.path, 9000, b"no batch")
         .expect("is there");
     assert_eq!(at.file.inspect_now().expect("reads"), None);
-    assert_eq!(at.file.finish_now().expect("reads"), None);
     assert!(!at.file.stands_alone_now().expect("reads"));
+}
+
+#[test]
+fn a_fetch_that_does_not_end_well_leaves_the_file_that_is_there() {
+    for seed in 0..8 {
+        let at = Restored::new(seed).fetched();
+        at.file.finish_now().expect("is well");
+        // Fetched again: from a damaged source, over a disk that fails, and by a broker that is killed.
+        let again = at.after(&CrashPlan::kill()).fetched();
+        let made = aside::path(&again.file.spec.path);
+        match seed % 3 {
+            0 => {
+                again.io.plant(&made, 9000, b"no batch").expect("is there");
+                assert_eq!(again.file.finish_now().expect("reads"), None);
+            }
+            1 => {
+                again.io.inject_on(".log", Fault::FailSync { nth: 1 });
+                again.file.finish_now().expect_err("its sync fails");
+            }
+            _ => {}
+        }
+        again.survives_power_loss(seed);
+        let found = again.file.inspect_now().expect("is well");
+        assert_eq!(found, Some(29));
+    }
 }

@@ -233,7 +233,8 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
     };
     let refused = trio.asked(old, free).expect_err("it is another file");
     assert!(refused.to_string().contains("written since"), "{refused}");
-    assert_eq!(trio.files(old, stream), files);
+    let there = trio.files(old, stream);
+    assert!(files.iter().all(|file| there.contains(file)), "{there:?}");
 
     trio.round(to).await;
     assert!(trio.files(old, stream).is_empty());
@@ -419,4 +420,88 @@ async fn a_broker_that_was_away_forgets_copies_of_a_stream_that_was_deleted_mean
     trio.begin(3).await;
     until(|| !holds(&trio, gone)).await;
     assert!(holds(&trio, kept));
+}
+
+/// As a broker leaves it that is killed while it makes its copies its own files, and owns the streamlet no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_file_and_a_copy_in_the_store_of_one_group_one_stays() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let (to, third) = (old % 3 + 1, (old + 1) % 3 + 1);
+    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
+    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
+    handed.expect("it is handed over");
+    let after = trio.served(to, stream, 0).await;
+    let groups = trio.groups(stream);
+    let group = groups.into_iter().find(|group| group.length > 0);
+    let copy = record_of(&group.expect("it is recorded")).copy;
+    let cluster = trio.shared(third).cluster.as_ref();
+    let store = cluster.expect("it has a number").backup.store().clone();
+    assert!(store.holds(&copy));
+    let name = GroupSpec::file_name(copy.group, 0);
+    let whole = trio.streamlet(to, stream, 0).dir().join(&name);
+    until(|| whole.exists()).await;
+    let double = trio.streamlet(third, stream, 0).dir().join(&name);
+    std::fs::create_dir_all(double.parent().expect("a directory")).expect("it is made");
+    std::fs::copy(&whole, &double).expect("it is copied");
+    let deadline = Instant::now() + PATIENCE;
+    while double.exists() {
+        assert!(Instant::now() < deadline, "both are still there");
+        trio.round(to).await;
+        // As at each flush at an interval.
+        let at_interval = store.clone();
+        let parted = tokio::task::spawn_blocking(move || at_interval.part_with_doubles());
+        parted.await.expect("no panic");
+    }
+    assert!(store.holds(&copy), "that of the store stays");
+    trio.round(to).await;
+    assert!(store.holds(&copy));
+    assert_eq!(values(&after).await, expected(0..10));
+}
+
+/// Nobody has read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_were_cut_short_are_missed_and_made_anew() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let old = trio.owner(1, stream, 0).broker;
+    let to = old % 3 + 1;
+    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
+    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
+    handed.expect("it is handed over");
+    let after = trio.served(to, stream, 0).await;
+    let groups = trio.groups(stream);
+    let group = groups.into_iter().find(|group| group.length > 0);
+    let group = group.expect("it is recorded");
+    let name = GroupSpec::file_name(group.group, 0);
+    let cluster = trio.shared(to).cluster.as_ref().expect("it has others");
+    // Its file stands for the copy that it kept for the former owner.
+    until(|| !cluster.backup.store().holds(&record_of(&group).copy)).await;
+    for at in [old, to] {
+        let file = trio.streamlet(at, stream, 0).dir().join(&name);
+        until(|| file.exists()).await;
+        let bytes = || std::fs::read(&file).expect("it is there");
+        let before = bytes()[..group.length as usize].to_vec();
+        let opened = std::fs::File::options().write(true).open(&file);
+        let cut = opened.expect("it is there").set_len(group.length - 1);
+        cut.expect("it is cut");
+        let is_whole = || bytes().get(..before.len()) == Some(&before[..]);
+        let deadline = Instant::now() + PATIENCE;
+        while !is_whole() {
+            let replicated = trio.shared(to).replicated.as_ref();
+            let jobs = replicated
+                .expect("it has copies elsewhere")
+                .begin_jobs(JobConfig::default());
+            jobs.round().await;
+            jobs.scrub_due().await;
+            let (stats, missing) = (jobs.stats(), jobs.missing());
+            let late = Instant::now() > deadline;
+            assert!(
+                !late,
+                "owner {to}, cut at {at}, {group:?}: {stats:?}, {missing:?}"
+            );
+        }
+    }
+    assert_eq!(values(&after).await, expected(0..10));
 }

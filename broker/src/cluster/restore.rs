@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_log_segments::group::GroupSpec;
 use kera_metadata::{
     Compare, CopyRecord, GroupRecord, GroupState, Image, MAX_COPIES, Transaction, Write,
 };
@@ -261,20 +260,26 @@ pub(super) async fn replace(
     streamlet: &Streamlet,
     record: &GroupRecord,
 ) -> Result<(), String> {
-    let mut file = OwnFile::new(streamlet, record);
-    let path = file.spec.path.clone();
-    // The name of a group file that is not recorded: a start removes it.
-    let beside = GroupSpec::file_name(record.group, u32::MAX);
-    file.spec.path = streamlet.dir().join(beside);
-    if let Err(error) = fetch(primary, &file, record).await {
-        let _ = file.remove().await;
-        return Err(error);
-    }
-    file.put_at(&path).await
+    let file = OwnFile::new(streamlet, record);
+    fetch(primary, &file, record).await.map(|_| ())
 }
 
-/// Fetches a group from the first holder whose copy is whole; its greatest timestamp.
+/// Fetches a group from the first holder whose copy is whole, and only then puts it in the place of what is there; its
+/// greatest timestamp.
 async fn fetch(primary: &Primary, file: &OwnFile, record: &GroupRecord) -> Result<i64, String> {
+    let fetched = fetch_from_any(primary, file, record).await;
+    if fetched.is_err() {
+        // Whoever fetches it next begins anew, and a start removes what is left.
+        let _ = file.give_up().await;
+    }
+    fetched
+}
+
+async fn fetch_from_any(
+    primary: &Primary,
+    file: &OwnFile,
+    record: &GroupRecord,
+) -> Result<i64, String> {
     let me = primary.me();
     let (copy, path) = (record_of(record).copy, file.spec.path.display());
     let mut reasons = Vec::new();

@@ -362,7 +362,8 @@ config_keys! {
         max_members: u32, Count [1, 1_000_000] = "4096";
         /// Bytes of committed offsets with their metadata that the groups of Kafka's clients take for each
         /// streamlet of the internal stream, and as many again of what members say and are told. At the
-        /// limit groups of more than 16 KiB may not grow.
+        /// limit groups of more than 16 KiB may not grow, and none ever takes more than 16 MiB for itself. What was
+        /// committed before stays, also under a smaller limit, and may be committed again.
         max_group_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// Streamlets of the internal stream that keeps leases and commits. Used when the data
         /// directory is created, fixed afterwards.

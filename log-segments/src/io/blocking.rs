@@ -35,6 +35,10 @@ impl Io for Blocking {
         std::fs::remove_file(path)
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
     fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
         std::fs::remove_dir_all(dir)
     }

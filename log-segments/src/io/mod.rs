@@ -309,6 +309,12 @@ pub trait Io: Send + Sync + 'static {
     /// The operating system's error.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
+    /// Gives a file another name, in place of what has that name; durable after [`Io::sync_dir`].
+    ///
+    /// # Errors
+    /// The operating system's error.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Removes a directory and everything in it.
     ///
     /// # Errors

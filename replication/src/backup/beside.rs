@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use kera_protocol::ids::Epoch;
 
 use crate::ids::{CopyId, Incarnation, StreamletKey};
-use crate::transport::{CopyInfo, Refusal, Reply, Request};
+use crate::transport::{CopyInfo, CopyVersion, Refusal, Reply, Request};
 
 /// The files that a broker wrote itself. Every call may wait for a disk.
 pub trait Beside: Send + Sync + Debug {
@@ -26,6 +26,10 @@ pub trait Beside: Send + Sync + Debug {
     /// The files that other brokers may free, as [`Request::List`] tells of them: those of streamlets that
     /// this broker does not own.
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo>;
+
+    /// The store has a copy of a closed group on its disk, and all of it is whole up to `length`. If that is what is
+    /// recorded, a file of the same copy is of no use, and goes if it is the `version` that was listed.
+    fn superseded(&self, _copy: &CopyId, _version: CopyVersion, _length: u64) {}
 
     /// Answers [`Request::Seal`], [`Request::Read`], [`Request::Check`], [`Request::Complete`],
     /// [`Request::Flush`] and [`Request::Free`], as [`OwnFiles`](crate::own::OwnFiles) does. The store has

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
+use kera_log_segments::check::Progress;
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::window::Place;
 
 use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
 use crate::ids::{BackupId, CopyId, Holder};
@@ -63,8 +65,14 @@ impl Target {
     }
 }
 
-/// Whether a holder has the first bytes of a copy; `None` if it does not answer, or cannot tell.
-async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<bool> {
+/// Whether a holder has the first bytes of a closed copy, and a file as long as is recorded; `None` if it does not answer,
+/// or cannot tell.
+async fn can_be_read(
+    primary: &Primary,
+    holder: Holder,
+    copy: CopyId,
+    closed: &ClosedRecord,
+) -> Option<bool> {
     let first = Request::Read {
         copy,
         address: 0,
@@ -74,7 +82,8 @@ async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<
         // A file that was cut short gives zeros.
         Ok(Reply::Bytes(bytes)) => {
             let header = SegmentHeader::decode(&bytes);
-            Some(header.is_ok_and(|header| is_of(&header, &copy) && header.epoch == copy.epoch))
+            let fits = header.is_ok_and(|h| is_of(&h, &copy) && h.epoch == copy.epoch);
+            Some(fits && !is_cut(primary, holder, copy, closed).await)
         }
         Ok(_) => None,
         Err(error) => match error.refusal() {
@@ -83,6 +92,26 @@ async fn can_be_read(primary: &Primary, holder: Holder, copy: CopyId) -> Option<
             Some(_) => Some(false),
         },
     }
+}
+
+/// Whether a holder says that its file ends before the group does: asked of the end alone, where there is nothing to
+/// be read. Whatever else is wrong, or not answered, is for whoever compares copies.
+async fn is_cut(primary: &Primary, holder: Holder, copy: CopyId, closed: &ClosedRecord) -> bool {
+    let end = Place {
+        address: closed.length,
+        ordinal: closed.end_ordinal,
+    };
+    let at_end = Request::Check {
+        copy,
+        from: Progress {
+            place: end,
+            digest: 0,
+        },
+        bytes: 1,
+        end,
+    };
+    let answer = primary.caller().once(holder.broker, at_end).await;
+    matches!(answer, Ok(Reply::Checked(checked)) if checked.wrong.is_some())
 }
 
 impl Jobs {
@@ -203,7 +232,7 @@ impl Jobs {
             let has = if primary.is_own(holder.broker) {
                 // Until it is written there is nothing to judge.
                 let is_written = !owned.mend.as_ref().is_some_and(unsettled);
-                let read = can_be_read(primary, *holder, record.copy).await;
+                let read = can_be_read(primary, *holder, record.copy, closed).await;
                 Some(!is_written || read == Some(true))
             } else {
                 match held.of(holder.broker, record.copy) {
@@ -211,7 +240,7 @@ impl Jobs {
                     Known::Short => Some(false),
                     Known::Silent => None,
                     Known::NotListed => {
-                        let read = can_be_read(primary, *holder, record.copy).await;
+                        let read = can_be_read(primary, *holder, record.copy, closed).await;
                         if read.is_none() {
                             self.suspect(record.copy);
                         }

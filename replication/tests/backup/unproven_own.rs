@@ -4,11 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kera_log_segments::check::Progress;
 use kera_log_segments::io::fault::{CrashPlan, Fault, FaultIo};
 use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::read_mark;
+use kera_log_segments::window::Place;
 use kera_protocol::ids::Epoch;
+use kera_replication::aside;
 use kera_replication::ids::{CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
 use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request};
@@ -144,4 +147,144 @@ fn what_replaces_durable_bytes_takes_their_mark_back_first() {
         flush(&files, &id, length).expect("asked again");
         survives(&io, seed, &id, &content);
     }
+}
+
+/// What counts of a file before it is replaced, and what replaces it: both whole, and told apart by their records.
+fn replaced(seed: u64) -> (FaultIo, Arc<OwnFiles>, CopyId, Content, Content) {
+    let (io, id) = (machine(seed), copy(1, 7));
+    let (old, new) = (segment(&id, 30, 700), segment(&id, 30, 600));
+    let files = own(&io, 1);
+    complete(&files, &id, 0, &old.bytes).expect("takes it");
+    flush(&files, &id, old.bytes.len() as u64).expect("is well");
+    (io, files, id, old, new)
+}
+
+#[test]
+fn a_file_keeps_its_bytes_until_the_one_made_in_its_place_is_whole_and_durable() {
+    // The source ends in the middle, or is damaged there.
+    for damaged in [false, true] {
+        let (io, files, id, old, new) = replaced(1);
+        let (half, length) = (new.ends[14] as usize, new.bytes.len() as u64);
+        complete(&files, &id, 0, &new.bytes[..half]).expect("takes it");
+        let whole_before = whole(&old);
+        assert_eq!(answer(&own(&io, 1), &id, 1), whole_before);
+        if damaged {
+            let mut rest = new.bytes[half..].to_vec();
+            rest[300] ^= 1;
+            complete(&files, &id, half as u64, &rest).expect("takes it");
+        }
+        let more = old.bytes.len().max(length as usize) as u64;
+        flush(&files, &id, more + 1).expect_err("it is not whole");
+        assert_eq!(
+            io.contents(&files.path(&id)).expect("is there")[..old.bytes.len()],
+            old.bytes
+        );
+        survives(&io, 1, &id, &old);
+        // Begun anew it is made.
+        complete(&files, &id, 0, &new.bytes).expect("takes it");
+        flush(&files, &id, length).expect("is whole");
+        survives(&io, 2, &id, &new);
+        assert!(!io.exists(&aside::path(&files.path(&id))));
+    }
+}
+
+#[test]
+fn a_crash_at_any_step_of_making_a_file_anew_leaves_the_old_bytes_or_the_new() {
+    let steps = |files: &OwnFiles, id: &CopyId, new: &Content| {
+        complete(files, id, 0, &new.bytes[..new.ends[14] as usize])?;
+        let rest = &new.bytes[new.ends[14] as usize..];
+        complete(files, id, new.ends[14], rest)?;
+        flush(files, id, new.bytes.len() as u64)
+    };
+    let (mut kept_old, mut kept_new, mut swept) = (0, 0, 0);
+    for stop in 0.. {
+        let mut is_done = false;
+        for seed in 0..6 {
+            let (io, files, id, old, new) = replaced(seed);
+            io.inject(Fault::StopAfter { ops: stop });
+            is_done = steps(&files, &id, &new).is_ok();
+            for plan in [CrashPlan::kill(), CrashPlan::power_loss(seed)] {
+                let (after, _) = io.crash(&plan);
+                let files = own(&after, 1);
+                swept += files.sweep_unfinished().expect("sweeps");
+                let path = files.path(&id);
+                assert!(!after.exists(&aside::path(&path)), "step {stop}");
+                let bytes = after.contents(&path).expect("one of them is there");
+                let is = |content: &Content| bytes[..content.bytes.len()] == content.bytes;
+                assert!(is(&old) || is(&new), "step {stop}, seed {seed}, {plan:?}");
+                let right = if is(&new) { &new } else { &old };
+                assert_eq!(answer(&files, &id, 1), whole(right), "step {stop}");
+                kept_old += usize::from(is(&old));
+                kept_new += usize::from(is(&new));
+                assert!(is(&new) || !is_done, "it was said to be durable");
+            }
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(
+        kept_old > 50 && kept_new > 6 && swept > 50,
+        "{kept_old}, {kept_new}, {swept}"
+    );
+}
+
+#[test]
+fn a_later_owner_ends_what_an_earlier_one_was_making() {
+    let (io, files, id, old, new) = replaced(3);
+    complete(&files, &id, 0, &new.bytes[..900]).expect("takes it");
+    let made = aside::path(&files.path(&id));
+    assert!(io.exists(&made));
+    // As every recovery begins.
+    assert_eq!(answer(&files, &id, 1), whole(&old));
+    assert!(!io.exists(&made), "nobody ends it");
+    flush(&files, &id, old.bytes.len() as u64).expect("what is there is whole");
+    survives(&io, 3, &id, &old);
+}
+
+#[test]
+fn a_file_that_is_freed_takes_along_what_was_made_in_its_place() {
+    let (io, files, id, _, new) = replaced(4);
+    complete(&files, &id, 0, &new.bytes[..900]).expect("takes it");
+    let free = Request::Free {
+        copy: id,
+        epoch: Epoch(8),
+        version: None,
+    };
+    files.handle(free).expect("it goes");
+    assert!(!files.has(&id));
+    let left = io.paths();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_look_at_its_end_shows_that_a_file_was_cut_short() {
+    let (io, files, id, old, _) = replaced(5);
+    let length = old.bytes.len() as u64;
+    let end = Place {
+        address: length,
+        ordinal: 30,
+    };
+    let look = || {
+        let from = Progress {
+            place: end,
+            digest: 0,
+        };
+        let bytes = 1;
+        let check = Request::Check {
+            copy: id,
+            from,
+            bytes,
+            end,
+        };
+        match files.handle(check) {
+            Ok(Reply::Checked(checked)) => checked.wrong,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(look(), None);
+    let file = io.open(&files.path(&id), OpenHow::ReadWrite, false);
+    file.expect("is there").set_len(length - 1).expect("is cut");
+    let wrong = look().expect("it is short");
+    assert!(wrong.contains("cut short"), "{wrong}");
 }

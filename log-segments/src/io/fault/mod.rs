@@ -216,6 +216,15 @@ impl Io for FaultIo {
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        disk.gate_plain(from)?;
+        Self::check_parent(&disk, to)?;
+        let id = disk.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        disk.files.insert(to.to_owned(), id);
+        Ok(())
+    }
+
     fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
         let mut disk = self.disk.lock();
         disk.gate_plain(dir)?;

@@ -67,6 +67,9 @@ impl Control {
     }
 }
 
+/// Doubles that are looked at between two flushes at an interval, at most.
+const MAX_DOUBLES: usize = 1024;
+
 /// The copies that one process of a broker holds for others. Answers are given at once: nothing
 /// waits for room.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub struct BackupStore {
     faults: Faults,
     incarnation: Incarnation,
     process: ProcessId,
+    /// Files beside the store of which it has copies as well, as they were listed, until they are looked at.
+    doubles: Mutex<Vec<CopyInfo>>,
     control: Mutex<Control>,
     /// What links may write, by key.
     buffers: RwLock<Buffers>,
@@ -142,6 +147,7 @@ impl BackupStore {
             faults,
             incarnation: found.incarnation,
             process: ProcessId(rand::random()),
+            doubles: Mutex::default(),
             control: Mutex::new(control),
             buffers: RwLock::default(),
             registrar: OnceLock::new(),
@@ -519,8 +525,35 @@ impl BackupStore {
         let mut listed: Vec<_> = copies.map(|(_, copy)| copy.info()).collect();
         // Requests mean the store's where both have one.
         let alone = |info: &CopyInfo| !control.copies.contains_key(&info.copy);
-        listed.extend(beside.into_iter().filter(alone));
+        let (alone, both): (Vec<_>, Vec<_>) = beside.into_iter().partition(alone);
+        listed.extend(alone);
+        drop(control);
+        let mut doubles = self.doubles.lock();
+        let room = MAX_DOUBLES.saturating_sub(doubles.len());
+        doubles.extend(both.into_iter().take(room));
         listed
+    }
+
+    /// Has files beside the store removed whose groups it has whole on its disk: those that were found at the last
+    /// list. A broker that was killed while it made its copies its own files, and owns them no more, has both.
+    pub fn part_with_doubles(&self) {
+        let doubles = std::mem::take(&mut *self.doubles.lock());
+        let Some(beside) = self.beside.get() else {
+            return;
+        };
+        for file in doubles {
+            let Ok(copy) = self.held(&file.copy) else {
+                continue;
+            };
+            // Nobody frees or completes it meanwhile.
+            let _turn = copy.flushing.lock();
+            if copy.state.lock().life != Life::Flushed {
+                continue;
+            }
+            if let Ok(scanned) = copy.scan(self.incarnation, &self.faults, None) {
+                beside.superseded(&file.copy, file.version, scanned.end.address);
+            }
+        }
     }
 }
 

@@ -172,7 +172,11 @@ impl BackupServer {
                 () = tokio::time::sleep(self.options.flush_interval) => {}
             }
             let store = self.store.clone();
-            let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
+            let work = move || {
+                store.part_with_doubles();
+                store.flush_open()
+            };
+            let flushed = tokio::task::spawn_blocking(work).await;
             let failures = flushed.unwrap_or_default();
             if let Some((copy, refusal)) = failures.first() {
                 // Where one cannot be, thousands often cannot.

@@ -1,0 +1,99 @@
+//! A group file that is made anew from other replicas: aside of what has its name, which keeps its bytes until the new
+//! file is whole and durable.
+//!
+//! 1. [`begin`] makes an empty file in the same directory. Its name is that of a group file of a generation that no
+//!    record has, so that whoever reads directories takes it for what it is: a file that nothing records.
+//! 2. Whoever makes it writes it, checks it, and syncs it with its directories.
+//! 3. [`put`] renames it and syncs the directories again.
+//!
+//! A crash before the third step leaves the old file and the new one; [`sweep`] removes the new one at the next start,
+//! when nobody makes any. A crash after the rename leaves either, whole, under the name.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use kera_log_segments::group::GroupSpec;
+use kera_log_segments::io::{FileRef, Io, OpenHow};
+use kera_log_segments::layout::FOOTER_OFFSET;
+
+use crate::own::sync_names;
+
+/// The generation in the name of a file that is not finished.
+const UNFINISHED: u32 = u32::MAX;
+
+/// Where the new file for `path` is made; `path` itself if that is not a group file.
+pub fn path(path: &Path) -> PathBuf {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let group = name.and_then(GroupSpec::parse_file_name);
+    group.map_or_else(
+        || path.to_path_buf(),
+        |(group, _)| path.with_file_name(GroupSpec::file_name(group, UNFINISHED)),
+    )
+}
+
+/// An empty file for what is to be at `path`, in place of one that was left.
+///
+/// # Errors
+/// The store's.
+pub fn begin(io: &dyn Io, path: &Path, group_bytes: u64) -> io::Result<FileRef> {
+    let made = self::path(path);
+    if let Some(dir) = made.parent() {
+        io.create_dir_all(dir)?;
+    }
+    remove(io, path)?;
+    let file = io.open(&made, OpenHow::CreateNew, false)?;
+    file.set_len(group_bytes + FOOTER_OFFSET)?;
+    Ok(file)
+}
+
+/// Removes what was made for `path`, if there is anything.
+///
+/// # Errors
+/// The store's.
+pub fn remove(io: &dyn Io, path: &Path) -> io::Result<()> {
+    match io.remove_file(&self::path(path)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives what was made for `path`, which is whole and durable, that name, durably.
+///
+/// # Errors
+/// The store's; it may have the name then, and need not keep it over a loss of power.
+pub fn put(io: &dyn Io, path: &Path) -> io::Result<()> {
+    io.rename(&self::path(path), path)?;
+    sync_names(io, path)
+}
+
+/// Removes what was not finished of any streamlet below `root`, the directory of streams' directories: how many files.
+/// Nobody may be making any.
+///
+/// # Errors
+/// The store's.
+pub fn sweep(io: &dyn Io, root: &Path) -> io::Result<usize> {
+    let mut swept = 0;
+    for stream in names(io, root)? {
+        let stream = root.join(stream);
+        for streamlet in names(io, &stream)? {
+            let dir = stream.join(streamlet);
+            for name in names(io, &dir)? {
+                if matches!(GroupSpec::parse_file_name(&name), Some((_, UNFINISHED))) {
+                    io.remove_file(&dir.join(name))?;
+                    swept += 1;
+                }
+            }
+        }
+    }
+    Ok(swept)
+}
+
+/// The names in a directory; none in what is no directory.
+fn names(io: &dyn Io, dir: &Path) -> io::Result<Vec<String>> {
+    match io.list(dir) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
+}
