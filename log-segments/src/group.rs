@@ -4,7 +4,7 @@
 //! under the lane's group lock. The writer never waits: it copies into pool memory and publishes;
 //! making bytes durable is the pumps' work ([`crate::pump`]).
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -149,6 +149,8 @@ struct FileSlot {
     open: Option<FileRef>,
     /// The file is this group's: made by it or for it, or found with its record.
     made: bool,
+    /// The group was given up: what was not made by then is not made any more.
+    retired: bool,
 }
 
 /// A file made for a group ahead of its use.
@@ -239,7 +241,13 @@ impl Group {
         Self {
             window: mutex(Rank::Window, window),
             io,
-            file: mutex(Rank::File, FileSlot { open: None, made }),
+            file: mutex(
+                Rank::File,
+                FileSlot {
+                    made,
+                    ..FileSlot::default()
+                },
+            ),
             turn: AtomicBool::new(false),
             queued: AtomicBool::new(false),
             broken: AtomicBool::new(false),
@@ -599,7 +607,7 @@ impl Group {
     ///
     /// # Errors
     /// Whatever the store answers; `AlreadyExists` if a new group finds a file in its place, since
-    /// files are never recycled.
+    /// files are never recycled; `NotFound` if the group was [given up](Self::retire_file) before.
     pub fn file(&self) -> std::io::Result<FileRef> {
         let mut slot = self.file.lock();
         if let Some(file) = &slot.open {
@@ -607,6 +615,8 @@ impl Group {
         }
         let file = if slot.made {
             open_file(&self.spec, self.direct, OpenHow::ReadWrite, &self.io)?
+        } else if slot.retired {
+            return Err(ErrorKind::NotFound.into());
         } else {
             make_file(&self.spec, self.direct, &self.io)?
         };
@@ -667,6 +677,14 @@ impl Group {
     /// Closes the file handle of an idle group; the next use opens it again.
     pub fn release_file(&self) {
         self.file.lock().open = None;
+    }
+
+    /// The group is given up, and its file about to be removed: whoever comes late to write to it, such as a
+    /// turn of the pump, makes none that nobody would know of.
+    pub fn retire_file(&self) {
+        let mut slot = self.file.lock();
+        slot.open = None;
+        slot.retired = true;
     }
 
     /// Notes use, so that memory and file handle stay.

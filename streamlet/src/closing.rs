@@ -202,7 +202,7 @@ impl Streamlet {
 
     /// Removes the file of a group that is no longer recorded.
     pub(crate) fn remove_file(&self, group: &Group) {
-        group.release_file();
+        group.retire_file();
         if let Err(error) = self.env.io.remove_file(&group.spec().path)
             && error.kind() != ErrorKind::NotFound
         {

@@ -297,7 +297,7 @@ impl Streamlet {
     }
 
     /// The epoch that a group file names, if it has a header.
-    fn epoch_of(&self, path: &std::path::Path) -> Option<Epoch> {
+    pub(crate) fn epoch_of(&self, path: &std::path::Path) -> Option<Epoch> {
         let file = self.env.io.open(path, OpenHow::ReadOnly, false).ok()?;
         let (header, _) = scan::read_head(&*file, &ScanSpec::default()).ok()?;
         Some(header.epoch)

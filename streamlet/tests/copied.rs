@@ -179,6 +179,33 @@ fn an_own_file_that_could_not_be_written_is_written_again_after_the_close() {
     assert_eq!(elsewhere.asked(), 0, "nobody else was asked");
 }
 
+/// A turn of the pump may come when its group is given up, whose file nobody would find any more.
+#[test]
+fn a_group_that_was_given_up_gets_no_file_afterwards() {
+    let mut machine = Machine::fault(2);
+    let (node, elsewhere) = served(&mut machine);
+    append(&node, &elsewhere, 0, 2);
+    close(&node, &elsewhere);
+    node.work();
+    // The lane's next group begins, and takes nothing.
+    let mut early = stamped(1, 0, 99, 99..102, 2000);
+    let refused = node.place(0, &mut early);
+    assert!(matches!(refused, Err(AppendError::Sequence(_))));
+    let empty = elsewhere.group();
+    let id = close(&node, &elsewhere);
+    assert_eq!(id, GroupId(2));
+    node.work();
+    let is_there = || {
+        let file = machine.io.open(&machine.file(2), OpenHow::ReadOnly, false);
+        file.is_ok()
+    };
+    assert!(!is_there());
+    let late = empty.file().map(drop).expect_err("it is over");
+    assert_eq!(late.kind(), std::io::ErrorKind::NotFound);
+    assert!(!is_there());
+    assert!(node.streamlet.strays().expect("it is listed").is_empty());
+}
+
 #[test]
 fn what_is_not_whole_after_it_was_written_again_does_not_count_as_synced() {
     let mut machine = Machine::fault(5);

@@ -18,6 +18,7 @@ use kera_replication::transport::{CallError, Pending, Reply, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
+use super::leftovers::Leftovers;
 use super::records::StoreRecords;
 use super::restore;
 use super::source::GroupSource;
@@ -96,6 +97,7 @@ impl StreamletCopies {
             lanes: self.lanes.lock().values().cloned().collect(),
             mend: Some(Arc::new(OwnFile {
                 primary: self.primary.clone(),
+                records: self.records.clone(),
                 epoch: self.epoch,
                 streamlet: self.streamlet.get().cloned().unwrap_or_default(),
             })),
@@ -155,6 +157,7 @@ impl StreamletCopies {
 /// This broker's own files of a streamlet, as the jobs put them right.
 struct OwnFile {
     primary: Arc<Primary>,
+    records: Arc<StoreRecords>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
 }
@@ -187,6 +190,21 @@ impl Mend for OwnFile {
                     Mended::No
                 }
             }
+        })
+    }
+
+    fn tidy(&self) -> Pending<u64> {
+        let (served, primary) = (self.streamlet.upgrade(), self.primary.clone());
+        let (records, epoch) = (self.records.clone(), self.epoch);
+        Box::pin(async move {
+            let Some(streamlet) = served else { return 0 };
+            let leftovers = Leftovers {
+                primary: &primary,
+                metadata: records.store(),
+                streamlet: &streamlet,
+                epoch,
+            };
+            leftovers.free().await
         })
     }
 }

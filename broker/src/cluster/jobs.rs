@@ -77,7 +77,8 @@ async fn stir(shared: Arc<Shared>, interval: Duration) {
     }
 }
 
-/// Tells backups of deleted streams, and hears of those itself, at once and then at an interval.
+/// Tells backups of deleted streams, hears of those itself, and removes what is left of their own files, at once
+/// and then at an interval.
 async fn forget(shared: Arc<Shared>, interval: Duration) {
     let (Some(replicated), Some(cluster)) = (&shared.replicated, &shared.cluster) else {
         return std::future::pending().await;
@@ -90,6 +91,15 @@ async fn forget(shared: Arc<Shared>, interval: Duration) {
         if let Some(brokers_store) = &shared.store {
             let known = |stream| shared.catalog.get(stream).is_some();
             forgotten::catch_up(cluster.me, store, brokers_store, known).await;
+        }
+        let removing = shared.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            if let Some(replicated) = &removing.replicated {
+                replicated.remove_gone(&removing.dir.streams());
+            }
+        });
+        if let Err(error) = removed.await {
+            tracing::error!(%error, "looking for directories of deleted streams failed");
         }
         tokio::select! {
             () = forgets.news() => {}

@@ -60,6 +60,7 @@ pub(crate) mod jobs;
 mod joining;
 pub(crate) mod known;
 pub(crate) mod leaving;
+mod leftovers;
 mod local;
 mod members;
 pub(crate) mod metrics;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState};
+use kera_protocol::ids::GroupId;
 use kera_replication::ids::BackupId;
 use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
@@ -504,4 +505,47 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
         }
     }
     assert_eq!(values(&after).await, expected(0..10));
+}
+
+/// Nobody asks the owner of a streamlet for what it keeps of it: it looks itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_gives_up_what_it_has_of_its_own_streamlet_and_no_record_names() {
+    let trio = Trio::start().await;
+    let stream = trio.create(1, "clicks").await;
+    let first = trio.owner(1, stream, 0).broker;
+    let owner = first % 3 + 1;
+    append_all(trio.shared(first), &trio.streamlet(first, stream, 0), 0..10).await;
+    let handed = hand_over(trio.shared(first), stream, StreamletId(0), owner).await;
+    handed.expect("it is handed over");
+    let served = trio.served(owner, stream, 0).await;
+    append_all(trio.shared(owner), &served, 10..20).await;
+    let files = trio.files(owner, stream);
+    assert!(files.len() > 1, "{files:?}");
+    let stray = served.dir().join(GroupSpec::file_name(GroupId(9_999), 0));
+    std::fs::write(&stray, b"never recorded").expect("it is written");
+    trio.round(owner).await;
+    assert!(!stray.exists(), "it looks for its own");
+    assert_eq!(trio.files(owner, stream), files, "they are recorded");
+    append_all(trio.shared(owner), &served, 20..30).await;
+    assert_eq!(values(&served).await, expected(0..30));
+}
+
+/// A take-over that is under way when its stream is deleted may put a file there afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_made_of_a_deleted_stream_go() {
+    let trio = Trio::start_of(3, Some(Duration::from_millis(100))).await;
+    let stream = trio.create(1, "clicks").await;
+    let owner = trio.owner(1, stream, 0).broker;
+    let dir = trio.streamlet(owner, stream, 0).dir();
+    let found = trio.shared(owner).catalog.get(stream).expect("it is known");
+    admin::delete_stream(trio.shared(owner), &found)
+        .await
+        .expect("it is deleted");
+    until(|| (1..=3).all(|id| trio.shared(id).catalog.get(stream).is_none())).await;
+    until(|| !dir.exists()).await;
+    std::fs::create_dir_all(&dir).expect("it is made");
+    let late = dir.join(GroupSpec::file_name(GroupId(7), 0));
+    std::fs::write(late, b"fetched too late").expect("it is written");
+    let of_stream = dir.parent().expect("a stream's directory").to_path_buf();
+    until(|| !of_stream.exists()).await;
 }

@@ -136,6 +136,11 @@ impl StoreRecords {
         self.0.store.group(key)
     }
 
+    /// The store in which they are recorded.
+    pub(super) fn store(&self) -> &Arc<dyn MetadataStore> {
+        &self.0.store
+    }
+
     /// Forgets a deleted stream.
     pub fn forget_stream(&self, stream: kera_protocol::ids::StreamId) {
         let mut state = self.0.state.lock();

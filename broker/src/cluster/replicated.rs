@@ -1,9 +1,10 @@
 //! The streamlets of this broker whose groups have copies at other brokers.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kera_metadata::StreamConfig;
 use kera_protocol::ids::{Epoch, GroupId, StreamId};
@@ -22,6 +23,9 @@ use super::ruling::Ruling;
 use super::shortage::Counted;
 use super::spreading::Spreading;
 use super::waiting::WaitingList;
+
+/// For so long after a stream was deleted its directory is looked for. Nobody is at work for it any more then.
+const GONE_FOR: Duration = Duration::from_secs(600);
 
 /// Streamlets taken over side by side. Each mostly waits: for the store, for copies, for disks.
 const AT_ONCE: usize = 64;
@@ -43,6 +47,8 @@ pub struct Replicated {
     spreading: Spreading,
     stirred: watch::Sender<u64>,
     ruling: Arc<Ruling>,
+    /// Streams that were deleted in this process's time, and when.
+    gone: Mutex<HashMap<StreamId, Instant>>,
 }
 
 /// Held by whoever takes a streamlet over: its files are one task's at a time, even where the owner
@@ -75,6 +81,7 @@ impl Replicated {
             spreading: Spreading::default(),
             stirred: watch::Sender::new(0),
             ruling: Arc::default(),
+            gone: Mutex::default(),
         }
     }
 
@@ -249,6 +256,29 @@ impl Replicated {
         self.served.lock().retain(|key, _| key.stream != stream);
         self.waiting.forget(stream);
         self.records.forget_stream(stream);
+        self.gone.lock().insert(stream, Instant::now());
+    }
+
+    /// Removes the directories of deleted streams, below `streams`, that are there again: a take-over that was
+    /// under way when its stream was deleted may have put a file in its place since. Waits for the disk.
+    pub(super) fn remove_gone(&self, streams: &Path) {
+        let gone = {
+            let mut gone = self.gone.lock();
+            gone.retain(|_, since| since.elapsed() < GONE_FOR);
+            gone.keys().copied().collect::<Vec<_>>()
+        };
+        for stream in gone {
+            let dir = streams.join(stream.to_string());
+            match std::fs::remove_dir_all(&dir) {
+                Ok(()) => {
+                    tracing::info!(dir = %dir.display(), "files of a deleted stream were left, or made since: they are removed");
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; it is tried again");
+                }
+            }
+        }
     }
 
     /// Drains and closes every group, for at most `within`: what is left then is recovered at the

@@ -15,7 +15,7 @@ use kera_replication::transport::{Reply, Request};
 use kera_streamlet::Streamlet;
 use uuid::Uuid;
 
-use super::copies::key_of;
+use super::leftovers::Leftovers;
 use super::own_file::OwnFile;
 use super::records::record_of;
 use crate::start::Shared;
@@ -106,9 +106,13 @@ impl Restore<'_> {
                 _ = stopping.wait_for(|stop| *stop) => return,
             }
         }
-        if let Err(error) = self.free_superfluous().await {
-            tracing::info!(streamlet = %key_of(self.streamlet), error, "copies kept by this broker beside its own files were not freed");
-        }
+        let leftovers = Leftovers {
+            primary: self.primary,
+            metadata: &self.shared.metadata,
+            streamlet: self.streamlet,
+            epoch: self.epoch,
+        };
+        leftovers.free().await;
         if let Some(replicated) = self.shared.replicated.as_ref().filter(|_| had_some) {
             // What it has now others need no more.
             replicated.stirred();
@@ -156,44 +160,6 @@ impl Restore<'_> {
         let stored = stored.map_err(|error| error.to_string())?;
         if let Some(mended) = stored.and_then(|record| mended(self.shared, &record, found)) {
             self.record(vec![mended]).await?;
-        }
-        Ok(())
-    }
-
-    /// Frees what lies in this broker's own store of groups that its files hold, or that nobody records.
-    async fn free_superfluous(&self) -> Result<(), String> {
-        let (me, streamlet) = (self.primary.me(), key_of(self.streamlet));
-        let list = Request::List {
-            streamlet: Some(streamlet),
-        };
-        let listed = self.primary.ask(me, list).await;
-        let Ok(Reply::Copies(copies)) = listed else {
-            return Ok(());
-        };
-        if copies.is_empty() {
-            return Ok(());
-        }
-        let (metadata, streamlet) = (self.shared.metadata.clone(), self.streamlet.clone());
-        let loaded = tokio::task::spawn_blocking(move || {
-            metadata.load_streamlet(streamlet.stream(), streamlet.id())
-        });
-        let image = loaded.await.map_err(|error| error.to_string())?;
-        let image = image.map_err(|error| error.to_string())?;
-        for held in copies.iter().filter(|held| held.copy.epoch < self.epoch) {
-            let mut records = image.groups.iter();
-            if let Some(record) = records.find(|record| record.group == held.copy.group) {
-                let file = OwnFile::new(self.streamlet, record);
-                if record.state != GroupState::Closed || !file.stands_alone().await? {
-                    continue;
-                }
-            }
-            let free = Request::Free {
-                copy: held.copy,
-                epoch: self.epoch,
-                version: Some(held.version),
-            };
-            let freed = self.primary.ask(me, free).await;
-            freed.map_err(|error| error.to_string())?;
         }
         Ok(())
     }

@@ -425,6 +425,10 @@ impl Jobs {
                 held.short.extend(short.map(|copy| (*backup, copy)));
             }
         }
+        for mend in owned.iter().filter_map(|one| one.mend.as_ref()) {
+            let freed = mend.tidy().await;
+            self.counts.freed.fetch_add(freed, Ordering::Relaxed);
+        }
         self.part_with_former(&primary, &owned).await;
         let built_before = self.counts.built.load(Ordering::Relaxed);
         let mut left = self.config.builds;

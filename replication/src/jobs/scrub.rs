@@ -41,6 +41,12 @@ pub trait Mend: Send + Sync {
 
     /// Fetches the file anew from a copy that is whole, and puts it in its place at once.
     fn mend(&self, record: &GroupRecord) -> Pending<Mended>;
+
+    /// Gives up what this broker has of the streamlet and no record names, which nobody else looks for at a
+    /// streamlet's owner; how many replicas that were.
+    fn tidy(&self) -> Pending<u64> {
+        Box::pin(async { 0 })
+    }
 }
 
 /// What is wrong with a copy.
