@@ -168,15 +168,48 @@ impl Cluster {
         rounds.unwrap_or_else(|| panic!("no rounds in {status}"))
     }
 
-    /// All brokers, to which nobody writes any more, end here: what they hold is what each has recorded, but
-    /// for what was damaged.
-    pub fn holds_what_is_recorded(&mut self) {
-        let ends: Vec<_> = (1..=BROKERS).map(|n| (n, self.rounds(n) + 2)).collect();
+    /// Nobody writes to the brokers any more: what they hold comes to be what each has recorded, but for what
+    /// was damaged.
+    pub fn holds_what_is_recorded(&self) {
+        let begin = Instant::now();
+        let mut more = 2;
+        loop {
+            self.have_worked(more);
+            // All stand still before anybody looks: one that ended first would have others record that it is gone.
+            (1..=BROKERS).for_each(|number| self.pause(number, true));
+            let recorded = self.recorded();
+            let mut amiss = look(|| recorded.clone(), &self.directories());
+            (1..=BROKERS).for_each(|number| self.pause(number, false));
+            amiss.lost.retain(|text| !self.is_spared(text));
+            amiss.unsettled.retain(|text| !self.is_spared(text));
+            assert!(
+                amiss.lost.is_empty(),
+                "recorded replicas have lost their bytes: {:#?}",
+                amiss.lost
+            );
+            if amiss.unsettled.is_empty() {
+                return;
+            }
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "what brokers hold is not what is recorded: {:#?}",
+                amiss.unsettled
+            );
+            more = 1;
+        }
+    }
+
+    /// Waits until every broker has ended so many more rounds of its jobs.
+    fn have_worked(&self, more: u64) {
+        let ends: Vec<_> = (1..=BROKERS).map(|n| (n, self.rounds(n) + more)).collect();
         let begin = Instant::now();
         while ends.iter().any(|(number, end)| self.rounds(*number) < *end) {
             assert!(begin.elapsed() < PATIENCE, "the jobs do not go on");
         }
-        (1..=BROKERS).for_each(|number| self.kill(number));
+    }
+
+    /// Where the brokers keep bytes.
+    fn directories(&self) -> Vec<Directories> {
         let brokers = (1..).zip(self.brokers.iter().zip(&self.kept));
         let of = |(number, (broker, kept)): (u32, (&Broker, &Kept))| Directories {
             broker: number,
@@ -184,10 +217,16 @@ impl Cluster {
             data: broker.data_dir().into(),
             runs: true,
         };
-        let brokers: Vec<_> = brokers.map(of).collect();
+        brokers.map(of).collect()
+    }
+
+    /// What all brokers, which stand still, have recorded: read as after a kill, from copies of their stores.
+    fn recorded(&self) -> Image {
         let mut recorded = Image::default();
-        for broker in &self.brokers {
-            let path = broker.data_dir().join("metadata.redb");
+        let dir = home();
+        for (number, broker) in (1..).zip(&self.brokers) {
+            let path = dir.path().join(format!("{number}.redb"));
+            fs::copy(broker.data_dir().join("metadata.redb"), &path).expect("it is copied");
             let store = EmbeddedStore::open(path, EmbeddedOptions::default());
             let image = store.expect("nobody else has it").load();
             let image = image.expect("it is read");
@@ -195,17 +234,12 @@ impl Cluster {
             recorded.streamlets.extend(image.streamlets);
             recorded.groups.extend(image.groups);
         }
-        let mut amiss = look(|| recorded.clone(), &brokers);
-        let is_spared = |text: &String| {
-            let mut paths = self.damaged.iter().map(|path| path.display().to_string());
-            paths.any(|path| text.contains(&path))
-        };
-        amiss.lost.retain(|text| !is_spared(text));
-        amiss.unsettled.retain(|text| !is_spared(text));
-        assert!(
-            amiss.lost.is_empty() && amiss.unsettled.is_empty(),
-            "what brokers hold is not what is recorded: {amiss:#?}"
-        );
+        recorded
+    }
+
+    fn is_spared(&self, text: &str) -> bool {
+        let mut paths = self.damaged.iter().map(|path| path.display().to_string());
+        paths.any(|path| text.contains(&path))
     }
 }
 
