@@ -3,7 +3,8 @@
 # docs/reliability.md. One that fails does not keep the others from running; all are summed up in the
 # end, and the exit status is 1 if any failed.
 #
-#   KERA_CRASH_ROUNDS (100)  kills of the crash loop (a quarter as many more under ack = synced, a third under memory and with trims)
+#   KERA_CRASH_ROUNDS (100)  kills of the crash loop (a quarter as many more under ack = synced, a third under memory and with trims; half
+#                            as many with a file harmed after each under written, a third under synced)
 #   KERA_CRASH_SEED          repeats the choices of an earlier run of it
 #   KERA_KAFKA_CRASH_ROUNDS (100)  kills of the crash loop through a Kafka client
 #   KERA_NETWORK_RUNS (100)  runs of three brokers in network namespaces, which takes root

@@ -28,11 +28,13 @@ pub enum Rule {
     CopyHeadHigh,
     /// A Kafka client may fetch from a copy whatever leader epoch it knows.
     CopyEpochNotCompared,
+    /// A broker that starts answers that it does not have its own files, for a while.
+    OwnFilesDenied,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::AcknowledgeWithoutCopy,
         Self::UnlistedCopyServed,
         Self::CopyServedBeyondEnd,
@@ -42,6 +44,7 @@ impl Rule {
         Self::CopyHeadLow,
         Self::CopyHeadHigh,
         Self::CopyEpochNotCompared,
+        Self::OwnFilesDenied,
     ];
 
     /// As `KERA_BROKEN_RULE` names it.
@@ -56,6 +59,7 @@ impl Rule {
             Self::CopyHeadLow => "copy_head_low",
             Self::CopyHeadHigh => "copy_head_high",
             Self::CopyEpochNotCompared => "copy_epoch_not_compared",
+            Self::OwnFilesDenied => "own_files_denied",
         }
     }
 

@@ -85,6 +85,7 @@ pub(crate) mod watching;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{LiveBroker, LiveState, Living};
@@ -95,10 +96,13 @@ use kera_replication::primary::{Config as PrimaryConfig, Primary};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::TokioRuntime;
 
-use crate::broken;
+use crate::broken::{self, Rule};
 use crate::config::{BrokerConfig, Peer, is_of_every_machine};
 use crate::error::BrokerError;
 use crate::start::Shared;
+
+/// How long a broker that breaks [`Rule::OwnFilesDenied`] denies them: some rounds of others' jobs.
+const DENIED_FOR: Duration = Duration::from_secs(15);
 use addresses::elsewhere;
 use local::{LocalCopies, OwnWriters};
 
@@ -217,7 +221,15 @@ impl Cluster {
     pub(crate) fn written_by(&self, shared: &Arc<Shared>) {
         if let Some(writers) = &self.writers {
             writers.written_by(shared);
-            self.backup.store().set_beside(writers.clone());
+            let (store, writers) = (self.backup.store().clone(), writers.clone());
+            if Rule::OwnFilesDenied.is_broken() {
+                tokio::spawn(async move {
+                    tokio::time::sleep(DENIED_FOR).await;
+                    store.set_beside(writers);
+                });
+                return;
+            }
+            store.set_beside(writers);
         }
     }
 

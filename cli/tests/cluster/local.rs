@@ -7,10 +7,11 @@ use tempfile::TempDir;
 
 use crate::asking;
 use crate::clock::Clock;
-use crate::common::holdings::Directories;
+use crate::common::holdings::{Directories, nothing_was_missed};
 use crate::common::ports::Reserved;
 use crate::common::{Broker, home};
 use crate::etcd::Etcd;
+use crate::mutation::BROKEN;
 use crate::nodes::{REPAIR, init};
 
 /// Brokers 1, 2, ... and their etcd.
@@ -69,7 +70,11 @@ impl Local {
             .collect();
         words.push("--allow-same-host".to_owned());
         let clock = Clock::new();
-        let broker = Broker::within(clock.within(), "127.0.0.1:0", words);
+        let mut within = clock.within();
+        if let Ok(rule) = std::env::var(BROKEN) {
+            within.push(format!("KERA_BROKEN_RULE={rule}"));
+        }
+        let broker = Broker::within(within, "127.0.0.1:0", words);
         self.brokers.push(broker);
         self.clocks.push(clock);
         self.shared.push(shared);
@@ -86,6 +91,12 @@ impl Local {
             runs: broker.was_started(),
         };
         brokers.map(of).collect()
+    }
+
+    /// Fails if an owner has found that a broker does not have what it is recorded to have. Here nobody removes
+    /// files, and what is trimmed is trimmed later.
+    pub fn nothing_was_missed(&self) {
+        nothing_was_missed(&self.brokers);
     }
 
     /// How many rounds of its jobs a broker has ended.

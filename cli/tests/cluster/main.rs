@@ -35,6 +35,7 @@ mod faults;
 mod load;
 mod local;
 mod members;
+mod mutation;
 mod named;
 mod nodes;
 mod rest;
@@ -125,6 +126,7 @@ async fn one_run(run: u64, seed: u64, mut nodes: Nodes) {
     members::leaves(&mut nodes, &load.world).await;
     // All is well again: everything comes back, and goes on.
     let counts = load.finish().await.counts;
+    nodes.nothing_was_missed();
     let (url, brokers) = (nodes.store.url(), nodes.directories());
     block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
     // The harness has begun a line.

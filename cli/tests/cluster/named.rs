@@ -150,9 +150,32 @@ impl Story {
         }
     }
 
+    /// Waits until a closed group with records is recorded at a broker, of the stream whose owners are asked for.
+    async fn has_closed_a_group(&self, recorded: &Recorded, broker: u32) {
+        let begin = Instant::now();
+        loop {
+            let (image, stream) = block_in_place(|| {
+                let stream = recorded.stream(World::stream_name(KEYED));
+                (recorded.image(), stream)
+            });
+            let has = |record: &GroupRecord| {
+                let mut copies = record.copies.iter();
+                let is_of = Some(record.stream) == stream && record.streamlet.0 == 0;
+                let is_closed = record.state == GroupState::Closed && record.length > 0;
+                is_of && is_closed && copies.any(|copy| copy.broker == broker)
+            };
+            if image.groups.iter().any(has) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "no group has been closed");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn finish(self) {
         let report = self.load.finish().await;
         eprintln!("{report}");
+        self.cluster.nothing_was_missed();
         let (url, brokers) = (self.cluster.store.url(), self.cluster.directories());
         let bootstrap = self.cluster.bootstrap();
         block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
@@ -218,6 +241,27 @@ async fn a_broker_that_comes_back_twice_holds_what_is_recorded() {
     }
     assert!(!stray.exists(), "nobody has removed what is not recorded");
     story.tell("all have looked for what is to be given up");
+    story.finish().await;
+}
+
+/// What it has of the streamlets that others own now are its own files, which it is asked for while it starts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_comes_back_does_not_deny_what_it_has() {
+    let Some(mut story) = Story::begin("a_broker_that_comes_back_does_not_deny").await else {
+        return;
+    };
+    let recorded = Recorded::at(&story.cluster.store.url());
+    let first = story.owner();
+    story.has_closed_a_group(&recorded, first.0).await;
+    story.kill(first.0);
+    let second = story.owner_after(first).await;
+    story.progress().await;
+    story.restart(first.0);
+    let end = block_in_place(|| story.cluster.rounds(second.0)) + 3;
+    while block_in_place(|| story.cluster.rounds(second.0)) < end {
+        story.progress().await;
+        story.cluster.nothing_was_missed();
+    }
     story.finish().await;
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::clock::Clock;
-use crate::common::holdings::Directories;
+use crate::common::holdings::{Directories, nothing_was_missed};
 use crate::common::{Broker, finish, home, kera};
 use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
@@ -142,6 +142,12 @@ impl Nodes {
             runs: broker.was_started(),
         };
         brokers.map(of).collect()
+    }
+
+    /// Fails if an owner has found that a broker does not have what it is recorded to have: no fault removes
+    /// files, and what is trimmed is trimmed later.
+    pub fn nothing_was_missed(&self) {
+        nothing_was_missed(&self.brokers);
     }
 
     pub fn broker(&self, number: u32) -> &Broker {

@@ -18,7 +18,7 @@ use kera_log_segments::window::Place;
 use kera_metadata::{GroupKey, GroupRecord, GroupState, Image};
 use kera_protocol::ids::{StreamId, StreamletId};
 
-use super::{PATIENCE, home};
+use super::{Broker, PATIENCE, home};
 
 /// Where a broker keeps bytes.
 #[derive(Clone, Debug)]
@@ -69,6 +69,19 @@ pub fn settled(image: impl Fn() -> Image, brokers: &[Directories]) {
             amiss.unsettled
         );
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// What an owner logs whose jobs find that a broker does not have a recorded replica.
+pub const MISSED: &str = "brokers do not have replicas of closed groups that are recorded there";
+
+/// Fails if any of some brokers, none of which has lost a file, has found that another lacks a recorded replica: it
+/// would have been made once more elsewhere.
+pub fn nothing_was_missed(brokers: &[Broker]) {
+    for broker in brokers {
+        let log = broker.log();
+        let found = log.lines().find(|line| line.contains(MISSED));
+        assert!(found.is_none(), "a replica was denied: {found:?}");
     }
 }
 

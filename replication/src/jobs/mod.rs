@@ -343,8 +343,14 @@ impl Jobs {
         self.missing.lock().clone()
     }
 
-    /// Takes note of what a look at a streamlet's groups has shown to be missing.
-    fn note_missing(&self, streamlet: StreamletKey, found: BTreeMap<CopyId, Vec<BackupId>>) {
+    /// Takes note of what a look at a streamlet's groups has `found` to be missing, and of what is `left` of that
+    /// where another replica could be made at once.
+    fn note_missing(
+        &self,
+        streamlet: StreamletKey,
+        found: &BTreeMap<CopyId, Vec<BackupId>>,
+        left: BTreeMap<CopyId, Vec<BackupId>>,
+    ) {
         let mut missing = self.missing.lock();
         let new = found.iter().filter(|(copy, _)| !missing.contains_key(copy));
         let new: Vec<_> = new.map(|(_, at)| at).collect();
@@ -358,7 +364,7 @@ impl Jobs {
             tracing::warn!(%streamlet, groups = new.len(), ?at, "brokers do not have replicas of closed groups that are recorded there; others are made of those that are left");
         }
         missing.retain(|copy, _| copy.streamlet != streamlet);
-        missing.extend(found);
+        missing.extend(left);
     }
 
     /// Waits until `bytes` more may be copied for the sake of these streamlets, for somebody who copies

@@ -131,7 +131,7 @@ impl Jobs {
             lane.reclaim(&records);
         }
         let mut wanting = 0;
-        let mut missing = BTreeMap::new();
+        let (mut missing, mut found) = (BTreeMap::new(), BTreeMap::new());
         for record in &records {
             let Some(closed) = record.closed().filter(|closed| closed.length > 0) else {
                 continue;
@@ -139,6 +139,7 @@ impl Jobs {
             let standing = self.standing(primary, owned, record, closed, held).await;
             if !standing.missing.is_empty() {
                 missing.insert(record.copy, standing.missing.clone());
+                found.insert(record.copy, standing.missing.clone());
             }
             if standing
                 .missing
@@ -184,7 +185,7 @@ impl Jobs {
             }
             self.note(restored, record);
         }
-        self.note_missing(owned.streamlet, missing);
+        self.note_missing(owned.streamlet, &found, missing);
         wanting
     }
 
