@@ -44,7 +44,7 @@ async fn the_internal_stream_gets_its_copies_as_brokers_join() {
             };
             let joined = shared
                 .coordination
-                .call(&shared, "readers", Request::Join(request));
+                .call(&shared, "readers", Request::join(request));
             joined.await.is_ok()
         }
     };

@@ -120,7 +120,7 @@ async fn one_id_belongs_to_one_kind_of_group() {
         async move {
             let coordination = &shared.coordination;
             coordination
-                .call(shared, &group, Request::Join(request))
+                .call(shared, &group, Request::join(request))
                 .await
         }
     };
