@@ -9,9 +9,9 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::OpenHow;
-use kera_log_segments::pump::Incarnation;
 use kera_log_segments::scan::{ScanSpec, scan};
 use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::Incarnation;
 use support::{Bench, batch};
 
 const GROUP: u64 = 64 << 20;

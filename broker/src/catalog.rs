@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use kera_log_segments::group::AckPolicy;
 use kera_metadata::{BatchCheck, LaneBy, StreamConfig, StreamRecord, TimestampType};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
@@ -211,11 +210,7 @@ pub fn settings_of(record: &StreamRecord, streamlet: StreamletId) -> Settings {
         lane_by_key: config.lane_by == LaneBy::Key,
         segment_size: config.segment_size,
         segments_per_group: config.segments_per_group,
-        ack: match config.ack {
-            kera_metadata::AckPolicy::Memory => AckPolicy::Memory,
-            kera_metadata::AckPolicy::Written => AckPolicy::Written,
-            kera_metadata::AckPolicy::Synced => AckPolicy::Synced,
-        },
+        ack: config.ack,
         max_batch_bytes: config.max_batch_bytes as usize,
         append_time: config.timestamp_type == TimestampType::Append,
         group_max_age_ms: config.group_max_age_ms,

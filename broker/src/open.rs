@@ -17,7 +17,6 @@ use kera_replication::own::OwnFiles;
 use kera_rpc::Channels;
 use kera_streamlet::{Env, Limits};
 use tokio::sync::watch;
-use uuid::Uuid;
 
 use crate::admission::Admission;
 use crate::clock::wall_ms;
@@ -196,7 +195,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
                 rack: config.cluster.rack.clone(),
                 ..BrokerInfo::default()
             };
-            let cluster_id = crate::admin::base64url(dir.incarnation().store_id);
+            let cluster_id = crate::admin::base64url(dir.incarnation().store_id.into_bytes());
             Arc::new(Alone::new(cluster_id, me))
         }
     };
@@ -291,8 +290,8 @@ fn record_broker(
     let record = BrokerRecord {
         id,
         address: address.to_string(),
-        store_id: Uuid::from_bytes(dir.incarnation().store_id),
-        boot_id: Uuid::from_bytes(dir.incarnation().boot_id),
+        store_id: dir.incarnation().store_id,
+        boot_id: dir.incarnation().boot_id,
         started_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
         revision: 0,

@@ -4,15 +4,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use kera_log_segments::pump::Incarnation;
 use kera_metadata::{
     Compare, CopyRecord, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL,
     MetadataError, MetadataStore, StreamletRecord, Transaction, Write,
 };
-use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, Incarnation, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 /// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
 const RESERVED_GROUPS: u64 = 1024;
@@ -105,8 +103,8 @@ impl StoreRecorder {
         state.know(image);
         let copy = CopyRecord {
             broker,
-            store_id: Uuid::from_bytes(incarnation.store_id),
-            boot_id: Uuid::from_bytes(incarnation.boot_id),
+            store_id: incarnation.store_id,
+            boot_id: incarnation.boot_id,
         };
         Self(Arc::new(Inner {
             store,

@@ -11,6 +11,7 @@ use kera_metadata::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecor
 use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
 use kera_streamlet::{Env, LaneRecords, RecoveredGroup, Recovery, Streamlet};
+use uuid::Uuid;
 
 use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
@@ -172,7 +173,7 @@ pub(crate) fn is_here(image: &Image, streamlet: &StreamletRecord, env: &Env) -> 
         .iter();
     groups.all(|group| {
         let mut copies = group.copies.iter();
-        copies.any(|copy| *copy.store_id.as_bytes() == store_id)
+        copies.any(|copy| copy.store_id == store_id)
     })
 }
 
@@ -274,10 +275,7 @@ fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
         first_ordinal: record.first_ordinal,
         file_made: record.file_made,
         closed,
-        boot_id: record
-            .copies
-            .first()
-            .map_or([0; 16], |c| *c.boot_id.as_bytes()),
+        boot_id: record.copies.first().map_or(Uuid::nil(), |c| c.boot_id),
     }
 }
 

@@ -21,8 +21,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use kera_log_segments::pump::Incarnation;
-use kera_protocol::ids::StreamId;
+use kera_protocol::ids::{Incarnation, StreamId};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
@@ -82,7 +81,7 @@ impl StoreDir {
             .map_err(|e| fail(format!("it cannot be written: {e}")))?;
         let incarnation = Incarnation {
             store_id,
-            boot_id: boot_id(),
+            boot_id: kera_log_segments::io::boot_id(),
         };
         Ok(Self {
             path: path.to_path_buf(),
@@ -357,7 +356,7 @@ fn is_ending(pid: &str) -> bool {
     matches!(state.trim_start().chars().next(), Some('Z' | 'X'))
 }
 
-fn read_store(path: &Path) -> Result<Option<[u8; 16]>, String> {
+fn read_store(path: &Path) -> Result<Option<Uuid>, String> {
     let text = match fs::read_to_string(path.join("STORE")) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -376,11 +375,11 @@ fn read_store(path: &Path) -> Result<Option<[u8; 16]>, String> {
             "it has format {format}, newer than {STORE_FORMAT}, the newest this build reads; use the newer build"
         ));
     }
-    let id: StreamId = words
+    let id: Uuid = words
         .next()
         .and_then(|w| w.parse().ok())
         .ok_or("its STORE file is damaged: no store id")?;
-    Ok(Some(*id.as_bytes()))
+    Ok(Some(id))
 }
 
 fn refuse_foreign(path: &Path) -> Result<(), String> {
@@ -399,11 +398,11 @@ fn refuse_foreign(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn create_store(path: &Path) -> std::io::Result<[u8; 16]> {
-    let id = StreamId::random();
+fn create_store(path: &Path) -> std::io::Result<Uuid> {
+    let id = Uuid::new_v4();
     let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
     write_whole(path, "STORE", &text)?;
-    Ok(*id.as_bytes())
+    Ok(id)
 }
 
 /// Written aside, synced and renamed: a crash leaves either no file or a whole one.
@@ -414,14 +413,6 @@ fn write_whole(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     file.sync_all()?;
     fs::rename(&aside, dir.join(name))?;
     File::open(dir)?.sync_all()
-}
-
-/// The machine's boot; a random one where the system does not tell, so that nothing unsynced is
-/// ever believed to have survived.
-fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let id: StreamId = text.trim().parse().unwrap_or_else(|_| StreamId::random());
-    *id.as_bytes()
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use kera_log_segments::io::{FileRef, Io, OpenHow};
 use kera_log_segments::layout::{
     DurableMark, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use kera_log_segments::pump::Incarnation;
 use kera_log_segments::scan::{ScanSpec, Scanned, Stop, scan};
 use kera_protocol::batch::{BatchHeader, ProducerStamp, crc32c, verify, write_stamp};
 
@@ -183,8 +182,7 @@ fn a_cut_behind_the_end_changes_nothing(data: &[u8], found: &Scanned, seen: &See
 
 fn a_mark_is_believed_only_in_its_incarnation(file: &FileRef, found: &Scanned) {
     let Some(DurableMark {
-        store_id,
-        boot_id,
+        incarnation,
         written,
         synced,
         ..
@@ -193,7 +191,7 @@ fn a_mark_is_believed_only_in_its_incarnation(file: &FileRef, found: &Scanned) {
         return;
     };
     let own = ScanSpec {
-        incarnation: Incarnation { store_id, boot_id },
+        incarnation,
         ..ScanSpec::default()
     };
     let (trusting, _) = scanned(file, &own).expect("it was scanned before");

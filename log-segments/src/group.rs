@@ -21,32 +21,10 @@ use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, W
 use crate::window::{Place, Window};
 
 pub use crate::writer::{GroupFull, GroupWriter, MAX_GROUP_ORDINALS};
+pub use kera_protocol::ack::AckPolicy;
 
 /// Chunks a closed group keeps for readers near the tail, until it is idle.
 const CLOSED_CHUNKS: usize = 4;
-
-/// What an acknowledgement promises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum AckPolicy {
-    /// Nothing: the record is in the broker's memory.
-    Memory = 0,
-    /// The record survives the process: it is in the page cache.
-    #[default]
-    Written = 1,
-    /// The record survives power loss: it is on the device.
-    Synced = 2,
-}
-
-impl AckPolicy {
-    pub(crate) fn from_u8(value: u8) -> Self {
-        match value {
-            0 => Self::Memory,
-            2 => Self::Synced,
-            _ => Self::Written,
-        }
-    }
-}
 
 /// The fixed facts of a group.
 #[derive(Clone, Debug)]

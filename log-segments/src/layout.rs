@@ -11,8 +11,9 @@
 //! reads as zeros, and zeros end a scan. Numbers are little-endian, except inside batches.
 
 use kera_protocol::batch::crc32c;
-use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId, StreamletId};
 use thiserror::Error;
+use uuid::Uuid;
 
 use crate::group::AckPolicy;
 
@@ -32,9 +33,6 @@ pub const MARK_BYTES: usize = 96;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"KERASEG\0";
 const MARK_MAGIC: [u8; 8] = *b"KERAMARK";
-
-/// Sixteen bytes of a random id: a store's, a boot's, a stream's.
-pub type Uuid16 = [u8; 16];
 
 /// Why a header or mark cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -151,7 +149,7 @@ impl SegmentHeader {
         if crc32c(&head[16..]) != read_u32(head, 12) {
             return Err(LayoutError::BadChecksum("segment header"));
         }
-        let mut stream = Uuid16::default();
+        let mut stream = [0; 16];
         stream.copy_from_slice(&head[16..32]);
         let header = Self {
             stream: StreamId::from_slice(&stream)
@@ -201,10 +199,8 @@ pub struct DurableMark {
     pub synced: u64,
     /// Ordinal at `synced`.
     pub synced_ordinal: Ordinal,
-    /// The store directory the file was written in.
-    pub store_id: Uuid16,
-    /// The boot of the machine that wrote it.
-    pub boot_id: Uuid16,
+    /// The store directory and the boot of the machine that wrote it.
+    pub incarnation: Incarnation,
 }
 
 impl DurableMark {
@@ -217,8 +213,8 @@ impl DurableMark {
         out[32..40].copy_from_slice(&self.written_ordinal.to_le_bytes());
         out[40..48].copy_from_slice(&self.synced.to_le_bytes());
         out[48..56].copy_from_slice(&self.synced_ordinal.to_le_bytes());
-        out[56..72].copy_from_slice(&self.store_id);
-        out[72..88].copy_from_slice(&self.boot_id);
+        out[56..72].copy_from_slice(self.incarnation.store_id.as_bytes());
+        out[72..88].copy_from_slice(self.incarnation.boot_id.as_bytes());
         let crc = crc32c(&out[16..]);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         out
@@ -241,17 +237,17 @@ impl DurableMark {
         if crc32c(&slot[16..]) != read_u32(slot, 8) {
             return Err(LayoutError::BadChecksum("durable mark"));
         }
-        let mut mark = Self {
+        Ok(Self {
             sequence: read_u64(slot, 16),
             written: read_u64(slot, 24),
             written_ordinal: read_u64(slot, 32),
             synced: read_u64(slot, 40),
             synced_ordinal: read_u64(slot, 48),
-            ..Self::default()
-        };
-        mark.store_id.copy_from_slice(&slot[56..72]);
-        mark.boot_id.copy_from_slice(&slot[72..88]);
-        Ok(mark)
+            incarnation: Incarnation {
+                store_id: read_uuid(slot, 56),
+                boot_id: read_uuid(slot, 72),
+            },
+        })
     }
 
     /// The newer of two slots; a torn one is passed over.
@@ -269,8 +265,8 @@ impl DurableMark {
 
     /// The length below which missing bytes are damage: what was synced and, in the same boot of
     /// the same store, what was written.
-    pub fn binding_length(&self, store_id: &[u8; 16], boot_id: &[u8; 16]) -> u64 {
-        if self.boot_id == *boot_id && self.store_id == *store_id {
+    pub fn binding_length(&self, here: &Incarnation) -> u64 {
+        if self.incarnation == *here {
             self.written.max(self.synced)
         } else {
             self.synced
@@ -283,6 +279,13 @@ pub(crate) fn read_u32(bytes: &[u8], at: usize) -> u32 {
     let mut out = [0; 4];
     out.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(out)
+}
+
+/// The 16 bytes of an id at `at`.
+pub(crate) fn read_uuid(bytes: &[u8], at: usize) -> Uuid {
+    let mut out = [0; 16];
+    out.copy_from_slice(&bytes[at..at + 16]);
+    Uuid::from_bytes(out)
 }
 
 /// Little-endian `u64` at `at`.
@@ -369,14 +372,21 @@ mod tests {
 
     #[test]
     fn written_binds_only_within_its_boot() {
+        let here = Incarnation {
+            store_id: Uuid::from_u128(2),
+            boot_id: Uuid::from_u128(1),
+        };
         let mark = DurableMark {
             written: 10,
             synced: 4,
-            boot_id: [1; 16],
-            store_id: [2; 16],
+            incarnation: here,
             ..Default::default()
         };
-        assert_eq!(mark.binding_length(&[2; 16], &[1; 16]), 10);
-        assert_eq!(mark.binding_length(&[2; 16], &[9; 16]), 4);
+        assert_eq!(mark.binding_length(&here), 10);
+        let later = Incarnation {
+            boot_id: Uuid::from_u128(9),
+            ..here
+        };
+        assert_eq!(mark.binding_length(&later), 4);
     }
 }

@@ -8,24 +8,15 @@
 
 use std::io::{self, IoSlice};
 
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{Incarnation, Ordinal};
 
 use crate::group::{AckPolicy, Gate, Group};
 use crate::io::direct::{DirectRange, DirectWriter};
 use crate::io::{File, Io, rewrite};
-use crate::layout::{DurableMark, Uuid16};
+use crate::layout::DurableMark;
 use crate::scan::write_mark;
 use crate::sync::{Arc, Ordering, Weak, pause};
 use crate::window::{Place, Run};
-
-/// Which store and which boot wrote the bytes: the life over which unsynced bytes survive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Incarnation {
-    /// Random id of the store directory.
-    pub store_id: Uuid16,
-    /// The machine's boot.
-    pub boot_id: Uuid16,
-}
 
 /// What a turn at a file found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,8 +170,7 @@ impl Group {
             written_ordinal: written.ordinal,
             synced: synced.address,
             synced_ordinal: synced.ordinal,
-            store_id: incarnation.store_id,
-            boot_id: incarnation.boot_id,
+            incarnation: *incarnation,
         };
         // Counted first: a slot that may be half written is not written again before the other.
         marked.sequence = mark.sequence;

@@ -6,7 +6,7 @@
 //! headers are walked, since those bytes were seen to be whole.
 
 use kera_protocol::batch::{self, BatchError, BatchHeader, HEADER_BYTES, crc32c};
-use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
+use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneKey, Ordinal};
 
 use crate::footer::SparseIndex;
 use crate::group::{AckPolicy, GroupSpec, MAX_GROUP_ORDINALS};
@@ -14,7 +14,6 @@ use crate::io::File;
 use crate::layout::{
     DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use crate::pump::Incarnation;
 use crate::window::Place;
 
 /// Bytes read from the file at once.
@@ -208,9 +207,7 @@ pub fn scan(
     let size = u64::from(header.segment_size);
     let group_bytes = size * u64::from(header.segments);
     let mark = read_mark(file, group_bytes)?;
-    let binding = mark.map_or(0, |m| {
-        m.binding_length(&spec.incarnation.store_id, &spec.incarnation.boot_id)
-    });
+    let binding = mark.map_or(0, |m| m.binding_length(&spec.incarnation));
     // A mark is as true as the bytes it speaks of: within the incarnation, or for synced bytes.
     let trusted = if spec.verify_all {
         0

@@ -12,18 +12,19 @@ use kera_log_segments::io::fault::{FaultIo, Flip};
 use kera_log_segments::io::{File, FileSystem, Io, OpenHow};
 use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES};
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::{Incarnation, Turn};
+use kera_log_segments::pump::Turn;
 use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, Stop, scan};
 use kera_protocol::batch::{
     BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, NewRecord, ProducerStamp,
     patch,
 };
-use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneId, LaneKey, StreamId, StreamletId};
+use uuid::Uuid;
 
 const SEGMENT: u32 = 256 * 1024;
 const HERE: Incarnation = Incarnation {
-    store_id: [1; 16],
-    boot_id: [2; 16],
+    store_id: Uuid::from_u128(1),
+    boot_id: Uuid::from_u128(2),
 };
 
 struct Written {

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::MetadataError;
 use crate::store::Done;
-use crate::transaction::Committed;
+use kera_records::Committed;
 
 type Outcome = Result<Committed, MetadataError>;
 

@@ -6,14 +6,14 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Ordinal, StreamletId};
 use kera_protocol::partition::lanes_of;
 
-use crate::config::{LaneBy, MAX_LANES};
 use crate::error::{Conflict, MetadataError};
-use crate::key::Key;
-use crate::name::{validate_internal_name, validate_stream_name};
-use crate::record::{
+use kera_records::config::{LaneBy, MAX_LANES};
+use kera_records::key::Key;
+use kera_records::{
     BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord,
     StreamletRecord,
 };
+use kera_records::{validate_internal_name, validate_stream_name};
 
 /// Greatest ordinal: Kafka's offsets are signed.
 pub const MAX_ORDINAL: Ordinal = i64::MAX as Ordinal;

@@ -35,25 +35,17 @@ use uuid::Uuid;
 
 use crate::encode::Record;
 use crate::error::MetadataError;
-use crate::key::Key;
-use crate::record::BrokerRecord;
 use crate::store::MetadataStore;
 use crate::stranger::Stranger;
-use crate::transaction::Compare;
+use kera_records::BrokerRecord;
+use kera_records::Compare;
+use kera_records::key::Key;
 
+pub use kera_protocol::ids::Incarnation;
 pub use memory::MemoryCluster;
 
 /// Most bytes of each of a living broker's addresses, host and rack.
 pub const MAX_MEMBER_TEXT: usize = 1024;
-
-/// The life over which a broker's unsynced bytes survive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Incarnation {
-    /// Random id of the store directory.
-    pub store_id: Uuid,
-    /// Random id of the machine's boot.
-    pub boot_id: Uuid,
-}
 
 /// What a living broker does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -8,10 +8,10 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
 use prost::Message;
 use uuid::Uuid;
 
-use crate::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
-use crate::key::Key;
 use crate::messages::*;
-use crate::record::{
+use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
+use kera_records::key::Key;
+use kera_records::{
     BrokerRecord, CopyRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart,
     StreamRecord, StreamletRecord,
 };
@@ -378,7 +378,7 @@ fn unknown(field: &str, number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::GroupKey;
+    use kera_records::GroupKey;
 
     fn group() -> (Key, Record) {
         let key = GroupKey {

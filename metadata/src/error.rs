@@ -7,8 +7,8 @@ use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::key::Key;
 use crate::stranger::Stranger;
+use kera_records::key::Key;
 
 /// A condition of a transaction that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -9,9 +9,9 @@ use crate::check::{self, StreamLimits};
 use crate::encode::{Record, decode_revision, decode_value, encode_value};
 use crate::error::{Conflict, MetadataError};
 use crate::guard::{Guards, distinct, not_back, unguarded};
-use crate::key::{self, Key};
-use crate::record::{Counter, GroupRecord, StreamRecord, StreamletRecord};
-use crate::transaction::{Compare, Transaction, Write};
+use kera_records::key::{self, Key};
+use kera_records::{Compare, Transaction, Write};
+use kera_records::{Counter, GroupRecord, StreamRecord, StreamletRecord};
 
 /// An ordered map of bytes, inside a write that is not yet durable.
 pub(crate) trait Keyspace {
@@ -142,7 +142,7 @@ pub(crate) fn evaluate(
                     if let Some(Record::LaneStart(old)) = view.record(&write.key())? {
                         not_back(write, old.ordinal, *ordinal)?;
                     }
-                    let record = Record::LaneStart(crate::record::LaneStart {
+                    let record = Record::LaneStart(kera_records::LaneStart {
                         key: *key,
                         ordinal: *ordinal,
                         revision,

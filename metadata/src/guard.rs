@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 
 use crate::error::{Conflict, MetadataError};
-use crate::key::Key;
-use crate::record::Counter;
-use crate::transaction::Write;
+use kera_records::Counter;
+use kera_records::Write;
+use kera_records::key::Key;
 
 /// What the transaction compared, and so may write.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 
 use crate::encode::{Record, decode_value};
 use crate::error::MetadataError;
-use crate::key::Key;
-use crate::record::{Image, StreamRecord};
+use kera_records::key::Key;
+use kera_records::{Image, StreamRecord};
 
 /// Collects values in any order of kinds; each kind in the order of its keys.
 pub(crate) struct ImageBuilder<'a> {

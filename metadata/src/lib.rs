@@ -34,16 +34,7 @@
 //!
 //! # Records
 //!
-//! | record | key | what it says |
-//! |---|---|---|
-//! | [`StreamRecord`] | stream | name, settings, how lanes grew |
-//! | [`StreamletRecord`] | stream, streamlet | owner, epoch, the next group id |
-//! | [`GroupRecord`] | stream, streamlet, group | lane, epoch, state, where it begins and ends, copies |
-//! | [`LaneStart`] | stream, streamlet, lane | the least ordinal that may be read |
-//! | [`BrokerRecord`] | broker | address and incarnation |
-//! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
-//! | stream name | name | the id of the stream of that name |
-//!
+//! What they are stands in `kera-records`, whose names this crate exports too.
 //! Commits of consumers are not here: they are too many, and live in an internal stream.
 //!
 //! # Transactions
@@ -109,9 +100,7 @@
 mod answer;
 mod check;
 mod cluster;
-pub mod config;
 pub mod controller;
-mod convert;
 mod embedded;
 mod encode;
 mod error;
@@ -121,15 +110,11 @@ mod evaluate;
 mod guard;
 mod history;
 mod image;
-mod key;
 mod memory;
 mod messages;
-mod name;
 mod queue;
-mod record;
 mod store;
 mod stranger;
-mod transaction;
 
 pub use answer::CommitFuture;
 pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL};
@@ -137,21 +122,19 @@ pub use cluster::{
     Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
     Membership, MemoryCluster, WatchLost, Watched,
 };
-pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;
 pub use error::{Conflict, MetadataError};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore};
-pub use key::Key;
-pub use memory::{Fault, MemoryStore};
-pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
-pub use record::{
-    BrokerRecord, CopyRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image,
-    LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord, StreamletRecord,
+pub use kera_records::{
+    AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, CopyRecord, Counter, Damage, GroupKey,
+    GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration, LaneStart,
+    MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, StreamConfig, StreamRecord, StreamletRecord,
+    TimestampType, Transaction, Write, config, validate_internal_name, validate_stream_name,
 };
+pub use memory::{Fault, MemoryStore};
 pub use store::{
     Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation, creation_over,
 };
 pub use stranger::Stranger;
-pub use transaction::{Committed, Compare, Transaction, Write};

@@ -17,11 +17,11 @@ use crate::error::MetadataError;
 use crate::evaluate::{Changes, Keyspace, LimitsCache, evaluate};
 use crate::history::History;
 use crate::image::{ImageBuilder, corrupt};
-use crate::key::{self, Key, prefix_end};
 use crate::queue::{Job, Queue, Worker, run};
-use crate::record::{Image, StreamletRecord};
 use crate::store::{Done, MetadataStore, bump_epochs};
-use crate::transaction::{Committed, Transaction};
+use kera_records::key::{self, Key, prefix_end};
+use kera_records::{Committed, Transaction};
+use kera_records::{Image, StreamletRecord};
 
 /// Most operations of one transaction, unless set otherwise.
 const DEFAULT_MAX_OPERATIONS: usize = 1 << 17;

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::MetadataError;
 use crate::store::Done;
-use crate::transaction::{Committed, Transaction};
+use kera_records::{Committed, Transaction};
 
 /// What became of a transaction.
 pub(crate) type Outcome = Result<Committed, MetadataError>;

@@ -8,11 +8,11 @@ use crate::answer::CommitFuture;
 use crate::check::MAX_ORDINAL;
 use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
-use crate::key::Key;
-use crate::record::{
+use kera_records::key::Key;
+use kera_records::{
     BrokerRecord, Counter, GroupKey, GroupRecord, Image, StreamRecord, StreamletRecord,
 };
-use crate::transaction::{Committed, Compare, Transaction, Write};
+use kera_records::{Committed, Compare, Transaction, Write};
 
 /// What is called with a transaction's outcome.
 pub type Done = Box<dyn FnOnce(Result<Committed, MetadataError>) + Send>;

@@ -101,6 +101,69 @@ pub type Ordinal = u64;
 /// Lane value of an append that leaves the choice to the owner (`lane_by = producer`).
 pub const ANY_LANE: u32 = u32::MAX;
 
+/// Names one streamlet: the unit of ownership, which has one owner and one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamletKey {
+    /// The stream.
+    pub stream: StreamId,
+    /// Its number in the stream.
+    pub streamlet: StreamletId,
+}
+
+impl StreamletKey {
+    /// The key of one of its groups.
+    pub fn group(self, group: GroupId) -> GroupKey {
+        GroupKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+            group,
+        }
+    }
+}
+
+impl fmt::Display for StreamletKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.stream, self.streamlet)
+    }
+}
+
+/// Names one group of one streamlet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// The stream.
+    pub stream: StreamId,
+    /// The streamlet.
+    pub streamlet: StreamletId,
+    /// The group.
+    pub group: GroupId,
+}
+
+impl GroupKey {
+    /// The key of its streamlet.
+    pub fn streamlet_key(self) -> StreamletKey {
+        StreamletKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+        }
+    }
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.stream, self.streamlet, self.group)
+    }
+}
+
+/// The life over which unsynced bytes survive: one store directory during one boot of its machine. A
+/// replica's record names it, so that a broker in another life does not count as holding the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Incarnation {
+    /// Random id of the store directory.
+    pub store_id: Uuid,
+    /// Random id of the machine's boot.
+    pub boot_id: Uuid,
+}
+
 /// Names one lane of one streamlet of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneKey {

@@ -3,6 +3,7 @@
 //! This crate does no I/O and knows no clock: every function maps bytes to values or back.
 #![forbid(unsafe_code)]
 
+pub mod ack;
 pub mod batch;
 pub mod error;
 pub mod frame;

@@ -4,9 +4,8 @@ use std::io::{self, IoSlice};
 
 use bytes::Bytes;
 use kera_log_segments::io::{File, FileSystem};
-use kera_log_segments::pump::Incarnation;
 use kera_log_segments::scan::{ScanSpec, scan};
-use kera_protocol::ids::Ordinal;
+use kera_protocol::ids::{Incarnation, Ordinal};
 
 use crate::faults::Faults;
 use crate::ids::CopyId;

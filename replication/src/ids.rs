@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 
 use kera_log_segments::check::CheckSpec;
 use kera_log_segments::window::Place;
-use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId};
 
-pub use kera_log_segments::pump::Incarnation;
+pub use kera_protocol::ids::{Incarnation, StreamletKey};
 
 /// The number of a broker, as the holder of copies: its own groups' or others'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,21 +16,6 @@ pub struct BackupId(pub u32);
 impl fmt::Display for BackupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "broker {}", self.0)
-    }
-}
-
-/// A streamlet: what has one owner and one epoch, and what seals name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamletKey {
-    /// The stream.
-    pub stream: StreamId,
-    /// Its number in the stream.
-    pub streamlet: StreamletId,
-}
-
-impl fmt::Display for StreamletKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.stream, self.streamlet)
     }
 }
 

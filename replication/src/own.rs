@@ -425,10 +425,7 @@ impl OwnFiles {
             .iter()
             .filter(|behind| **behind <= len)
             .any(|behind| match read_mark(&**file, len - behind) {
-                Ok(mark) => mark.is_some_and(|mark| {
-                    let here = &self.incarnation;
-                    mark.binding_length(&here.store_id, &here.boot_id) > 0
-                }),
+                Ok(mark) => mark.is_some_and(|mark| mark.binding_length(&self.incarnation) > 0),
                 Err(error) => {
                     tracing::warn!(%copy, %error, "its marks cannot be read");
                     true
@@ -510,8 +507,7 @@ impl OwnFiles {
             // Where batches begin is not known here, so nothing below counts either.
             synced: 0,
             synced_ordinal: 0,
-            store_id: self.incarnation.store_id,
-            boot_id: self.incarnation.boot_id,
+            incarnation: self.incarnation,
         };
         write_mark(file, &lowered, group_bytes)?;
         file.sync_data().inspect_err(|_| {
@@ -589,8 +585,7 @@ impl OwnFiles {
             written_ordinal: end.ordinal,
             synced: end.address,
             synced_ordinal: end.ordinal,
-            store_id: self.incarnation.store_id,
-            boot_id: self.incarnation.boot_id,
+            incarnation: self.incarnation,
         };
         let store = || -> io::Result<()> {
             // The mark speaks of bytes and of a name that are on disk, so it comes after them.

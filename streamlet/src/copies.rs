@@ -59,7 +59,7 @@ impl Streamlet {
     }
 
     /// The store and the boot that write its files.
-    pub fn incarnation(&self) -> kera_log_segments::pump::Incarnation {
+    pub fn incarnation(&self) -> kera_protocol::ids::Incarnation {
         self.env.incarnation
     }
 

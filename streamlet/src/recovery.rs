@@ -14,6 +14,7 @@ use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Ordering, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
+use uuid::Uuid;
 
 use crate::append::MIN_PINS;
 use crate::recorder::{Closed, GroupChange};
@@ -39,7 +40,7 @@ pub struct RecoveredGroup {
     /// How it was closed; `None` if it is open or was only recorded ahead.
     pub closed: Option<Closed>,
     /// The boot in which it was opened.
-    pub boot_id: [u8; 16],
+    pub boot_id: Uuid,
 }
 
 /// A lane's records.

@@ -381,9 +381,7 @@ impl<'a> LaneBuild<'a> {
             return false;
         }
         let incarnation = &self.streamlet.env.incarnation;
-        let durable = scanned.mark.map_or(0, |m| {
-            m.binding_length(&incarnation.store_id, &incarnation.boot_id)
-        });
+        let durable = scanned.mark.map_or(0, |m| m.binding_length(incarnation));
         address >= durable && matches!(state.check(header), Ok(Verdict::Duplicate(_)))
     }
 
@@ -396,7 +394,7 @@ impl<'a> LaneBuild<'a> {
             let Some(mark) = scan::read_mark(&*file, spec.group_bytes())? else {
                 return Ok((record.file_made && self.is_same_boot(record)).then_some(CUT));
             };
-            if mark.binding_length(&env.incarnation.store_id, &env.incarnation.boot_id) > 0 {
+            if mark.binding_length(&env.incarnation) > 0 {
                 return Ok(Some(DAMAGED));
             }
             let until = u64::from(spec.segment_size);

@@ -9,9 +9,11 @@ use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter, MadeFil
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::{Incarnation, Pump};
+use kera_log_segments::pump::Pump;
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank, mutex};
-use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{
+    Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
+};
 
 use crate::closing::Job;
 use crate::copies::Copies;

@@ -205,7 +205,7 @@ fn what_is_not_whole_after_it_was_written_to_the_device_again_does_not_count() {
                 .plant(&file, mark + slot * MARK_SLOT_STRIDE, &zeros)
                 .expect("a file");
         }
-        machine.incarnation.boot_id[0] += 1;
+        support::next_boot(&mut machine.incarnation);
         inject(&machine, Fault::GarbleWrite { nth: 1 });
         let (node, recovery) = machine.recover(settings(AckPolicy::Synced));
         let left = node.read_all(LANE);

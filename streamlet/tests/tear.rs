@@ -304,7 +304,7 @@ fn a_mark_of_another_boot_does_not_bind_what_was_only_written() {
     after.plant(&file, places[4], &[0; 100]).expect("the file");
     machine.io = std::sync::Arc::new(after.clone());
     machine.fault = Some(after);
-    machine.incarnation.boot_id[0] += 1;
+    support::next_boot(&mut machine.incarnation);
     let (node, recovery) = machine.recover(settings(AckPolicy::Written));
     assert_eq!(node.read_all(LANE).len(), 12);
     assert!(

@@ -13,9 +13,9 @@ use kera_log_segments::io::{
     Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, open_engine,
 };
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::{Incarnation, Pump};
+use kera_log_segments::pump::Pump;
 use kera_protocol::batch::{BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp};
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, Incarnation, StreamId, StreamletId};
 use kera_streamlet::recorder::{Done as Recorded, GroupChange, GroupRecorder};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Env, Job, Limits, Settings, Streamlet};
 

@@ -212,8 +212,8 @@ impl Stage {
             };
             let holders = open.holders.iter().map(|holder| RecordedHolder {
                 broker: holder.broker.0,
-                store: holder.incarnation.store_id,
-                boot: holder.incarnation.boot_id,
+                store: holder.incarnation.store_id.into_bytes(),
+                boot: holder.incarnation.boot_id.into_bytes(),
             });
             groups.push(RecordedGroup {
                 group: record.copy.group.0,

@@ -15,6 +15,7 @@ use kera_replication::recovery::{RecoverSpec, Unclean, recover};
 use kera_replication::runtime::{RuntimeRef, TokioRuntime};
 use kera_replication::transport::{Reply, Request, TransportRef};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 use super::ends::{PRIMARY, runtime, transport};
 use super::plan::{Ask, Recorded, RecoveryPlan, Restored, Said, hear, say, say_cpu};
@@ -66,8 +67,8 @@ async fn remembered(
         let holders = group.holders.iter().map(|holder| Holder {
             broker: BackupId(holder.broker),
             incarnation: Incarnation {
-                store_id: holder.store,
-                boot_id: holder.boot,
+                store_id: Uuid::from_bytes(holder.store),
+                boot_id: Uuid::from_bytes(holder.boot),
             },
         });
         Change::Open {

@@ -15,7 +15,7 @@ use kera_metadata::{
     StreamletRecord, Transaction, Write,
 };
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
-use kera_protocol::ids::{GroupId, LaneId, Ordinal};
+use kera_protocol::ids::{GroupId, Incarnation, LaneId, Ordinal};
 
 use super::workplace::remove_stale;
 
@@ -238,8 +238,10 @@ impl Maker<'_> {
             written_ordinal: end,
             synced: length,
             synced_ordinal: end,
-            store_id: *self.holder.store_id.as_bytes(),
-            boot_id: *self.holder.boot_id.as_bytes(),
+            incarnation: Incarnation {
+                store_id: self.holder.store_id,
+                boot_id: self.holder.boot_id,
+            },
         };
         let group_bytes = u64::from(config.segment_size) * u64::from(config.segments_per_group);
         let path = folder.join(GroupSpec::file_name(group, 0));

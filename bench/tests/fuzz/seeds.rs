@@ -11,8 +11,9 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{
     FrameKind, Hello, HelloReply, encode_empty, encode_go_away, encode_head,
 };
-use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneId, StreamId, StreamletId};
 use kera_protocol::v1;
+use uuid::Uuid;
 
 /// An input that a target starts from.
 pub(crate) struct Seed {
@@ -153,8 +154,10 @@ fn group(counts: &[&[u32]]) -> Vec<u8> {
             written_ordinal: ordinal,
             synced: SEGMENT_BYTES as u64,
             synced_ordinal: 71,
-            store_id: [5; 16],
-            boot_id: [6; 16],
+            incarnation: Incarnation {
+                store_id: Uuid::from_bytes([5; 16]),
+                boot_id: Uuid::from_bytes([6; 16]),
+            },
         };
         let at = mark.slot_offset(3 * SEGMENT_BYTES as u64) as usize;
         file.resize(file.len().max(at + MARK_BYTES), 0);

@@ -11,11 +11,12 @@ use crate::tree::{files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other; the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 16] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("streamlet", Some(&["log-segments", "protocol"])),
-    ("metadata", Some(&["protocol"])),
+    ("records", Some(&["protocol"])),
+    ("metadata", Some(&["records", "protocol"])),
     ("coordinator", Some(&["protocol"])),
     ("rpc", Some(&["protocol"])),
     ("replication", Some(&["protocol", "log-segments", "rpc"])),
@@ -27,6 +28,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 16] = [
             "protocol",
             "log-segments",
             "streamlet",
+            "records",
             "metadata",
             "coordinator",
             "rpc",
@@ -39,6 +41,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 16] = [
             "protocol",
             "log-segments",
             "streamlet",
+            "records",
             "metadata",
             "coordinator",
             "broker",
@@ -56,7 +59,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 16] = [
 const KAFKA_CODEC: (&str, [&str; 2]) = ("kafka-protocol", ["kafka-shim", "kafka-clients"]);
 
 /// Crates that know nothing of files, sockets and runtimes.
-const WITHOUT_IO: [&str; 3] = ["protocol", "coordinator", "history"];
+const WITHOUT_IO: [&str; 4] = ["protocol", "records", "coordinator", "history"];
 const IO_CRATES: [&str; 8] = [
     "axum", "hyper", "io-uring", "libc", "rustix", "socket2", "tokio", "tonic",
 ];

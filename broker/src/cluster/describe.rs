@@ -83,8 +83,8 @@ fn describe_backup(backup: &Backup) -> v1::BackupStoreDescription {
     let incarnation = backup.store().incarnation();
     let stats = backup.store().stats();
     v1::BackupStoreDescription {
-        store_id: incarnation.store_id.to_vec().into(),
-        boot_id: incarnation.boot_id.to_vec().into(),
+        store_id: incarnation.store_id.into_bytes().to_vec().into(),
+        boot_id: incarnation.boot_id.into_bytes().to_vec().into(),
         shared_dir: options.shared_dir.display().to_string(),
         disk_dir: options.disk_dir.display().to_string(),
         memory_bytes: stats.memory_bytes,
@@ -108,8 +108,8 @@ async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
     let down = cluster.primary.down_for(id);
     let (store_id, boot_id) = match &answer {
         Some(answer) => (
-            answer.incarnation.store_id.to_vec().into(),
-            answer.incarnation.boot_id.to_vec().into(),
+            answer.incarnation.store_id.into_bytes().to_vec().into(),
+            answer.incarnation.boot_id.into_bytes().to_vec().into(),
         ),
         None => Default::default(),
     };

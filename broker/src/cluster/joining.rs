@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{BrokerRecord, ClusterStore, Incarnation, LiveBroker, Living, Membership};
-use uuid::Uuid;
 
 use super::{Backup, addresses, host_name};
 use crate::config::BrokerConfig;
@@ -47,8 +46,8 @@ impl Joined {
         store.require(dir.revision())?;
         check_number(&store.brokers()?, dir, id)?;
         let incarnation = Incarnation {
-            store_id: Uuid::from_bytes(dir.incarnation().store_id),
-            boot_id: Uuid::from_bytes(dir.incarnation().boot_id),
+            store_id: dir.incarnation().store_id,
+            boot_id: dir.incarnation().boot_id,
         };
         let mut live = LiveBroker::new(id, incarnation);
         live.address = advertised.to_owned();
@@ -89,7 +88,7 @@ fn seen_with(store: &dyn ClusterStore, live: &LiveBroker) -> Living {
 fn check_number(brokers: &[BrokerRecord], dir: &StoreDir, wanted: u32) -> Result<(), BrokerError> {
     let store_id = dir.incarnation().store_id;
     let mut brokers = brokers.iter();
-    match brokers.find(|b| *b.store_id.as_bytes() == store_id && b.id != wanted) {
+    match brokers.find(|b| b.store_id == store_id && b.id != wanted) {
         Some(other) => Err(BrokerError::OtherBroker {
             path: dir.path().to_path_buf(),
             found: other.id,

@@ -11,11 +11,10 @@ use bytes::Bytes;
 use kera_log_segments::group::{Group, GroupSpec};
 use kera_log_segments::io::{File, Io, OpenHow, rewrite};
 use kera_log_segments::layout::DurableMark;
-use kera_log_segments::pump::Incarnation;
 use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::GroupRecord;
-use kera_protocol::ids::LaneKey;
+use kera_protocol::ids::{Incarnation, LaneKey};
 use kera_replication::{aside, own};
 use kera_streamlet::Streamlet;
 
@@ -133,8 +132,7 @@ impl OwnFile {
             written_ordinal: self.end.ordinal,
             synced: self.end.address,
             synced_ordinal: self.end.ordinal,
-            store_id: self.incarnation.store_id,
-            boot_id: self.incarnation.boot_id,
+            incarnation: self.incarnation,
         };
         let marked = write_mark(file, &mark, self.spec.group_bytes());
         if let Err(error) = marked.and_then(|()| file.sync_data()) {

@@ -18,7 +18,6 @@ use kera_replication::records::{
 };
 use kera_replication::transport::Pending;
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 use crate::clock::now_ms;
 use crate::recorder::StoreRecorder;
@@ -495,8 +494,8 @@ fn closed(old: Stored, record: &ClosedRecord, max_timestamp_ms: i64) -> Stored {
 fn copies_of(holders: &[Holder]) -> Vec<CopyRecord> {
     let copy = |holder: &Holder| CopyRecord {
         broker: holder.broker.0,
-        store_id: Uuid::from_bytes(holder.incarnation.store_id),
-        boot_id: Uuid::from_bytes(holder.incarnation.boot_id),
+        store_id: holder.incarnation.store_id,
+        boot_id: holder.incarnation.boot_id,
     };
     holders.iter().map(copy).collect()
 }
@@ -505,8 +504,8 @@ fn holders_of(copies: &[CopyRecord]) -> Vec<Holder> {
     let holder = |copy: &CopyRecord| Holder {
         broker: BackupId(copy.broker),
         incarnation: Incarnation {
-            store_id: *copy.store_id.as_bytes(),
-            boot_id: *copy.boot_id.as_bytes(),
+            store_id: copy.store_id,
+            boot_id: copy.boot_id,
         },
     };
     copies.iter().map(holder).collect()

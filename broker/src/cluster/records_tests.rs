@@ -4,6 +4,7 @@ use kera_metadata::{Fault, MemoryStore, StreamRecord};
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
+use uuid::Uuid;
 
 use super::*;
 
@@ -18,8 +19,8 @@ struct Stage {
 
 fn incarnation(n: u8) -> Incarnation {
     Incarnation {
-        store_id: [n; 16],
-        boot_id: [7; 16],
+        store_id: Uuid::from_bytes([n; 16]),
+        boot_id: Uuid::from_bytes([7; 16]),
     }
 }
 

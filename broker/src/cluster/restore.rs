@@ -13,7 +13,6 @@ use kera_replication::ids::{BackupId, CopyId};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{Reply, Request};
 use kera_streamlet::Streamlet;
-use uuid::Uuid;
 
 use super::leftovers::Leftovers;
 use super::own_file::OwnFile;
@@ -204,8 +203,8 @@ fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Optio
     let incarnation = shared.dir.incarnation();
     let own = CopyRecord {
         broker: shared.broker_id,
-        store_id: Uuid::from_bytes(incarnation.store_id),
-        boot_id: Uuid::from_bytes(incarnation.boot_id),
+        store_id: incarnation.store_id,
+        boot_id: incarnation.boot_id,
     };
     let mut mended = record.clone();
     mended.max_timestamp_ms = mended.max_timestamp_ms.max(max_timestamp_ms);

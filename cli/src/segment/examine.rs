@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use kera_log_segments::footer::Footer;
-use kera_log_segments::io::{EngineKind, File, OpenHow, open_engine};
+use kera_log_segments::io::{EngineKind, File, OpenHow, boot_id, open_engine};
 use kera_log_segments::layout::{FOOTER_OFFSET, LayoutError, SEGMENT_HEADER_BYTES, SegmentHeader};
-use kera_log_segments::pump::Incarnation;
 use kera_log_segments::scan::{ScanSpec, Scanned, Stop, read_mark, scan};
 use kera_protocol::batch::{BatchHeader, MAX_BATCH_BYTES, validate_records};
+use kera_protocol::ids::Incarnation;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -155,10 +155,11 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
     })?;
     let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
     let mark = read_mark(file, group_bytes).map_err(unreadable)?;
-    let boot_id = boot_id();
     let incarnation = Incarnation {
-        store_id: mark.map(|mark| mark.store_id).unwrap_or_default(),
-        boot_id,
+        store_id: mark
+            .map(|mark| mark.incarnation.store_id)
+            .unwrap_or_default(),
+        boot_id: boot_id(),
     };
     let spec = ScanSpec {
         incarnation,
@@ -203,7 +204,7 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
             written_ordinal: mark.written_ordinal,
             synced: mark.synced,
             synced_ordinal: mark.synced_ordinal,
-            same_boot: mark.boot_id == boot_id,
+            same_boot: mark.incarnation.boot_id == incarnation.boot_id,
         }),
         footer: footer.map(|footer| FooterView {
             length: footer.length,
@@ -421,14 +422,6 @@ fn segments(file: &dyn File, scanned: &Scanned, walk: &Walk, size: u64) -> Vec<S
             })
         })
         .collect()
-}
-
-/// The machine's boot id as 16 bytes; zeros where there is none.
-fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.trim()
-        .parse::<kera_protocol::ids::StreamId>()
-        .map_or([0; 16], |id| *id.as_bytes())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use kera_log_segments::layout::DurableMark;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
+use uuid::Uuid;
 
 use super::*;
 
@@ -155,7 +156,7 @@ fn a_flipped_bit_in_the_last_batch_is_torn_unless_it_is_recorded_as_durable() {
     sample.mark(DurableMark {
         sequence: 1,
         written: end,
-        boot_id: [9; 16],
+        incarnation: booted(Uuid::from_u128(9)),
         ..DurableMark::default()
     });
     assert_eq!(
@@ -166,14 +167,14 @@ fn a_flipped_bit_in_the_last_batch_is_torn_unless_it_is_recorded_as_durable() {
     sample.mark(DurableMark {
         sequence: 2,
         written: end,
-        boot_id: boot_id(),
+        incarnation: booted(boot_id()),
         ..DurableMark::default()
     });
     assert_eq!(sample.examine().state, State::Damaged);
     sample.mark(DurableMark {
         sequence: 3,
         synced: end,
-        boot_id: [9; 16],
+        incarnation: booted(Uuid::from_u128(9)),
         ..DurableMark::default()
     });
     assert_eq!(sample.examine().state, State::Damaged);
@@ -242,4 +243,11 @@ fn other_files_are_refused_with_their_name() {
     assert!(said.contains("cannot open it"), "{said}");
     let said = format!("{:?}", examine(directory.path(), 0).unwrap_err());
     assert!(said.contains("it is a directory"), "{said}");
+}
+
+fn booted(boot_id: Uuid) -> Incarnation {
+    Incarnation {
+        boot_id,
+        ..Incarnation::default()
+    }
 }

@@ -17,6 +17,7 @@
 
 pub mod aligned;
 mod blocking;
+mod boot;
 pub mod direct;
 mod engine;
 pub mod fault;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use aligned::{AlignedBuf, BLOCK_BYTES};
+pub use boot::boot_id;
 pub use engine::{EngineKind, open_engine};
 pub use uring::LOCKED_BYTES;
 

@@ -12,11 +12,11 @@ use uuid::Uuid;
 use super::{ClusterStore, LiveBroker, Living, Membership, Seat, Tenure, Watched};
 use crate::encode::Record;
 use crate::error::MetadataError;
-use crate::key::Key;
 use crate::memory::MemoryStore;
-use crate::record::{BrokerRecord, Image, StreamletRecord};
 use crate::store::{Done, MetadataStore};
-use crate::transaction::{Committed, Transaction};
+use kera_records::key::Key;
+use kera_records::{BrokerRecord, Image, StreamletRecord};
+use kera_records::{Committed, Transaction};
 
 struct Member {
     live: LiveBroker,

@@ -1,7 +1,7 @@
 //! Brokers that are to be emptied.
 
 use super::{Busy, Cause, Loads, Members, Move, Picture, StreamView, StreamletRef, StreamletView};
-use crate::record::GroupState;
+use kera_records::GroupState;
 
 /// Hand-overs of what draining brokers own, at most `room` of them and one from each broker.
 pub(super) fn plan(

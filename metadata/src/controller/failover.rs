@@ -6,8 +6,8 @@ use super::{
     Cause, Limits, Loads, Members, Move, Needs, Picture, Stranded, StreamView, StreamletView,
     UnderWay,
 };
-use crate::record::StreamletRecord;
-use crate::transaction::{Compare, Transaction, Write};
+use kera_records::StreamletRecord;
+use kera_records::{Compare, Transaction, Write};
 
 pub(super) fn plan(
     picture: &Picture,

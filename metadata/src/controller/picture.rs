@@ -6,8 +6,8 @@ use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
 use super::StreamletRef;
 use crate::encode::Record;
-use crate::key::Key;
-use crate::record::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
+use kera_records::key::Key;
+use kera_records::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
 
 /// A stream.
 #[derive(Clone, Debug, PartialEq, Eq)]

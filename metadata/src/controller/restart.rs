@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::drain::keeps;
 use super::{Members, Picture};
-use crate::record::GroupState;
+use kera_records::GroupState;
 
 /// One broker's turn in a rolling restart.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use kera_protocol::ids::{GroupId, StreamId, StreamletId};
 
 use super::loads::share;
 use super::{GroupView, Members, Picture, StreamView, StreamletView};
-use crate::record::GroupState;
+use kera_records::GroupState;
 
 /// A copy of a closed group that is better elsewhere, or is one too many.
 #[derive(Clone, Debug, PartialEq, Eq)]

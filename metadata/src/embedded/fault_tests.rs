@@ -6,9 +6,9 @@ use super::fault_file::{FaultFile, FaultOpener, FileFault};
 use super::file::file_error;
 use super::format::{FORMAT_VERSION, META, encode_summary};
 use super::*;
-use crate::config::StreamConfig;
-use crate::record::StreamRecord;
 use crate::store::creation;
+use kera_records::StreamRecord;
+use kera_records::config::StreamConfig;
 
 fn open(file: &FaultFile) -> Result<EmbeddedStore, MetadataError> {
     EmbeddedStore::open_with(

@@ -24,13 +24,13 @@ use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase};
 use crate::encode::{Record, decode_value};
 use crate::error::MetadataError;
 use crate::image::{ImageBuilder, corrupt};
-use crate::key::{self, Key, prefix_end};
 use crate::queue::{Job, Queue, Worker};
-use crate::record::{Image, StreamletRecord};
 use crate::store::{Done, MetadataStore};
-use crate::transaction::Transaction;
 use file::{Opener, PathOpener, file_error};
 use format::{RECORDS, Summary};
+use kera_records::Transaction;
+use kera_records::key::{self, Key, prefix_end};
+use kera_records::{Image, StreamletRecord};
 
 /// Most operations of one transaction: enough to create a stream of most streamlets at once.
 pub const MAX_EMBEDDED_OPERATIONS: usize = 1 << 17;

@@ -11,9 +11,9 @@ use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
 use crate::image::corrupt;
-use crate::key::prefix_end;
 use crate::queue::Outcome;
-use crate::transaction::{Committed, Transaction};
+use kera_records::key::prefix_end;
+use kera_records::{Committed, Transaction};
 
 /// Why a whole batch failed.
 struct Failure {

@@ -8,10 +8,10 @@ use super::messages::{DeleteRangeRequest, Request, TxnRequest, operation};
 use super::space::range_of;
 use super::writer::{Plan, Sent, Writer};
 use crate::error::MetadataError;
-use crate::key::{self, Key};
 use crate::queue::Outcome;
-use crate::record::{Counter, StreamRecord};
-use crate::transaction::{Committed, Compare, Transaction, Write};
+use kera_records::key::{self, Key};
+use kera_records::{Committed, Compare, Transaction, Write};
+use kera_records::{Counter, StreamRecord};
 
 /// Times that a creation is begun anew after a conflict that is not one of its own.
 const ATTEMPTS: u32 = 8;

@@ -49,11 +49,11 @@ use crate::cluster::{
 use crate::encode::Record;
 use crate::error::MetadataError;
 use crate::image::ImageBuilder;
-use crate::key::{self, Key};
-use crate::record::{BrokerRecord, Image, StreamRecord, StreamletRecord};
 use crate::store::{Done as Callback, MetadataStore, create_over};
 use crate::stranger::Stranger;
-use crate::transaction::Transaction;
+use kera_records::Transaction;
+use kera_records::key::{self, Key};
+use kera_records::{BrokerRecord, Image, StreamRecord, StreamletRecord};
 
 pub use self::access::EtcdAccess;
 pub use self::options::EtcdOptions;

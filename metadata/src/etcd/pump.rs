@@ -15,7 +15,7 @@ use super::zones::{Busy, Zones};
 use crate::error::MetadataError;
 use crate::queue::{Outcome, answer};
 use crate::store::Done;
-use crate::transaction::Transaction;
+use kera_records::Transaction;
 
 /// Waiting transactions that are looked at for one that may begin.
 const LOOK_AHEAD: usize = 64;

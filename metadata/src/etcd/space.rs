@@ -12,7 +12,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use crate::key::{Key, prefix_end};
+use kera_records::key::{Key, prefix_end};
 
 use super::messages::KeyValue;
 

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::MetadataError;
 use crate::evaluate::Keyspace;
-use crate::key::{self, Key};
-use crate::record::Counter;
-use crate::transaction::{Compare, Transaction, Write};
+use kera_records::Counter;
+use kera_records::key::{self, Key};
+use kera_records::{Compare, Transaction, Write};
 
 use super::space::CONTROLLER;
 

@@ -23,9 +23,9 @@ use super::view::{Footprint, Known, Range, View};
 use crate::encode::{decode_revision, restamp};
 use crate::error::MetadataError;
 use crate::evaluate::{Changes, LimitsCache, evaluate};
-use crate::key;
 use crate::queue::Outcome;
-use crate::transaction::{Committed, Transaction};
+use kera_records::key;
+use kera_records::{Committed, Transaction};
 
 /// Records that are remembered; all are forgotten when there are more.
 const REMEMBERED: usize = 1 << 15;

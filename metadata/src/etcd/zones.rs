@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use kera_protocol::ids::{StreamId, StreamletId};
 
-use crate::record::Counter;
-use crate::transaction::{Compare, Transaction, Write};
+use kera_records::Counter;
+use kera_records::{Compare, Transaction, Write};
 
 /// A part of the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,10 +143,10 @@ impl Busy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::StreamConfig;
-    use crate::record::StreamRecord;
     use crate::store::creation;
     use kera_protocol::ids::Epoch;
+    use kera_records::StreamRecord;
+    use kera_records::config::StreamConfig;
 
     fn epoch(stream: StreamId, streamlet: u32) -> Zones {
         let compare = Compare::StreamletEpoch {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kera_log_segments::layout::DurableMark;
 use parking_lot::Mutex;
 use rustix::net::RecvFlags;
+use uuid::Uuid;
 
 use super::StartError;
 use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
@@ -101,7 +102,7 @@ struct Failing {
 }
 
 impl Machine {
-    fn draw(&mut self) -> [u8; 16] {
+    fn draw(&mut self) -> Uuid {
         let mut out = [0; 16];
         for half in out.chunks_mut(8) {
             // splitmix64: enough to tell ids apart, and the same for the same seed.
@@ -111,7 +112,7 @@ impl Machine {
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             half.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
         }
-        out
+        Uuid::from_bytes(out)
     }
 
     /// Shared memory is lost; what was flushed is not.
@@ -188,7 +189,7 @@ impl Memory for SimMemory {
         self.life.fetch_add(1, Ordering::SeqCst);
         let mut machine = self.inner.lock();
         if machine.empty {
-            let first = machine.incarnation.store_id == [0; 16];
+            let first = machine.incarnation.store_id.is_nil();
             if first || !faults.vanished_store_keeps_id {
                 machine.incarnation.store_id = machine.draw();
             }

@@ -15,6 +15,7 @@ use kera_replication::aside;
 use kera_replication::ids::{CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
 use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request};
+use uuid::Uuid;
 
 use crate::content::{Content, SEGMENT, SEGMENTS, copy, segment};
 use crate::stage::whole;
@@ -23,8 +24,8 @@ const GROUP: u64 = SEGMENT as u64 * SEGMENTS as u64;
 
 fn life(boot: u8) -> Incarnation {
     Incarnation {
-        store_id: [3; 16],
-        boot_id: [boot; 16],
+        store_id: Uuid::from_u128(3),
+        boot_id: Uuid::from_u128(boot.into()),
     }
 }
 

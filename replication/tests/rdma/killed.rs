@@ -125,10 +125,14 @@ fn encode(transaction: &Transaction) -> String {
 }
 
 fn holders(holders: &[Holder]) -> String {
-    let hex = |id: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*id));
     let holders = holders.iter().map(|holder| {
         let Incarnation { store_id, boot_id } = &holder.incarnation;
-        format!("{}:{}:{}", holder.broker.0, hex(store_id), hex(boot_id))
+        format!(
+            "{}:{}:{}",
+            holder.broker.0,
+            store_id.simple(),
+            boot_id.simple()
+        )
     });
     holders.collect::<Vec<_>>().join("+")
 }
@@ -180,7 +184,7 @@ fn decode(text: &str) -> Transaction {
 }
 
 fn read_holders(text: &str) -> Vec<Holder> {
-    let id = |hex: &str| u128::from_str_radix(hex, 16).expect("hex").to_be_bytes();
+    let id = |hex: &str| hex.parse().expect("an id");
     let holders = text.split('+').filter(|holder| !holder.is_empty());
     holders
         .map(|holder| {

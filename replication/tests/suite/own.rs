@@ -11,6 +11,7 @@ use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_replication::ids::{BackupId, CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::{CopySet, Source};
+use uuid::Uuid;
 
 use super::source::{SHAPE, TestSource};
 
@@ -39,8 +40,8 @@ impl Disks {
     pub fn own(&self, node: BackupId) -> Arc<OwnFiles> {
         let mut lives = self.lives.lock().unwrap();
         let life = *lives.entry(node).or_insert(Incarnation {
-            store_id: [node.0 as u8 + 1; 16],
-            boot_id: [1; 16],
+            store_id: Uuid::from_u128(u128::from(node.0) + 1),
+            boot_id: Uuid::from_u128(1),
         });
         fs::create_dir_all(self.dir(node)).expect("a directory");
         OwnFiles::new(self.io.clone(), self.dir(node), life)
@@ -49,7 +50,7 @@ impl Disks {
     /// The machine was booted: what was not synced may be gone.
     pub fn boot(&self, node: BackupId) {
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
-            life.boot_id[0] += 1;
+            life.boot_id = Uuid::from_u128(life.boot_id.as_u128() + 1);
         }
     }
 
@@ -57,7 +58,7 @@ impl Disks {
     pub fn wipe(&self, node: BackupId) {
         let _ = fs::remove_dir_all(self.dir(node));
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
-            life.store_id[1] += 1;
+            life.store_id = Uuid::from_u128(life.store_id.as_u128() + (1 << 64));
         }
     }
 

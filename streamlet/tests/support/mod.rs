@@ -15,13 +15,16 @@ use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, FaultIo, Flip};
 use kera_log_segments::io::{EngineKind, Io, open_engine};
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::{Incarnation, Pump};
+use kera_log_segments::pump::Pump;
 use kera_protocol::batch::BatchHeader;
-use kera_protocol::ids::{ANY_LANE, Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{
+    ANY_LANE, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId, StreamletId,
+};
 use kera_streamlet::{
     AppendError, AppendSpec, Appended, BatchRules, Env, Job, LaneReadError, LaneReadSpec, Limits,
     Located, Outcome, Recovery, Settings, Streamlet,
 };
+use uuid::Uuid;
 
 use batches::ids_of;
 use store::Store;
@@ -92,8 +95,8 @@ impl Machine {
             store: Arc::default(),
             stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
             incarnation: Incarnation {
-                store_id: [1; 16],
-                boot_id: [1; 16],
+                store_id: Uuid::from_u128(1),
+                boot_id: Uuid::from_u128(1),
             },
             limits: Limits {
                 prepare_at: 2.0,
@@ -234,7 +237,7 @@ impl Machine {
         let (after, flips) = self.fault.as_ref().expect("a fault engine").crash(plan);
         self.io = Arc::new(after.clone());
         self.fault = Some(after);
-        self.incarnation.boot_id[0] += 1;
+        next_boot(&mut self.incarnation);
         flips
     }
 }
@@ -398,4 +401,9 @@ impl Node {
     pub fn log_start(&self, lane: LaneId) -> Ordinal {
         self.streamlet.bounds()[lane.0 as usize].1
     }
+}
+
+/// The machine boots.
+pub fn next_boot(incarnation: &mut Incarnation) {
+    incarnation.boot_id = Uuid::from_u128(incarnation.boot_id.as_u128() + 1);
 }

@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupRecorder, RecordError};
 use kera_streamlet::{LaneRecords, RecoveredGroup};
+use uuid::Uuid;
 
 #[derive(Clone, Debug)]
 struct Record {
     lane: LaneId,
     epoch: Epoch,
-    boot: [u8; 16],
+    boot: Uuid,
     first_ordinal: Option<Ordinal>,
     file_made: bool,
     closed: Option<Closed>,
@@ -21,7 +22,7 @@ struct Record {
 struct State {
     groups: BTreeMap<GroupId, Record>,
     log_starts: HashMap<LaneId, Ordinal>,
-    boot: [u8; 16],
+    boot: Uuid,
     /// Asked for and not yet durable, oldest first.
     waiting: VecDeque<(Vec<GroupChange>, Option<Done>)>,
     slow: bool,
@@ -42,7 +43,7 @@ impl Store {
     }
 
     /// The boot that records are made in.
-    pub fn set_boot(&self, boot: [u8; 16]) {
+    pub fn set_boot(&self, boot: Uuid) {
         self.state().boot = boot;
     }
 

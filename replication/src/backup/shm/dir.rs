@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_protocol::ids::StreamId;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use super::super::StartError;
 use super::super::memory::is_full;
@@ -115,7 +115,7 @@ pub(super) fn check_size(dir: &Path, quota: u64) -> Result<(), StartError> {
 
 /// The store's id; drawn if the directory holds nothing yet. Seals that say nothing are stored before
 /// it is: a store that has an id and no seals has lost them.
-pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
+pub(super) fn identity(dir: &Path) -> Result<Uuid, StartError> {
     let path = dir.join(STORE);
     match fs::read_to_string(&path) {
         Ok(text) => read_identity(&text).map_err(|reason| unusable(&path, reason)),
@@ -134,16 +134,16 @@ pub(super) fn identity(dir: &Path) -> Result<[u8; 16], StartError> {
                 }
             }
             write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))?;
-            let id = StreamId::random();
+            let id = Uuid::new_v4();
             let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
             replace(&path, text.as_bytes(), true).map_err(|e| failed(&path, e))?;
-            Ok(*id.as_bytes())
+            Ok(id)
         }
         Err(error) => Err(failed(&path, error)),
     }
 }
 
-fn read_identity(text: &str) -> Result<[u8; 16], String> {
+fn read_identity(text: &str) -> Result<Uuid, String> {
     let mut words = text
         .strip_prefix(STORE_HEADER)
         .ok_or("it is no backup store's; name an empty directory")?
@@ -157,11 +157,11 @@ fn read_identity(text: &str) -> Result<[u8; 16], String> {
             "format {format} is newer than {STORE_FORMAT}, the newest this build reads; use the newer build"
         ));
     }
-    let id: StreamId = words
+    let id: Uuid = words
         .next()
         .and_then(|w| w.parse().ok())
         .ok_or("it is damaged: no store id; remove the directory, primaries copy anew")?;
-    Ok(*id.as_bytes())
+    Ok(id)
 }
 
 /// Reads the seals of a store, or of its disk.
@@ -264,12 +264,4 @@ pub(super) fn replace(path: &Path, bytes: &[u8], sync: bool) -> io::Result<()> {
         Some(dir) if sync => File::open(dir)?.sync_all(),
         _ => Ok(()),
     }
-}
-
-/// The machine's boot; a random one where the system does not tell, so that nothing unsynced is
-/// ever believed to have survived.
-pub(super) fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let id: StreamId = text.trim().parse().unwrap_or_else(|_| StreamId::random());
-    *id.as_bytes()
 }

@@ -33,6 +33,7 @@ use std::time::Instant;
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_protocol::ids::{GroupId, StreamId, StreamletId};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use super::StartError;
 use super::memory::{CopyMemory, CopySpec, Found, Memory, TakenOver, is_full};
@@ -128,7 +129,7 @@ impl ShmMemory {
     /// Of each copy the record is read, and no file stays open: there may be very many.
     fn open_found(
         &self,
-        store_id: &[u8; 16],
+        store_id: Uuid,
         seals: &mut SealTable,
         spares: &Arc<Spares>,
         locks: &[Arc<File>],
@@ -223,7 +224,7 @@ impl ShmMemory {
                 let was = std::mem::take(&mut spec.incarnation);
                 // That another store had it is told by its id, at the next start as well, and need not be
                 // stored for each of very many copies.
-                if was.store_id == *store_id {
+                if was.store_id == store_id {
                     took.stored += 1;
                     let kept = record::rewrite(&paths.record, &spec, Kept::default());
                     Self::io(&paths.record, kept)?;
@@ -321,7 +322,7 @@ impl Memory for ShmMemory {
         let spares = Arc::new(Self::io(dir, spares)?);
         let begun = Instant::now();
         *self.took.lock() = Took::default();
-        let copies = self.open_found(&store_id, &mut seals, &spares, &locks)?;
+        let copies = self.open_found(store_id, &mut seals, &spares, &locks)?;
         tracing::info!(copies = copies.len(), took = ?begun.elapsed(), dir = %dir.display(), "copies are taken over");
         let found: u64 = copies.iter().map(|found| found.reserved).sum();
         spares.grow(found);
@@ -330,7 +331,7 @@ impl Memory for ShmMemory {
         Ok(TakenOver {
             incarnation: Incarnation {
                 store_id,
-                boot_id: dir::boot_id(),
+                boot_id: kera_log_segments::io::boot_id(),
             },
             seals,
             copies,

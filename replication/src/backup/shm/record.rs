@@ -17,6 +17,7 @@ use std::path::Path;
 
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use uuid::Uuid;
 
 use super::super::memory::CopySpec;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
@@ -83,8 +84,8 @@ pub(super) fn encode(spec: &CopySpec, kept: Kept) -> Vec<u8> {
     let flags = if spec.built { BUILT } else { 0 } | if kept.whole { WHOLE } else { 0 };
     out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(spec.copy.streamlet.stream.as_bytes());
-    out.extend_from_slice(&spec.incarnation.store_id);
-    out.extend_from_slice(&spec.incarnation.boot_id);
+    out.extend_from_slice(spec.incarnation.store_id.as_bytes());
+    out.extend_from_slice(spec.incarnation.boot_id.as_bytes());
     out.extend_from_slice(&kept.released.to_le_bytes());
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
@@ -141,8 +142,8 @@ fn read(bytes: &[u8]) -> Option<Record> {
         segment_size: u32_at(body, 16),
         segments: u32_at(body, 20),
         incarnation: Incarnation {
-            store_id: uuid_at(56)?,
-            boot_id: uuid_at(72)?,
+            store_id: Uuid::from_bytes(uuid_at(56)?),
+            boot_id: Uuid::from_bytes(uuid_at(72)?),
         },
         built: flags & BUILT != 0,
     };
@@ -179,8 +180,8 @@ mod tests {
             segment_size: 8 << 20,
             segments: 16,
             incarnation: Incarnation {
-                store_id: [1; 16],
-                boot_id: [2; 16],
+                store_id: Uuid::from_u128(1),
+                boot_id: Uuid::from_u128(2),
             },
             built: true,
         };

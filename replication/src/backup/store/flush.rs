@@ -151,8 +151,7 @@ impl BackupStore {
             written_ordinal: end.ordinal,
             synced: end.address,
             synced_ordinal: end.ordinal,
-            store_id: self.incarnation.store_id,
-            boot_id: self.incarnation.boot_id,
+            incarnation: self.incarnation,
         };
         let flushed = copy.memory.flush(before.synced, end.address, &mark);
         let result = flushed.and_then(|()| {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_protocol::v1;
+use uuid::Uuid;
 
 use crate::backup::Seal;
 use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
@@ -41,14 +42,14 @@ pub(super) fn streamlet_from(stream: &[u8], streamlet: u32) -> Parsed<StreamletK
 
 pub(super) fn incarnation_to(incarnation: &Incarnation) -> v1::StoreIncarnation {
     v1::StoreIncarnation {
-        store_id: Bytes::copy_from_slice(&incarnation.store_id),
-        boot_id: Bytes::copy_from_slice(&incarnation.boot_id),
+        store_id: Bytes::copy_from_slice(incarnation.store_id.as_bytes()),
+        boot_id: Bytes::copy_from_slice(incarnation.boot_id.as_bytes()),
     }
 }
 
 pub(super) fn incarnation_from(incarnation: Option<v1::StoreIncarnation>) -> Parsed<Incarnation> {
     let incarnation = incarnation.ok_or("no incarnation is named")?;
-    let id = |bytes: &Bytes| bytes.as_ref().try_into().map_err(|_| "an id has 16 bytes");
+    let id = |bytes: &Bytes| Uuid::from_slice(bytes).map_err(|_| "an id has 16 bytes");
     Ok(Incarnation {
         store_id: id(&incarnation.store_id)?,
         boot_id: id(&incarnation.boot_id)?,
@@ -394,8 +395,8 @@ mod tests {
         assert_eq!(sealed_from(sealed_to(&sealed)), Ok(sealed));
 
         let incarnation = Incarnation {
-            store_id: [1; 16],
-            boot_id: [2; 16],
+            store_id: Uuid::from_u128(1),
+            boot_id: Uuid::from_u128(2),
         };
         let copies = vec![(copy, incarnation)];
         let message = seal_to(&copy.streamlet, Epoch(9), &copies);

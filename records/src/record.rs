@@ -5,6 +5,8 @@ use uuid::Uuid;
 
 use crate::config::{StreamConfig, partitions_of};
 
+pub use kera_protocol::ids::GroupKey;
+
 /// A broker that has used this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerRecord {
@@ -100,23 +102,6 @@ pub struct StreamletRecord {
     pub next_group: GroupId,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
-}
-
-/// Names one group of one streamlet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupKey {
-    /// The stream.
-    pub stream: StreamId,
-    /// The streamlet.
-    pub streamlet: StreamletId,
-    /// The group.
-    pub group: GroupId,
-}
-
-impl std::fmt::Display for GroupKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.stream, self.streamlet, self.group)
-    }
 }
 
 /// Where a group stands in its life; it only ever moves down this list.
@@ -233,7 +218,6 @@ pub struct LaneStart {
 
 /// A number that only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum Counter {
     /// The least producer id that was never given out; ids begin at 1.
     ProducerIds,

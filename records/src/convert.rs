@@ -17,16 +17,6 @@ impl From<LaneBy> for v1::LaneBy {
     }
 }
 
-impl From<AckPolicy> for v1::AckPolicy {
-    fn from(value: AckPolicy) -> Self {
-        match value {
-            AckPolicy::Written => v1::AckPolicy::Written,
-            AckPolicy::Memory => v1::AckPolicy::Memory,
-            AckPolicy::Synced => v1::AckPolicy::Synced,
-        }
-    }
-}
-
 impl From<TimestampType> for v1::TimestampType {
     fn from(value: TimestampType) -> Self {
         match value {

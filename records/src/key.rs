@@ -18,7 +18,6 @@ use crate::record::{Counter, GroupKey};
 
 /// Names one record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
 pub enum Key {
     /// A broker.
     Broker(u32),
@@ -36,19 +35,26 @@ pub enum Key {
     Streamlet(StreamId, StreamletId),
 }
 
-pub(crate) const BROKER: u8 = b'b';
-pub(crate) const COUNTER: u8 = b'c';
-pub(crate) const GROUP: u8 = b'g';
-pub(crate) const LANE_START: u8 = b'l';
-pub(crate) const STREAM_NAME: u8 = b'n';
-pub(crate) const STREAM: u8 = b's';
-pub(crate) const STREAMLET: u8 = b't';
+/// Kind of a broker's key.
+pub const BROKER: u8 = b'b';
+/// Kind of a counter's key.
+pub const COUNTER: u8 = b'c';
+/// Kind of a group's key.
+pub const GROUP: u8 = b'g';
+/// Kind of the key of a lane's log start.
+pub const LANE_START: u8 = b'l';
+/// Kind of the key of a stream's name.
+pub const STREAM_NAME: u8 = b'n';
+/// Kind of a stream's key.
+pub const STREAM: u8 = b's';
+/// Kind of a streamlet's key.
+pub const STREAMLET: u8 = b't';
 /// Kinds of which a stream has any number, beside the stream itself and its name.
-pub(crate) const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
+pub const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
 
 impl Key {
     /// The key's bytes in the keyspace.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         match self {
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
@@ -78,7 +84,7 @@ impl Key {
     }
 
     /// The key of its bytes; `None` when they are no key.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Key> {
+    pub fn decode(bytes: &[u8]) -> Option<Key> {
         let (&kind, mut rest) = bytes.split_first()?;
         let rest = &mut rest;
         let key = match kind {
@@ -128,17 +134,17 @@ impl std::fmt::Display for Key {
 }
 
 /// What all keys of `kind` begin with that belong to a stream.
-pub(crate) fn stream_prefix(kind: u8, stream: StreamId) -> Vec<u8> {
+pub fn stream_prefix(kind: u8, stream: StreamId) -> Vec<u8> {
     join(kind, &[stream.as_bytes()])
 }
 
 /// What all keys of `kind` begin with that belong to a streamlet.
-pub(crate) fn streamlet_prefix(kind: u8, stream: StreamId, streamlet: StreamletId) -> Vec<u8> {
+pub fn streamlet_prefix(kind: u8, stream: StreamId, streamlet: StreamletId) -> Vec<u8> {
     join(kind, &[stream.as_bytes(), &streamlet.0.to_be_bytes()])
 }
 
 /// The least key above all that begin with `prefix`; `None` when there is none.
-pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {

@@ -7,6 +7,8 @@ use kera_protocol::partition::lanes_of;
 
 use crate::record::MAX_COPIES;
 
+pub use kera_protocol::ack::AckPolicy;
+
 /// Segments of a group that has copies, unless the stream says otherwise: a backup keeps a group in memory
 /// until it is closed, so that groups of busy lanes must end soon.
 pub const REPLICATED_SEGMENTS_PER_GROUP: u32 = 2;
@@ -38,18 +40,6 @@ pub enum LaneBy {
     Key,
     /// By the producer: records of a producer stay in order, lanes may grow without a boundary.
     Producer,
-}
-
-/// What an acknowledgement promises on every counted copy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AckPolicy {
-    /// Survives the process: the bytes are in the page cache.
-    #[default]
-    Written,
-    /// Survives nothing.
-    Memory,
-    /// Survives power loss.
-    Synced,
 }
 
 /// Which clock a record's timestamp comes from.
@@ -331,7 +321,7 @@ impl StreamConfig {
 }
 
 /// Lanes of `streamlets` streamlets with `lanes` each, but the last `short`, which have one less.
-pub(crate) fn partitions_of(streamlets: u32, lanes: u32, short: u32) -> u32 {
+pub fn partitions_of(streamlets: u32, lanes: u32, short: u32) -> u32 {
     streamlets.saturating_mul(lanes).saturating_sub(short)
 }
 

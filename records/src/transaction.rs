@@ -19,7 +19,6 @@ pub struct Transaction {
 
 /// A condition on what the store holds, before any of the transaction's writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Compare {
     /// No stream has this name.
     StreamAbsent {
@@ -81,7 +80,7 @@ pub enum Compare {
         value: u64,
     },
     /// The controller is the one elected for this term; see
-    /// [`Membership::fence`](crate::Membership::fence).
+    /// `Membership::fence` of `kera-metadata`.
     Controller {
         /// The term, which no other election has.
         term: u64,
@@ -109,7 +108,6 @@ impl Compare {
 
 /// One change. The `revision` within a record is ignored and stamped by the store.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Write {
     /// Creates or changes a stream. Requires [`Compare::StreamRevision`] or, for a new one,
     /// [`Compare::StreamAbsent`].
@@ -195,7 +193,7 @@ impl Transaction {
 
     /// Comparisons, those that its writes imply among them, or operations that its writes stand for,
     /// whichever is more: what counts against
-    /// [`MetadataStore::max_operations`](crate::MetadataStore::max_operations).
+    /// `MetadataStore::max_operations` of `kera-metadata`.
     pub fn operations(&self) -> usize {
         let writes: usize = self.write.iter().map(Write::operations).sum();
         let implied: usize = self.write.iter().map(Write::comparisons).sum();

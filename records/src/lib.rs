@@ -1,0 +1,43 @@
+//! What is recorded of brokers, streams, streamlets and groups: plain values, and the transactions that
+//! change them. No I/O: `kera-metadata` keeps them in a file or in etcd.
+//!
+//! | record | key | what it says |
+//! |---|---|---|
+//! | [`StreamRecord`] | stream | name, settings, how lanes grew |
+//! | [`StreamletRecord`] | stream, streamlet | owner, epoch, the next group id |
+//! | [`GroupRecord`] | stream, streamlet, group | lane, epoch, state, where it begins and ends, replicas |
+//! | [`LaneStart`] | stream, streamlet, lane | the least ordinal that may be read |
+//! | [`BrokerRecord`] | broker | address and incarnation |
+//! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
+//! | stream name | name | the id of the stream of that name |
+//!
+//! ```
+//! use kera_records::*;
+//!
+//! let config = StreamConfig { streamlets: 4, ..StreamConfig::default() };
+//! let stream = StreamRecord::new("flights", config, 1_700_000_000_000);
+//! let create = Transaction::new(
+//!     vec![Compare::StreamAbsent { name: stream.name.clone() }],
+//!     vec![Write::PutStream(stream.clone())],
+//! );
+//! // The stream's record, and its name.
+//! assert_eq!(create.operations(), 2);
+//! assert_eq!(create.write[0].key(), Key::Stream(stream.id));
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod convert;
+pub mod key;
+mod name;
+mod record;
+mod transaction;
+
+pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
+pub use key::Key;
+pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
+pub use record::{
+    BrokerRecord, CopyRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image,
+    LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord, StreamletRecord,
+};
+pub use transaction::{Committed, Compare, Transaction, Write};
