@@ -60,13 +60,18 @@ pub(crate) fn recover_all(
             });
         }
     });
-    let mut recovered: HashMap<StreamId, Vec<Arc<Streamlet>>> = HashMap::new();
-    let (mut scanned, mut scanned_bytes) = (0, 0);
-    for (name, outcome) in results.into_inner() {
+    // Nothing is removed or set aside before all of them can be recovered.
+    let outcomes = results.into_inner().into_iter().map(|(name, outcome)| {
         let (streamlet, recovery) = outcome.map_err(|error| BrokerError::Stream {
             stream: name.clone(),
             error,
         })?;
+        Ok((name, streamlet, recovery))
+    });
+    let outcomes: Vec<_> = outcomes.collect::<Result<_, BrokerError>>()?;
+    let mut recovered: HashMap<StreamId, Vec<Arc<Streamlet>>> = HashMap::new();
+    let (mut scanned, mut scanned_bytes) = (0, 0);
+    for (name, streamlet, recovery) in outcomes {
         scanned += recovery.scanned;
         scanned_bytes += recovery.scanned_bytes;
         settle(&name, &streamlet, recovery, env, recorder)?;

@@ -6,7 +6,8 @@
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::Ordinal;
 
-use crate::layout::{read_u32, read_u64};
+use crate::io::File;
+use crate::layout::{FOOTER_OFFSET, read_u32, read_u64};
 
 /// One entry per this many bytes of a group.
 pub const INDEX_STRIDE: u64 = 64 * 1024;
@@ -14,6 +15,8 @@ pub const INDEX_STRIDE: u64 = 64 * 1024;
 const FOOTER_MAGIC: [u8; 8] = *b"KERAFOOT";
 const FOOTER_HEAD: usize = 64;
 const ENTRY_BYTES: usize = 24;
+/// A footer larger than this is not one.
+const LARGEST_FOOTER: u64 = 1 << 30;
 
 /// One step of the sparse index: a batch that begins at or after a multiple of [`INDEX_STRIDE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +126,27 @@ impl Footer {
         let crc = crc32c(&out[16..]);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         out
+    }
+
+    /// The footer that stands in a group's file, whatever length of the group it tells; `None` if there is none
+    /// that is whole. `group_bytes`: of all the group's segments.
+    ///
+    /// # Errors
+    /// The store's, if the file cannot be read.
+    pub fn find(file: &dyn File, group_bytes: u64) -> std::io::Result<Option<Self>> {
+        let at = group_bytes + FOOTER_OFFSET;
+        let size = file.len()?.saturating_sub(at);
+        if !(FOOTER_HEAD as u64..=LARGEST_FOOTER).contains(&size) {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let got = file.read_at(&mut bytes, at)?;
+        bytes.truncate(got);
+        if bytes.len() < FOOTER_HEAD {
+            return Ok(None);
+        }
+        let told = read_u64(&bytes, 16);
+        Ok(Self::decode(&bytes, told))
     }
 
     /// Reads a footer back; `None` if it is missing, damaged, or of another length than `expected`.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
+use kera_log_segments::footer::Footer;
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
@@ -154,7 +155,7 @@ impl Streamlet {
     ///
     /// # Errors
     /// The store's, if a file that exists cannot be read at all, and `InvalidData` for one of a newer
-    /// format or of another group: the operator must decide.
+    /// format or of another group, or if the records are older than the files: the operator must decide.
     #[allow(clippy::too_many_arguments)]
     pub fn recover(
         stream: StreamId,
@@ -167,18 +168,76 @@ impl Streamlet {
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
         let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
+        this.refuse_older_records(epoch, &records)?;
         let mut out = this.take_over(epoch, next_group, records, now_ms)?;
         this.find_gone(&mut out)?;
         Ok((Arc::new(this), out))
     }
 
+    /// Refuses records that are older than the files, as after an older copy of the metadata store was put back:
+    /// what they do not know would be removed, and its ordinals used again. A file without a record shows it that
+    /// was closed and not trimmed, which no group is before its record is durable, or that is of this epoch, under
+    /// which nothing was written yet.
+    fn refuse_older_records(
+        &self,
+        epoch: Epoch,
+        records: &HashMap<LaneId, LaneRecords>,
+    ) -> std::io::Result<()> {
+        let groups = records.values().flat_map(|lane| &lane.groups);
+        let known: HashSet<String> = groups
+            .map(|group| GroupSpec::file_name(group.group, group.generation))
+            .collect();
+        let mut newer = Vec::new();
+        for name in self.file_names()? {
+            if known.contains(&name) || GroupSpec::parse_file_name(&name).is_none() {
+                continue;
+            }
+            let path = self.dir().join(&name);
+            let is_newer = || -> std::io::Result<bool> {
+                let file = self.env.io.open(&path, OpenHow::ReadOnly, false)?;
+                // One without a header was never written.
+                let Ok((header, _)) = scan::read_head(&*file, &ScanSpec::default()) else {
+                    return Ok(false);
+                };
+                let log_start = records.get(&header.lane).map_or(0, |lane| lane.log_start);
+                let begin = log_start.max(header.first_ordinal);
+                let group_bytes = u64::from(header.segment_size) * u64::from(header.segments);
+                let footer = Footer::find(&*file, group_bytes)?;
+                Ok(header.epoch >= epoch || footer.is_some_and(|f| f.end_ordinal > begin))
+            };
+            let is_newer = is_newer().map_err(|error| {
+                let path = path.display();
+                std::io::Error::new(error.kind(), format!("{path} cannot be read: {error}"))
+            })?;
+            if is_newer {
+                newer.push(path);
+            }
+        }
+        newer.sort();
+        match newer.first() {
+            None => Ok(()),
+            Some(first) => Err(std::io::Error::new(
+                ErrorKind::InvalidData,
+                format!(
+                    "{} and {} more files hold records that the metadata store does not know: it is older than the data, as after an older copy of it was put back; put back the newest one, or move these files elsewhere to go on without what they hold. No file was changed",
+                    first.display(),
+                    newer.len() - 1
+                ),
+            )),
+        }
+    }
+
+    /// What lies in the streamlet's directory.
+    fn file_names(&self) -> std::io::Result<Vec<String>> {
+        match self.env.io.list(&self.dir()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            names => names,
+        }
+    }
+
     /// Tells of closed groups whose files are gone. Nobody else has them.
     fn find_gone(&self, out: &mut Recovery) -> std::io::Result<()> {
-        let names = match self.env.io.list(&self.dir()) {
-            Ok(names) => names,
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
+        let names = self.file_names()?;
         let there: HashSet<&str> = names.iter().map(String::as_str).collect();
         let inner = self.inner.lock();
         let closed = inner.lanes.iter().flat_map(|lane| lane.groups.values());
@@ -265,11 +324,7 @@ impl Streamlet {
         epoch: Epoch,
         out: &mut Recovery,
     ) -> std::io::Result<u64> {
-        let names = match self.env.io.list(&self.dir()) {
-            Ok(names) => names,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
-            Err(error) => return Err(error),
-        };
+        let names = self.file_names()?;
         let mut highest = 0;
         for name in names {
             let Some((group, _)) = GroupSpec::parse_file_name(&name) else {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kera_log_segments::footer::Footer;
 use kera_log_segments::io::{EngineKind, File, OpenHow, boot_id, open_engine};
-use kera_log_segments::layout::{FOOTER_OFFSET, LayoutError, SEGMENT_HEADER_BYTES, SegmentHeader};
+use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_log_segments::scan::{ScanSpec, Scanned, Stop, read_mark, scan};
 use kera_protocol::batch::{BatchHeader, MAX_BATCH_BYTES, validate_records};
 use kera_protocol::ids::Incarnation;
@@ -15,8 +15,6 @@ use crate::output::rfc3339;
 
 /// Compressed batches are opened to this size at most.
 const LARGEST_UNPACKED: usize = 16 * MAX_BATCH_BYTES;
-/// A footer larger than this is not one.
-const LARGEST_FOOTER: u64 = 1 << 30;
 
 /// What a group file holds.
 #[derive(Debug, Serialize)]
@@ -176,7 +174,8 @@ pub(super) fn examine(path: &Path, limit: usize) -> Result<Examination, Failure>
     let scanned =
         scan(file, &spec, |batch, at| walk.visit(batch, at)).map_err(|error| failed(&error))?;
     let bad_records = check_records(file, &walk.places).map_err(unreadable)?;
-    let footer = read_footer(file, group_bytes, file_bytes).map_err(unreadable)?;
+    // It repeats the group's length; whether the data reaches it is judged later.
+    let footer = Footer::find(file, group_bytes).map_err(unreadable)?;
     let (state, fault) = judge(file, &scanned, footer.as_ref(), bad_records).map_err(unreadable)?;
 
     Ok(Examination {
@@ -293,26 +292,6 @@ fn check_records(file: &dyn File, places: &[(u64, usize, u64)]) -> std::io::Resu
         }
     }
     Ok(None)
-}
-
-fn read_footer(
-    file: &dyn File,
-    group_bytes: u64,
-    file_bytes: u64,
-) -> std::io::Result<Option<Footer>> {
-    let at = group_bytes + FOOTER_OFFSET;
-    let length = file_bytes.saturating_sub(at);
-    if !(24..=LARGEST_FOOTER).contains(&length) {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    let read = file.read_at(&mut bytes, at)?;
-    bytes.truncate(read);
-    // The footer repeats the group's length; whether the data reaches it is judged later.
-    let Some(recorded) = bytes.get(16..24).and_then(|field| field.try_into().ok()) else {
-        return Ok(None);
-    };
-    Ok(Footer::decode(&bytes, u64::from_le_bytes(recorded)))
 }
 
 fn judge(

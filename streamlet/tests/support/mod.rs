@@ -132,6 +132,11 @@ impl Machine {
         self.epoch += count;
     }
 
+    /// The next starts take epochs again that such many had: their store was put back.
+    pub fn forget_epochs(&mut self, count: u32) {
+        self.epoch -= count;
+    }
+
     /// The streamlet's directory.
     pub fn dir(&self) -> PathBuf {
         self.root.join(self.stream.to_string()).join("0")
