@@ -145,7 +145,7 @@ impl StreamConfig {
     /// The default of `min_copies` for `replicas` copies: more than half of them.
     ///
     /// ```
-    /// use kera_metadata::StreamConfig;
+    /// use kera_records::StreamConfig;
     /// let of = StreamConfig::default_min_copies;
     /// assert_eq!((of(1), of(2), of(3)), (1, 2, 2));
     /// ```
