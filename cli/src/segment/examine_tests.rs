@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use kera_log_segments::layout::DurableMark;
+use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET};
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
 use uuid::Uuid;
