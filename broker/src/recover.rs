@@ -224,7 +224,7 @@ fn recover_one(
     Ok((served, recovery))
 }
 
-/// Files of closed groups that are told of one by one.
+/// At most this many damaged closed files get a line of their own in the log; the rest are counted.
 const SHORT_TOLD: usize = 10;
 
 /// What is wrong with files of closed groups, for people, as far as their lengths tell. Each is asked for that alone,

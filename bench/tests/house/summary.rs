@@ -93,7 +93,7 @@ fn without_times_the_summary_goes_without() {
         "{said}"
     );
     assert!(!said.contains("slowest"), "{said}");
-    // Cargo is told of what tells times, by a name that it knows.
+    // An environment variable makes cargo run test binaries through the script that adds times.
     let runner = said.lines().find_map(|line| line.strip_prefix("runner: "));
     let (name, script) = runner
         .and_then(|line| line.split_once('='))

@@ -321,7 +321,7 @@ async fn what_was_handed_over_counts_before_the_picture_shows_it() {
     let join = |id| world.cluster.join(live(id), NEVER).unwrap();
     let (seat, _others) = (Arc::new(join(1)), [join(2), join(3)]);
     world.create("flights", 6, 3, 1);
-    // It is told of nothing that happens from now on.
+    // From now on the controller receives no changes.
     let pictured = Arc::new(Pictured::default());
     pictured.load(&world.cluster.load().unwrap());
     let mut controller = world.controller(&seat, pictured, AT_ONCE, Arc::default());

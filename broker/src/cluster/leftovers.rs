@@ -16,7 +16,7 @@ use kera_streamlet::Streamlet;
 use super::copies::key_of;
 use super::own_file::OwnFile;
 
-/// What is left at this broker of a streamlet that it serves under an epoch.
+/// Files and replicas that this broker keeps of a streamlet it owns, under one epoch, and may not need.
 pub(super) struct Leftovers<'a> {
     pub(super) primary: &'a Primary,
     pub(super) metadata: &'a Arc<dyn MetadataStore>,

@@ -234,7 +234,7 @@ pub(super) async fn replace(
 async fn fetch(primary: &Primary, file: &OwnFile, record: &GroupRecord) -> Result<i64, String> {
     let fetched = fetch_from_any(primary, file, record).await;
     if fetched.is_err() {
-        // Whoever fetches it next begins anew, and a start removes what is left.
+        // The next fetch begins anew, and the next start removes the unfinished file.
         let _ = file.give_up().await;
     }
     fetched

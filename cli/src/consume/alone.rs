@@ -27,7 +27,7 @@ pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), F
         let next = match reader.next_batch().now_or_never() {
             Some(next) => next,
             None => {
-                // Whoever waits is not to wait for what is there already.
+                // The reader sees records that were already read before the command waits for more.
                 sink.flush()?;
                 reader.next_batch().await
             }
