@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use tokio::net::TcpListener;
 
@@ -41,7 +41,7 @@ impl Way for Rpc {
         Box::new(server)
     }
 
-    fn transport(&self, me: BackupId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
+    fn transport(&self, me: BrokerId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
         let transport = RpcTransport::new(me, tcp.options);
         for (to, address) in &tcp.forwarders {
             transport.set_address(*to, address).expect("an address");

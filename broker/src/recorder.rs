@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, CopyRecord, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL,
-    MetadataError, MetadataStore, StreamletRecord, Transaction, Write,
+    Compare, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL, MetadataError,
+    MetadataStore, Replica, StreamletRecord, Transaction, Write,
 };
-use kera_protocol::ids::{Epoch, GroupId, Incarnation, StreamId, StreamletId};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, StreamId, StreamletId};
 use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
 use parking_lot::Mutex;
 
@@ -23,7 +23,7 @@ pub struct StoreRecorder(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn MetadataStore>,
-    copy: CopyRecord,
+    copy: Replica,
     state: Mutex<State>,
 }
 
@@ -101,10 +101,9 @@ impl StoreRecorder {
             ..State::default()
         };
         state.know(image);
-        let copy = CopyRecord {
-            broker,
-            store_id: incarnation.store_id,
-            boot_id: incarnation.boot_id,
+        let copy = Replica {
+            broker: BrokerId(broker),
+            incarnation,
         };
         Self(Arc::new(Inner {
             store,

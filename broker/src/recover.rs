@@ -178,7 +178,7 @@ pub(crate) fn is_here(image: &Image, streamlet: &StreamletRecord, env: &Env) -> 
         .iter();
     groups.all(|group| {
         let mut copies = group.copies.iter();
-        copies.any(|copy| copy.store_id == store_id)
+        copies.any(|copy| copy.incarnation.store_id == store_id)
     })
 }
 
@@ -280,7 +280,10 @@ fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
         first_ordinal: record.first_ordinal,
         file_made: record.file_made,
         closed,
-        boot_id: record.copies.first().map_or(Uuid::nil(), |c| c.boot_id),
+        boot_id: record
+            .copies
+            .first()
+            .map_or(Uuid::nil(), |c| c.incarnation.boot_id),
     }
 }
 

@@ -251,7 +251,7 @@ pub(crate) fn group(
             record.copies.len()
         ));
     }
-    let mut brokers: Vec<u32> = record.copies.iter().map(|c| c.broker).collect();
+    let mut brokers: Vec<u32> = record.copies.iter().map(|c| c.broker.0).collect();
     brokers.sort_unstable();
     if brokers.windows(2).any(|pair| pair[0] == pair[1]) {
         return refuse("a broker holds two of its copies".into());

@@ -4,7 +4,7 @@
 //! the revision and the message, so that neither flipped bits nor a value under another's key pass.
 
 use kera_protocol::batch::crc32c;
-use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, StreamId, StreamletId};
 use prost::Message;
 use uuid::Uuid;
 
@@ -12,7 +12,7 @@ use crate::messages::*;
 use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, CopyRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart,
+    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica,
     StreamRecord, StreamletRecord,
 };
 
@@ -128,10 +128,12 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                     .copies
                     .iter()
                     .map(|c| {
-                        Ok(CopyRecord {
-                            broker: c.broker,
-                            store_id: uuid(&c.store_id)?,
-                            boot_id: uuid(&c.boot_id)?,
+                        Ok(Replica {
+                            broker: BrokerId(c.broker),
+                            incarnation: Incarnation {
+                                store_id: uuid(&c.store_id)?,
+                                boot_id: uuid(&c.boot_id)?,
+                            },
                         })
                     })
                     .collect::<Result<_, String>>()?,
@@ -200,9 +202,9 @@ fn group_message(r: &GroupRecord) -> GroupMessage {
             .copies
             .iter()
             .map(|c| CopyMessage {
-                broker: c.broker,
-                store_id: c.store_id.as_bytes().to_vec(),
-                boot_id: c.boot_id.as_bytes().to_vec(),
+                broker: c.broker.0,
+                store_id: c.incarnation.store_id.as_bytes().to_vec(),
+                boot_id: c.incarnation.boot_id.as_bytes().to_vec(),
             })
             .collect(),
         damaged: r.damaged.as_ref().map(|d| DamageMessage {
@@ -386,10 +388,12 @@ mod tests {
             streamlet: StreamletId(2),
             group: GroupId(3),
         };
-        let copy = CopyRecord {
-            broker: 9,
-            store_id: Uuid::from_u128(4),
-            boot_id: Uuid::from_u128(5),
+        let copy = Replica {
+            broker: BrokerId(9),
+            incarnation: Incarnation {
+                store_id: Uuid::from_u128(4),
+                boot_id: Uuid::from_u128(5),
+            },
         };
         let record = GroupRecord {
             stream: key.stream,

@@ -93,10 +93,12 @@ impl Scenario {
                 brokers.insert((streamlet.owner + other) % self.brokers + 1);
             }
         }
-        let copy = |broker: u32| CopyRecord {
-            broker,
-            store_id: Uuid::from_u128(broker.into()),
-            boot_id: Uuid::nil(),
+        let copy = |broker: u32| Replica {
+            broker: BrokerId(broker),
+            incarnation: Incarnation {
+                store_id: Uuid::from_u128(broker.into()),
+                boot_id: Uuid::nil(),
+            },
         };
         let bytes = spec.bytes.unwrap_or(0);
         GroupRecord {

@@ -419,7 +419,7 @@ fn a_group_only_moves_forward() {
             ("first ordinal", |g| g.first_ordinal = None),
             ("state cannot go back", |g| g.state = GroupState::Ahead),
             ("copies of an open group", |g| {
-                g.copies[0].boot_id = Uuid::from_u128(99);
+                g.copies[0].incarnation.boot_id = Uuid::from_u128(99);
             }),
         ];
         for (part, change) in while_open {
@@ -447,7 +447,7 @@ fn a_group_only_moves_forward() {
         group.generation += 1;
         group.length = 100;
         group.live_bytes = 100;
-        group.copies[0].store_id = Uuid::from_u128(77);
+        group.copies[0].incarnation.store_id = Uuid::from_u128(77);
         put(&mut group).unwrap();
         group.generation -= 1;
         assert_invalid(put(&mut group), "generation cannot go back");

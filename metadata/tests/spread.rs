@@ -79,10 +79,12 @@ impl Scenario {
 }
 
 fn group(streamlet: &StreamletRecord, id: GroupId, bytes: u64, copies: &[u32]) -> GroupRecord {
-    let copy = |broker: &u32| CopyRecord {
-        broker: *broker,
-        store_id: Uuid::from_u128((*broker).into()),
-        boot_id: Uuid::nil(),
+    let copy = |broker: &u32| Replica {
+        broker: BrokerId(*broker),
+        incarnation: Incarnation {
+            store_id: Uuid::from_u128((*broker).into()),
+            boot_id: Uuid::nil(),
+        },
     };
     GroupRecord {
         stream: streamlet.stream,

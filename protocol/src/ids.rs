@@ -164,6 +164,16 @@ pub struct Incarnation {
     pub boot_id: Uuid,
 }
 
+/// The number of a broker. Replicas name their holder by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BrokerId(pub u32);
+
+impl fmt::Display for BrokerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broker {}", self.0)
+    }
+}
+
 /// Names one lane of one streamlet of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneKey {

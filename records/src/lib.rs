@@ -37,7 +37,7 @@ pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
 pub use record::{
-    BrokerRecord, CopyRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image,
-    LaneGeneration, LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord, StreamletRecord,
+    BrokerRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image, LaneGeneration,
+    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, StreamRecord, StreamletRecord,
 };
 pub use transaction::{Committed, Compare, Transaction, Write};

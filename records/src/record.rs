@@ -1,6 +1,8 @@
 //! What is recorded: plain values, as callers see them.
 
-use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{
+    BrokerId, Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
+};
 use uuid::Uuid;
 
 use crate::config::{StreamConfig, partitions_of};
@@ -115,16 +117,15 @@ pub enum GroupState {
     Closed,
 }
 
-/// One recorded copy of a group.
+/// Where a replica of a group is: at which broker, and in which life of its store. The same broker in
+/// another incarnation does not hold the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CopyRecord {
-    /// Number of the broker that holds it.
-    pub broker: u32,
-    /// Random id of the store directory it lies in.
-    pub store_id: Uuid,
-    /// Random id of the machine's boot in which it was made. With the store id it is the
-    /// incarnation, over which unsynced bytes survive.
-    pub boot_id: Uuid,
+pub struct Replica {
+    /// The broker.
+    pub broker: BrokerId,
+    /// The store directory, and the machine's boot in which the replica was made: the life that bytes
+    /// survive which are not on the disk.
+    pub incarnation: Incarnation,
 }
 
 /// That a group's bytes are damaged, and where.
@@ -172,7 +173,7 @@ pub struct GroupRecord {
     /// Bytes in it that still count, after compaction; at most `length` once closed.
     pub live_bytes: u64,
     /// Where its bytes are: 1 to [`MAX_COPIES`], each at another broker.
-    pub copies: Vec<CopyRecord>,
+    pub copies: Vec<Replica>,
     /// Set when its bytes were found damaged.
     pub damaged: Option<Damage>,
     /// Its owner's file was there, with a durable mark in it, before this was recorded: a file that is gone was

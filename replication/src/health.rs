@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 
 /// When a backup counts as down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Default for HealthLimits {
 #[derive(Debug, Default)]
 pub struct Health {
     limits: HealthLimits,
-    backups: Mutex<BTreeMap<BackupId, Seen>>,
+    backups: Mutex<BTreeMap<BrokerId, Seen>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,12 +58,12 @@ struct Seen {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     /// Those that are up, as they came.
-    pub up: Vec<BackupId>,
+    pub up: Vec<BrokerId>,
     /// One that is down and has waited long enough: to be asked beside the others, and nobody else
     /// gets it until the wait has passed again.
-    pub probe: Option<BackupId>,
+    pub probe: Option<BrokerId>,
     /// All that are down; to be asked only if the others are not enough.
-    pub down: Vec<BackupId>,
+    pub down: Vec<BrokerId>,
 }
 
 impl Health {
@@ -76,7 +76,7 @@ impl Health {
     }
 
     /// A call, link or write to `backup` succeeded.
-    pub fn success(&self, backup: BackupId) {
+    pub fn success(&self, backup: BrokerId) {
         if let Some(seen) = self.backups.lock().get_mut(&backup) {
             *seen = Seen {
                 full_until: seen.full_until,
@@ -88,7 +88,7 @@ impl Health {
 
     /// `backup` has answered a question that costs it nothing, and took so long; it is slow if that is
     /// longer than `brief`.
-    pub fn answered(&self, backup: BackupId, took: Duration, brief: Duration) {
+    pub fn answered(&self, backup: BrokerId, took: Duration, brief: Duration) {
         let slow = (took > brief).then_some(took);
         let mut backups = self.backups.lock();
         if slow.is_some() {
@@ -99,13 +99,13 @@ impl Health {
     }
 
     /// How long the last answer of `backup` took, if it is slow.
-    pub fn slow(&self, backup: BackupId) -> Option<Duration> {
+    pub fn slow(&self, backup: BrokerId) -> Option<Duration> {
         self.backups.lock().get(&backup)?.slow
     }
 
     /// A call, link or write to `backup` failed for want of an answer. Returns true if that took it
     /// out of the choice. A refusal is an answer, and no failure.
-    pub fn failure(&self, backup: BackupId, now: Duration) -> bool {
+    pub fn failure(&self, backup: BrokerId, now: Duration) -> bool {
         let mut backups = self.backups.lock();
         let seen = backups.entry(backup).or_default();
         if seen.failures == 0 || now.saturating_sub(seen.since) > self.limits.window {
@@ -123,7 +123,7 @@ impl Health {
     }
 
     /// Nothing was heard of `backup` for as long as anybody waits: it is out of the choice at once.
-    pub fn silent(&self, backup: BackupId, now: Duration) {
+    pub fn silent(&self, backup: BrokerId, now: Duration) {
         for _ in 0..self.limits.failures {
             if self.failure(backup, now) {
                 break;
@@ -132,7 +132,7 @@ impl Health {
     }
 
     /// `backup` has no room: it is left out for the wait.
-    pub fn full(&self, backup: BackupId, now: Duration) {
+    pub fn full(&self, backup: BrokerId, now: Duration) {
         let mut backups = self.backups.lock();
         let seen = backups.entry(backup).or_default();
         if seen.full_until.is_none_or(|until| until <= now) {
@@ -142,13 +142,13 @@ impl Health {
     }
 
     /// True unless the backup is out of the choice because it does not answer.
-    pub fn is_up(&self, backup: BackupId) -> bool {
+    pub fn is_up(&self, backup: BrokerId) -> bool {
         let backups = self.backups.lock();
         backups.get(&backup).is_none_or(|s| s.down_until.is_none())
     }
 
     /// How long the backup has been out of the choice, if it is.
-    pub fn down_for(&self, backup: BackupId, now: Duration) -> Option<Duration> {
+    pub fn down_for(&self, backup: BrokerId, now: Duration) -> Option<Duration> {
         let backups = self.backups.lock();
         let seen = backups.get(&backup)?;
         seen.down_until?;
@@ -156,14 +156,14 @@ impl Health {
     }
 
     /// True if the backup had no room when it was last asked, within the wait.
-    pub fn is_full(&self, backup: BackupId, now: Duration) -> bool {
+    pub fn is_full(&self, backup: BrokerId, now: Duration) -> bool {
         let backups = self.backups.lock();
         let until = backups.get(&backup).and_then(|seen| seen.full_until);
         until.is_some_and(|until| now < until)
     }
 
     /// Which of `candidates` to ask, and in which order.
-    pub fn order(&self, candidates: &[BackupId], now: Duration) -> Order {
+    pub fn order(&self, candidates: &[BrokerId], now: Duration) -> Order {
         let mut backups = self.backups.lock();
         let mut order = Order::default();
         for &candidate in candidates {
@@ -192,8 +192,8 @@ impl Health {
 mod tests {
     use super::*;
 
-    const A: BackupId = BackupId(1);
-    const B: BackupId = BackupId(2);
+    const A: BrokerId = BrokerId(1);
+    const B: BrokerId = BrokerId(2);
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)

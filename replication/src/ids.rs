@@ -7,17 +7,8 @@ use kera_log_segments::check::CheckSpec;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 
-pub use kera_protocol::ids::{Incarnation, StreamletKey};
-
-/// The number of a broker, as the holder of copies: its own groups' or others'.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BackupId(pub u32);
-
-impl fmt::Display for BackupId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "broker {}", self.0)
-    }
-}
+pub use kera_protocol::ids::{BrokerId, Incarnation, StreamletKey};
+pub use kera_records::Replica;
 
 /// A group as written under its one epoch; each holder has at most one copy under this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,16 +52,6 @@ impl fmt::Display for CopyId {
             self.streamlet, self.group, self.epoch
         )
     }
-}
-
-/// Where a copy lies: at which broker, and in which life of its store. The same broker in another
-/// incarnation does not hold the copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The broker.
-    pub broker: BackupId,
-    /// The life of its store.
-    pub incarnation: Incarnation,
 }
 
 /// A random number that every start of a backup draws anew: bytes are sent again only to the

@@ -3,30 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 
 /// Where brokers run. A broker of which nothing is known counts as a machine of its own.
 ///
 /// ```
-/// use kera_replication::{ids::BackupId, placement::Placement};
-/// let host = |n: u32, name: &str| (BackupId(n), name.to_owned());
+/// use kera_replication::{ids::BrokerId, placement::Placement};
+/// let host = |n: u32, name: &str| (BrokerId(n), name.to_owned());
 /// let hosts = [host(1, "alpha"), host(2, "alpha"), host(3, "beta")];
 /// let placement = Placement::new(hosts, false);
-/// let mut order = vec![BackupId(2), BackupId(3)];
+/// let mut order = vec![BrokerId(2), BrokerId(3)];
 /// // Broker 2 shares a machine with broker 1, which has a copy already.
-/// assert_eq!(placement.take(&mut order, &[BackupId(1)], 2), [BackupId(3)]);
+/// assert_eq!(placement.take(&mut order, &[BrokerId(1)], 2), [BrokerId(3)]);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    hosts: BTreeMap<BackupId, String>,
-    racks: BTreeMap<BackupId, String>,
+    hosts: BTreeMap<BrokerId, String>,
+    racks: BTreeMap<BrokerId, String>,
     allow_same_host: bool,
 }
 
 impl Placement {
     /// Brokers and their machines; `allow_same_host` lets one machine hold several copies of a group,
     /// where no other machine is left.
-    pub fn new(hosts: impl IntoIterator<Item = (BackupId, String)>, allow_same_host: bool) -> Self {
+    pub fn new(hosts: impl IntoIterator<Item = (BrokerId, String)>, allow_same_host: bool) -> Self {
         Self {
             hosts: hosts.into_iter().collect(),
             racks: BTreeMap::new(),
@@ -37,22 +37,22 @@ impl Placement {
     /// Says in which racks, or zones, brokers stand. One of which nothing is known counts as a rack of
     /// its own.
     #[must_use]
-    pub fn with_racks(mut self, racks: impl IntoIterator<Item = (BackupId, String)>) -> Self {
+    pub fn with_racks(mut self, racks: impl IntoIterator<Item = (BrokerId, String)>) -> Self {
         self.racks = racks.into_iter().collect();
         self
     }
 
     /// The machine of a broker, if it is known.
-    pub fn host(&self, broker: BackupId) -> Option<&str> {
+    pub fn host(&self, broker: BrokerId) -> Option<&str> {
         self.hosts.get(&broker).map(String::as_str)
     }
 
     /// True if both are known to run on one machine.
-    pub fn same_host(&self, a: BackupId, b: BackupId) -> bool {
+    pub fn same_host(&self, a: BrokerId, b: BrokerId) -> bool {
         a == b || self.host(a).is_some_and(|host| self.host(b) == Some(host))
     }
 
-    fn same_rack(&self, a: BackupId, b: BackupId) -> bool {
+    fn same_rack(&self, a: BrokerId, b: BrokerId) -> bool {
         a == b
             || self
                 .racks
@@ -66,12 +66,12 @@ impl Placement {
     /// not answer.
     pub fn take(
         &self,
-        order: &mut Vec<BackupId>,
-        with: &[BackupId],
+        order: &mut Vec<BrokerId>,
+        with: &[BrokerId],
         count: usize,
-    ) -> Vec<BackupId> {
-        let mut taken: Vec<BackupId> = Vec::new();
-        let mut take = |order: &mut Vec<BackupId>, apart: &dyn Fn(BackupId, BackupId) -> bool| {
+    ) -> Vec<BrokerId> {
+        let mut taken: Vec<BrokerId> = Vec::new();
+        let mut take = |order: &mut Vec<BrokerId>, apart: &dyn Fn(BrokerId, BrokerId) -> bool| {
             order.retain(|candidate| {
                 let mut others = with.iter().chain(&taken);
                 let fits = taken.len() < count && others.all(|other| apart(*other, *candidate));
@@ -92,7 +92,7 @@ impl Placement {
     }
 
     /// The most copies that a group can have at `brokers`.
-    pub fn most_copies(&self, brokers: &[BackupId]) -> usize {
+    pub fn most_copies(&self, brokers: &[BrokerId]) -> usize {
         if self.allow_same_host {
             return brokers.iter().collect::<BTreeSet<_>>().len();
         }
@@ -105,13 +105,13 @@ impl Placement {
 mod tests {
     use super::*;
 
-    fn brokers(numbers: &[u32]) -> Vec<BackupId> {
-        numbers.iter().copied().map(BackupId).collect()
+    fn brokers(numbers: &[u32]) -> Vec<BrokerId> {
+        numbers.iter().copied().map(BrokerId).collect()
     }
 
     fn placement(allow_same_host: bool) -> Placement {
         let hosts = [(1, "a"), (2, "a"), (3, "b"), (4, "b")];
-        let hosts = hosts.map(|(n, host)| (BackupId(n), host.to_owned()));
+        let hosts = hosts.map(|(n, host)| (BrokerId(n), host.to_owned()));
         Placement::new(hosts, allow_same_host)
     }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn other_racks_come_first() {
         let racks = [(1, "east"), (2, "east"), (3, "east"), (4, "west")];
-        let racks = racks.map(|(n, rack)| (BackupId(n), rack.to_owned()));
+        let racks = racks.map(|(n, rack)| (BrokerId(n), rack.to_owned()));
         let placement = Placement::default().with_racks(racks);
         let mut order = brokers(&[1, 2, 3, 4]);
         assert_eq!(placement.take(&mut order, &[], 3), brokers(&[1, 4, 2]));
@@ -163,6 +163,6 @@ mod tests {
         let mut order = brokers(&[7, 8, 9]);
         assert_eq!(placement.take(&mut order, &[], 2), brokers(&[7, 8]));
         assert_eq!(placement.most_copies(&brokers(&[7, 8, 9])), 3);
-        assert!(!placement.same_host(BackupId(7), BackupId(8)));
+        assert!(!placement.same_host(BrokerId(7), BrokerId(8)));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, CopyId, Holder};
+use kera_replication::ids::{BrokerId, CopyId, Replica};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{Lane, LaneSpec, Primary, Source};
 use kera_replication::records::{Change, StreamletRecords, Transaction};
@@ -144,7 +144,7 @@ fn a_late_change_of_holders(faults: Faults) -> Result<(), String> {
 }
 
 async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
-    let owner = BackupId(0);
+    let owner = BrokerId(0);
     let primary = Primary::new(
         owner,
         stage.nodes(),
@@ -186,7 +186,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         record.expect("it is recorded")
     };
     let record = of(stage.look());
-    let place = |holders: Vec<Holder>| Transaction {
+    let place = |holders: Vec<Replica>| Transaction {
         streamlet: streamlet(),
         epoch: recovered.epoch,
         changes: vec![Change::Place {

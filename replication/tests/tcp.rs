@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 
 use sockets::gates::Gates;
@@ -23,7 +23,7 @@ impl Way for OverTcp {
 
     fn serve(&self, _: &Arc<BackupStore>, _: SocketAddr) {}
 
-    fn transport(&self, _: BackupId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
+    fn transport(&self, _: BrokerId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
         Arc::new(tcp.transport)
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use anyhow::Result;
 use bytes::{Buf, Bytes, BytesMut};
-use kera_replication::ids::{BackupId, BufferKey, Incarnation, ProcessId};
+use kera_replication::ids::{BrokerId, BufferKey, Incarnation, ProcessId};
 use kera_replication::transport::{
     Buffer, CallError, Description, Link, LinkError, Opened, Pending, Reply, Request, Transport,
     Write,
@@ -62,18 +62,18 @@ pub fn receive(listener: &TcpListener, memory: usize) -> Result<()> {
 
 /// Connects a primary with receivers that keep nothing.
 pub struct BareTransport {
-    addresses: HashMap<BackupId, String>,
+    addresses: HashMap<BrokerId, String>,
 }
 
 impl BareTransport {
     /// The receivers and where they are.
-    pub fn new(addresses: HashMap<BackupId, String>) -> Self {
+    pub fn new(addresses: HashMap<BrokerId, String>) -> Self {
         Self { addresses }
     }
 }
 
 impl Transport for BareTransport {
-    fn connect(&self, to: BackupId, _: ProcessId) -> Pending<Result<Box<dyn Link>, LinkError>> {
+    fn connect(&self, to: BrokerId, _: ProcessId) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let address = self.addresses.get(&to).cloned().unwrap_or_default();
         Box::pin(async move {
             let connected = async {
@@ -97,7 +97,7 @@ impl Transport for BareTransport {
         })
     }
 
-    fn call(&self, _: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, _: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let reply = match request {
             Request::Describe => Reply::Description(Description {
                 incarnation: Incarnation::default(),
@@ -130,7 +130,7 @@ impl Transport for BareTransport {
 }
 
 struct BareLink {
-    backup: BackupId,
+    backup: BrokerId,
     stream: TcpStream,
     outgoing: Outgoing,
     completions: Completions,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
@@ -33,12 +33,12 @@ pub fn serve(runtime: &Runtime, address: SocketAddr, store: &BackupStore) -> Res
 ///
 /// # Errors
 /// If an address is none.
-pub fn transport(me: BackupId, peers: &[Peer]) -> Result<TransportRef> {
+pub fn transport(me: BrokerId, peers: &[Peer]) -> Result<TransportRef> {
     let tcp = TcpTransport::new(me, LinkOptions::default());
     let options = RdmaOptions::default();
     let transport = RdmaTransport::new(me, options, tcp, Otherwise::Unreachable);
     for peer in peers {
-        transport.set_address(BackupId(peer.id), &peer.address)?;
+        transport.set_address(BrokerId(peer.id), &peer.address)?;
     }
     Ok(Arc::new(transport))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
 
@@ -18,7 +18,7 @@ use super::plan::{Ask, BackupPlan, Peer, Said, Wire, hear, say, say_cpu};
 use super::rpc::{RpcServer, RpcTransport};
 
 /// The broker that is the primary; its backups have other numbers.
-pub const PRIMARY: BackupId = BackupId(1);
+pub const PRIMARY: BrokerId = BrokerId(1);
 /// Where backups listen unless told otherwise.
 pub const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -97,7 +97,7 @@ pub fn transport(wire: Wire, peers: &[Peer]) -> Result<TransportRef> {
         Wire::Tcp => {
             let transport = TcpTransport::new(PRIMARY, options);
             for peer in peers {
-                transport.set_address(BackupId(peer.id), &peer.address)?;
+                transport.set_address(BrokerId(peer.id), &peer.address)?;
             }
             Arc::new(transport)
         }
@@ -105,14 +105,14 @@ pub fn transport(wire: Wire, peers: &[Peer]) -> Result<TransportRef> {
         Wire::Rpc => {
             let transport = RpcTransport::new(PRIMARY, options);
             for peer in peers {
-                transport.set_address(BackupId(peer.id), &peer.address)?;
+                transport.set_address(BrokerId(peer.id), &peer.address)?;
             }
             Arc::new(transport)
         }
         _ => {
             let addresses = peers
                 .iter()
-                .map(|peer| (BackupId(peer.id), peer.address.clone()));
+                .map(|peer| (BrokerId(peer.id), peer.address.clone()));
             Arc::new(BareTransport::new(addresses.collect::<HashMap<_, _>>()))
         }
     })

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use tokio::runtime::Runtime;
 
@@ -25,6 +25,6 @@ pub fn serve(_: &Runtime, _: SocketAddr, _: &BackupStore) -> Result<()> {
 ///
 /// # Errors
 /// Always.
-pub fn transport(_: BackupId, _: &[Peer]) -> Result<TransportRef> {
+pub fn transport(_: BrokerId, _: &[Peer]) -> Result<TransportRef> {
     bail!(WITHOUT)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use kera_log_segments::pool::ChunkPool;
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
-use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::primary::{Config, CopySet, Lane, LaneSpec, Primary, Shape, Source};
 use kera_replication::records::{MemoryRecords, take_epoch};
 use kera_replication::runtime::{RuntimeRef, TokioRuntime};
@@ -101,7 +101,7 @@ impl Stage {
         records.create(streamlet);
         let primary = Arc::new(Primary::new(
             PRIMARY,
-            plan.peers.iter().map(|peer| BackupId(peer.id)).collect(),
+            plan.peers.iter().map(|peer| BrokerId(peer.id)).collect(),
             transport.clone(),
             records.clone(),
             clock.clone(),

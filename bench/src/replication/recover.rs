@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
-use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::primary::{Config, Primary};
 use kera_replication::records::{
     Change, MAX_CHANGES, MemoryRecords, OpenRecord, RecordsRef, Transaction, commit, take_epoch,
@@ -64,8 +64,8 @@ async fn remembered(
         (epoch, _) = take_epoch(&records, &**clock, streamlet, PRIMARY).await?;
     }
     let changes = recorded.groups.iter().map(|group| {
-        let holders = group.holders.iter().map(|holder| Holder {
-            broker: BackupId(holder.broker),
+        let holders = group.holders.iter().map(|holder| Replica {
+            broker: BrokerId(holder.broker),
             incarnation: Incarnation {
                 store_id: Uuid::from_bytes(holder.store),
                 boot_id: Uuid::from_bytes(holder.boot),
@@ -108,7 +108,7 @@ impl Stage {
             flush_timeout: std::time::Duration::from_secs(60),
             ..Config::default()
         };
-        let peers = plan.peers.iter().map(|peer| BackupId(peer.id)).collect();
+        let peers = plan.peers.iter().map(|peer| BrokerId(peer.id)).collect();
         let primary = Primary::new(PRIMARY, peers, transport.clone(), records, clock, config);
         Ok(Self {
             primary: Arc::new(primary),
@@ -160,7 +160,7 @@ impl Stage {
     }
 
     /// Reads all pieces, a few at a time; how many bytes they have.
-    async fn read(&self, pieces: Vec<(BackupId, CopyId, u64, u32)>) -> Result<u64> {
+    async fn read(&self, pieces: Vec<(BrokerId, CopyId, u64, u32)>) -> Result<u64> {
         let mut running = JoinSet::new();
         let mut total = 0;
         let mut pieces = pieces.into_iter();

@@ -11,11 +11,11 @@ use anyhow::{Context, Result, ensure};
 use kera_log_segments::group::{AckPolicy, GroupSpec};
 use kera_log_segments::layout::{DurableMark, FOOTER_OFFSET, SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_metadata::{
-    CommitFuture, Compare, CopyRecord, GroupRecord, GroupState, MetadataStore, StreamRecord,
+    CommitFuture, Compare, GroupRecord, GroupState, MetadataStore, Replica, StreamRecord,
     StreamletRecord, Transaction, Write,
 };
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
-use kera_protocol::ids::{GroupId, Incarnation, LaneId, Ordinal};
+use kera_protocol::ids::{BrokerId, GroupId, Incarnation, LaneId, Ordinal};
 
 use super::workplace::remove_stale;
 
@@ -89,10 +89,12 @@ pub fn make(
         store,
         folder: streams.join(id.to_string()),
         record,
-        holder: CopyRecord {
-            broker,
-            store_id: holder.store_id,
-            boot_id: holder.boot_id,
+        holder: Replica {
+            broker: BrokerId(broker),
+            incarnation: Incarnation {
+                store_id: holder.store_id,
+                boot_id: holder.boot_id,
+            },
         },
         batch: batch(record_bytes)?,
         now_ms: now_ms()?,
@@ -138,7 +140,7 @@ struct Maker<'a> {
     /// The stream's files.
     folder: std::path::PathBuf,
     record: StreamRecord,
-    holder: CopyRecord,
+    holder: Replica,
     batch: Vec<u8>,
     now_ms: u64,
 }
@@ -239,8 +241,8 @@ impl Maker<'_> {
             synced: length,
             synced_ordinal: end,
             incarnation: Incarnation {
-                store_id: self.holder.store_id,
-                boot_id: self.holder.boot_id,
+                store_id: self.holder.incarnation.store_id,
+                boot_id: self.holder.incarnation.boot_id,
             },
         };
         let group_bytes = u64::from(config.segment_size) * u64::from(config.segments_per_group);

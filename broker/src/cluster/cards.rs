@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::tcp::TcpTransport;
@@ -23,7 +23,7 @@ impl Ways {
     ///
     /// # Errors
     /// None in this build.
-    pub(crate) fn new(me: BackupId, tcp: TcpTransport, or_tcp: bool) -> Result<Self, String> {
+    pub(crate) fn new(me: BrokerId, tcp: TcpTransport, or_tcp: bool) -> Result<Self, String> {
         let otherwise = if or_tcp {
             Otherwise::Tcp
         } else {
@@ -34,7 +34,7 @@ impl Ways {
         Ok(Self(Arc::new(transport)))
     }
 
-    pub(crate) fn set_address(&self, peer: BackupId, address: &str) -> io::Result<()> {
+    pub(crate) fn set_address(&self, peer: BrokerId, address: &str) -> io::Result<()> {
         self.0.set_address(peer, address)
     }
 

@@ -327,7 +327,7 @@ impl Copies for StreamletCopies {
 }
 
 /// The brokers but this one.
-pub(super) fn others(primary: &Primary) -> Vec<kera_replication::ids::BackupId> {
+pub(super) fn others(primary: &Primary) -> Vec<kera_replication::ids::BrokerId> {
     let peers = primary.peers();
     let peers = peers.iter().copied();
     peers.filter(|peer| *peer != primary.me()).collect()

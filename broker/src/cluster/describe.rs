@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kera_protocol::v1;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Description, Reply, Request};
 
 use super::{Backup, Cluster, Replicated, transports};
@@ -99,7 +99,7 @@ fn describe_backup(backup: &Backup) -> v1::BackupStoreDescription {
 }
 
 async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
-    let id = BackupId(peer.id);
+    let id = BrokerId(peer.id);
     let (answer, unreachable) = match ask(cluster, id).await {
         Ok(description) => (Some(description), String::new()),
         Err(reason) => (None, reason),
@@ -132,7 +132,7 @@ async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
 }
 
 /// Asks a peer who it is; an error says why there is no answer.
-async fn ask(cluster: &Cluster, peer: BackupId) -> Result<Description, String> {
+async fn ask(cluster: &Cluster, peer: BrokerId) -> Result<Description, String> {
     let call = cluster.primary.transport().call(peer, Request::Describe);
     match tokio::time::timeout(ANSWER_WITHIN, call).await {
         Ok(Ok(Reply::Description(description))) => Ok(description),

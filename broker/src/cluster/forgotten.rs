@@ -17,7 +17,7 @@ use std::sync::Arc;
 use kera_metadata::{ClusterStore, Counter, MetadataError, MetadataStore};
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::Primary;
 use kera_replication::transport::Request;
 use parking_lot::Mutex;
@@ -36,7 +36,7 @@ struct Mark {
     /// An earlier process made it: nobody is about to delete the stream.
     old: bool,
     /// Backups that have answered.
-    heard: BTreeSet<BackupId>,
+    heard: BTreeSet<BrokerId>,
 }
 
 impl Forgotten {
@@ -154,7 +154,7 @@ impl Forgotten {
 ///
 /// [`Stranger::Older`]: kera_metadata::Stranger::Older
 pub(super) async fn catch_up(
-    me: BackupId,
+    me: BrokerId,
     store: &Arc<BackupStore>,
     shared: &Arc<dyn ClusterStore>,
     known: impl Fn(StreamId) -> bool,
@@ -208,7 +208,7 @@ fn gone(
 /// Has this broker's own backup store forget what it holds for other owners of the stream.
 async fn forget_here(
     store: &Arc<BackupStore>,
-    me: BackupId,
+    me: BrokerId,
     stream: StreamId,
 ) -> Result<(), String> {
     let store = store.clone();

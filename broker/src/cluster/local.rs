@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use kera_metadata::GroupState;
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Beside};
-use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::transport::{
     CopyAnswer, CopyInfo, CopyVersion, Pending, Refusal, Reply, Request, SealedCopy,
@@ -27,13 +27,13 @@ use crate::start::Shared;
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
 /// wrote as an earlier owner, or a copy in its store.
 pub(super) struct LocalCopies {
-    me: BackupId,
+    me: BrokerId,
     files: Arc<OwnFiles>,
     store: Arc<BackupStore>,
 }
 
 impl LocalCopies {
-    pub(super) fn new(me: BackupId, files: Arc<OwnFiles>, store: Arc<BackupStore>) -> Arc<Self> {
+    pub(super) fn new(me: BrokerId, files: Arc<OwnFiles>, store: Arc<BackupStore>) -> Arc<Self> {
         Arc::new(Self { me, files, store })
     }
 

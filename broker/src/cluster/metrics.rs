@@ -1,7 +1,7 @@
 //! Metrics of the copies that this broker keeps, and of those that it has elsewhere. All are read when
 //! they are scraped.
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use prometheus_client::registry::Registry;
 
 use super::{Backup, Cluster, Replicated};
@@ -216,7 +216,7 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
     let down = Family::<Labels, Gauge>::default();
     let groups = Family::<Labels, Gauge>::default();
     for peer in cluster.peers().iter() {
-        let id = BackupId(peer.id);
+        let id = BrokerId(peer.id);
         let labels: Labels = vec![("peer", peer.id.to_string())];
         let traffic = cluster.primary.traffic(id);
         let is_down = cluster.primary.down_for(id).is_some();

@@ -89,7 +89,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{LiveBroker, LiveState, Living};
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::own::{OwnFiles, OwnRef};
 use kera_replication::placement::Placement;
 use kera_replication::primary::{Config as PrimaryConfig, Primary};
@@ -121,7 +121,7 @@ pub use transports::{TransportState, Ways, transports};
 /// This broker among others. There is one if `cluster.broker_id` is set.
 pub struct Cluster {
     /// This broker.
-    pub me: BackupId,
+    pub me: BrokerId,
     /// The machine it runs on.
     pub host: String,
     /// Copies of a group may lie on one machine.
@@ -169,7 +169,7 @@ impl Cluster {
         let (Some(id), Some(backup)) = (cluster.broker_id, backup) else {
             return Ok(None);
         };
-        let me = BackupId(id);
+        let me = BrokerId(id);
         let ways = Ways::new(me, config)?;
         let writers = shared.then(|| OwnWriters::new(own.clone()));
         let own: OwnRef = match &writers {
@@ -299,29 +299,29 @@ impl Cluster {
         if is_news {
             let racks = living.values().filter_map(|live| {
                 let rack = live.rack.clone()?;
-                Some((BackupId(live.id), rack))
+                Some((BrokerId(live.id), rack))
             });
             let leaving = living
                 .values()
                 .filter(|live| live.state == LiveState::Draining);
-            let leaving = leaving.map(|live| BackupId(live.id)).collect();
+            let leaving = leaving.map(|live| BrokerId(live.id)).collect();
             self.set_peers(peers, racks.collect(), leaving);
         }
         is_news
     }
 
     fn set_address(&self, peer: &Peer) -> Result<(), BrokerError> {
-        let set = self.ways.set_address(BackupId(peer.id), &peer.address);
+        let set = self.ways.set_address(BrokerId(peer.id), &peer.address);
         set.map_err(|error| BrokerError::Peer {
             peer: peer.to_string(),
             error,
         })
     }
 
-    fn set_peers(&self, peers: Vec<Peer>, racks: Vec<(BackupId, String)>, leaving: Vec<BackupId>) {
+    fn set_peers(&self, peers: Vec<Peer>, racks: Vec<(BrokerId, String)>, leaving: Vec<BrokerId>) {
         let hosts = peers.iter().map(|peer| {
             let host = peer.host_seen_from(&self.host);
-            (BackupId(peer.id), host.to_owned())
+            (BrokerId(peer.id), host.to_owned())
         });
         let mine = std::iter::once((self.me, self.host.clone()));
         let hosts: Vec<_> = mine.chain(hosts).collect();
@@ -335,9 +335,9 @@ impl Cluster {
     }
 
     /// All brokers, this one first.
-    fn brokers(&self) -> Vec<BackupId> {
+    fn brokers(&self) -> Vec<BrokerId> {
         let peers = self.peers();
-        let peers = peers.iter().map(|peer| BackupId(peer.id));
+        let peers = peers.iter().map(|peer| BrokerId(peer.id));
         std::iter::once(self.me).chain(peers).collect()
     }
 
@@ -372,7 +372,7 @@ impl Cluster {
 }
 
 /// Brokers that can never hold copies together are most likely not meant.
-fn warn_if_crowded(placement: &Placement, brokers: &[BackupId]) {
+fn warn_if_crowded(placement: &Placement, brokers: &[BrokerId]) {
     for (index, broker) in brokers.iter().enumerate() {
         let mut others = brokers[..index].iter();
         let Some(other) = others.find(|other| placement.same_host(**other, *broker)) else {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::tcp::TcpTransport;
 
@@ -15,11 +15,11 @@ const MISSING: &str = "this build has it not; build with the feature rdma";
 pub enum Ways {}
 
 impl Ways {
-    pub(crate) fn new(_: BackupId, _: TcpTransport, _: bool) -> Result<Self, String> {
+    pub(crate) fn new(_: BrokerId, _: TcpTransport, _: bool) -> Result<Self, String> {
         Err(MISSING.into())
     }
 
-    pub(crate) fn set_address(&self, _: BackupId, _: &str) -> io::Result<()> {
+    pub(crate) fn set_address(&self, _: BrokerId, _: &str) -> io::Result<()> {
         match *self {}
     }
 

@@ -1,7 +1,7 @@
 //! Owners that change while something else is going on.
 
 use kera_log_segments::group::GroupSpec;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Refusal, Request};
 
 use super::*;
@@ -397,7 +397,7 @@ async fn a_former_owner_writes_no_file_of_the_present_one() {
     let store = cluster.backup.store();
     // Its file stands for the copy that it kept for the former owner.
     until(|| !store.holds(&copy)).await;
-    let ask = |request| store.handle(BackupId(first), request);
+    let ask = |request| store.handle(BrokerId(first), request);
     let seal = Request::Seal {
         streamlet: copy.streamlet,
         epoch: before,

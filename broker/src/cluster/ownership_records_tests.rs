@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState};
 use kera_protocol::ids::GroupId;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
@@ -44,7 +44,7 @@ impl Trio {
     /// Asks the store of broker `at` as others do.
     fn asked(&self, at: u32, request: Request) -> Result<Reply, Refusal> {
         let cluster = self.shared(at).cluster.as_ref().expect("it has a number");
-        cluster.backup.store().handle(BackupId(99), request)
+        cluster.backup.store().handle(BrokerId(99), request)
     }
 
     /// The files of the stream's first streamlet that broker `at` tells others of.
@@ -78,7 +78,7 @@ impl Trio {
         for group in self.groups(stream) {
             assert_eq!(group.state, GroupState::Closed);
             let mut next = group.clone();
-            next.copies.retain(|copy| copy.broker != at);
+            next.copies.retain(|copy| copy.broker.0 != at);
             let epoch = Compare::StreamletEpoch {
                 stream,
                 streamlet: StreamletId(0),
@@ -326,7 +326,7 @@ async fn groups_lack_copies_whose_bytes_are_gone() {
     let replicated = trio.shared(to).replicated.as_ref();
     let missing = replicated.expect("it has copies elsewhere").missing();
     let missing: Vec<_> = missing.into_values().collect();
-    assert_eq!(missing, [[BackupId(old)]]);
+    assert_eq!(missing, [[BrokerId(old)]]);
     assert_eq!(lack(), 1);
 }
 

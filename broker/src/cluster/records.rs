@@ -6,12 +6,11 @@ use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
 use kera_metadata::{
-    CommitFuture, Compare, Conflict, CopyRecord, GroupKey, GroupRecord as Stored,
-    GroupState as StoredState, Image, MetadataError, MetadataStore, StreamletRecord,
-    Transaction as StoreTransaction, Write,
+    CommitFuture, Compare, Conflict, GroupKey, GroupRecord as Stored, GroupState as StoredState,
+    Image, MetadataError, MetadataStore, StreamletRecord, Transaction as StoreTransaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId};
-use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use kera_replication::records::{
     Change, ClosedRecord, GroupRecord, GroupState, OpenRecord, Records, RecordsError,
     StreamletRecords, Transaction,
@@ -173,7 +172,7 @@ impl Records for StoreRecords {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         let inner = self.0.clone();
         Box::pin(async move {
@@ -305,7 +304,7 @@ impl Inner {
                         reserved = GroupId(group.0 + RESERVED_GROUPS).max(of(&state.asked));
                         changes.reserve = Some(reserved);
                     }
-                    let copies = copies_of(&record.holders);
+                    let copies = record.holders.clone();
                     let mut opened = blank(key, *lane, transaction.epoch, copies);
                     opened.first_ordinal = record.first_ordinal;
                     (0, Some(opened))
@@ -325,7 +324,7 @@ impl Inner {
                     revision, holders, ..
                 } => {
                     let mut placed = there(old, key, *revision)?;
-                    placed.copies = copies_of(holders);
+                    placed.copies = holders.clone();
                     (*revision, Some(placed))
                 }
                 Change::Delete { revision, .. } => (*revision, None),
@@ -339,7 +338,7 @@ impl Inner {
     fn take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Result<(Epoch, u64), RecordsError> {
         let failed = |error| of_store(streamlet, None, error);
         let found = self.store.streamlet(streamlet.stream, streamlet.streamlet);
@@ -349,7 +348,7 @@ impl Inner {
         if record.owner != owner.0 {
             return Err(RecordsError::Invalid(format!(
                 "streamlet {streamlet} is owned by {}, which alone may take its epochs",
-                BackupId(record.owner)
+                BrokerId(record.owner)
             )));
         }
         if record.epoch.0 >= i32::MAX as u32 {
@@ -451,7 +450,7 @@ fn blank(
     key: GroupKey,
     lane: kera_protocol::ids::LaneId,
     epoch: Epoch,
-    copies: Vec<CopyRecord>,
+    copies: Vec<Replica>,
 ) -> Stored {
     Stored {
         stream: key.stream,
@@ -486,29 +485,9 @@ fn closed(old: Stored, record: &ClosedRecord, max_timestamp_ms: i64) -> Stored {
         max_timestamp_ms,
         closed_ms: now_ms(),
         live_bytes: record.length,
-        copies: copies_of(&record.holders),
+        copies: record.holders.clone(),
         ..old
     }
-}
-
-fn copies_of(holders: &[Holder]) -> Vec<CopyRecord> {
-    let copy = |holder: &Holder| CopyRecord {
-        broker: holder.broker.0,
-        store_id: holder.incarnation.store_id,
-        boot_id: holder.incarnation.boot_id,
-    };
-    holders.iter().map(copy).collect()
-}
-
-fn holders_of(copies: &[CopyRecord]) -> Vec<Holder> {
-    let holder = |copy: &CopyRecord| Holder {
-        broker: BackupId(copy.broker),
-        incarnation: Incarnation {
-            store_id: copy.store_id,
-            boot_id: copy.boot_id,
-        },
-    };
-    copies.iter().map(holder).collect()
 }
 
 /// What the store holds of a streamlet.
@@ -520,7 +499,7 @@ fn records_of(streamlet: StreamletKey, image: &Image) -> Result<StreamletRecords
     let owner = owner.ok_or(RecordsError::NoStreamlet(streamlet))?;
     Ok(StreamletRecords {
         epoch: owner.epoch,
-        owner: BackupId(owner.owner),
+        owner: BrokerId(owner.owner),
         next_group: owner.next_group,
         revision: image.revision,
         groups: image.groups.iter().map(record_of).collect(),
@@ -529,7 +508,7 @@ fn records_of(streamlet: StreamletKey, image: &Image) -> Result<StreamletRecords
 
 /// A group's record in the words of replication.
 pub fn record_of(stored: &Stored) -> GroupRecord {
-    let holders = holders_of(&stored.copies);
+    let holders = stored.copies.clone();
     let state = match (stored.state, stored.first_ordinal) {
         (StoredState::Closed, first) => GroupState::Closed(ClosedRecord {
             length: stored.length,

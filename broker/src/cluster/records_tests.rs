@@ -24,9 +24,9 @@ fn incarnation(n: u8) -> Incarnation {
     }
 }
 
-fn holders(brokers: &[u8]) -> Vec<Holder> {
-    let holder = |n: &u8| Holder {
-        broker: BackupId(u32::from(*n)),
+fn holders(brokers: &[u8]) -> Vec<Replica> {
+    let holder = |n: &u8| Replica {
+        broker: BrokerId(u32::from(*n)),
         incarnation: incarnation(*n),
     };
     brokers.iter().map(holder).collect()
@@ -154,9 +154,9 @@ async fn epochs_and_revisions_are_compared() {
         "{stale:?}"
     );
     // The first recovery goes on under the epoch of the start, the second takes its own.
-    let taken = stage.records.try_take_epoch(stage.key, BackupId(1)).await;
+    let taken = stage.records.try_take_epoch(stage.key, BrokerId(1)).await;
     assert_eq!(taken.expect("an epoch").0, stage.epoch);
-    let taken = stage.records.try_take_epoch(stage.key, BackupId(1)).await;
+    let taken = stage.records.try_take_epoch(stage.key, BrokerId(1)).await;
     let next = taken.expect("an epoch").0;
     assert!(next > stage.epoch);
     let deposed = stage.commit(vec![close(1, revision)]).await;
@@ -238,6 +238,6 @@ async fn a_stream_that_is_gone_says_so() {
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
     let refused = stage.records.try_read(gone).await;
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
-    let refused = stage.records.try_take_epoch(gone, BackupId(1)).await;
+    let refused = stage.records.try_take_epoch(gone, BrokerId(1)).await;
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kera_metadata::StreamConfig;
 use kera_protocol::ids::{Epoch, GroupId, StreamId};
-use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::jobs::{JobConfig, JobStats, Jobs, Owned};
 use kera_replication::primary::Primary;
 use kera_streamlet::Streamlet;
@@ -228,7 +228,7 @@ impl Replicated {
     }
 
     /// Closed groups of which brokers lack what they are recorded to have; see [`Jobs::missing`].
-    pub(crate) fn missing(&self) -> BTreeMap<CopyId, Vec<BackupId>> {
+    pub(crate) fn missing(&self) -> BTreeMap<CopyId, Vec<BrokerId>> {
         let jobs = self.jobs.get();
         jobs.map_or_else(BTreeMap::new, |jobs| jobs.missing())
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
-    Compare, CopyRecord, GroupRecord, GroupState, Image, MAX_COPIES, Transaction, Write,
+    Compare, GroupRecord, GroupState, Image, MAX_COPIES, Replica, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId};
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{Reply, Request};
 use kera_streamlet::Streamlet;
@@ -201,10 +201,9 @@ fn newest_of_lanes(image: &Image) -> BTreeSet<GroupId> {
 /// The record of a group whose own file is whole, if that is not what it says.
 fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Option<GroupRecord> {
     let incarnation = shared.dir.incarnation();
-    let own = CopyRecord {
-        broker: shared.broker_id,
-        store_id: incarnation.store_id,
-        boot_id: incarnation.boot_id,
+    let own = Replica {
+        broker: BrokerId(shared.broker_id),
+        incarnation,
     };
     let mut mended = record.clone();
     mended.max_timestamp_ms = mended.max_timestamp_ms.max(max_timestamp_ms);
@@ -248,7 +247,7 @@ async fn fetch_from_any(
     let me = primary.me();
     let (copy, path) = (record_of(record).copy, file.spec.path.display());
     let mut reasons = Vec::new();
-    let mut holders: Vec<_> = record.copies.iter().map(|c| BackupId(c.broker)).collect();
+    let mut holders: Vec<_> = record.copies.iter().map(|c| c.broker).collect();
     // One in this broker's own store needs no network; who is not alive may not answer for long.
     let alive = primary.peers();
     holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
@@ -286,7 +285,7 @@ async fn fetch_from(
     primary: &Primary,
     file: &OwnFile,
     record: &GroupRecord,
-    holder: BackupId,
+    holder: BrokerId,
 ) -> Result<Option<i64>, String> {
     let (copy, size) = (record_of(record).copy, u64::from(file.spec.segment_size));
     let mut address = 0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kera_metadata::{GroupRecord, GroupState, MetadataError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use parking_lot::Mutex;
 
 use super::copies::key_of;
@@ -37,8 +37,11 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
     let there = |group: &GroupRecord| {
         let gone = missing.get(&record_of(group).copy);
         let mut copies = group.copies.iter();
-        let is_gone = |broker: u32| gone.is_some_and(|gone| gone.contains(&BackupId(broker)));
-        copies.by_ref().filter(|copy| !is_gone(copy.broker)).count()
+        let is_gone = |broker: u32| gone.is_some_and(|gone| gone.contains(&BrokerId(broker)));
+        copies
+            .by_ref()
+            .filter(|copy| !is_gone(copy.broker.0))
+            .count()
     };
     let mut short = 0;
     // Each owner counts its own.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use kera_metadata::controller::{CopyMove, Spread, spread};
-use kera_replication::ids::{BackupId, StreamletKey};
+use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::jobs::{Jobs, Shift};
 
 use crate::admin;
@@ -88,8 +88,8 @@ fn shift(one: &CopyMove) -> Shift {
             streamlet: one.streamlet,
         },
         group: one.group,
-        from: BackupId(one.from),
-        to: one.to.map(BackupId),
+        from: BrokerId(one.from),
+        to: one.to.map(BrokerId),
     }
 }
 
@@ -118,6 +118,6 @@ mod tests {
         assert_eq!(mine(plan(true), 1), [one(1, Some(4)), one(1, None)]);
         assert_eq!(mine(plan(false), 1), [one(1, None)]);
         let shift = shift(&one(1, Some(4)));
-        assert_eq!((shift.from, shift.to), (BackupId(9), Some(BackupId(4))));
+        assert_eq!((shift.from, shift.to), (BrokerId(9), Some(BrokerId(4))));
     }
 }

@@ -1,7 +1,7 @@
 //! Lanes that stand still, and lanes that must not.
 
 use kera_metadata::GroupState;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{Doing, Standstill};
 use kera_streamlet::producers::SequenceError;
 
@@ -81,7 +81,7 @@ async fn a_group_that_loses_its_copies_before_its_first_byte_holds_up_nothing() 
         "{refused}"
     );
     // With the first that is lost the group ends, and nobody waits for the other.
-    let has_lost = |id: &u32| primary.traffic(BackupId(*id)).lost_copies > 0;
+    let has_lost = |id: &u32| primary.traffic(BrokerId(*id)).lost_copies > 0;
     until(|| others.iter().any(has_lost)).await;
     trio.begin(others[0]).await;
     append_all(trio.shared(owner), &streamlet, 1..4).await;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
     Capability, Preference, TransportKind, TransportRef, capabilities,
@@ -83,7 +83,7 @@ impl Ways {
     ///
     /// # Errors
     /// [`BrokerError::Transport`] if one is asked for by name and cannot be used.
-    pub fn new(me: BackupId, config: &BrokerConfig) -> Result<Self, BrokerError> {
+    pub fn new(me: BrokerId, config: &BrokerConfig) -> Result<Self, BrokerError> {
         let tcp = TcpTransport::new(me, LinkOptions::default());
         Ok(match pick(config)? {
             TransportKind::Tcp => Self::Tcp(Arc::new(tcp)),
@@ -102,7 +102,7 @@ impl Ways {
     ///
     /// # Errors
     /// `InvalidInput` if it is not HOST:PORT.
-    pub fn set_address(&self, peer: BackupId, address: &str) -> io::Result<()> {
+    pub fn set_address(&self, peer: BrokerId, address: &str) -> io::Result<()> {
         match self {
             Self::Tcp(tcp) => tcp.set_address(peer, address),
             Self::Rdma(cards) => cards.set_address(peer, address),

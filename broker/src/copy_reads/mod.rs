@@ -104,7 +104,7 @@ fn group_at(lane: &Lane, ordinal: Ordinal) -> Option<(usize, Ordinal)> {
 /// Where the run of groups from number `at` on ends that `broker` is listed for.
 fn held_to(lane: &Lane, at: usize, broker: u32) -> Ordinal {
     let holds = |g: &&GroupRecord| {
-        g.copies.iter().any(|copy| copy.broker == broker) || Rule::UnlistedCopyServed.is_broken()
+        g.copies.iter().any(|copy| copy.broker.0 == broker) || Rule::UnlistedCopyServed.is_broken()
     };
     let run = lane.groups[at..].iter().take_while(holds);
     run.last().map_or(0, |group| group.next_ordinal)
@@ -267,7 +267,7 @@ fn group_info(group: &GroupRecord) -> v1::GroupInfo {
         end_ordinal: group.end_ordinal,
         bytes: group.length,
         closed: true,
-        holders: group.copies.iter().map(|copy| copy.broker).collect(),
+        holders: group.copies.iter().map(|copy| copy.broker.0).collect(),
     }
 }
 

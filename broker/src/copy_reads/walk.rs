@@ -7,7 +7,7 @@ use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::Ordinal;
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::transport::{MAX_TRANSFER_BYTES, Refusal, Reply, Request};
 use kera_streamlet::Located;
 
@@ -108,7 +108,7 @@ impl Reader<'_> {
         let copy = self.copy;
         let read = Request::Read { copy, address, len };
         // This broker asks itself: only opening a copy is about who asks.
-        match self.store.handle(BackupId::default(), read) {
+        match self.store.handle(BrokerId::default(), read) {
             Ok(Reply::Bytes(bytes)) => Ok(bytes),
             Ok(other) => Err(WalkError::Refused(Refusal::Failed(format!(
                 "a read was answered with {other:?}"

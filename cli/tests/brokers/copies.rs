@@ -11,7 +11,7 @@ use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::FrameKind;
 use kera_protocol::ids::{StreamId, StreamletId};
 use kera_protocol::v1;
-use kera_replication::ids::{BackupId, CopyId, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::transport::{CopyState, Reply, Request};
 use kera_rpc::Client;
 
@@ -111,7 +111,7 @@ impl Filled {
 
     /// A holder of a group that does not own the streamlet.
     fn holder(&self, group: &GroupRecord) -> u32 {
-        let mut brokers = group.copies.iter().map(|copy| copy.broker);
+        let mut brokers = group.copies.iter().map(|copy| copy.broker.0);
         brokers
             .find(|broker| *broker != self.owner)
             .expect("a copy")
@@ -184,7 +184,7 @@ impl Filled {
         let store = shared.cluster.as_ref().unwrap().backup.store().clone();
         let copy = self.copy(group);
         let is_on_disk = || {
-            let list = store.handle(BackupId(0), Request::List { streamlet: None });
+            let list = store.handle(BrokerId(0), Request::List { streamlet: None });
             let Ok(Reply::Copies(copies)) = list else {
                 return false;
             };
@@ -449,7 +449,7 @@ async fn a_copy_that_is_not_listed_is_not_served() {
     let (first, second) = (filled.closed().remove(0), filled.closed().remove(1));
     let near = filled.holder(&first);
     let mut unlisted = first.clone();
-    unlisted.copies.retain(|copy| copy.broker != near);
+    unlisted.copies.retain(|copy| copy.broker.0 != near);
     filled.commit(&first, Write::PutGroup(unlisted));
     let (reply, body) = filled.read(near, at(0), true).await;
     assert_eq!(
@@ -480,7 +480,7 @@ async fn a_copy_that_is_not_listed_is_not_served() {
 async fn a_broker_without_a_copy_says_so() {
     let filled = Filled::start(2).await;
     let first = filled.closed().remove(0);
-    let holds = |broker: &u32| first.copies.iter().any(|copy| copy.broker == *broker);
+    let holds = |broker: &u32| first.copies.iter().any(|copy| copy.broker.0 == *broker);
     let without = (1..=3)
         .find(|broker| !holds(broker))
         .expect("a third broker");

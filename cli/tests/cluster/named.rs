@@ -124,9 +124,9 @@ impl Story {
         loop {
             let image = block_in_place(|| recorded.image());
             let of_store = |record: &&GroupRecord| {
-                let copy = record.copies.iter().find(|copy| copy.broker == broker);
+                let copy = record.copies.iter().find(|copy| copy.broker.0 == broker);
                 record.state == GroupState::Closed
-                    && copy.is_some_and(|copy| copy.store_id.to_string() == store)
+                    && copy.is_some_and(|copy| copy.incarnation.store_id.to_string() == store)
             };
             let found = image.groups.iter().filter(of_store).find_map(|record| {
                 let dir = at
@@ -162,7 +162,7 @@ impl Story {
                 let mut copies = record.copies.iter();
                 let is_of = Some(record.stream) == stream && record.streamlet.0 == 0;
                 let is_closed = record.state == GroupState::Closed && record.length > 0;
-                is_of && is_closed && copies.any(|copy| copy.broker == broker)
+                is_of && is_closed && copies.any(|copy| copy.broker.0 == broker)
             };
             if image.groups.iter().any(has) {
                 return;

@@ -113,9 +113,9 @@ pub fn look(image: impl Fn() -> Image, brokers: &[Directories]) -> Amiss {
     let mut lacking = Vec::new();
     for record in before.groups.iter().filter(|record| has_records(record)) {
         for copy in &record.copies {
-            let of = brokers.iter().find(|broker| broker.broker == copy.broker);
+            let of = brokers.iter().find(|broker| broker.broker == copy.broker.0);
             if let Some(Err(why)) = of.map(|broker| whole(broker, record)) {
-                lacking.push((copy.broker, record, why));
+                lacking.push((copy.broker.0, record, why));
             }
         }
     }
@@ -161,7 +161,7 @@ fn names(image: &Image, broker: u32, key: &GroupKey) -> bool {
     let record = image.groups.iter().find(|record| record.key() == *key);
     record.is_some_and(|record| {
         let mut copies = record.copies.iter();
-        copies.any(|copy| copy.broker == broker) || is_owner(image, broker, key)
+        copies.any(|copy| copy.broker.0 == broker) || is_owner(image, broker, key)
     })
 }
 

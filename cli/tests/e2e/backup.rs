@@ -1,7 +1,7 @@
 //! `kera backup`: a process that keeps copies, over its deaths and returns.
 
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
-use kera_replication::ids::{BackupId, CopyId, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
     CallError, CopyAnswer, Refusal, Reply, Request, Transport, Write,
@@ -13,8 +13,8 @@ use crate::common::ports::Reserved;
 use crate::common::{Broker, finish};
 
 const SEGMENT: u32 = 1 << 20;
-const ME: BackupId = BackupId(1);
-const BACKUP: BackupId = BackupId(3);
+const ME: BrokerId = BrokerId(1);
+const BACKUP: BrokerId = BrokerId(3);
 
 /// Broker 1, as far as a backup sees of it.
 struct Primary {

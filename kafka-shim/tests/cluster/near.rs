@@ -87,7 +87,7 @@ impl Filled {
         };
         until(|| filled.closed().len() == 3).await;
         let first = filled.closed().remove(0);
-        let mut holders = first.copies.iter().map(|copy| copy.broker as i32);
+        let mut holders = first.copies.iter().map(|copy| copy.broker.0 as i32);
         filled.near = holders.find(|id| *id != owner).expect("a copy");
         // The owner hears a moment later what is recorded.
         until(|| filled.named_to() == Some(filled.held())).await;
@@ -127,7 +127,7 @@ impl Filled {
     /// Where the groups end that the broker in question holds, from the first on.
     fn held(&self) -> i64 {
         let near = self.near as u32;
-        let holds = |group: &&GroupRecord| group.copies.iter().any(|copy| copy.broker == near);
+        let holds = |group: &&GroupRecord| group.copies.iter().any(|copy| copy.broker.0 == near);
         let closed = self.closed();
         let held = closed.iter().take_while(holds);
         held.last().unwrap().end_ordinal as i64
@@ -402,7 +402,7 @@ async fn a_copy_that_is_not_listed_sends_back_to_the_owner() {
         &filled.first(near, Ask::at(0).beside(near)).await
     ));
     let mut unlisted = first.clone();
-    unlisted.copies.retain(|copy| copy.broker != near as u32);
+    unlisted.copies.retain(|copy| copy.broker.0 != near as u32);
     let store = &filled.cluster.store;
     let streamlet = store.streamlet(filled.stream, StreamletId(0)).unwrap();
     let streamlet = streamlet.expect("it exists");
@@ -437,6 +437,6 @@ async fn a_copy_that_is_not_listed_sends_back_to_the_owner() {
         filled.closed()[1]
             .copies
             .iter()
-            .any(|c| c.broker == near as u32)
+            .any(|c| c.broker.0 == near as u32)
     );
 }

@@ -55,7 +55,7 @@ impl GroupView {
             bytes: if closed { record.live_bytes } else { 0 },
             empty: closed && first == record.end_ordinal,
             max_timestamp_ms: record.max_timestamp_ms,
-            copies: record.copies.iter().map(|copy| copy.broker).collect(),
+            copies: record.copies.iter().map(|copy| copy.broker.0).collect(),
         }
     }
 

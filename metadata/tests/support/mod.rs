@@ -71,10 +71,12 @@ pub fn open_group(streamlet: &StreamletRecord, group: u64, lane: u32) -> GroupRe
         max_timestamp_ms: -1,
         closed_ms: 0,
         live_bytes: 0,
-        copies: vec![CopyRecord {
-            broker: streamlet.owner,
-            store_id: Uuid::from_u128(1),
-            boot_id: Uuid::from_u128(2),
+        copies: vec![Replica {
+            broker: BrokerId(streamlet.owner),
+            incarnation: Incarnation {
+                store_id: Uuid::from_u128(1),
+                boot_id: Uuid::from_u128(2),
+            },
         }],
         damaged: None,
         file_made: false,

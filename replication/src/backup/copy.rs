@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::memory::{CopyFile, CopyMemory, CopySpec};
 use crate::faults::Faults;
-use crate::ids::{BackupId, BufferKey, Incarnation};
+use crate::ids::{BrokerId, BufferKey, Incarnation};
 use crate::transport::{Buffer, CopyAnswer, CopyInfo, CopyState, CopyVersion, Refusal};
 
 /// What is reserved is rounded up to this, and given back in it.
@@ -41,7 +41,7 @@ pub(super) struct State {
     /// Sorted by address, without overlaps.
     pub(super) buffers: Vec<Buffer>,
     /// The one whose link may write the buffers.
-    pub(super) primary: Option<BackupId>,
+    pub(super) primary: Option<BrokerId>,
     /// The highest epoch that has sealed the copy.
     pub(super) sealed_by: Epoch,
     /// The end of the highest write by a link, or of what a network card may write unseen.

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::io;
 
 use super::mapping::Window;
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 
 /// Registers buffers with a network card.
 pub trait Registrar: Send + Sync + Debug {
@@ -20,13 +20,13 @@ pub trait Registrar: Send + Sync + Debug {
     /// The card's or the system's, such as too little lockable memory; the text says what to do.
     fn register(
         &self,
-        primary: BackupId,
+        primary: BrokerId,
         window: Window,
     ) -> io::Result<(BufferKey, Box<dyn Registration>)>;
 
     /// Destroys the connections of `primaries`, so that nothing they have under way lands any more,
     /// then runs `then`, and only after it accepts connections of them again.
-    fn disconnect(&self, primaries: &[BackupId], then: &mut dyn FnMut());
+    fn disconnect(&self, primaries: &[BrokerId], then: &mut dyn FnMut());
 }
 
 /// A buffer that a card may write. Dropping it ends that, too, with nobody to hear of a failure.

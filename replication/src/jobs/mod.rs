@@ -27,7 +27,7 @@ pub use pace::Pace;
 pub use scrub::{Harm, Mend, Mended};
 pub use shift::{Shift, ShiftsNow};
 
-use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::tidy::{self, Tidied};
 use crate::primary::{Lane, Lives, MoreCopies, Primary};
 use crate::runtime::{all, within};
@@ -191,7 +191,7 @@ pub struct Jobs {
     pace: Pace,
     counts: Counts,
     /// Since when each broker has not answered.
-    silent: Mutex<BTreeMap<BackupId, Duration>>,
+    silent: Mutex<BTreeMap<BrokerId, Duration>>,
     plan: Mutex<scrub::Plan>,
     turns: Mutex<turns::Turns>,
     /// Says which copies are to move.
@@ -203,7 +203,7 @@ pub struct Jobs {
     renewed: AtomicBool,
     /// Recorded replicas of closed groups whose brokers answered in the last round that they do not have
     /// them, and for which there is no other yet.
-    missing: Mutex<BTreeMap<CopyId, Vec<BackupId>>>,
+    missing: Mutex<BTreeMap<CopyId, Vec<BrokerId>>>,
     /// Groups of which no copy could be made, as the log tells of them.
     unrepaired: Mutex<Seldom>,
     /// Held by whoever changes a closed group's copies, from a look at its record on.
@@ -221,13 +221,13 @@ struct Ended {
 #[derive(Default)]
 struct Standing {
     /// They have it.
-    have: Vec<Holder>,
+    have: Vec<Replica>,
     /// They do not answer; they may have it.
-    silent: Vec<Holder>,
+    silent: Vec<Replica>,
     /// They have it, and are to be emptied: they give it to others, and do not count.
-    leaving: Vec<Holder>,
+    leaving: Vec<Replica>,
     /// They answer, and do not have it.
-    missing: Vec<BackupId>,
+    missing: Vec<BrokerId>,
 }
 
 impl std::fmt::Debug for Jobs {
@@ -240,9 +240,9 @@ impl std::fmt::Debug for Jobs {
 
 /// What each broker held when the round began, as far as it answered.
 pub(crate) struct Held {
-    by: BTreeMap<BackupId, BTreeMap<CopyId, CopyInfo>>,
+    by: BTreeMap<BrokerId, BTreeMap<CopyId, CopyInfo>>,
     /// Copies that were listed, and have less than is recorded.
-    short: BTreeSet<(BackupId, CopyId)>,
+    short: BTreeSet<(BrokerId, CopyId)>,
 }
 
 /// What is known of a copy since the round began.
@@ -259,7 +259,7 @@ enum Known {
 }
 
 impl Held {
-    fn of(&self, backup: BackupId, copy: CopyId) -> Known {
+    fn of(&self, backup: BrokerId, copy: CopyId) -> Known {
         match self.by.get(&backup) {
             None => Known::Silent,
             Some(_) if self.short.contains(&(backup, copy)) => Known::Short,
@@ -339,7 +339,7 @@ impl Jobs {
 
     /// Closed groups that lacked the bytes of recorded replicas when they were last looked at, and the brokers
     /// that are recorded to have them.
-    pub fn missing(&self) -> BTreeMap<CopyId, Vec<BackupId>> {
+    pub fn missing(&self) -> BTreeMap<CopyId, Vec<BrokerId>> {
         self.missing.lock().clone()
     }
 
@@ -348,8 +348,8 @@ impl Jobs {
     fn note_missing(
         &self,
         streamlet: StreamletKey,
-        found: &BTreeMap<CopyId, Vec<BackupId>>,
-        left: BTreeMap<CopyId, Vec<BackupId>>,
+        found: &BTreeMap<CopyId, Vec<BrokerId>>,
+        left: BTreeMap<CopyId, Vec<BrokerId>>,
     ) {
         let mut missing = self.missing.lock();
         let new = found.iter().filter(|(copy, _)| !missing.contains_key(copy));
@@ -469,7 +469,7 @@ impl Jobs {
         let asks = named.iter().map(|broker| primary.describe(*broker));
         let answers = all(asks.collect()).await;
         let now: Vec<_> = answers.into_iter().flatten().map(|(is, _)| is).collect();
-        let is_silent = |broker: &BackupId| now.iter().all(|is| is.broker != *broker);
+        let is_silent = |broker: &BrokerId| now.iter().all(|is| is.broker != *broker);
         named.retain(|broker| is_silent(broker) && self.is_lost(*broker, runtime.now()));
         let lives = Lives { now, lost: named };
         for lane in lanes() {
@@ -540,7 +540,7 @@ impl Jobs {
 
     /// True if the broker, which does not answer now, has not for so long that its copies count as lost. One
     /// that is not among the brokers that are alive is asked nothing, and is silent from when that is seen.
-    fn is_lost(&self, backup: BackupId, now: Duration) -> bool {
+    fn is_lost(&self, backup: BrokerId, now: Duration) -> bool {
         let mut silent = self.silent.lock();
         let since = *silent.entry(backup).or_insert(now);
         now.saturating_sub(since) >= self.config.lost_after

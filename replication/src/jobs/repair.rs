@@ -11,7 +11,7 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_log_segments::window::Place;
 
 use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
-use crate::ids::{BackupId, CopyId, Holder};
+use crate::ids::{BrokerId, CopyId, Replica};
 use crate::own::is_of;
 use crate::primary::Primary;
 use crate::records::{Change, ClosedRecord, GroupRecord, RecordsError, Transaction, commit};
@@ -28,13 +28,13 @@ pub(super) enum BuildError {
     #[error("no holder gave bytes from {0} on")]
     NoSource(u64),
     #[error("{at} takes no copy: {why}")]
-    Target { at: BackupId, why: String },
+    Target { at: BrokerId, why: String },
     #[error(
         "what was built at {at} is not whole, and neither are the copies it was read from, most likely: {why}"
     )]
-    NotWhole { at: BackupId, why: String },
+    NotWhole { at: BrokerId, why: String },
     #[error("{0} left while it was to take one")]
-    TargetLeft(BackupId),
+    TargetLeft(BrokerId),
     #[error("what was built ends at byte {length}, ordinal {end_ordinal}: not the recorded group")]
     Differs { length: u64, end_ordinal: u64 },
     #[error(transparent)]
@@ -42,7 +42,7 @@ pub(super) enum BuildError {
 }
 
 impl BuildError {
-    fn target(at: BackupId, error: &CallError) -> Self {
+    fn target(at: BrokerId, error: &CallError) -> Self {
         let why = error.to_string();
         match error.refusal() {
             Some(Refusal::Short { .. }) => Self::NotWhole { at, why },
@@ -53,7 +53,7 @@ impl BuildError {
 
 /// Where a copy is built.
 pub(super) struct Target {
-    pub(super) holder: Holder,
+    pub(super) holder: Replica,
     /// Nothing is lost without it: it is broken off if the broker goes, or is to hold nothing more.
     pub(super) optional: bool,
 }
@@ -69,7 +69,7 @@ impl Target {
 /// or cannot tell.
 async fn can_be_read(
     primary: &Primary,
-    holder: Holder,
+    holder: Replica,
     copy: CopyId,
     closed: &ClosedRecord,
 ) -> Option<bool> {
@@ -96,7 +96,7 @@ async fn can_be_read(
 
 /// Whether a holder says that its file ends before the group does: asked of the end alone, where there is nothing to
 /// be read. Whatever else is wrong, or not answered, is for whoever compares copies.
-async fn is_cut(primary: &Primary, holder: Holder, copy: CopyId, closed: &ClosedRecord) -> bool {
+async fn is_cut(primary: &Primary, holder: Replica, copy: CopyId, closed: &ClosedRecord) -> bool {
     let end = Place {
         address: closed.length,
         ordinal: closed.end_ordinal,
@@ -205,7 +205,7 @@ impl Jobs {
         primary: &Primary,
         owned: &Owned,
         record: &GroupRecord,
-        holders: Vec<Holder>,
+        holders: Vec<Replica>,
     ) -> Result<u64, BuildError> {
         let transaction = Transaction {
             streamlet: owned.streamlet,
@@ -270,7 +270,7 @@ impl Jobs {
         record: &GroupRecord,
         closed: &ClosedRecord,
         standing: Standing,
-        harmed: Holder,
+        harmed: Replica,
     ) -> Result<(), BuildError> {
         let counted = [&standing.have[..], &standing.silent[..]].concat();
         if counted.len() >= owned.replicas {
@@ -303,7 +303,7 @@ impl Jobs {
         closed: &ClosedRecord,
         standing: Standing,
     ) -> Result<(), BuildError> {
-        let mut without: Vec<BackupId> = closed.holders.iter().map(|h| h.broker).collect();
+        let mut without: Vec<BrokerId> = closed.holders.iter().map(|h| h.broker).collect();
         if primary.own.is_some() {
             // Its own files are the broker's to restore: it may have them open.
             without.push(primary.me);
@@ -390,7 +390,7 @@ impl Jobs {
         primary: &Primary,
         owned: &Owned,
         record: &GroupRecord,
-        at: BackupId,
+        at: BrokerId,
     ) {
         match ask_to_free(primary, owned, record, at).await {
             Ok(()) => {
@@ -424,7 +424,7 @@ impl Jobs {
         owned: &Owned,
         record: &GroupRecord,
         closed: &ClosedRecord,
-        sources: &[Holder],
+        sources: &[Replica],
         target: &Target,
     ) -> Result<(), BuildError> {
         let (caller, copy) = (primary.caller(), record.copy);
@@ -503,7 +503,7 @@ impl Jobs {
         &self,
         primary: &Primary,
         copy: CopyId,
-        sources: &[BackupId],
+        sources: &[BrokerId],
         address: u64,
         len: u64,
     ) -> Result<Bytes, BuildError> {
@@ -528,7 +528,7 @@ async fn ask_to_free(
     primary: &Primary,
     owned: &Owned,
     record: &GroupRecord,
-    at: BackupId,
+    at: BrokerId,
 ) -> Result<(), CallError> {
     let free = Request::Free {
         copy: record.copy,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Jobs, Owned, REST, Standing};
-use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::Primary;
 use crate::records::{ClosedRecord, GroupRecord, read};
 use crate::transport::{Pending, Place, Progress, Refusal, Reply, Request};
@@ -332,7 +332,7 @@ impl Jobs {
     }
 
     /// Tells people of each copy that is not right, the first time.
-    fn report(&self, record: &GroupRecord, found: &[(Holder, Found)]) {
+    fn report(&self, record: &GroupRecord, found: &[(Replica, Found)]) {
         if self.plan.lock().unsound.contains_key(&record.copy) {
             return;
         }
@@ -355,7 +355,7 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        found: &[(Holder, Found)],
+        found: &[(Replica, Found)],
         right: u64,
     ) -> Judged {
         let mut outcome = Judged::Repaired;
@@ -420,7 +420,7 @@ impl Jobs {
         owned: &Owned,
         record: &GroupRecord,
         closed: &ClosedRecord,
-        broker: BackupId,
+        broker: BrokerId,
     ) -> Found {
         let is_own = primary.is_own(broker);
         let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
@@ -490,7 +490,7 @@ enum Agreed {
     Split,
 }
 
-fn agreed(found: &[(Holder, Found)]) -> Agreed {
+fn agreed(found: &[(Replica, Found)]) -> Agreed {
     let mut digests: BTreeMap<u64, usize> = BTreeMap::new();
     for (_, looked) in found {
         if let Found::Whole(digest) = looked {

@@ -11,7 +11,7 @@ use kera_protocol::ids::GroupId;
 
 use super::repair::{BuildError, Target};
 use super::{Held, Jobs, Owned};
-use crate::ids::{BackupId, Holder, StreamletKey};
+use crate::ids::{BrokerId, Replica, StreamletKey};
 use crate::primary::Primary;
 use crate::records::{ClosedRecord, GroupRecord};
 use crate::transport::Pending;
@@ -24,9 +24,9 @@ pub struct Shift {
     /// The group.
     pub group: GroupId,
     /// Who gives its copy up.
-    pub from: BackupId,
+    pub from: BrokerId,
     /// Who gets one instead; `None`: the group has more copies than it is to have.
-    pub to: Option<BackupId>,
+    pub to: Option<BrokerId>,
 }
 
 /// Says which copies of what this broker owns are to move, at most so many. What cannot be done as it
@@ -126,7 +126,7 @@ impl Jobs {
 }
 
 /// Whether a broker may hold a copy beside `holders`, without `from`.
-fn may_take(primary: &Primary, to: BackupId, holders: &[Holder], from: Holder) -> bool {
+fn may_take(primary: &Primary, to: BrokerId, holders: &[Replica], from: Replica) -> bool {
     let is_there = primary.peers().contains(&to) && !primary.is_leaving(to);
     let has_one = to == primary.me || holders.iter().any(|h| h.broker == to);
     if !is_there || has_one {

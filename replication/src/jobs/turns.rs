@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Jobs;
 use super::repair::BuildError;
-use crate::ids::{BackupId, CopyId, Holder};
+use crate::ids::{BrokerId, CopyId, Replica};
 use crate::primary::Primary;
 
 /// Groups remembered that could not be built whole; of more, the others begin with their first source.
@@ -17,14 +17,14 @@ const MAX_SPOILT: usize = 65_536;
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// Brokers that took no copy, and when.
-    refused: BTreeMap<BackupId, Duration>,
+    refused: BTreeMap<BrokerId, Duration>,
     /// Groups of which no whole copy came about, and how often.
     spoilt: BTreeMap<CopyId, usize>,
 }
 
 impl Jobs {
     /// Brokers that are to take a copy only if nobody else does: one could not be built there, not long ago.
-    pub(super) fn avoided(&self, primary: &Primary) -> Vec<BackupId> {
+    pub(super) fn avoided(&self, primary: &Primary) -> Vec<BrokerId> {
         let (now, long) = (primary.runtime.now(), self.config.lost_after);
         let mut turns = self.turns.lock();
         turns
@@ -39,8 +39,8 @@ impl Jobs {
         &self,
         primary: &Arc<Primary>,
         least: usize,
-        (beside, still): (&[BackupId], &[BackupId]),
-    ) -> Option<Holder> {
+        (beside, still): (&[BrokerId], &[BrokerId]),
+    ) -> Option<Replica> {
         let avoided = self.avoided(primary);
         let mut tries = vec![&avoided[..], &[]];
         tries.dedup();
@@ -60,8 +60,8 @@ impl Jobs {
         &self,
         primary: &Primary,
         copy: &CopyId,
-        sources: &[Holder],
-    ) -> Vec<BackupId> {
+        sources: &[Replica],
+    ) -> Vec<BrokerId> {
         let brokers = sources.iter().map(|holder| holder.broker);
         let (mut all, others): (Vec<_>, Vec<_>) = brokers.partition(|b| primary.is_own(*b));
         all.extend(others);
@@ -76,7 +76,7 @@ impl Jobs {
         &self,
         primary: &Primary,
         copy: CopyId,
-        (at, sources): (BackupId, usize),
+        (at, sources): (BrokerId, usize),
         built: &Result<(), BuildError>,
     ) {
         let now = primary.runtime.now();

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::around::Left;
 use super::caller::{BRIEFLY, Caller};
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::transport::Pending;
 
 /// What a pump knows of its backup's absence from the brokers that are alive.
@@ -34,7 +34,7 @@ impl Absence {
         &mut self,
         cx: &mut Context<'_>,
         caller: &Caller,
-        backup: BackupId,
+        backup: BrokerId,
         waiting: bool,
     ) -> bool {
         if !waiting {

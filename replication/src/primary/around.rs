@@ -9,16 +9,16 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::placement::Placement;
 
 /// The brokers that may hold copies, as far as they are known now.
 #[derive(Clone, Debug)]
 pub(super) struct Around {
-    pub(super) peers: Arc<[BackupId]>,
+    pub(super) peers: Arc<[BrokerId]>,
     pub(super) placement: Arc<Placement>,
     /// Those of them that are to hold nothing more.
-    pub(super) leaving: Arc<[BackupId]>,
+    pub(super) leaving: Arc<[BrokerId]>,
 }
 
 /// [`Around`] as it is, shared by all that ask others for something.
@@ -37,7 +37,7 @@ struct Waiting {
 }
 
 impl Neighbours {
-    pub(super) fn new(peers: Vec<BackupId>) -> Arc<Self> {
+    pub(super) fn new(peers: Vec<BrokerId>) -> Arc<Self> {
         Arc::new(Self {
             now: RwLock::new(Around {
                 peers: peers.into(),
@@ -66,12 +66,12 @@ impl Neighbours {
     }
 
     /// True while it is among those that may hold copies, which only those that are alive may.
-    pub(super) fn has(&self, backup: BackupId) -> bool {
+    pub(super) fn has(&self, backup: BrokerId) -> bool {
         self.now.read().peers.contains(&backup)
     }
 
     /// Resolves once `backup` is not among them.
-    pub(super) fn left(self: &Arc<Self>, backup: BackupId) -> Left {
+    pub(super) fn left(self: &Arc<Self>, backup: BrokerId) -> Left {
         let id = {
             let mut waiting = self.waiting.lock();
             waiting.next += 1;
@@ -90,7 +90,7 @@ impl Neighbours {
 #[derive(Debug)]
 pub(super) struct Left {
     neighbours: Arc<Neighbours>,
-    backup: BackupId,
+    backup: BrokerId,
     id: u64,
     /// Who is woken at the next change, and after how many the last look was.
     waits: Option<(Waker, u64)>,

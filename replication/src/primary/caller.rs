@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::around::Neighbours;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::own::OwnRef;
 use crate::runtime::{RuntimeRef, within};
 use crate::transport::{CallError, Pending, Refusal, Reply, Request, TransportRef};
@@ -22,7 +22,7 @@ pub(crate) const BRIEFLY: Duration = Duration::from_millis(300);
 /// Asks backups, and this broker's own copies in the same words.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(super) me: BackupId,
+    pub(super) me: BrokerId,
     pub(super) own: Option<OwnRef>,
     pub(super) neighbours: Arc<Neighbours>,
     pub(super) transport: TransportRef,
@@ -32,7 +32,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// True for this broker's own copies, and for backups that are alive as far as this broker knows.
-    pub(crate) fn is_alive(&self, backup: BackupId) -> bool {
+    pub(crate) fn is_alive(&self, backup: BrokerId) -> bool {
         (self.own.is_some() && backup == self.me) || self.neighbours.has(backup)
     }
 
@@ -49,7 +49,7 @@ impl Caller {
     /// meanwhile has a moment more.
     pub(crate) fn once(
         &self,
-        backup: BackupId,
+        backup: BrokerId,
         request: Request,
     ) -> Pending<Result<Reply, CallError>> {
         if let Some(own) = self.own.as_ref().filter(|_| backup == self.me) {
@@ -98,7 +98,7 @@ impl Caller {
     }
 
     /// Asks once, of one that is most likely gone, and does not wait for long.
-    fn briefly(&self, backup: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn briefly(&self, backup: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let name = request.name();
         let (asked, runtime) = (self.once(backup, request), self.runtime.clone());
         Box::pin(async move {
@@ -116,7 +116,7 @@ impl Caller {
     /// and briefly.
     pub(crate) fn ask(
         &self,
-        backup: BackupId,
+        backup: BrokerId,
         request: Request,
     ) -> Pending<Result<Reply, CallError>> {
         let caller = self.clone();

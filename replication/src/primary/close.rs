@@ -11,7 +11,7 @@ use super::lane::Lane;
 use super::source::{Shape, Source};
 use super::standstill::Doing;
 use super::{Building, is_sealed, tidy};
-use crate::ids::{BackupId, Holder};
+use crate::ids::{BrokerId, Replica};
 use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
 use crate::runtime::{all, within};
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: u32 = 64;
 /// copy, as with a disk that is full: the next attempt is made at another one.
 #[derive(Default)]
 struct Failed {
-    at: Vec<BackupId>,
+    at: Vec<BrokerId>,
     /// How often all that are there had failed.
     rounds: u32,
 }
@@ -165,7 +165,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
         drain(&lane, set, end).await;
     }
     // Marked until the close names them.
-    let mut built: Vec<(Holder, Building)> = Vec::new();
+    let mut built: Vec<(Replica, Building)> = Vec::new();
     let mut failed = Failed::default();
     loop {
         let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
@@ -219,7 +219,7 @@ async fn commit_close(
     lane: &Lane,
     set: &CopySet,
     end: Place,
-    holders: &[Holder],
+    holders: &[Replica],
 ) -> Result<(), RecordsError> {
     let record = ClosedRecord {
         length: end.address,
@@ -290,7 +290,7 @@ async fn commit_close(
 
 /// Brings the closed group to its holders' disks, and has the others give back what they hold of it;
 /// nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
-fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
+fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Replica>) {
     let primary = lane.primary.clone();
     let copy = set.id();
     let left_out: Vec<_> = set
@@ -329,10 +329,10 @@ fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Holder>) {
 async fn build_one(
     lane: &Lane,
     set: &CopySet,
-    have: &[Holder],
+    have: &[Replica],
     end: Place,
     failed: &mut Failed,
-) -> Result<(Holder, Building), Option<RecordsError>> {
+) -> Result<(Replica, Building), Option<RecordsError>> {
     let primary = &lane.primary;
     let mut have: Vec<_> = have.iter().map(|holder| holder.broker).collect();
     if primary.own.is_some() {
@@ -383,7 +383,7 @@ async fn build(
     lane: &Lane,
     source: &Arc<dyn Source>,
     set: &CopySet,
-    holder: Holder,
+    holder: Replica,
     end: Place,
 ) -> Result<(), CallError> {
     let primary = &lane.primary;

@@ -11,7 +11,7 @@ use super::pump::PumpHandle;
 use super::source::Source;
 use super::standstill::{CopyStands, Doing, State};
 use crate::faults::Faults;
-use crate::ids::{CopyId, Holder};
+use crate::ids::{CopyId, Replica};
 use crate::signal::Signal;
 
 /// A group and its copies. Its set is decided once, by its record.
@@ -42,7 +42,7 @@ struct Recorded {
 }
 
 struct SetCopy {
-    holder: Holder,
+    holder: Replica,
     /// None for this broker's own file, to which nothing is shipped.
     pump: Option<Arc<PumpHandle>>,
     /// Below this address the holder has everything.
@@ -138,7 +138,7 @@ impl CopySet {
     }
 
     /// The record with the group's set is durable.
-    pub(super) fn set_recorded(&self, revision: u64, holders: &[Holder], primary: &Primary) {
+    pub(super) fn set_recorded(&self, revision: u64, holders: &[Replica], primary: &Primary) {
         let copies = holders.iter().map(|holder| SetCopy {
             holder: *holder,
             pump: primary.pump(holder.broker),
@@ -240,7 +240,7 @@ impl CopySet {
     }
 
     /// The holders of the recorded set.
-    pub fn holders(&self) -> Vec<Holder> {
+    pub fn holders(&self) -> Vec<Replica> {
         self.copies().iter().map(|copy| copy.holder).collect()
     }
 
@@ -279,7 +279,7 @@ impl CopySet {
     }
 
     /// The holders that were lost.
-    pub(super) fn lost(&self) -> Vec<Holder> {
+    pub(super) fn lost(&self) -> Vec<Replica> {
         let lost = self.copies().iter().filter(|c| c.lost.lock().is_some());
         lost.map(|copy| copy.holder).collect()
     }
@@ -301,7 +301,7 @@ impl CopySet {
     }
 
     /// The holders that are not lost and have all below `address`.
-    pub(super) fn holding(&self, address: u64) -> Vec<Holder> {
+    pub(super) fn holding(&self, address: u64) -> Vec<Replica> {
         let copies = self.copies().iter();
         copies
             .filter(|c| c.lost.lock().is_none() && c.durable.load(Ordering::Acquire) >= address)

@@ -15,7 +15,7 @@ use super::source::Source;
 use super::standstill::Watched;
 use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
-use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::records::{
     Change, GroupRecord, MAX_CHANGES, OpenRecord, RecordsError, StreamletRecords, Transaction,
     commit, read,
@@ -122,7 +122,7 @@ struct Inner {
 pub(super) struct Ahead {
     pub(super) group: GroupId,
     pub(super) revision: u64,
-    pub(super) holders: Vec<Holder>,
+    pub(super) holders: Vec<Replica>,
 }
 
 impl std::fmt::Debug for Lane {
@@ -473,7 +473,7 @@ impl Lane {
 
     /// The groups recorded ahead that name any of `lost`, and those that came too late: they must not
     /// be used, and go with the next close. Of a lane that comes to rest, all.
-    pub(super) fn take_ahead_of(&self, lost: &[Holder]) -> Vec<Ahead> {
+    pub(super) fn take_ahead_of(&self, lost: &[Replica]) -> Vec<Ahead> {
         let now = self.primary.runtime.now();
         let mut inner = self.inner.lock();
         // Nothing was appended since: what is recorded ahead would be there for long, and its brokers may
@@ -511,7 +511,7 @@ impl Lane {
         inner.groups.iter().filter(ill).cloned().collect()
     }
 
-    fn names_one_that_leaves<'a>(&self, mut holders: impl Iterator<Item = &'a Holder>) -> bool {
+    fn names_one_that_leaves<'a>(&self, mut holders: impl Iterator<Item = &'a Replica>) -> bool {
         holders.any(|holder| self.primary.is_leaving(holder.broker))
     }
 
@@ -534,7 +534,7 @@ impl Lane {
     }
 
     /// The brokers that groups recorded ahead name.
-    pub(crate) fn brokers_ahead(&self) -> Vec<BackupId> {
+    pub(crate) fn brokers_ahead(&self) -> Vec<BrokerId> {
         let inner = self.inner.lock();
         let holders = inner.ahead.iter().flat_map(|ahead| &ahead.holders);
         holders.map(|holder| holder.broker).collect()
@@ -554,7 +554,7 @@ impl Lane {
 
     /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
     /// whose close it would go.
-    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<Vec<BackupId>> {
+    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<Vec<BrokerId>> {
         let inner = self.inner.lock();
         if inner.deposed.is_some() || inner.finishing || !inner.groups.is_empty() {
             return None;

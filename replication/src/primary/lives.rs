@@ -8,25 +8,25 @@
 use std::collections::BTreeSet;
 
 use super::lane::{Ahead, Lane};
-use crate::ids::{BackupId, Holder};
+use crate::ids::{BrokerId, Replica};
 
 /// What brokers are, as found out in one round.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     /// Those that answer.
-    pub(crate) now: Vec<Holder>,
+    pub(crate) now: Vec<Replica>,
     /// Those that have not answered for so long that nothing is expected of them.
-    pub(crate) lost: BTreeSet<BackupId>,
+    pub(crate) lost: BTreeSet<BrokerId>,
 }
 
 impl Lives {
     /// True if what was recorded at `was` is not there any more, for all that is known.
-    fn is_over(&self, was: &Holder) -> bool {
+    fn is_over(&self, was: &Replica) -> bool {
         self.is_another(was) || self.lost.contains(&was.broker)
     }
 
     /// True if the broker has another store by now, or the same in another life.
-    fn is_another(&self, was: &Holder) -> bool {
+    fn is_another(&self, was: &Replica) -> bool {
         let is = self.now.iter().find(|is| is.broker == was.broker);
         is.is_some_and(|is| is != was)
     }
@@ -45,7 +45,7 @@ impl Lane {
     }
 
     /// The brokers that open groups name.
-    pub(crate) fn brokers_open(&self) -> Vec<BackupId> {
+    pub(crate) fn brokers_open(&self) -> Vec<BrokerId> {
         let sets = self.open_groups().into_iter();
         let holders = sets.flat_map(|set| set.holders());
         holders.map(|holder| holder.broker).collect()

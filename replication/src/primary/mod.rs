@@ -44,7 +44,7 @@ pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BackupId, CopyId, Holder};
+use crate::ids::{BrokerId, CopyId, Replica};
 use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
@@ -130,7 +130,7 @@ impl Default for Config {
 
 /// A broker as the primary of its streamlets. Its tasks end when it and its lanes are dropped.
 pub struct Primary {
-    pub(crate) me: BackupId,
+    pub(crate) me: BrokerId,
     neighbours: Arc<Neighbours>,
     pub(crate) own: Option<OwnRef>,
     pub(crate) transport: TransportRef,
@@ -139,9 +139,9 @@ pub struct Primary {
     pub(crate) config: Config,
     pub(crate) faults: Faults,
     health: Arc<Health>,
-    pumps: Mutex<BTreeMap<BackupId, Arc<PumpHandle>>>,
+    pumps: Mutex<BTreeMap<BrokerId, Arc<PumpHandle>>>,
     /// Copies that are being built, and how often: nobody frees them, though no record names them yet.
-    building: Mutex<BTreeMap<(CopyId, BackupId), u32>>,
+    building: Mutex<BTreeMap<(CopyId, BrokerId), u32>>,
     /// Room for what recoveries have in memory, in pieces.
     pub(crate) pieces: Semaphore,
     /// Brokers that recoveries found silent.
@@ -160,7 +160,7 @@ impl std::fmt::Debug for Primary {
 /// A copy that is being built.
 pub(crate) struct Building {
     primary: Arc<Primary>,
-    at: (CopyId, BackupId),
+    at: (CopyId, BrokerId),
     kept: bool,
 }
 
@@ -200,8 +200,8 @@ impl Primary {
     /// chosen first, and its own copy is reached through the transport like any other, or is its
     /// own files, see [`with_own`](Self::with_own). If it is not, it keeps no copy.
     pub fn new(
-        me: BackupId,
-        peers: Vec<BackupId>,
+        me: BrokerId,
+        peers: Vec<BrokerId>,
         transport: TransportRef,
         records: RecordsRef,
         runtime: RuntimeRef,
@@ -255,7 +255,7 @@ impl Primary {
     /// run. Groups that are open keep their copies; whoever is new is chosen from the next group on, and
     /// those that are `leaving` only where the others are too few. Who is no longer among them is not
     /// waited for: a moment later what it was asked counts as lost, and so do copies that it does not take.
-    pub fn set_peers(&self, peers: Vec<BackupId>, placement: Placement, leaving: Vec<BackupId>) {
+    pub fn set_peers(&self, peers: Vec<BrokerId>, placement: Placement, leaving: Vec<BrokerId>) {
         self.neighbours.set(Around {
             peers: peers.into(),
             placement: Arc::new(placement),
@@ -264,28 +264,28 @@ impl Primary {
     }
 
     /// True if another broker is to hold nothing more, and what it holds is to go elsewhere.
-    pub(crate) fn is_leaving(&self, backup: BackupId) -> bool {
+    pub(crate) fn is_leaving(&self, backup: BrokerId) -> bool {
         backup != self.me && self.neighbours.now().leaving.contains(&backup)
     }
 
     /// What goes to `backup`; nothing as long as no group has a copy there.
-    pub fn traffic(&self, backup: BackupId) -> PeerTraffic {
+    pub fn traffic(&self, backup: BrokerId) -> PeerTraffic {
         let handle = self.pumps.lock().get(&backup).cloned();
         handle.map_or_else(PeerTraffic::default, |handle| handle.traffic.now())
     }
 
     /// How long `backup` has been out of the choice, if it is.
-    pub fn down_for(&self, backup: BackupId) -> Option<Duration> {
+    pub fn down_for(&self, backup: BrokerId) -> Option<Duration> {
         self.health.down_for(backup, self.runtime.now())
     }
 
     /// This broker.
-    pub fn me(&self) -> BackupId {
+    pub fn me(&self) -> BrokerId {
         self.me
     }
 
     /// The brokers that may hold copies, this one included if it may.
-    pub fn peers(&self) -> Arc<[BackupId]> {
+    pub fn peers(&self) -> Arc<[BrokerId]> {
         self.neighbours.now().peers
     }
 
@@ -293,7 +293,7 @@ impl Primary {
     ///
     /// # Errors
     /// [`CallError`]: a refusal, or no answer.
-    pub async fn ask(&self, backup: BackupId, request: Request) -> Result<Reply, CallError> {
+    pub async fn ask(&self, backup: BrokerId, request: Request) -> Result<Reply, CallError> {
         self.caller().once(backup, request).await
     }
 
@@ -335,13 +335,13 @@ impl Primary {
     }
 
     /// True if the broker's copies are this broker's own files.
-    pub(crate) fn is_own(&self, backup: BackupId) -> bool {
+    pub(crate) fn is_own(&self, backup: BrokerId) -> bool {
         self.own.is_some() && backup == self.me
     }
 
     /// Marks a copy as being built, so that nobody takes it for one that is over; until the guard is
     /// dropped, which is after the record that names it.
-    pub(crate) fn building(self: &Arc<Self>, copy: CopyId, backup: BackupId) -> Building {
+    pub(crate) fn building(self: &Arc<Self>, copy: CopyId, backup: BrokerId) -> Building {
         *self.building.lock().entry((copy, backup)).or_default() += 1;
         Building {
             primary: self.clone(),
@@ -351,14 +351,14 @@ impl Primary {
     }
 
     /// What is being built at `backup` now.
-    pub(crate) fn building_at(&self, backup: BackupId) -> BTreeSet<CopyId> {
+    pub(crate) fn building_at(&self, backup: BrokerId) -> BTreeSet<CopyId> {
         let building = self.building.lock();
         let there = building.keys().filter(|(_, at)| *at == backup);
         there.map(|(copy, _)| *copy).collect()
     }
 
     /// The pump of a backup; it starts with its first group. None for own files.
-    pub(crate) fn pump(&self, backup: BackupId) -> Option<Arc<PumpHandle>> {
+    pub(crate) fn pump(&self, backup: BrokerId) -> Option<Arc<PumpHandle>> {
         if self.is_own(backup) {
             return None;
         }
@@ -382,8 +382,8 @@ impl Primary {
         &self,
         least: usize,
         count: usize,
-        without: &[BackupId],
-    ) -> Vec<Holder> {
+        without: &[BrokerId],
+    ) -> Vec<Replica> {
         self.choose_but(least, count, without, &[]).await
     }
 
@@ -392,9 +392,9 @@ impl Primary {
         &self,
         least: usize,
         count: usize,
-        without: &[BackupId],
-        but: &[BackupId],
-    ) -> Vec<Holder> {
+        without: &[BrokerId],
+        but: &[BrokerId],
+    ) -> Vec<Replica> {
         let Around {
             peers,
             placement,
@@ -424,7 +424,7 @@ impl Primary {
                 let _answer = asked.await;
             }));
         }
-        let mut chosen: Vec<Holder> = Vec::new();
+        let mut chosen: Vec<Replica> = Vec::new();
         for (candidates, wanted) in [(&mut order.up, count), (&mut order.down, least)] {
             while chosen.len() < wanted {
                 // As many side by side as are wanting; who does not answer is made up for.
@@ -436,7 +436,7 @@ impl Primary {
                     break;
                 }
                 let mut have = chosen.len();
-                let enough = |holder: &Option<Holder>| {
+                let enough = |holder: &Option<Replica>| {
                     have += usize::from(holder.is_some());
                     have >= least
                 };
@@ -466,7 +466,7 @@ impl Primary {
     }
 
     /// The backup as the holder it is now, if it answers and has room.
-    pub(crate) fn holder(&self, backup: BackupId) -> Pending<Option<Holder>> {
+    pub(crate) fn holder(&self, backup: BrokerId) -> Pending<Option<Replica>> {
         let need = u64::from(self.config.first_buffer_bytes);
         let (described, health) = (self.describe(backup), self.health.clone());
         let runtime = self.runtime.clone();
@@ -481,8 +481,8 @@ impl Primary {
     }
 
     /// The backup as the holder it is now, if it answers, and its free bytes.
-    pub(crate) fn describe(&self, backup: BackupId) -> Pending<Option<(Holder, u64)>> {
-        let here = move |incarnation| Holder {
+    pub(crate) fn describe(&self, backup: BrokerId) -> Pending<Option<(Replica, u64)>> {
+        let here = move |incarnation| Replica {
             broker: backup,
             incarnation,
         };
@@ -514,8 +514,8 @@ impl Primary {
     pub async fn forget(
         &self,
         stream: StreamId,
-        heard: &BTreeSet<BackupId>,
-    ) -> Vec<(BackupId, CallError)> {
+        heard: &BTreeSet<BrokerId>,
+    ) -> Vec<(BrokerId, CallError)> {
         let peers = self.peers();
         let others = peers.iter().copied();
         let others = others.filter(|peer| !self.is_own(*peer) && !heard.contains(peer));

@@ -17,7 +17,7 @@ use super::slots::Slots;
 use super::standstill::WayStands;
 use super::traffic::Traffic;
 use crate::health::Health;
-use crate::ids::{BackupId, CopyId, ProcessId};
+use crate::ids::{BrokerId, CopyId, ProcessId};
 use crate::runtime::within;
 use crate::transport::{
     Buffer, CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request,
@@ -136,7 +136,7 @@ fn has_lost_it(error: &CallError) -> bool {
 
 /// The task behind a [`PumpHandle`]; ends after its primary is dropped, with its last group.
 pub(super) struct Pump {
-    backup: BackupId,
+    backup: BrokerId,
     caller: Caller,
     health: Arc<Health>,
     handle: Arc<PumpHandle>,
@@ -170,7 +170,7 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    pub(super) fn new(backup: BackupId, caller: Caller, health: Arc<Health>) -> Self {
+    pub(super) fn new(backup: BrokerId, caller: Caller, health: Arc<Health>) -> Self {
         Self {
             backup,
             caller,

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use super::Primary;
 use super::copy_set::CopySet;
 use super::lane::Lane;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 
 /// Whether brokers could be had beside those that hold copies already, as found out in one round:
 /// lanes with the same holders need not ask again.
 #[derive(Debug, Default)]
 pub(crate) struct MoreCopies {
-    beside: BTreeMap<Vec<BackupId>, bool>,
+    beside: BTreeMap<Vec<BrokerId>, bool>,
 }
 
 impl MoreCopies {
-    async fn beside(&mut self, primary: &Primary, mut holders: Vec<BackupId>) -> bool {
+    async fn beside(&mut self, primary: &Primary, mut holders: Vec<BrokerId>) -> bool {
         holders.sort_unstable();
         if let Some(known) = self.beside.get(&holders) {
             return *known;

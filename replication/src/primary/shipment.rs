@@ -10,7 +10,7 @@ use super::Config;
 use super::copy_set::CopySet;
 use super::source::{Run, Shape};
 use super::standstill::ShipmentStands;
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
 
 /// A group that has more segments than these which are complete and not on the backup's disk is
@@ -90,7 +90,7 @@ impl Shipment {
     /// is short of room gives less.
     pub(super) fn request(
         &self,
-        me: BackupId,
+        me: BrokerId,
         address: u64,
         least: u32,
         config: &Config,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::copy_set::CopySet;
 use super::lane::Lane;
-use crate::ids::{BackupId, CopyId};
+use crate::ids::{BrokerId, CopyId};
 use crate::runtime::{Local, all, within};
 
 /// Longest wait for a pump to say where it is.
@@ -54,7 +54,7 @@ pub(super) struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyStands {
     /// The broker that holds it.
-    pub holder: BackupId,
+    pub holder: BrokerId,
     /// All below this address is there.
     pub durable: u64,
     /// Why it does not count any more, if so.
@@ -230,7 +230,7 @@ pub struct StillLane {
     /// Why that takes long, if it knows.
     pub trouble: Option<String>,
     /// The brokers whose copies lack bytes and are waited for.
-    pub behind: Vec<BackupId>,
+    pub behind: Vec<BrokerId>,
 }
 
 impl Display for StillLane {

@@ -15,7 +15,7 @@
 use kera_protocol::ids::Epoch;
 
 use super::Primary;
-use crate::ids::{BackupId, CopyId, StreamletKey};
+use crate::ids::{BrokerId, CopyId, StreamletKey};
 use crate::own::UNREADABLE;
 use crate::records::{GroupState, StreamletRecords, read};
 use crate::transport::{CopyInfo, CopyState, Refusal, Reply, Request};
@@ -42,7 +42,7 @@ enum Named {
     No,
 }
 
-fn named(found: &StreamletRecords, copy: &CopyId, backup: BackupId) -> Named {
+fn named(found: &StreamletRecords, copy: &CopyId, backup: BrokerId) -> Named {
     let is_meant = |of: &CopyId| match copy.epoch {
         // Damage is no proof: the file's name alone says which group it was made for.
         UNREADABLE => of.group == copy.group,
@@ -63,7 +63,7 @@ pub(crate) async fn streamlet_at(
     primary: &Primary,
     streamlet: StreamletKey,
     epoch: Epoch,
-    backup: BackupId,
+    backup: BrokerId,
 ) -> Tidied {
     let list = Request::List {
         streamlet: Some(streamlet),
@@ -81,7 +81,7 @@ pub(crate) async fn streamlet_at(
 pub(crate) async fn listed(
     primary: &Primary,
     (streamlet, epoch): (StreamletKey, Epoch),
-    backup: BackupId,
+    backup: BrokerId,
     copies: &[CopyInfo],
 ) -> Tidied {
     let mut out = Tidied::default();

@@ -11,7 +11,7 @@ use super::{
     Transaction,
 };
 use crate::faults::Faults;
-use crate::ids::{BackupId, CopyId, StreamletKey};
+use crate::ids::{BrokerId, CopyId, StreamletKey};
 use crate::runtime::RuntimeRef;
 use crate::transport::Pending;
 
@@ -49,7 +49,7 @@ struct State {
 
 struct Streamlet {
     epoch: Epoch,
-    owner: BackupId,
+    owner: BrokerId,
     next_group: GroupId,
     groups: BTreeMap<GroupId, GroupRecord>,
     /// Groups recorded in this epoch and deleted again, with the revision of that: a request that
@@ -93,7 +93,7 @@ impl MemoryRecords {
             .entry(streamlet)
             .or_insert_with(|| Streamlet {
                 epoch: Epoch(0),
-                owner: BackupId(0),
+                owner: BrokerId(0),
                 next_group: GroupId(0),
                 groups: BTreeMap::new(),
                 deleted: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl Records for MemoryRecords {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.ask(move |state| {
             let revision = state.revision + 1;
@@ -242,7 +242,7 @@ impl State {
 
 impl Streamlet {
     /// The next epoch, under `owner`.
-    fn take(&mut self, owner: BackupId) -> Result<Epoch, RecordsError> {
+    fn take(&mut self, owner: BrokerId) -> Result<Epoch, RecordsError> {
         let next = self.epoch.0.checked_add(1);
         let next = next.ok_or_else(|| RecordsError::Invalid("epochs are used up".into()))?;
         (self.epoch, self.owner) = (Epoch(next), owner);
@@ -296,7 +296,7 @@ mod tests {
     use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 
     use super::*;
-    use crate::ids::{Holder, Incarnation};
+    use crate::ids::{Incarnation, Replica};
     use crate::records::OpenRecord;
 
     fn streamlet() -> StreamletKey {
@@ -320,8 +320,8 @@ mod tests {
             lane: LaneId(0),
             record: OpenRecord {
                 first_ordinal: None,
-                holders: vec![Holder {
-                    broker: BackupId(1),
+                holders: vec![Replica {
+                    broker: BrokerId(1),
                     incarnation: Incarnation::default(),
                 }],
             },
@@ -358,11 +358,11 @@ mod tests {
         let found = state.streamlet(streamlet()).expect("is there");
         found.epoch = Epoch(u32::MAX - 1);
         assert_eq!(
-            found.take(BackupId(1)).expect("the last one"),
+            found.take(BrokerId(1)).expect("the last one"),
             Epoch(u32::MAX)
         );
-        let error = found.take(BackupId(2)).expect_err("there is no other");
+        let error = found.take(BrokerId(2)).expect_err("there is no other");
         assert!(matches!(error, RecordsError::Invalid(_)), "{error}");
-        assert_eq!((found.epoch, found.owner), (Epoch(u32::MAX), BackupId(1)));
+        assert_eq!((found.epoch, found.owner), (Epoch(u32::MAX), BrokerId(1)));
     }
 }

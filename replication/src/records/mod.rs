@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 
-use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::transport::Pending;
 
 pub use memory::{MemoryRecords, Trouble, Weather};
@@ -43,7 +43,7 @@ pub struct OpenRecord {
     /// Ordinal of its first record, if its predecessor was closed when this was recorded.
     pub first_ordinal: Option<Ordinal>,
     /// All that must hold what is acknowledged.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<Replica>,
 }
 
 /// How a group ended; final.
@@ -58,7 +58,7 @@ pub struct ClosedRecord {
     /// Ordinal at which the lane's next group begins: `end_ordinal`, or more after a loss.
     pub next_ordinal: Ordinal,
     /// Who was seen to hold all of it.
-    pub holders: Vec<Holder>,
+    pub holders: Vec<Replica>,
 }
 
 impl GroupRecord {
@@ -71,7 +71,7 @@ impl GroupRecord {
     }
 
     /// Who is recorded to hold it.
-    pub fn holders(&self) -> &[Holder] {
+    pub fn holders(&self) -> &[Replica] {
         match &self.state {
             GroupState::Open(open) => &open.holders,
             GroupState::Closed(closed) => &closed.holders,
@@ -93,7 +93,7 @@ pub struct StreamletRecords {
     /// Its epoch.
     pub epoch: Epoch,
     /// Its owner.
-    pub owner: BackupId,
+    pub owner: BrokerId,
     /// The least group id that was never recorded.
     pub next_group: GroupId,
     /// Revision of the store when this was read.
@@ -144,7 +144,7 @@ pub enum Change {
         /// The revision of its record.
         revision: u64,
         /// All that hold it then.
-        holders: Vec<Holder>,
+        holders: Vec<Replica>,
     },
     /// Forgets a group: it was recorded ahead and never used, or recovery discarded it.
     Delete {
@@ -226,7 +226,7 @@ pub trait Records: Send + Sync {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>>;
 }
 

@@ -7,7 +7,7 @@ use kera_protocol::ids::Epoch;
 use super::{
     Change, GroupRecord, GroupState, RecordsError, RecordsRef, StreamletRecords, Transaction,
 };
-use crate::ids::{BackupId, StreamletKey};
+use crate::ids::{BrokerId, StreamletKey};
 use crate::runtime::Runtime;
 
 /// Questions asked before giving up.
@@ -48,7 +48,7 @@ pub async fn take_epoch(
     records: &RecordsRef,
     runtime: &dyn Runtime,
     streamlet: StreamletKey,
-    owner: BackupId,
+    owner: BrokerId,
 ) -> Result<(Epoch, u64), RecordsError> {
     let mut attempt = 0;
     loop {

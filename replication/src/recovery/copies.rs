@@ -5,7 +5,7 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use super::{RecoverError, Recovery};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
-use crate::ids::{BackupId, CopyId, Holder};
+use crate::ids::{BrokerId, CopyId, Replica};
 use crate::runtime::all;
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
@@ -21,7 +21,7 @@ const SALVAGE_BYTES: u64 = 1 << 30;
 /// A copy, and the length up to which it is whole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
-    pub(super) holder: Holder,
+    pub(super) holder: Replica,
     pub(super) length: u64,
 }
 
@@ -34,8 +34,8 @@ impl Recovery<'_> {
         copy: CopyId,
         length: u64,
         whole: Vec<Whole>,
-    ) -> Result<Vec<Holder>, RecoverError> {
-        let sources: Vec<BackupId> = whole
+    ) -> Result<Vec<Replica>, RecoverError> {
+        let sources: Vec<BrokerId> = whole
             .iter()
             .filter(|w| w.length >= length)
             .map(|w| w.holder.broker)
@@ -47,7 +47,7 @@ impl Recovery<'_> {
                 holders.push(target.holder);
             }
         }
-        let mut tried: Vec<BackupId> = whole.iter().map(|w| w.holder.broker).collect();
+        let mut tried: Vec<BrokerId> = whole.iter().map(|w| w.holder.broker).collect();
         let me = self.primary.me;
         if self.primary.is_own(me) && !tried.contains(&me) && !sources.is_empty() {
             // What the own file held does not count; it is made anew.
@@ -83,7 +83,7 @@ impl Recovery<'_> {
     }
 
     /// An answer that ends this recovery is an error, any other only a copy less.
-    fn check(&self, backup: BackupId, error: &CallError) -> Result<(), RecoverError> {
+    fn check(&self, backup: BrokerId, error: &CallError) -> Result<(), RecoverError> {
         match error.refusal() {
             Some(Refusal::Sealed { by }) if *by > self.epoch => {
                 Err(RecoverError::Overtaken { backup, by: *by })
@@ -96,7 +96,7 @@ impl Recovery<'_> {
     }
 
     /// Segment size and segments, from the group's own header.
-    async fn shape(&self, copy: CopyId, sources: &[BackupId]) -> Option<(u32, u32)> {
+    async fn shape(&self, copy: CopyId, sources: &[BrokerId]) -> Option<(u32, u32)> {
         let head = self
             .read(copy, sources, 0, 0, SEGMENT_HEADER_BYTES as u64)
             .await?;
@@ -110,7 +110,7 @@ impl Recovery<'_> {
         copy: CopyId,
         target: &Whole,
         length: u64,
-        sources: &[BackupId],
+        sources: &[BrokerId],
         shape: Option<(u32, u32)>,
     ) -> Result<bool, RecoverError> {
         let backup = target.holder.broker;
@@ -168,7 +168,7 @@ impl Recovery<'_> {
     fn read(
         &self,
         copy: CopyId,
-        sources: &[BackupId],
+        sources: &[BrokerId],
         turn: usize,
         address: u64,
         len: u64,
@@ -206,7 +206,7 @@ impl Recovery<'_> {
     pub(super) async fn salvage(
         &self,
         copy: CopyId,
-        brokers: &[BackupId],
+        brokers: &[BrokerId],
     ) -> Option<(Certificate, Vec<Whole>)> {
         let mut best: Option<Certificate> = None;
         let mut whole = Vec::new();
@@ -238,7 +238,7 @@ impl Recovery<'_> {
         best.map(|certificate| (certificate, whole))
     }
 
-    async fn fetch(&self, copy: CopyId, backup: BackupId) -> Option<Bytes> {
+    async fn fetch(&self, copy: CopyId, backup: BrokerId) -> Option<Bytes> {
         let (size, segments) = self.shape(copy, &[backup]).await?;
         let all = (u64::from(size) * u64::from(segments)).min(SALVAGE_BYTES);
         let mut out = BytesMut::new();

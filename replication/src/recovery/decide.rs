@@ -7,7 +7,7 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
 use crate::certificate::Certificate;
-use crate::ids::{BackupId, CopyId, Holder};
+use crate::ids::{BrokerId, CopyId, Replica};
 use crate::records::{
     Change, ClosedRecord, GroupRecord, GroupState, MAX_CHANGES, OpenRecord, RecordsError,
     Transaction, commit,
@@ -145,7 +145,7 @@ impl Recovery<'_> {
         first_ordinal == out.next_ordinal || self.primary.faults.ordinal_gap_accepted
     }
 
-    fn answers(&self, copy: CopyId) -> &[(Holder, CopyAnswer)] {
+    fn answers(&self, copy: CopyId) -> &[(Replica, CopyAnswer)] {
         self.answers.get(&copy).map_or(&[], Vec::as_slice)
     }
 
@@ -305,7 +305,7 @@ impl Recovery<'_> {
         if let Some(found) = salvaged.get(&record.copy) {
             return found.clone();
         }
-        let brokers: Vec<BackupId> = record.holders().iter().map(|h| h.broker).collect();
+        let brokers: Vec<BrokerId> = record.holders().iter().map(|h| h.broker).collect();
         let found = self.salvage(record.copy, &brokers).await;
         salvaged.insert(record.copy, found.clone());
         found

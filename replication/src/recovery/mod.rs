@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 
-use crate::ids::{BackupId, CopyId, Holder, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::{Primary, tidy};
 use crate::records::{ClosedRecord, GroupRecord, OpenRecord, RecordsError, read, take_epoch};
 use crate::runtime::{Local, all};
@@ -95,7 +95,7 @@ pub enum Stopped {
         /// The group.
         copy: CopyId,
         /// Who was recorded.
-        holders: Vec<BackupId>,
+        holders: Vec<BrokerId>,
     },
     /// Too few brokers could take a copy.
     #[error("group {copy} is whole at {have} brokers and needs {need}; bring back more brokers")]
@@ -123,7 +123,7 @@ pub enum RecoverError {
     #[error("{backup} was sealed by epoch {by}; a newer owner is at work")]
     Overtaken {
         /// Who says so.
-        backup: BackupId,
+        backup: BrokerId,
         /// The newer epoch.
         by: Epoch,
     },
@@ -216,15 +216,15 @@ struct Recovery<'a> {
     spec: &'a RecoverSpec,
     epoch: Epoch,
     /// What sealed holders said of each group.
-    answers: BTreeMap<CopyId, Vec<(Holder, CopyAnswer)>>,
+    answers: BTreeMap<CopyId, Vec<(Replica, CopyAnswer)>>,
     /// Where the streamlet is sealed by this epoch.
-    sealed: BTreeSet<BackupId>,
+    sealed: BTreeSet<BrokerId>,
 }
 
 impl Recovery<'_> {
     /// A call that is made again when there is no answer, up to the bound. One that is sealed has answered
     /// in this recovery, and may take its time even if it is not among the brokers that are alive.
-    fn ask(&self, backup: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn ask(&self, backup: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let caller = self.primary.caller();
         match !caller.is_alive(backup) && self.sealed.contains(&backup) {
             true => caller.once(backup, request),
@@ -235,7 +235,7 @@ impl Recovery<'_> {
     /// True if this broker's own files are the only copy there ever was (one copy, no failover), and
     /// they have answered.
     fn is_alone(&self, open: &OpenRecord) -> bool {
-        let own = |holder: &Holder| self.primary.is_own(holder.broker);
+        let own = |holder: &Replica| self.primary.is_own(holder.broker);
         open.holders.iter().all(own) && self.sealed.contains(&self.primary.me)
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use kera_protocol::ids::Epoch;
 
 use super::{RecoverError, Recovery};
-use crate::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use crate::primary::{BRIEFLY, Primary};
 use crate::records::GroupRecord;
 use crate::runtime::{Local, until_enough};
@@ -20,7 +20,7 @@ const COPIES_AT_ONCE: usize = 4;
 
 /// What a backup said to a seal: of its copies, as far as it came, and what ended it.
 struct Answered {
-    backup: BackupId,
+    backup: BrokerId,
     copies: Vec<(CopyId, Incarnation)>,
     answers: Vec<SealedCopy>,
     /// It is sealed, even if it did not answer for all copies.
@@ -33,7 +33,7 @@ struct Answered {
 async fn seal_at(
     primary: &Primary,
     (streamlet, epoch): (StreamletKey, Epoch),
-    backup: BackupId,
+    backup: BrokerId,
     copies: Vec<(CopyId, Incarnation)>,
 ) -> Answered {
     let (caller, silent) = (primary.caller(), &primary.silent);
@@ -93,7 +93,7 @@ impl Recovery<'_> {
     /// Seals at every holder of an open group, side by side, each within the bound of its calls, until
     /// enough have answered.
     pub(super) async fn seal(&mut self, groups: &[GroupRecord]) -> Result<(), RecoverError> {
-        let mut at: BTreeMap<BackupId, Vec<(CopyId, Incarnation)>> = BTreeMap::new();
+        let mut at: BTreeMap<BrokerId, Vec<(CopyId, Incarnation)>> = BTreeMap::new();
         // How many more are to answer for a group, and of how many holders.
         let mut wanted: BTreeMap<CopyId, (usize, usize)> = BTreeMap::new();
         for record in groups {
@@ -140,7 +140,7 @@ impl Recovery<'_> {
                 let mut copies = answered.copies.iter();
                 let asked = copies.find(|(copy, _)| *copy == answer.copy);
                 if let Some((copy, incarnation)) = asked {
-                    let holder = Holder {
+                    let holder = Replica {
                         broker: backup,
                         incarnation: *incarnation,
                     };
@@ -153,7 +153,7 @@ impl Recovery<'_> {
     }
 
     /// True if what `backup`, one of so many holders, said of a group tells how far it was acknowledged.
-    pub(super) fn counts(&self, backup: BackupId, holders: usize, answer: &CopyAnswer) -> bool {
+    pub(super) fn counts(&self, backup: BrokerId, holders: usize, answer: &CopyAnswer) -> bool {
         match answer {
             CopyAnswer::Unknown | CopyAnswer::Damaged { .. } => false,
             // A file may have been removed, and a backup remembers what it freed: where others were

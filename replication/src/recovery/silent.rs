@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 
 /// What was found silent is not waited for again within this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Who was silent, and until when that is believed. Times are the runtime's.
 #[derive(Debug, Default)]
-pub(crate) struct Silent(Mutex<BTreeMap<BackupId, Duration>>);
+pub(crate) struct Silent(Mutex<BTreeMap<BrokerId, Duration>>);
 
 impl Silent {
     /// True if it did not answer a moment ago. When that was longer ago, one caller is told no, so as to
     /// ask it again, and the others go on without it meanwhile.
-    pub(crate) fn is_silent(&self, backup: BackupId, now: Duration) -> bool {
+    pub(crate) fn is_silent(&self, backup: BrokerId, now: Duration) -> bool {
         match self.0.lock().get_mut(&backup) {
             None => false,
             Some(until) if *until > now => true,
@@ -30,12 +30,12 @@ impl Silent {
     }
 
     /// It did not answer.
-    pub(crate) fn note(&self, backup: BackupId, now: Duration) {
+    pub(crate) fn note(&self, backup: BrokerId, now: Duration) {
         self.0.lock().insert(backup, now + AGAIN);
     }
 
     /// It answers.
-    pub(crate) fn answered(&self, backup: BackupId) {
+    pub(crate) fn answered(&self, backup: BrokerId) {
         self.0.lock().remove(&backup);
     }
 }
@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn who_is_silent_is_waited_for_by_one_at_a_time() {
-        let (silent, gone) = (Silent::default(), BackupId(3));
+        let (silent, gone) = (Silent::default(), BrokerId(3));
         let at = |ms| Duration::from_millis(ms);
         assert!(!silent.is_silent(gone, at(0)));
         silent.note(gone, at(10));
         assert!(silent.is_silent(gone, at(10)) && silent.is_silent(gone, at(1_009)));
-        assert!(!silent.is_silent(BackupId(2), at(20)));
+        assert!(!silent.is_silent(BrokerId(2), at(20)));
         // One asks it again, the others do not wait for that.
         assert!(!silent.is_silent(gone, at(1_010)));
         assert!(silent.is_silent(gone, at(1_011)));

@@ -5,7 +5,7 @@ pub use kera_log_segments::check::{Checked, Progress};
 pub use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, Ordinal, StreamId};
 
-use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 
 /// A request. Each may be repeated: the second time it finds done what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Request {
         /// The incarnation that the group's record names; any other refuses.
         incarnation: Incarnation,
         /// Who will write; a link of another primary cannot reach the buffer.
-        primary: BackupId,
+        primary: BrokerId,
         /// Bytes of each segment.
         segment_size: u32,
         /// Segments the group may have.

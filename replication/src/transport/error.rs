@@ -1,6 +1,6 @@
 //! What goes wrong between a primary and a backup, as values.
 
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::Refusal;
 
 /// Why a link takes or completes nothing.
@@ -8,23 +8,23 @@ use crate::transport::Refusal;
 pub enum LinkError {
     /// Too much is under way; the link is well.
     #[error("too many submissions to {0} are under way; go on after the next completion")]
-    Full(BackupId),
+    Full(BrokerId),
     /// The backup cannot be reached.
     #[error("{backup} cannot be reached: {reason}")]
     Unreachable {
         /// The backup.
-        backup: BackupId,
+        backup: BrokerId,
         /// For people.
         reason: String,
     },
     /// Another process serves the backup now; what was open there is sealed.
     #[error("{0} was restarted; its copies are sealed, open a new group")]
-    OtherProcess(BackupId),
+    OtherProcess(BrokerId),
     /// The backup ended the link or refused a write: the copy is sealed, freed or unknown.
     #[error("{backup} refused a write: {reason}; open a new group")]
     Refused {
         /// The backup.
-        backup: BackupId,
+        backup: BrokerId,
         /// The buffer that was refused, if that is known: others may go on over a new link.
         buffer: Option<BufferKey>,
         /// What it said, if it could say anything.
@@ -34,7 +34,7 @@ pub enum LinkError {
     #[error("the link to {backup} broke: {reason}")]
     Broken {
         /// The backup.
-        backup: BackupId,
+        backup: BrokerId,
         /// For people.
         reason: String,
     },
@@ -57,7 +57,7 @@ pub enum CallError {
     #[error("{backup} refused: {refusal}")]
     Refused {
         /// The backup.
-        backup: BackupId,
+        backup: BrokerId,
         /// Why.
         refusal: Refusal,
     },
@@ -65,7 +65,7 @@ pub enum CallError {
     #[error("{backup} did not answer: {reason}")]
     Lost {
         /// The backup.
-        backup: BackupId,
+        backup: BrokerId,
         /// For people.
         reason: String,
     },

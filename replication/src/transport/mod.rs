@@ -34,7 +34,7 @@ pub use control::{
 };
 pub use error::{CallError, LinkError};
 
-use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::ids::{BrokerId, BufferKey, ProcessId};
 
 /// A future on the heap, as object-safe traits return it.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -90,7 +90,7 @@ pub trait Transport: Send + Sync {
     /// [`LinkError::OtherProcess`] if the backup has been started anew: what was open there is sealed.
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>>;
 
@@ -100,7 +100,7 @@ pub trait Transport: Send + Sync {
     ///
     /// # Errors
     /// [`CallError::Refused`] is the backup's own answer.
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>>;
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>>;
 }
 
 /// A shared transport.

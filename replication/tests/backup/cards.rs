@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Registrar, Registration, ShmMemory, Window};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, BufferKey};
+use kera_replication::ids::{BrokerId, BufferKey};
 use kera_replication::transport::{CopyAnswer, Refusal};
 use tempfile::TempDir;
 
@@ -47,7 +47,7 @@ struct Card(Arc<Log>);
 impl Registrar for Card {
     fn register(
         &self,
-        primary: BackupId,
+        primary: BrokerId,
         window: Window,
     ) -> io::Result<(BufferKey, Box<dyn Registration>)> {
         if spend(&self.0.unable) {
@@ -64,7 +64,7 @@ impl Registrar for Card {
         Ok((BufferKey(key), Box::new(registered)))
     }
 
-    fn disconnect(&self, primaries: &[BackupId], then: &mut dyn FnMut()) {
+    fn disconnect(&self, primaries: &[BrokerId], then: &mut dyn FnMut()) {
         for primary in primaries {
             self.0.say(format!("end {}", primary.0));
         }

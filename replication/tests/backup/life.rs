@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Limits, ShmMemory, StartError};
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
     CallError, CopyState, Description, LinkError, Refusal, Reply, Request, Transport, Write,
@@ -17,7 +17,7 @@ use crate::child;
 use crate::content::{SEGMENT, SEGMENTS, copy, segment};
 use crate::stage::{Ask, PRIMARY, limits, options, shared_dir, whole};
 
-const BACKUP: BackupId = BackupId(4);
+const BACKUP: BrokerId = BrokerId(4);
 
 async fn describe(transport: &TcpTransport) -> Description {
     match transport.call(BACKUP, Request::Describe).await {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kera_protocol::ids::{Epoch, StreamId};
 use kera_replication::backup::{BackupStore, ShmMemory};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, BufferKey, ProcessId};
+use kera_replication::ids::{BrokerId, BufferKey, ProcessId};
 use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
 use kera_replication::transport::{
     CallError, CopyAnswer, Link, LinkError, Refusal, Reply, Request, Transport, Write,
@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use crate::content::{SEGMENT, copy, segment};
 use crate::stage::{Ask, PRIMARY, limits, options, shared_dir, whole};
 
-const BACKUP: BackupId = BackupId(4);
+const BACKUP: BrokerId = BrokerId(4);
 
 struct Served {
     store: Arc<BackupStore>,
@@ -229,7 +229,7 @@ async fn a_primarys_new_connection_takes_the_place_of_its_old_one() {
     completed(&mut new, 1).await;
 
     // Another primary's connection is nobody else's business, and reaches nobody else's buffers.
-    let other = TcpTransport::new(BackupId(2), LinkOptions::default());
+    let other = TcpTransport::new(BrokerId(2), LinkOptions::default());
     other
         .set_address(BACKUP, &served.address)
         .expect("an address");
@@ -432,7 +432,7 @@ async fn control_connections_count_as_long_as_they_last() {
     let served = served(options, LinkOptions::default()).await;
     let asked = served.transport.call(BACKUP, Request::Describe).await;
     asked.expect("there is room for one");
-    let other = TcpTransport::new(BackupId(2), LinkOptions::default());
+    let other = TcpTransport::new(BrokerId(2), LinkOptions::default());
     other
         .set_address(BACKUP, &served.address)
         .expect("an address");

@@ -3,7 +3,7 @@
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, SimMemory};
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::{
     CopyAnswer, CopyState, MAX_TRANSFER_BYTES, Refusal, Request, Room,
 };
@@ -48,7 +48,7 @@ fn a_buffer_is_its_primarys_alone_and_ends_where_it_ends() {
         let (store, id) = (stage.store(), copy(1, 7));
         let opened = store.open_first(&id).expect("opens");
         let key = opened.buffers[0].key;
-        assert_eq!(store.region(BackupId(9), key).err(), Some(Refusal::Unknown));
+        assert_eq!(store.region(BrokerId(9), key).err(), Some(Refusal::Unknown));
         let region = store.region(PRIMARY, key).expect("is registered");
         let beyond = region.place(u64::from(SEGMENT) - 1, &[1, 2]);
         assert!(matches!(beyond, Err(Refusal::Invalid(_))));
@@ -86,7 +86,7 @@ fn a_request_that_makes_no_sense_changes_nothing() {
             address: 0,
             bytes: 1,
         };
-        let refused = store.handle(BackupId(9), foreign);
+        let refused = store.handle(BrokerId(9), foreign);
         assert!(matches!(refused, Err(Refusal::Invalid(_))));
         let read = Request::Read {
             copy: id,

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Limits, Memory, ShmMemory, ShmOptions, SimMemory};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, CopyId, Incarnation};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::transport::{CopyAnswer, CopyState, Opened, Refusal, Reply, Request};
 use tempfile::TempDir;
 
 use crate::content::{Content, SEGMENT, SEGMENTS};
 
-pub const PRIMARY: BackupId = BackupId(1);
+pub const PRIMARY: BrokerId = BrokerId(1);
 /// What tests may reserve: three segments and a bit.
 pub const QUOTA: u64 = 3 * SEGMENT as u64 + 4096;
 /// What seals and the records of a few copies take beside that.
@@ -156,7 +156,7 @@ impl Ask for BackupStore {
             epoch: Epoch(epoch),
             copies: vec![(*copy, recorded)],
         };
-        match self.handle(BackupId(2), request)? {
+        match self.handle(BrokerId(2), request)? {
             Reply::Sealed(mut sealed) => Ok(sealed.remove(0).answer),
             other => panic!("{other:?}"),
         }
@@ -177,7 +177,7 @@ impl Ask for BackupStore {
             address,
             bytes: bytes.to_vec().into(),
         };
-        self.handle(BackupId(2), request).map(|_| ())
+        self.handle(BrokerId(2), request).map(|_| ())
     }
 
     fn bytes(&self, copy: &CopyId, len: usize) -> Vec<u8> {
@@ -186,7 +186,7 @@ impl Ask for BackupStore {
             address: 0,
             len: len as u32,
         };
-        match self.handle(BackupId(2), request) {
+        match self.handle(BrokerId(2), request) {
             Ok(Reply::Bytes(bytes)) => bytes.to_vec(),
             other => panic!("{other:?}"),
         }

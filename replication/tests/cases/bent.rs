@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::ids::{BackupId, ProcessId, StreamletKey};
+use kera_replication::ids::{BrokerId, ProcessId, StreamletKey};
 use kera_replication::records::{
     Change, Records, RecordsError, RecordsRef, StreamletRecords, Transaction,
 };
@@ -74,7 +74,7 @@ pub fn closes(transaction: &Transaction) -> bool {
 /// The records as `node` asks them, with other fates for some of its transactions.
 pub fn records(
     case: &Case,
-    node: BackupId,
+    node: BrokerId,
     fate: impl Fn(&Transaction) -> Outcome + Send + Sync + 'static,
 ) -> RecordsRef {
     Arc::new(BentRecords {
@@ -118,7 +118,7 @@ impl<F: Fn(&Transaction) -> Outcome + Send + Sync> Records for BentRecords<F> {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.inner.try_take_epoch(streamlet, owner)
     }
@@ -175,7 +175,7 @@ impl Records for Slow {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.inner.try_take_epoch(streamlet, owner)
     }
@@ -203,7 +203,7 @@ impl Leash {
         self.left.fetch_sub(1, Ordering::SeqCst) <= 0
     }
 
-    pub fn transport(&self, case: &Case, node: BackupId) -> TransportRef {
+    pub fn transport(&self, case: &Case, node: BrokerId) -> TransportRef {
         Arc::new(Leashed {
             inner: case.stage.transport(node),
             clock: case.stage.sim.runtime(None),
@@ -211,7 +211,7 @@ impl Leash {
         })
     }
 
-    pub fn records(&self, case: &Case, node: BackupId) -> RecordsRef {
+    pub fn records(&self, case: &Case, node: BrokerId) -> RecordsRef {
         Arc::new(Leashed {
             inner: case.stage.records(node),
             clock: case.stage.sim.runtime(None),
@@ -229,13 +229,13 @@ struct Leashed<T> {
 impl Transport for Leashed<TransportRef> {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         self.inner.connect(to, process)
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         if !self.leash.is_spent() {
             return self.inner.call(to, request);
         }
@@ -276,7 +276,7 @@ impl Records for Leashed<RecordsRef> {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.ask(|inner| inner.try_take_epoch(streamlet, owner))
     }

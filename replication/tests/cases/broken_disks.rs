@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::jobs::JobStats;
 use kera_replication::primary::{Primary, Source};
 use kera_replication::recovery::Unclean;
@@ -18,7 +18,7 @@ use crate::trouble::{Bent, Fate};
 use crate::{Case, OWNER, append, case, open};
 
 /// It has no copy at first.
-const BROKEN: BackupId = BackupId(3);
+const BROKEN: BrokerId = BrokerId(3);
 
 /// The owner, for which nothing comes to a certain disk; and how often that was tried.
 fn primary(case: &Case) -> (Arc<Primary>, Arc<Mutex<u32>>) {
@@ -48,7 +48,7 @@ fn a_group_that_ends_with_too_few_copies_gets_one_where_a_disk_takes_it() {
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");
-        let others = [BackupId(1), BackupId(2)];
+        let others = [BrokerId(1), BrokerId(2)];
         for other in others {
             assert!(group.0.holders().iter().any(|h| h.broker == other));
             case.stage.cut(OWNER, other);
@@ -78,7 +78,7 @@ fn a_copy_that_a_broken_disk_does_not_take_is_built_elsewhere() {
         let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
         let group = closed(&case, &lane).await;
-        let (copy, empty) = (group.0.id(), BackupId(2));
+        let (copy, empty) = (group.0.id(), BrokerId(2));
         let before = record(&case, copy);
         case.stage.kill_with_memory(empty).await;
         case.stage.start(empty, MemoryFate::Vanished).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::records::{
     Change, ClosedRecord, OpenRecord, Transaction, commit, take_epoch,
 };
@@ -16,7 +16,7 @@ use crate::{Case, OWNER, case};
 
 const EPOCH: Epoch = Epoch(1);
 const LANE: LaneId = LaneId(0);
-const NODE: BackupId = BackupId(2);
+const NODE: BrokerId = BrokerId(2);
 
 fn copy(group: u64) -> CopyId {
     CopyId {
@@ -26,22 +26,22 @@ fn copy(group: u64) -> CopyId {
     }
 }
 
-async fn holder(case: &Case) -> Holder {
-    Holder {
+async fn holder(case: &Case) -> Replica {
+    Replica {
         broker: NODE,
         incarnation: case.describe(NODE).await.incarnation,
     }
 }
 
 /// The same broker in a life that is over.
-fn gone() -> Holder {
-    Holder {
+fn gone() -> Replica {
+    Replica {
         broker: NODE,
         incarnation: Incarnation::default(),
     }
 }
 
-fn opened(group: u64, first_ordinal: Option<u64>, holder: Holder) -> Change {
+fn opened(group: u64, first_ordinal: Option<u64>, holder: Replica) -> Change {
     Change::Open {
         group: GroupId(group),
         lane: LANE,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::primary::{Primary, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
@@ -31,7 +31,7 @@ struct DarkLink {
 impl Transport for Dark {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let (connecting, is_dark) = (self.inner.connect(to, process), self.is_dark.clone());
@@ -41,7 +41,7 @@ impl Transport for Dark {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         self.inner.call(to, request)
     }
 }
@@ -68,7 +68,7 @@ fn primary(case: &Case, is_dark: &Arc<AtomicBool>) -> Arc<Primary> {
 }
 
 /// The machine of one of the group's backups loses its power and is started again, and nobody hears of it.
-async fn loses_power(case: &Case, is_dark: &AtomicBool, group: &Opened) -> BackupId {
+async fn loses_power(case: &Case, is_dark: &AtomicBool, group: &Opened) -> BrokerId {
     // All that was appended is on disks.
     case.wait(3 * case.plan.config.flush_interval).await;
     is_dark.store(true, Ordering::Relaxed);
@@ -81,7 +81,7 @@ async fn loses_power(case: &Case, is_dark: &AtomicBool, group: &Opened) -> Backu
 }
 
 /// The group is closed, and what the machine had of it before does not count.
-fn is_closed_without(case: &Case, group: &Opened, at: BackupId) {
+fn is_closed_without(case: &Case, group: &Opened, at: BrokerId) {
     assert!(group.0.is_closed());
     let closed = record(case, group.0.id());
     let gone = group.0.holders().into_iter().find(|h| h.broker == at);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{Primary, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{RecoverError, RecoverSpec, Recovered, Unclean, recover};
@@ -70,7 +70,7 @@ fn a_roll_that_races_a_failover_keeps_what_was_acknowledged() {
         append(&lane, &second, 2).await.expect("the lane goes on");
         gate.reached(&case).await;
 
-        let (_, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         assert_eq!(
             (after.lanes[0].next_ordinal, &after.lanes[0].stopped),
             (2, &None)
@@ -85,7 +85,7 @@ fn a_roll_that_races_a_failover_keeps_what_was_acknowledged() {
             lane.deposed()
         );
         append(&lane, &second, 3).await.expect_err("it is over");
-        let (_, again) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (_, again) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(again.lanes[0].next_ordinal, 2);
     });
 }
@@ -122,7 +122,7 @@ fn shrink(fate: fn() -> Outcome) {
         assert!(closed.holders.iter().all(|h| h.broker != lost));
         let next = open(&lane, 2);
         append(&lane, &next, 3).await.expect("the lane goes on");
-        let (_, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         assert_eq!(after.lanes[0].next_ordinal, 3);
         assert!(after.lanes[0].gaps.is_empty());
     });
@@ -149,7 +149,7 @@ fn an_owner_stalled_between_seal_and_close_changes_nothing_any_more() {
         }
         let gate = Gate::default();
         let held = gate.clone();
-        let slow = BackupId(1);
+        let slow = BrokerId(1);
         let records = bent::records(&case, slow, move |transaction| {
             if closes(transaction) {
                 Outcome::Held(held.clone())
@@ -164,7 +164,7 @@ fn an_owner_stalled_between_seal_and_close_changes_nothing_any_more() {
             .await
             .expect_err("its copies are sealed");
 
-        let (primary, recovered) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (primary, recovered) = case.recover(BrokerId(2), Unclean::Wait).await;
         let kept = recovered.lanes[0].next_ordinal;
         assert!(kept >= 3, "{recovered:?}");
         let lane = case.lane(&primary, &recovered);
@@ -179,7 +179,7 @@ fn an_owner_stalled_between_seal_and_close_changes_nothing_any_more() {
         );
         assert_eq!(case.stage.look(), before);
         append(&lane, &next, 5).await.expect("it still serves");
-        let (_, last) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_, last) = case.recover(BrokerId(3), Unclean::Wait).await;
         assert_eq!(last.lanes[0].next_ordinal, kept + 2);
     });
 }
@@ -194,8 +194,8 @@ fn of_two_would_be_owners_one_serves() {
             for id in 0..3 {
                 append(&lane, &group, id).await.expect("all is well");
             }
-            let one = Arc::new(case.primary(BackupId(1)));
-            let other = Arc::new(case.primary(BackupId(2)));
+            let one = Arc::new(case.primary(BrokerId(1)));
+            let other = Arc::new(case.primary(BrokerId(2)));
             let first = begin_to_recover(&case, &one);
             case.wait(Duration::from_millis(delay)).await;
             let second = begin_to_recover(&case, &other);
@@ -219,7 +219,7 @@ fn of_two_would_be_owners_one_serves() {
                 served += u64::from(taken.is_ok());
             }
             assert_eq!(served, 1, "{delay} ms apart");
-            let (_, last) = case.recover(BackupId(3), Unclean::Wait).await;
+            let (_, last) = case.recover(BrokerId(3), Unclean::Wait).await;
             assert_eq!(last.lanes[0].next_ordinal, 4, "{delay} ms apart");
         });
     }
@@ -261,7 +261,7 @@ fn a_hand_over_cut_at_any_step_loses_nothing() {
             }
             // Whoever is next is not told how far it came.
             case.stage.kill(OWNER).await;
-            let (primary, after) = case.recover(BackupId(2), Unclean::Wait).await;
+            let (primary, after) = case.recover(BrokerId(2), Unclean::Wait).await;
             let found = &after.lanes[0];
             assert_eq!(
                 (found.next_ordinal, &found.stopped),
@@ -293,7 +293,7 @@ fn a_zombie_that_wakes_after_its_successor_acknowledges_nothing() {
         group.1.append(2, 20).expect("room");
         lane.grew(&group.0);
         case.stage.pause(OWNER, true);
-        let (next_primary, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (next_primary, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         let kept = after.lanes[0].next_ordinal;
         assert!((1..=2).contains(&kept), "{after:?}");
         let next_lane = case.lane(&next_primary, &after);
@@ -304,7 +304,7 @@ fn a_zombie_that_wakes_after_its_successor_acknowledges_nothing() {
         append(&lane, &group, 3).await.expect_err("it is over");
         case.wait(Duration::from_secs(1)).await;
         append(&next_lane, &next, 5).await.expect("it still serves");
-        let (_, last) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (_, last) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(last.lanes[0].next_ordinal, kept + 2);
     });
 }
@@ -359,7 +359,7 @@ fn a_zombie_that_opens_a_group_recorded_ahead_finds_it_sealed() {
         while ahead(&case).is_empty() {
             case.wait(Duration::from_millis(10)).await;
         }
-        let (_, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         assert_eq!(after.lanes[0].next_ordinal, 1);
         assert!(ahead(&case).is_empty(), "the new owner has no use for them");
         // It needs to ask nobody for the next group.
@@ -373,7 +373,7 @@ fn a_zombie_that_opens_a_group_recorded_ahead_finds_it_sealed() {
                 .any(|info| info.copy == next.0.id() && info.state == CopyState::Open);
             assert!(!open, "{node} lets a zombie write: {copies:?}");
         }
-        let (_, last) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (_, last) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(last.lanes[0].next_ordinal, 1);
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Owned};
 use kera_replication::primary::{Lane, Primary, Source};
 use kera_replication::records::ClosedRecord;
@@ -54,7 +54,7 @@ pub fn jobs_with(
 }
 
 /// A broker is to hold nothing more.
-pub fn leaves(primary: &Primary, leaving: BackupId) {
+pub fn leaves(primary: &Primary, leaving: BrokerId) {
     let (peers, placement) = (primary.peers(), primary.placement());
     primary.set_peers(peers.to_vec(), (*placement).clone(), vec![leaving]);
 }
@@ -81,7 +81,7 @@ pub fn record(case: &Case, copy: CopyId) -> ClosedRecord {
         .expect("it is closed")
 }
 
-pub async fn bytes(case: &Case, at: BackupId, copy: CopyId, len: u64) -> Vec<u8> {
+pub async fn bytes(case: &Case, at: BrokerId, copy: CopyId, len: u64) -> Vec<u8> {
     let read = Request::Read {
         copy,
         address: 0,
@@ -244,7 +244,7 @@ fn a_broker_that_leaves_keeps_what_nobody_else_can_take() {
 fn an_open_group_with_too_few_copies_ends_once_more_can_be_had() {
     case(|mut case| async move {
         case.plan.replicas = 4;
-        let away = BackupId(3);
+        let away = BrokerId(3);
         case.stage.kill(away).await;
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
@@ -405,7 +405,7 @@ fn a_deposed_owners_jobs_change_nothing() {
                 ..busy()
             },
         );
-        let (_after, _) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_after, _) = case.recover(BrokerId(3), Unclean::Wait).await;
         let before = record(&case, copy);
         zombie.round().await;
         zombie.round().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::JobConfig;
 use kera_replication::records::{Change, Transaction};
 use kera_replication::recovery::Unclean;
@@ -23,14 +23,14 @@ fn slow(length: u64) -> JobConfig {
 }
 
 /// The broker that has no copy of the group.
-fn without(case: &Case, group: &Opened) -> BackupId {
+fn without(case: &Case, group: &Opened) -> BrokerId {
     let holders = group.0.holders();
     let nodes = case.stage.nodes().into_iter();
     let mut without = nodes.filter(|node| holders.iter().all(|h| h.broker != *node));
     without.next().expect("one that has none")
 }
 
-async fn until_built_in_part(case: &Case, at: BackupId, copy: CopyId) {
+async fn until_built_in_part(case: &Case, at: BrokerId, copy: CopyId) {
     while !case
         .copies_over(at)
         .await

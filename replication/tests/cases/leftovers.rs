@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::ids::{BackupId, StreamletKey};
+use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::primary::Source;
 use kera_replication::records::{Records, RecordsError, RecordsRef, StreamletRecords, Transaction};
 use kera_replication::recovery::Unclean;
@@ -54,7 +54,7 @@ fn a_recovery_frees_what_is_left_at_brokers_that_it_did_not_have_to_ask() {
         assert_eq!(case.copies_over(lost).await.len(), 1, "and cannot be told");
         case.stage.heal();
         drop((lane, group, primary));
-        let (_primary, _) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_primary, _) = case.recover(BrokerId(3), Unclean::Wait).await;
         case.wait(Duration::from_secs(3)).await;
         assert_eq!(case.copies(lost).await, []);
     });
@@ -81,7 +81,7 @@ fn a_closed_copy_whose_flush_was_lost_is_flushed_later() {
             return;
         }
         drop((lane, group, primary));
-        let (_primary, _) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_primary, _) = case.recover(BrokerId(3), Unclean::Wait).await;
         case.wait(Duration::from_secs(3)).await;
         assert_eq!(case.copies(holder).await[0].state, CopyState::Flushed);
     });
@@ -175,7 +175,7 @@ impl Records for Deaf {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.hears(self.inner.try_take_epoch(streamlet, owner))
     }

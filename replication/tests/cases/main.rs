@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{AppendError, CopySet, Lane, LaneSpec, Primary, Source};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
@@ -45,7 +45,7 @@ use suite::scenario::streamlet;
 use suite::source::TestSource;
 use suite::{Plan, Stage};
 
-const OWNER: BackupId = BackupId(0);
+const OWNER: BrokerId = BrokerId(0);
 
 struct Case {
     stage: Arc<SimStage>,
@@ -95,7 +95,7 @@ fn noticed<F: Future<Output = ()> + Send + 'static>(
 type Opened = (Arc<CopySet>, Arc<TestSource>);
 
 impl Case {
-    fn primary(&self, owner: BackupId) -> Primary {
+    fn primary(&self, owner: BrokerId) -> Primary {
         self.primary_over(
             owner,
             self.stage.transport(owner),
@@ -105,7 +105,7 @@ impl Case {
 
     fn primary_over(
         &self,
-        owner: BackupId,
+        owner: BrokerId,
         transport: TransportRef,
         records: RecordsRef,
     ) -> Primary {
@@ -114,7 +114,7 @@ impl Case {
             .with_faults(self.plan.faults)
     }
 
-    async fn recover(&self, owner: BackupId, unclean: Unclean) -> (Arc<Primary>, Recovered) {
+    async fn recover(&self, owner: BrokerId, unclean: Unclean) -> (Arc<Primary>, Recovered) {
         let primary = Arc::new(self.primary(owner));
         let recovered = self.recover_as(&primary, unclean).await;
         (primary, recovered)
@@ -123,7 +123,7 @@ impl Case {
     /// Over other records than the stage's.
     async fn recover_over(
         &self,
-        owner: BackupId,
+        owner: BrokerId,
         records: RecordsRef,
     ) -> (Arc<Primary>, Recovered) {
         let transport = self.stage.transport(owner);
@@ -181,13 +181,13 @@ impl Case {
         self.stage.sim.runtime(None).now()
     }
 
-    async fn ask(&self, backup: BackupId, request: Request) -> Reply {
+    async fn ask(&self, backup: BrokerId, request: Request) -> Reply {
         let asked = self.stage.transport(OWNER).call(backup, request).await;
         asked.expect("an answer")
     }
 
     /// What a backup holds.
-    async fn copies(&self, backup: BackupId) -> Vec<CopyInfo> {
+    async fn copies(&self, backup: BrokerId) -> Vec<CopyInfo> {
         match self.ask(backup, Request::List { streamlet: None }).await {
             Reply::Copies(copies) => copies,
             other => panic!("{other:?}"),
@@ -195,15 +195,15 @@ impl Case {
     }
 
     /// The same, past cuts of the owner's own network.
-    async fn copies_over(&self, backup: BackupId) -> Vec<CopyInfo> {
-        let asked = self.stage.transport(BackupId(3));
+    async fn copies_over(&self, backup: BrokerId) -> Vec<CopyInfo> {
+        let asked = self.stage.transport(BrokerId(3));
         match asked.call(backup, Request::List { streamlet: None }).await {
             Ok(Reply::Copies(copies)) => copies,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn describe(&self, backup: BackupId) -> Description {
+    async fn describe(&self, backup: BrokerId) -> Description {
         match self.ask(backup, Request::Describe).await {
             Reply::Description(description) => description,
             other => panic!("{other:?}"),
@@ -211,7 +211,7 @@ impl Case {
     }
 
     /// Puts what `source` has at a backup, as an owner of the group's epoch may.
-    async fn put(&self, backup: BackupId, source: &TestSource) {
+    async fn put(&self, backup: BrokerId, source: &TestSource) {
         let copy = source.copy;
         let seal = Request::Seal {
             streamlet: copy.streamlet,
@@ -257,7 +257,7 @@ async fn append(lane: &Arc<Lane>, group: &Opened, id: u64) -> Result<(), AppendE
 }
 
 /// One of the group's holders that is not its owner.
-fn another(group: &Opened) -> BackupId {
+fn another(group: &Opened) -> BrokerId {
     let holders = group.0.holders();
     let mut brokers = holders.iter().map(|holder| holder.broker);
     brokers

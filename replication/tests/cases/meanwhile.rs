@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{Primary, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::CopyState;
@@ -17,7 +17,7 @@ use crate::jobs::{bytes, closed, jobs, record};
 use crate::suite::{Plan, Stage, busy};
 use crate::{OWNER, Opened, append, calm, case, open, planned};
 
-fn brokers(group: &Opened) -> Vec<BackupId> {
+fn brokers(group: &Opened) -> Vec<BrokerId> {
     let holders = group.0.holders().into_iter();
     holders.map(|holder| holder.broker).collect()
 }
@@ -28,7 +28,7 @@ fn brokers(group: &Opened) -> Vec<BackupId> {
 fn built_while_the_records_are_read(faults: Faults, is_kept: bool) {
     let plan = Plan { faults, ..calm() };
     planned(plan, move |mut case| async move {
-        let [one, two] = [BackupId(1), BackupId(2)];
+        let [one, two] = [BrokerId(1), BrokerId(2)];
         let (holds, close) = (Arc::new(AtomicBool::new(false)), Gate::default());
         let (held, gate) = (holds.clone(), close.clone());
         let records = bent::records(&case, OWNER, move |transaction| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{AppendError, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{Stopped, Unclean};
@@ -100,7 +100,7 @@ fn a_deposed_owner_acknowledges_nothing() {
         let lane = case.lane(&primary, &recovered);
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect("all is well");
-        let (_, after) = case.recover(BackupId(3), Unclean::Wait).await;
+        let (_, after) = case.recover(BrokerId(3), Unclean::Wait).await;
         assert_eq!(after.lanes[0].next_ordinal, 1);
         let error = append(&lane, &group, 2)
             .await
@@ -129,7 +129,7 @@ fn a_planned_end_leaves_nothing_to_recover() {
             found.groups.iter().all(|r| r.closed().is_some()),
             "{found:?}"
         );
-        let (_, after) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (_, after) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(after.lanes[0].next_ordinal, 2);
         assert!(after.lanes[0].discarded.is_empty() && after.lanes[0].gaps.is_empty());
     });
@@ -148,13 +148,13 @@ fn without_a_copy_that_counts_the_lane_waits_for_a_decision() {
             case.stage.kill(node).await;
             case.stage.start(node, MemoryFate::PowerLost).await;
         }
-        let (_, waits) = case.recover(BackupId(1), Unclean::Wait).await;
+        let (_, waits) = case.recover(BrokerId(1), Unclean::Wait).await;
         let stopped = waits.lanes[0].stopped.clone();
         assert!(
             matches!(stopped, Some(Stopped::Unclean { .. })),
             "{stopped:?}"
         );
-        let (_, goes_on) = case.recover(BackupId(1), Unclean::Accept).await;
+        let (_, goes_on) = case.recover(BrokerId(1), Unclean::Accept).await;
         let found = &goes_on.lanes[0];
         assert_eq!(found.stopped, None);
         assert!(
@@ -166,7 +166,7 @@ fn without_a_copy_that_counts_the_lane_waits_for_a_decision() {
             found.groups.len(),
             "each loss is reported"
         );
-        let (_, again) = case.recover(BackupId(2), Unclean::Wait).await;
+        let (_, again) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(again.lanes[0].next_ordinal, found.next_ordinal);
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::backup::Limits;
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{Shape, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
@@ -16,7 +16,7 @@ use crate::suite::source::TestSource;
 use crate::suite::{Plan, Stage};
 use crate::{Case, OWNER, append, calm, case, open, planned};
 
-const SMALL: BackupId = BackupId(1);
+const SMALL: BrokerId = BrokerId(1);
 
 /// Starts `SMALL` anew with this much memory.
 async fn shrink(case: &Case, memory_bytes: u64) {

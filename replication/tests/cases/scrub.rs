@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
 use kera_replication::primary::Primary;
 use kera_replication::records::GroupRecord;
@@ -17,7 +17,7 @@ use crate::suite::{Plan, Stage, busy};
 use crate::{Case, OWNER, another, calm, case, own, planned};
 
 /// Writes bytes over those of a copy, as only a broken disk does.
-async fn overwrite(case: &Case, at: BackupId, copy: CopyId, address: u64, with: Vec<u8>) {
+async fn overwrite(case: &Case, at: BrokerId, copy: CopyId, address: u64, with: Vec<u8>) {
     let seal = Request::Seal {
         streamlet: copy.streamlet,
         epoch: copy.epoch,
@@ -43,7 +43,7 @@ async fn overwrite(case: &Case, at: BackupId, copy: CopyId, address: u64, with: 
 }
 
 /// Flips one bit of a copy, in the last batch.
-pub async fn flip(case: &Case, at: BackupId, copy: CopyId, length: u64) {
+pub async fn flip(case: &Case, at: BrokerId, copy: CopyId, length: u64) {
     let whole = bytes(case, at, copy, length).await;
     let address = length - 3;
     overwrite(case, at, copy, address, vec![whole[address as usize] ^ 8]).await;
@@ -138,7 +138,7 @@ fn a_truncated_copy_and_one_that_is_gone_are_replaced() {
 }
 
 /// Another batch in place of a copy's own, whole and with the ordinals of the one it replaces.
-async fn forge(case: &Case, at: BackupId, copy: CopyId, length: u64) {
+async fn forge(case: &Case, at: BrokerId, copy: CopyId, length: u64) {
     let mut whole = bytes(case, at, copy, length).await;
     let first = group_start(&whole);
     let len = 12 + u32::from_be_bytes(whole[first + 8..first + 12].try_into().expect("4")) as usize;
@@ -307,7 +307,7 @@ fn how_far_comparing_has_come_is_told_for_what_is_owned_now() {
 /// Fetches the own file from a backup, as a broker does.
 struct FromBackup {
     stage: Arc<crate::common::SimStage>,
-    from: BackupId,
+    from: BrokerId,
 }
 
 impl Mend for FromBackup {
@@ -339,7 +339,7 @@ fn jobs_with_own(
     case: &Case,
     primary: &Arc<Primary>,
     recovered: &Recovered,
-    from: BackupId,
+    from: BrokerId,
 ) -> Arc<Jobs> {
     let owned = Owned {
         mend: Some(Arc::new(FromBackup {

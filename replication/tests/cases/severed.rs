@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::primary::{Config, Lane, Primary, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::{Runtime, RuntimeRef};
@@ -19,7 +19,7 @@ use crate::suite::{Plan, Stage};
 use crate::{Case, OWNER, Opened, append, calm, open, planned};
 
 /// At the other end of the cable.
-const AT: BackupId = BackupId(1);
+const AT: BrokerId = BrokerId(1);
 /// What was sent and is not taken ends a link after this, as sockets and cards do it.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 /// Nobody else gives up by then.
@@ -49,7 +49,7 @@ struct Cable {
 }
 
 impl Cable {
-    fn is_cut(&self, to: BackupId) -> bool {
+    fn is_cut(&self, to: BrokerId) -> bool {
         to == AT && self.cut.load(Ordering::SeqCst)
     }
 }
@@ -57,7 +57,7 @@ impl Cable {
 impl Transport for Cable {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let connected = self.inner.connect(to, process);
@@ -81,7 +81,7 @@ impl Transport for Cable {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let call = self.inner.call(to, request);
         let (is_cut, long) = (self.is_cut(to), self.clock.sleep(LONG));
         Box::pin(async move {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Shift};
 use kera_replication::placement::Placement;
 use kera_replication::primary::{Primary, Source};
@@ -17,14 +17,14 @@ use crate::suite::{Stage, busy};
 use crate::{Case, OWNER, Opened, another, append, case, noticed, open};
 
 /// The broker that has no copy of the group.
-fn without(case: &Case, group: &Opened) -> BackupId {
+fn without(case: &Case, group: &Opened) -> BrokerId {
     let holders = group.0.holders();
     let nodes = case.stage.nodes().into_iter();
     let mut without = nodes.filter(|node| holders.iter().all(|h| h.broker != *node));
     without.next().expect("one that has none")
 }
 
-fn shift(copy: CopyId, from: BackupId, to: Option<BackupId>) -> Shift {
+fn shift(copy: CopyId, from: BrokerId, to: Option<BrokerId>) -> Shift {
     Shift {
         streamlet: copy.streamlet,
         group: copy.group,
@@ -48,18 +48,18 @@ fn slow(length: u64) -> JobConfig {
     }
 }
 
-async fn holds(case: &Case, at: BackupId, copy: CopyId) -> bool {
+async fn holds(case: &Case, at: BrokerId, copy: CopyId) -> bool {
     let copies = case.copies_over(at).await;
     copies.iter().any(|info| info.copy == copy)
 }
 
-fn names(case: &Case, copy: CopyId) -> Vec<BackupId> {
+fn names(case: &Case, copy: CopyId) -> Vec<BrokerId> {
     let holders = record(case, copy).holders;
     holders.iter().map(|holder| holder.broker).collect()
 }
 
 /// Lets the jobs begin a round, until `to` has something of the group.
-async fn begins(case: &Case, jobs: &Arc<Jobs>, to: BackupId, copy: CopyId) {
+async fn begins(case: &Case, jobs: &Arc<Jobs>, to: BrokerId, copy: CopyId) {
     let round = jobs.clone();
     case.stage
         .runtime(OWNER)
@@ -236,7 +236,7 @@ fn no_machine_gets_a_second_copy() {
         let (copy, from, to) = (group.0.id(), another(&group), without(&case, &group));
         let before = record(&case, copy);
         // It would stand beside the owner's.
-        let host = |broker: BackupId| (broker, if broker == to { OWNER } else { broker });
+        let host = |broker: BrokerId| (broker, if broker == to { OWNER } else { broker });
         let hosts = case.stage.nodes().into_iter().map(host);
         let hosts = hosts.map(|(broker, host)| (broker, host.to_string()));
         let placement = Placement::new(hosts, false);
@@ -250,7 +250,7 @@ fn no_machine_gets_a_second_copy() {
 
 /// Lets a move begin, has something happen to it, and lets it end.
 fn broken_off<F: Future<Output = ()> + Send + 'static>(
-    what: impl FnOnce(Arc<Case>, Arc<Primary>, BackupId) -> F + Send + 'static,
+    what: impl FnOnce(Arc<Case>, Arc<Primary>, BrokerId) -> F + Send + 'static,
 ) {
     case(|case| async move {
         let case = Arc::new(case);

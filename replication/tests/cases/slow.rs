@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::primary::{Primary, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::RuntimeRef;
@@ -15,7 +15,7 @@ use crate::jobs::{jobs_with, record};
 use crate::suite::{Plan, Stage, busy};
 use crate::{Case, OWNER, append, calm, open, planned};
 
-const SLOW: BackupId = BackupId(3);
+const SLOW: BrokerId = BrokerId(3);
 /// Longer than a group waits for who is wanting beside enough others, far shorter than a call may take.
 const TAKES: Duration = Duration::from_millis(500);
 
@@ -28,13 +28,13 @@ struct Slowly {
 impl Transport for Slowly {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         self.inner.connect(to, process)
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let slowly = to == SLOW && matches!(request, Request::Describe);
         let call = self.inner.call(to, request);
         if !slowly {

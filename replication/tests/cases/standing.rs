@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{
     CopyStands, Doing, Lane, Primary, ShipmentStands, Source, Standstill, WayStands,
 };
@@ -67,7 +67,7 @@ fn a_group_that_loses_a_copy_before_its_first_byte_holds_up_nobody() {
 #[test]
 fn a_group_that_loses_all_its_copies_before_its_first_byte_holds_up_nobody() {
     planned(two_copies(), |case| async move {
-        let peers = [BackupId(1), BackupId(2)];
+        let peers = [BrokerId(1), BrokerId(2)];
         let primary = primary_among(&case, peers.to_vec());
         let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
@@ -83,7 +83,7 @@ fn a_group_that_loses_all_its_copies_before_its_first_byte_holds_up_nobody() {
     });
 }
 
-fn primary_among(case: &Case, peers: Vec<BackupId>) -> Arc<Primary> {
+fn primary_among(case: &Case, peers: Vec<BrokerId>) -> Arc<Primary> {
     Arc::new(Primary::new(
         OWNER,
         peers,

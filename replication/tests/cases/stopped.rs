@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::primary::{Primary, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::{Runtime, RuntimeRef};
@@ -43,7 +43,7 @@ type Stops = fn(&Request) -> bool;
 struct Stopped {
     inner: TransportRef,
     clock: RuntimeRef,
-    at: BackupId,
+    at: BrokerId,
     stops: Stops,
     links: Arc<AtomicBool>,
 }
@@ -51,7 +51,7 @@ struct Stopped {
 impl Transport for Stopped {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let connected = self.inner.connect(to, process);
@@ -68,7 +68,7 @@ impl Transport for Stopped {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let hangs = to == self.at && (self.stops)(&request);
         let call = self.inner.call(to, request);
         if !hangs {
@@ -103,8 +103,8 @@ impl Link for Still {
 /// A primary at `me` for which `at` stops: at calls at once, at links when the flag says so.
 fn primary(
     case: &Case,
-    me: BackupId,
-    at: BackupId,
+    me: BrokerId,
+    at: BrokerId,
     stops: Stops,
 ) -> (Arc<Primary>, Arc<AtomicBool>) {
     let links = Arc::new(AtomicBool::new(false));
@@ -120,7 +120,7 @@ fn primary(
 }
 
 /// The lease of `gone` ends after a while.
-fn ends_later(case: &Case, primary: &Arc<Primary>, gone: &[BackupId]) {
+fn ends_later(case: &Case, primary: &Arc<Primary>, gone: &[BrokerId]) {
     let clock = case.stage.sim.runtime(None);
     let (primary, gone) = (primary.clone(), gone.to_vec());
     let ending = clock.sleep(LEASE);
@@ -151,7 +151,7 @@ fn a_stopped_holder_holds_up_no_take_over_of_which_enough_others_have_copies() {
     planned(patient(), |case| async move {
         let group = orphaned(&case).await;
         let stopped = another(&group);
-        let (new, _) = primary(&case, BackupId(3), stopped, reads);
+        let (new, _) = primary(&case, BrokerId(3), stopped, reads);
         let begun = case.now();
         let recovered = case.recover_as(&new, Unclean::Wait).await;
         let took = case.now() - begun;
@@ -170,7 +170,7 @@ fn a_holder_that_leaves_the_living_while_it_is_sealed_is_waited_for_no_longer() 
         let group = orphaned(&case).await;
         let stopped = another(&group);
         case.stage.kill(OWNER).await;
-        let (new, _) = primary(&case, BackupId(3), stopped, reads);
+        let (new, _) = primary(&case, BrokerId(3), stopped, reads);
         ends_later(&case, &new, &[OWNER, stopped]);
         let begun = case.now();
         // Of three copies one is left; the broker that takes over makes another.
@@ -190,7 +190,7 @@ fn a_holder_that_leaves_the_living_while_its_copy_is_completed_is_a_copy_less() 
         let group = orphaned(&case).await;
         let stopped = another(&group);
         let flush = |request: &Request| matches!(request, Request::Flush { .. });
-        let (new, _) = primary(&case, BackupId(3), stopped, flush);
+        let (new, _) = primary(&case, BrokerId(3), stopped, flush);
         ends_later(&case, &new, &[stopped]);
         let begun = case.now();
         let recovered = case.recover_as(&new, Unclean::Wait).await;
@@ -214,9 +214,9 @@ fn a_holder_that_lost_its_lease_and_answers_counts() {
             }
         }
         // No other copy is left, and nobody counts the broker among the living.
-        let new = Arc::new(case.primary(BackupId(3)));
+        let new = Arc::new(case.primary(BrokerId(3)));
         let placement = (*new.placement()).clone();
-        new.set_peers(vec![BackupId(3)], placement, Vec::new());
+        new.set_peers(vec![BrokerId(3)], placement, Vec::new());
         let recovered = case.recover_as(&new, Unclean::Wait).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
@@ -228,7 +228,7 @@ fn a_holder_that_lost_its_lease_and_answers_counts() {
 #[test]
 fn lanes_roll_when_a_silent_backup_leaves_the_living() {
     planned(patient(), |case| async move {
-        let at = BackupId(1);
+        let at = BrokerId(1);
         let (owner, links) = primary(&case, OWNER, at, |_| false);
         let recovered = case.recover_as(&owner, Unclean::Wait).await;
         let next = Arc::new(AtomicU64::new(recovered.next_group.0));
@@ -268,7 +268,7 @@ fn lanes_roll_when_a_silent_backup_leaves_the_living() {
 #[test]
 fn a_backup_that_left_the_living_and_answers_keeps_its_copies() {
     planned(patient(), |case| async move {
-        let at = BackupId(1);
+        let at = BrokerId(1);
         let (owner, _) = primary(&case, OWNER, at, |_| false);
         let recovered = case.recover_as(&owner, Unclean::Wait).await;
         let lane = case.lane(&owner, &recovered);
@@ -285,7 +285,7 @@ fn a_backup_that_left_the_living_and_answers_keeps_its_copies() {
 #[test]
 fn a_group_begins_without_a_backup_that_does_not_answer() {
     planned(patient(), |case| async move {
-        let at = BackupId(1);
+        let at = BrokerId(1);
         let describe = |request: &Request| matches!(request, Request::Describe);
         let (owner, _) = primary(&case, OWNER, at, describe);
         let recovered = case.recover_as(&owner, Unclean::Wait).await;

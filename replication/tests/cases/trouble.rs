@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::primary::Source;
 use kera_replication::recovery::Unclean;
 use kera_replication::runtime::RuntimeRef;
@@ -33,16 +33,16 @@ pub struct Bent<F> {
     pub fate: F,
 }
 
-impl<F: Fn(BackupId, &Request) -> Fate + Send + Sync> Transport for Bent<F> {
+impl<F: Fn(BrokerId, &Request) -> Fate + Send + Sync> Transport for Bent<F> {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         self.inner.connect(to, process)
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         match (self.fate)(to, &request) {
             Fate::Usual => self.inner.call(to, request),
             Fate::Slow(time) => {
@@ -74,7 +74,7 @@ fn reading_and_flushing_whole_groups_may_take_longer_than_a_small_call() {
         let most = Arc::new(Mutex::new((0, 0)));
         let seen = most.clone();
         let bent = Arc::new(Bent {
-            inner: case.stage.transport(BackupId(3)),
+            inner: case.stage.transport(BrokerId(3)),
             clock: case.stage.sim.runtime(None),
             fate: move |_, request: &Request| match request {
                 Request::Seal { copies, .. } if !copies.is_empty() => {
@@ -86,8 +86,8 @@ fn reading_and_flushing_whole_groups_may_take_longer_than_a_small_call() {
                 _ => Fate::Usual,
             },
         });
-        let records = case.stage.records(BackupId(3));
-        let primary = Arc::new(case.primary_over(BackupId(3), bent, records));
+        let records = case.stage.records(BrokerId(3));
+        let primary = Arc::new(case.primary_over(BrokerId(3), bent, records));
         let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
@@ -174,7 +174,7 @@ async fn is_found_out(case: Case, refusal: Refusal) {
                 ..
             } if *length > 0 => {
                 told.lock().unwrap().insert(to, *length);
-                if to == BackupId(2) {
+                if to == BrokerId(2) {
                     Fate::Refused(refusal.clone())
                 } else {
                     Fate::Usual
@@ -202,7 +202,7 @@ async fn is_found_out(case: Case, refusal: Refusal) {
         .cloned()
         .expect("closed");
     assert!(
-        closed.holders.iter().all(|h| h.broker != BackupId(2)),
+        closed.holders.iter().all(|h| h.broker != BrokerId(2)),
         "{closed:?}"
     );
 }
@@ -221,7 +221,7 @@ fn what_a_machine_had_flushed_at_the_interval_survives_its_power() {
             case.stage.start(node, MemoryFate::PowerLost).await;
         }
         // Nothing counts any more, and what was flushed is there for a decision.
-        let (_, recovered) = case.recover(BackupId(1), Unclean::Accept).await;
+        let (_, recovered) = case.recover(BrokerId(1), Unclean::Accept).await;
         let (_, closed) = &recovered.lanes[0].groups[0];
         assert_eq!(closed.end_ordinal, 1);
     });
@@ -236,7 +236,7 @@ fn a_group_that_could_not_be_flushed_at_the_interval_is_flushed_at_the_next() {
             inner: case.stage.transport(OWNER),
             clock: case.stage.sim.runtime(None),
             fate: move |to, request: &Request| match request {
-                Request::Flush { closed: false, .. } if to == BackupId(2) => {
+                Request::Flush { closed: false, .. } if to == BrokerId(2) => {
                     let mut count = count.lock().unwrap();
                     *count += 1;
                     match *count {

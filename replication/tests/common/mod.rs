@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::CopySet;
 use kera_replication::records::{MemoryRecords, RecordsRef, StreamletRecords, Trouble};
@@ -42,7 +42,7 @@ impl SimStage {
         let calm = Arc::new(AtomicBool::new(false));
         let well = calm.clone();
         sim.set_limits(plan.limits);
-        (0..NODES).for_each(|node| sim.add_node(BackupId(node)));
+        (0..NODES).for_each(|node| sim.add_node(BrokerId(node)));
         let runtime = sim.runtime(None);
         let (moods, clock) = (sim.clone(), runtime.clone());
         let weather = move || {
@@ -88,15 +88,15 @@ impl SimStage {
 }
 
 impl Stage for SimStage {
-    fn nodes(&self) -> Vec<BackupId> {
-        (0..NODES).map(BackupId).collect()
+    fn nodes(&self) -> Vec<BrokerId> {
+        (0..NODES).map(BrokerId).collect()
     }
 
-    fn transport(&self, node: BackupId) -> TransportRef {
+    fn transport(&self, node: BrokerId) -> TransportRef {
         Arc::new(self.sim.transport(node))
     }
 
-    fn records(&self, node: BackupId) -> RecordsRef {
+    fn records(&self, node: BrokerId) -> RecordsRef {
         Arc::new(Asked {
             records: self.records.clone(),
             clock: self.sim.runtime(None),
@@ -105,35 +105,35 @@ impl Stage for SimStage {
         })
     }
 
-    fn cut_records(&self, node: BackupId) {
+    fn cut_records(&self, node: BrokerId) {
         self.silent.lock().unwrap().insert(node);
     }
 
-    fn runtime(&self, node: BackupId) -> RuntimeRef {
+    fn runtime(&self, node: BrokerId) -> RuntimeRef {
         self.sim.runtime(Some(node))
     }
 
-    fn kill(&self, node: BackupId) -> Pending<()> {
+    fn kill(&self, node: BrokerId) -> Pending<()> {
         self.sim.kill(node);
         Box::pin(std::future::ready(()))
     }
 
-    fn kill_with_memory(&self, node: BackupId) -> Pending<()> {
+    fn kill_with_memory(&self, node: BrokerId) -> Pending<()> {
         self.sim.kill_with_memory(node);
         Box::pin(std::future::ready(()))
     }
 
-    fn own(&self, node: BackupId) -> Option<Arc<OwnFiles>> {
+    fn own(&self, node: BrokerId) -> Option<Arc<OwnFiles>> {
         self.disks.as_ref().map(|(disks, _)| disks.own(node))
     }
 
-    fn write_own(&self, node: BackupId, set: &CopySet, source: &TestSource) {
+    fn write_own(&self, node: BrokerId, set: &CopySet, source: &TestSource) {
         if let Some((disks, _)) = &self.disks {
             disks.write(node, set, source, 0);
         }
     }
 
-    fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()> {
+    fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()> {
         match (&self.disks, fate) {
             (Some((disks, _)), MemoryFate::Vanished) => disks.wipe(node),
             (Some((disks, _)), MemoryFate::PowerLost) => disks.boot(node),
@@ -143,15 +143,15 @@ impl Stage for SimStage {
         Box::pin(std::future::ready(()))
     }
 
-    fn is_alive(&self, node: BackupId) -> bool {
+    fn is_alive(&self, node: BrokerId) -> bool {
         self.sim.is_alive(node)
     }
 
-    fn pause(&self, node: BackupId, paused: bool) {
+    fn pause(&self, node: BrokerId, paused: bool) {
         self.sim.pause(node, paused);
     }
 
-    fn cut(&self, from: BackupId, to: BackupId) {
+    fn cut(&self, from: BrokerId, to: BrokerId) {
         self.sim.cut(from, to);
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::rdma::RdmaServer;
 use kera_replication::transport::tcp::{BackupServer, ServerOptions};
 use tempfile::TempDir;
@@ -89,7 +89,7 @@ impl Drop for Running {
 
 /// A backup's process.
 pub struct Backup {
-    pub id: BackupId,
+    pub id: BrokerId,
     pub address: String,
     pub process: Running,
     _output: BufReader<ChildStdout>,
@@ -115,7 +115,7 @@ impl Backup {
             }
         };
         Self {
-            id: BackupId(id),
+            id: BrokerId(id),
             address,
             process,
             _output: output,

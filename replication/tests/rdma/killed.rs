@@ -5,7 +5,7 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::primary::{Config, Shape};
 use kera_replication::records::{
     Change, ClosedRecord, MemoryRecords, OpenRecord, Records, RecordsError, StreamletRecords,
@@ -20,7 +20,7 @@ use crate::suite::scenario::streamlet;
 use crate::suite::source::TestSource;
 
 const PEERS: &str = "KERA_TEST_OWNER_PEERS";
-const KILLED: BackupId = BackupId(9);
+const KILLED: BrokerId = BrokerId(9);
 /// It is killed after so many acknowledgements, with as many appends under way as it likes.
 const ACKNOWLEDGED: usize = 2000;
 const UNDER_WAY: u64 = 40;
@@ -41,7 +41,7 @@ fn write_until_killed() {
         .split(',')
         .map(|peer| {
             let (id, address) = peer.split_once('@').expect("ID@ADDRESS");
-            (BackupId(id.parse().expect("a number")), address.to_owned())
+            (BrokerId(id.parse().expect("a number")), address.to_owned())
         })
         .collect();
     machine::runtime().block_on(async {
@@ -85,7 +85,7 @@ impl Records for Told {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.0.try_take_epoch(streamlet, owner)
     }
@@ -124,7 +124,7 @@ fn encode(transaction: &Transaction) -> String {
     format!("{} {}", transaction.epoch, changes.join(" "))
 }
 
-fn holders(holders: &[Holder]) -> String {
+fn holders(holders: &[Replica]) -> String {
     let holders = holders.iter().map(|holder| {
         let Incarnation { store_id, boot_id } = &holder.incarnation;
         format!(
@@ -183,14 +183,14 @@ fn decode(text: &str) -> Transaction {
     }
 }
 
-fn read_holders(text: &str) -> Vec<Holder> {
+fn read_holders(text: &str) -> Vec<Replica> {
     let id = |hex: &str| hex.parse().expect("an id");
     let holders = text.split('+').filter(|holder| !holder.is_empty());
     holders
         .map(|holder| {
             let fields: Vec<_> = holder.split(':').collect();
-            Holder {
-                broker: BackupId(fields[0].parse().expect("a number")),
+            Replica {
+                broker: BrokerId(fields[0].parse().expect("a number")),
                 incarnation: Incarnation {
                     store_id: id(fields[1]),
                     boot_id: id(fields[2]),
@@ -261,7 +261,7 @@ fn a_primary_killed_while_it_writes_is_recovered() {
             let _as_there = records.try_commit(commit.clone()).await;
         }
         let config = Config::default();
-        let successor = BackupId(8);
+        let successor = BrokerId(8);
         let owner = Owner::take(successor, &peers, Arc::new(records), config, SHAPE).await;
         let lane = owner.recovered.lanes.first().expect("its lane");
         assert!(lane.gaps.is_empty(), "{:?}", lane.gaps);

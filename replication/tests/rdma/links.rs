@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BackupId, BufferKey, CopyId, ProcessId, StreamletKey};
+use kera_replication::ids::{BrokerId, BufferKey, CopyId, ProcessId, StreamletKey};
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{
@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 
 use crate::machine;
 
-const PRIMARY: BackupId = BackupId(1);
-const BACKUP: BackupId = BackupId(4);
+const PRIMARY: BrokerId = BrokerId(1);
+const BACKUP: BrokerId = BrokerId(4);
 const SEGMENT: u32 = 1 << 20;
 
 struct Served {
@@ -35,7 +35,7 @@ struct Served {
     _port: TcpListener,
 }
 
-fn transport(me: BackupId, address: SocketAddr) -> RdmaTransport {
+fn transport(me: BrokerId, address: SocketAddr) -> RdmaTransport {
     let options = RdmaOptions {
         send_bytes: 64 << 10,
         requests: 32,
@@ -94,7 +94,7 @@ impl Served {
         connected.expect("connects")
     }
 
-    fn key_for(&self, primary: BackupId, group: u64, bytes: u32) -> BufferKey {
+    fn key_for(&self, primary: BrokerId, group: u64, bytes: u32) -> BufferKey {
         let request = Request::Open {
             copy: copy(group),
             incarnation: self.store.incarnation(),
@@ -132,7 +132,7 @@ impl Served {
             epoch: Epoch(epoch),
             copies: vec![],
         };
-        self.store.handle(BackupId(2), request).expect("seals");
+        self.store.handle(BrokerId(2), request).expect("seals");
     }
 }
 
@@ -302,13 +302,13 @@ fn out_of_bounds_is_refused() {
 fn another_primarys_buffer_is_refused() {
     over_a_card("another_primarys_buffer_is_refused", |address| async move {
         let served = served(address).await;
-        let theirs = served.key_for(BackupId(2), 1, SEGMENT);
+        let theirs = served.key_for(BrokerId(2), 1, SEGMENT);
         let mut link = served.link().await;
         link.submit(vec![write(theirs, 0, b"stolen")])
             .expect("is taken");
         let error = ended(&mut link).await;
         assert!(matches!(error, LinkError::Refused { .. }), "{error}");
-        let other = transport(BackupId(2), served.address);
+        let other = transport(BrokerId(2), served.address);
         let mut link = other
             .connect(BACKUP, served.store.process())
             .await

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{AppendError, Config, CopySet, Lane, LaneSpec, Primary, Shape};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
@@ -27,7 +27,7 @@ pub const LARGE: Shape = Shape {
 };
 
 /// How broker `me` reaches `peers`, told as HOST:PORT.
-pub fn transport(me: BackupId, peers: &[(BackupId, String)]) -> Arc<RdmaTransport> {
+pub fn transport(me: BrokerId, peers: &[(BrokerId, String)]) -> Arc<RdmaTransport> {
     let options = RdmaOptions {
         // Small, so that it is used again and again.
         send_bytes: 256 << 10,
@@ -54,8 +54,8 @@ pub struct Owner {
 impl Owner {
     /// Takes the streamlet over; `config` as it is in a broker, but for what a test sets.
     pub async fn take(
-        me: BackupId,
-        peers: &[(BackupId, String)],
+        me: BrokerId,
+        peers: &[(BrokerId, String)],
         records: RecordsRef,
         config: Config,
         shape: Shape,
@@ -150,7 +150,7 @@ impl Owner {
     }
 
     /// The first `len` bytes of a copy at a backup.
-    pub async fn read(&self, at: BackupId, copy: CopyId, len: usize) -> Vec<u8> {
+    pub async fn read(&self, at: BrokerId, copy: CopyId, len: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
             let request = Request::Read {

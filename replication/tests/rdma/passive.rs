@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::Config;
 use kera_replication::records::MemoryRecords;
 
@@ -32,7 +32,7 @@ fn a_stopped_backup_takes_ten_thousand_appends_and_no_processor_time() {
             ..Config::default()
         };
         let records = Arc::new(records);
-        let mut owner = Owner::take(BackupId(9), &peers, records, config, LARGE).await;
+        let mut owner = Owner::take(BrokerId(9), &peers, records, config, LARGE).await;
         let first = owner.append(0);
         owner.acknowledged(&first).await.expect("all is well");
         assert_eq!(first.0.holders().len(), 3);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::{BackupId, ProcessId};
+use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::{
     CallError, Link, LinkError, Pending, Reply, Request, Transport, TransportRef,
@@ -33,7 +33,7 @@ impl Way for OverRdma {
         tokio::spawn(async move { server.serve().await });
     }
 
-    fn transport(&self, from: BackupId, tcp: TcpWay, gates: &Arc<Gates>) -> TransportRef {
+    fn transport(&self, from: BrokerId, tcp: TcpWay, gates: &Arc<Gates>) -> TransportRef {
         let options = RdmaOptions {
             // So small that both are met again and again.
             send_bytes: 4096,
@@ -54,16 +54,16 @@ impl Way for OverRdma {
 
 /// A transport whose links stand behind gates.
 struct Gated {
-    from: BackupId,
+    from: BrokerId,
     inner: Arc<RdmaTransport>,
     gates: Arc<Gates>,
-    forwarders: HashMap<BackupId, String>,
+    forwarders: HashMap<BrokerId, String>,
 }
 
 impl Transport for Gated {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let (from, inner, gates) = (self.from, self.inner.clone(), self.gates.clone());
@@ -81,7 +81,7 @@ impl Transport for Gated {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         self.inner.call(to, request)
     }
 }

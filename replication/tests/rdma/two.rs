@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{Config, Source};
 use kera_replication::records::MemoryRecords;
 use kera_replication::transport::{Request, Transport};
@@ -20,7 +20,7 @@ use crate::suite::scenario::streamlet;
 const PORT: u16 = 7601;
 /// Printed once the other machine may be powered off.
 const UNDER_LOAD: &str = "UNDER LOAD: power the other machine off";
-const VICTIM: BackupId = BackupId(3);
+const VICTIM: BrokerId = BrokerId(3);
 
 /// The machine that will be powered off: one backup, until then.
 #[test]
@@ -49,7 +49,7 @@ fn survivor() {
     let mut peers: Vec<_> = backups.iter().map(|b| (b.id, b.address.clone())).collect();
     peers.push((VICTIM, SocketAddr::new(peer, PORT).to_string()));
     machine::runtime().block_on(async {
-        let ways = transport(BackupId(9), &peers);
+        let ways = transport(BrokerId(9), &peers);
         while ways.call(VICTIM, Request::Describe).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -58,7 +58,7 @@ fn survivor() {
         let records = Arc::new(records);
         let config = Config::default();
         let shape = crate::owner::LARGE;
-        let mut owner = Owner::take(BackupId(9), &peers, records.clone(), config, shape).await;
+        let mut owner = Owner::take(BrokerId(9), &peers, records.clone(), config, shape).await;
         let mut id = 0;
         // All of them, in the order in which they were acknowledged.
         let mut append = async |owner: &mut Owner| {
@@ -103,7 +103,7 @@ fn survivor() {
             assert!(found == wanted, "{} holds other bytes", holder.broker);
         }
         // Somebody else finds all of it among those who are left.
-        let successor = Owner::take(BackupId(8), &peers, records, config, shape).await;
+        let successor = Owner::take(BrokerId(8), &peers, records, config, shape).await;
         let lane = &successor.recovered.lanes[0];
         assert_eq!(lane.next_ordinal, total, "{lane:?}");
         println!("{total} appends, {} groups", lane.groups.len());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::{AppendError, Config};
 use kera_replication::records::MemoryRecords;
 
@@ -22,7 +22,7 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
         let records = MemoryRecords::default();
         records.create(streamlet());
         let (records, config) = (Arc::new(records), Config::default());
-        let mut zombie = Owner::take(BackupId(9), &peers, records.clone(), config, LARGE).await;
+        let mut zombie = Owner::take(BrokerId(9), &peers, records.clone(), config, LARGE).await;
         for id in 0..20 {
             let appended = zombie.append(id);
             zombie.acknowledged(&appended).await.expect("all is well");
@@ -30,7 +30,7 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
         let (set, source) = zombie.group();
         let told = source.bytes();
 
-        let owner = Owner::take(BackupId(8), &peers, records, config, LARGE).await;
+        let owner = Owner::take(BrokerId(8), &peers, records, config, LARGE).await;
         let lane = &owner.recovered.lanes[0];
         let (copy, closed) = lane.groups.first().expect("its group");
         assert_eq!(*copy, set.id());

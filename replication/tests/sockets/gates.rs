@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Link, LinkError, Write};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,19 +22,19 @@ const PATIENCE: Duration = Duration::from_millis(400);
 /// What gets through from whom to whom.
 #[derive(Debug, Default)]
 pub struct Gates {
-    cut: Mutex<HashSet<(BackupId, BackupId)>>,
-    paused: Mutex<HashSet<BackupId>>,
+    cut: Mutex<HashSet<(BrokerId, BrokerId)>>,
+    paused: Mutex<HashSet<BrokerId>>,
     changed: watch::Sender<()>,
     /// Where each broker listens now.
-    addresses: Mutex<HashMap<BackupId, String>>,
+    addresses: Mutex<HashMap<BrokerId, String>>,
 }
 
 impl Gates {
-    pub fn address(&self, of: BackupId) -> Option<String> {
+    pub fn address(&self, of: BrokerId) -> Option<String> {
         self.addresses.lock().expect("no panic").get(&of).cloned()
     }
 
-    pub fn listens(&self, node: BackupId, address: Option<String>) {
+    pub fn listens(&self, node: BrokerId, address: Option<String>) {
         let mut addresses = self.addresses.lock().expect("no panic");
         match address {
             Some(address) => addresses.insert(node, address),
@@ -42,7 +42,7 @@ impl Gates {
         };
     }
 
-    pub fn pause(&self, node: BackupId, paused: bool) {
+    pub fn pause(&self, node: BrokerId, paused: bool) {
         {
             let mut all = self.paused.lock().expect("no panic");
             if paused {
@@ -54,7 +54,7 @@ impl Gates {
         self.changed.send_replace(());
     }
 
-    pub fn cut(&self, from: BackupId, to: BackupId) {
+    pub fn cut(&self, from: BrokerId, to: BrokerId) {
         self.cut.lock().expect("no panic").insert((from, to));
         self.changed.send_replace(());
     }
@@ -65,7 +65,7 @@ impl Gates {
         self.changed.send_replace(());
     }
 
-    fn is_open(&self, from: BackupId, to: BackupId) -> bool {
+    fn is_open(&self, from: BrokerId, to: BrokerId) -> bool {
         let paused = self.paused.lock().expect("no panic");
         let cut = self.cut.lock().expect("no panic");
         !paused.contains(&from) && !paused.contains(&to) && !cut.contains(&(from, to))
@@ -73,13 +73,13 @@ impl Gates {
 
     /// Whether what `sender` has its card carry from `from` to `to` gets through. The process at the
     /// other end may be stopped: it takes no part.
-    fn carries(&self, sender: BackupId, from: BackupId, to: BackupId) -> bool {
+    fn carries(&self, sender: BrokerId, from: BrokerId, to: BrokerId) -> bool {
         let paused = self.paused.lock().expect("no panic");
         let cut = self.cut.lock().expect("no panic");
         !paused.contains(&sender) && !cut.contains(&(from, to))
     }
 
-    pub async fn passes(&self, from: BackupId, to: BackupId) {
+    pub async fn passes(&self, from: BrokerId, to: BrokerId) {
         let mut changed = self.changed.subscribe();
         while !self.is_open(from, to) {
             if changed.changed().await.is_err() {
@@ -89,7 +89,7 @@ impl Gates {
     }
 
     /// Carries what `from` asks of `to`, and what it answers.
-    pub async fn forward(self: Arc<Self>, listener: TcpListener, from: BackupId, to: BackupId) {
+    pub async fn forward(self: Arc<Self>, listener: TcpListener, from: BrokerId, to: BrokerId) {
         while let Ok((near, _)) = listener.accept().await {
             let gates = self.clone();
             tokio::spawn(async move {
@@ -114,8 +114,8 @@ impl Gates {
         &self,
         mut read: tokio::net::tcp::OwnedReadHalf,
         mut write: tokio::net::tcp::OwnedWriteHalf,
-        from: BackupId,
-        to: BackupId,
+        from: BrokerId,
+        to: BrokerId,
     ) {
         let mut buf = vec![0; 16 << 10];
         while let Ok(len @ 1..) = read.read(&mut buf).await {
@@ -132,8 +132,8 @@ impl Gates {
 pub struct GatedLink {
     inner: Box<dyn Link>,
     gates: Arc<Gates>,
-    from: BackupId,
-    to: BackupId,
+    from: BrokerId,
+    to: BrokerId,
     held: VecDeque<Vec<Write>>,
     /// Numbers given, and the highest returned.
     submitted: u64,
@@ -144,7 +144,7 @@ pub struct GatedLink {
 }
 
 impl GatedLink {
-    pub fn new(inner: Box<dyn Link>, gates: Arc<Gates>, from: BackupId, to: BackupId) -> Self {
+    pub fn new(inner: Box<dyn Link>, gates: Arc<Gates>, from: BrokerId, to: BrokerId) -> Self {
         Self {
             inner,
             gates,

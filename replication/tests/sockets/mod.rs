@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::primary::Config;
 use kera_replication::records::{MemoryRecords, RecordsRef};
 use kera_replication::runtime::{Runtime, RuntimeRef, TokioRuntime};
@@ -53,14 +53,14 @@ pub trait Way: Send + Sync {
         Box::new(())
     }
     /// How `from` reaches the others, by control calls over `tcp`.
-    fn transport(&self, from: BackupId, tcp: TcpWay, gates: &Arc<Gates>) -> TransportRef;
+    fn transport(&self, from: BrokerId, tcp: TcpWay, gates: &Arc<Gates>) -> TransportRef;
 }
 
 /// A TCP transport by way of the forwarders, and where they stand.
 pub struct TcpWay {
     pub transport: TcpTransport,
     pub options: LinkOptions,
-    pub forwarders: HashMap<BackupId, String>,
+    pub forwarders: HashMap<BrokerId, String>,
 }
 
 /// A broker's process, as far as one process can play another: its tasks end with its runtime.
@@ -102,16 +102,16 @@ pub struct SocketStage {
     dir: TempDir,
     gates: Arc<Gates>,
     /// Where `from` finds `to`.
-    forwarders: HashMap<(BackupId, BackupId), String>,
-    processes: Mutex<HashMap<BackupId, Process>>,
+    forwarders: HashMap<(BrokerId, BrokerId), String>,
+    processes: Mutex<HashMap<BrokerId, Process>>,
     records: Arc<MemoryRecords>,
     silent: Silent,
     clock: RuntimeRef,
     tasks: tokio::runtime::Handle,
 }
 
-fn nodes() -> impl Iterator<Item = BackupId> {
-    (0..NODES).map(BackupId)
+fn nodes() -> impl Iterator<Item = BrokerId> {
+    (0..NODES).map(BrokerId)
 }
 
 impl SocketStage {
@@ -147,7 +147,7 @@ impl SocketStage {
         stage
     }
 
-    fn shared(&self, node: BackupId) -> PathBuf {
+    fn shared(&self, node: BrokerId) -> PathBuf {
         self.dir.path().join(format!("shared{}", node.0))
     }
 
@@ -190,11 +190,11 @@ impl SocketStage {
 }
 
 impl Stage for SocketStage {
-    fn nodes(&self) -> Vec<BackupId> {
+    fn nodes(&self) -> Vec<BrokerId> {
         nodes().collect()
     }
 
-    fn transport(&self, node: BackupId) -> TransportRef {
+    fn transport(&self, node: BrokerId) -> TransportRef {
         let _within = self.tasks.enter();
         let options = LinkOptions {
             connect_timeout: self.way.patience() / 2,
@@ -216,7 +216,7 @@ impl Stage for SocketStage {
         self.way.transport(node, tcp, &self.gates)
     }
 
-    fn records(&self, node: BackupId) -> RecordsRef {
+    fn records(&self, node: BrokerId) -> RecordsRef {
         Arc::new(Asked {
             records: self.records.clone(),
             clock: self.clock.clone(),
@@ -225,17 +225,17 @@ impl Stage for SocketStage {
         })
     }
 
-    fn cut_records(&self, node: BackupId) {
+    fn cut_records(&self, node: BrokerId) {
         self.silent.lock().expect("no panic").insert(node);
     }
 
-    fn runtime(&self, node: BackupId) -> RuntimeRef {
+    fn runtime(&self, node: BrokerId) -> RuntimeRef {
         let processes = self.processes.lock().expect("no panic");
         let clock = processes.get(&node).map(|process| process.clock.clone());
         clock.unwrap_or_else(|| self.clock.clone())
     }
 
-    fn kill(&self, node: BackupId) -> Pending<()> {
+    fn kill(&self, node: BrokerId) -> Pending<()> {
         let process = self.processes.lock().expect("no panic").remove(&node);
         self.gates.listens(node, None);
         if let Some(process) = process {
@@ -244,7 +244,7 @@ impl Stage for SocketStage {
         Box::pin(std::future::ready(()))
     }
 
-    fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()> {
+    fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()> {
         let options = ShmOptions {
             dir: self.shared(node),
             disk: Some(self.dir.path().join(format!("disk{}", node.0))),
@@ -269,17 +269,17 @@ impl Stage for SocketStage {
         Box::pin(std::future::ready(()))
     }
 
-    fn is_alive(&self, node: BackupId) -> bool {
+    fn is_alive(&self, node: BrokerId) -> bool {
         self.processes.lock().expect("no panic").contains_key(&node)
     }
 
     /// Its network only: threads of one process cannot be stopped by themselves. Real processes are
     /// stopped by other tests.
-    fn pause(&self, node: BackupId, paused: bool) {
+    fn pause(&self, node: BrokerId, paused: bool) {
         self.gates.pause(node, paused);
     }
 
-    fn cut(&self, from: BackupId, to: BackupId) {
+    fn cut(&self, from: BrokerId, to: BrokerId) {
         self.gates.cut(from, to);
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::ids::{BackupId, StreamletKey};
+use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::records::{
     MemoryRecords, Records, RecordsError, StreamletRecords, Transaction,
 };
@@ -13,13 +13,13 @@ use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::Pending;
 
 /// Who gets no answer from the records.
-pub type Silent = Arc<Mutex<BTreeSet<BackupId>>>;
+pub type Silent = Arc<Mutex<BTreeSet<BrokerId>>>;
 
 pub struct Asked {
     pub records: Arc<MemoryRecords>,
     pub clock: RuntimeRef,
     pub silent: Silent,
-    pub node: BackupId,
+    pub node: BrokerId,
 }
 
 impl Asked {
@@ -50,7 +50,7 @@ impl Records for Asked {
     fn try_take_epoch(
         &self,
         streamlet: StreamletKey,
-        owner: BackupId,
+        owner: BrokerId,
     ) -> Pending<Result<(Epoch, u64), RecordsError>> {
         self.ask(|| self.records.try_take_epoch(streamlet, owner))
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kera_log_segments::scan::{ScanSpec, scan};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_replication::certificate::FetchedFile;
-use kera_replication::ids::{BackupId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::own::OwnCopies;
 use kera_replication::records::ClosedRecord;
 use kera_replication::recovery::Recovered;
@@ -62,10 +62,10 @@ impl Model {
 /// If bytes differ from what was appended, are not a prefix, or leave a gap.
 pub async fn check(
     stage: &StageRef,
-    from: BackupId,
+    from: BrokerId,
     recovered: &Recovered,
     model: &Model,
-    vanished: &BTreeSet<BackupId>,
+    vanished: &BTreeSet<BrokerId>,
 ) -> Result<BTreeSet<u64>, String> {
     let mut content = BTreeSet::new();
     for lane in &recovered.lanes {
@@ -120,10 +120,10 @@ pub async fn check(
 /// without them.
 async fn group(
     stage: &StageRef,
-    from: BackupId,
+    from: BrokerId,
     copy: CopyId,
     record: &ClosedRecord,
-    vanished: &BTreeSet<BackupId>,
+    vanished: &BTreeSet<BrokerId>,
 ) -> Result<Vec<Bytes>, String> {
     if record.length == 0 {
         // Nobody need have anything of it.
@@ -167,8 +167,8 @@ async fn group(
 
 async fn ask(
     stage: &StageRef,
-    from: BackupId,
-    holder: BackupId,
+    from: BrokerId,
+    holder: BrokerId,
     request: Request,
 ) -> Result<Reply, String> {
     if let Some(own) = stage.own(holder).filter(|_| holder == from) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use kera_replication::backup::Limits;
 use kera_replication::faults::Faults;
-use kera_replication::ids::BackupId;
+use kera_replication::ids::BrokerId;
 use kera_replication::jobs::JobConfig;
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::{Config, CopySet};
@@ -27,35 +27,35 @@ use source::TestSource;
 /// Brokers that can be hurt. Each runs a backup store, and primaries beside it.
 pub trait Stage: Send + Sync {
     /// The brokers.
-    fn nodes(&self) -> Vec<BackupId>;
+    fn nodes(&self) -> Vec<BrokerId>;
     /// Their network, as `node` sees it.
-    fn transport(&self, node: BackupId) -> TransportRef;
+    fn transport(&self, node: BrokerId) -> TransportRef;
     /// The records, as asked from `node`.
-    fn records(&self, node: BackupId) -> RecordsRef;
+    fn records(&self, node: BrokerId) -> RecordsRef;
     /// Tasks that end with the present process of `node`.
-    fn runtime(&self, node: BackupId) -> RuntimeRef;
+    fn runtime(&self, node: BrokerId) -> RuntimeRef;
     /// The process is gone at once.
-    fn kill(&self, node: BackupId) -> Pending<()>;
+    fn kill(&self, node: BrokerId) -> Pending<()>;
     /// The process is gone, and its memory with it, though writes to it go on completing for a
     /// moment; where that can be arranged.
-    fn kill_with_memory(&self, node: BackupId) -> Pending<()> {
+    fn kill_with_memory(&self, node: BrokerId) -> Pending<()> {
         self.kill(node)
     }
     /// The files that `node` writes itself, if its groups are kept in such.
-    fn own(&self, _node: BackupId) -> Option<Arc<OwnFiles>> {
+    fn own(&self, _node: BrokerId) -> Option<Arc<OwnFiles>> {
         None
     }
     /// Writes what its own file lacks of a group.
-    fn write_own(&self, _node: BackupId, _set: &CopySet, _source: &TestSource) {}
+    fn write_own(&self, _node: BrokerId, _set: &CopySet, _source: &TestSource) {}
     /// It starts again.
-    fn start(&self, node: BackupId, fate: MemoryFate) -> Pending<()>;
-    fn is_alive(&self, node: BackupId) -> bool;
+    fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()>;
+    fn is_alive(&self, node: BrokerId) -> bool;
     /// Stops or continues it.
-    fn pause(&self, node: BackupId, paused: bool);
+    fn pause(&self, node: BrokerId, paused: bool);
     /// Nothing gets from the one to the other.
-    fn cut(&self, from: BackupId, to: BackupId);
+    fn cut(&self, from: BrokerId, to: BrokerId);
     /// The records do not answer `node` any more, where that can be arranged.
-    fn cut_records(&self, _node: BackupId) {}
+    fn cut_records(&self, _node: BrokerId) {}
     /// Ends cuts and pauses.
     fn heal(&self);
     /// Ends all bad luck, where there is any.

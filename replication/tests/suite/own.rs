@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::layout::FOOTER_OFFSET;
-use kera_replication::ids::{BackupId, CopyId, Incarnation};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::{CopySet, Source};
 use uuid::Uuid;
@@ -19,8 +19,8 @@ use super::source::{SHAPE, TestSource};
 pub struct Disks {
     root: PathBuf,
     io: Arc<dyn Io>,
-    lives: Mutex<HashMap<BackupId, Incarnation>>,
-    begun: Mutex<HashSet<(BackupId, CopyId)>>,
+    lives: Mutex<HashMap<BrokerId, Incarnation>>,
+    begun: Mutex<HashSet<(BrokerId, CopyId)>>,
 }
 
 impl Disks {
@@ -33,11 +33,11 @@ impl Disks {
         }
     }
 
-    fn dir(&self, node: BackupId) -> PathBuf {
+    fn dir(&self, node: BrokerId) -> PathBuf {
         self.root.join(format!("own{}", node.0))
     }
 
-    pub fn own(&self, node: BackupId) -> Arc<OwnFiles> {
+    pub fn own(&self, node: BrokerId) -> Arc<OwnFiles> {
         let mut lives = self.lives.lock().unwrap();
         let life = *lives.entry(node).or_insert(Incarnation {
             store_id: Uuid::from_u128(u128::from(node.0) + 1),
@@ -48,14 +48,14 @@ impl Disks {
     }
 
     /// The machine was booted: what was not synced may be gone.
-    pub fn boot(&self, node: BackupId) {
+    pub fn boot(&self, node: BrokerId) {
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
             life.boot_id = Uuid::from_u128(life.boot_id.as_u128() + 1);
         }
     }
 
     /// The disk was replaced by an empty one.
-    pub fn wipe(&self, node: BackupId) {
+    pub fn wipe(&self, node: BrokerId) {
         let _ = fs::remove_dir_all(self.dir(node));
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
             life.store_id = Uuid::from_u128(life.store_id.as_u128() + (1 << 64));
@@ -63,7 +63,7 @@ impl Disks {
     }
 
     /// Writes what `source` has from `from` on and says so.
-    pub fn write(&self, node: BackupId, set: &CopySet, source: &TestSource, from: u64) {
+    pub fn write(&self, node: BrokerId, set: &CopySet, source: &TestSource, from: u64) {
         let copy: CopyId = set.id();
         let path = self.own(node).path(&copy);
         let known = !self.begun.lock().unwrap().insert((node, copy));

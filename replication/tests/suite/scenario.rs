@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
-use kera_replication::ids::{BackupId, CopyId, Holder, Incarnation, StreamletKey};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{CopySet, Lane, LaneSpec, Primary, Source};
 use kera_replication::records::GroupRecord;
@@ -38,7 +38,7 @@ pub struct Seen {
 
 /// One owner's lane, written by one client.
 struct Writer {
-    owner: BackupId,
+    owner: BrokerId,
     own: bool,
     lane: Arc<Lane>,
     next_ordinal: Ordinal,
@@ -54,8 +54,8 @@ struct Run {
     next_id: u64,
     /// Brokers that have lost their memory, while groups counted on it. Fewer than `min_copies`, so that of
     /// each group one copy survives.
-    vanished: BTreeSet<BackupId>,
-    dead: BTreeSet<BackupId>,
+    vanished: BTreeSet<BrokerId>,
+    dead: BTreeSet<BrokerId>,
     zombies: Vec<Writer>,
 }
 
@@ -85,13 +85,13 @@ pub async fn run(stage: StageRef, plan: Plan) -> Result<Seen, String> {
 }
 
 impl Run {
-    fn any_node(&mut self) -> BackupId {
+    fn any_node(&mut self) -> BrokerId {
         let nodes = self.stage.nodes();
         nodes[self.dice.below(nodes.len() as u64) as usize]
     }
 
     /// A broker that runs. It may be one whose lanes were taken away, under a new epoch.
-    fn choose_owner(&mut self) -> BackupId {
+    fn choose_owner(&mut self) -> BrokerId {
         loop {
             let node = self.any_node();
             if self.may_own(node) {
@@ -106,12 +106,12 @@ impl Run {
         }
     }
 
-    fn may_own(&self, node: BackupId) -> bool {
+    fn may_own(&self, node: BrokerId) -> bool {
         self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.owner == node)
     }
 
     /// Who is next; with own files it is always the same broker, whose process is a new one.
-    async fn next_owner(&mut self) -> BackupId {
+    async fn next_owner(&mut self) -> BrokerId {
         if !self.plan.own {
             return self.choose_owner();
         }
@@ -124,7 +124,7 @@ impl Run {
         owner
     }
 
-    async fn recover(&mut self, owner: BackupId) -> Result<(Arc<Primary>, Recovered), String> {
+    async fn recover(&mut self, owner: BrokerId) -> Result<(Arc<Primary>, Recovered), String> {
         let spec = RecoverSpec {
             streamlet: streamlet(),
             min_copies: self.plan.min_copies,
@@ -171,7 +171,7 @@ impl Run {
 
     async fn reign(
         &mut self,
-        owner: BackupId,
+        owner: BrokerId,
         primary: &Arc<Primary>,
         recovered: &Recovered,
         last: bool,
@@ -302,13 +302,13 @@ impl Run {
                 others.retain(|holder| there.contains_key(&holder.broker));
                 others
             };
-            let is_former = |was: &Holder| there[&was.broker].0 != was.incarnation;
+            let is_former = |was: &Replica| there[&was.broker].0 != was.incarnation;
             let counts_on_former = |record: &&GroupRecord| {
                 record.open().is_some() && others(record).iter().any(is_former)
             };
             former = found.groups.iter().find(counts_on_former).cloned();
             let is_whole = |record: &GroupRecord| {
-                let has = |holder: &Holder| there[&holder.broker].1.contains(&record.copy);
+                let has = |holder: &Replica| there[&holder.broker].1.contains(&record.copy);
                 let is_empty = record.closed().is_none_or(|closed| closed.length == 0);
                 is_empty || others(record).iter().all(has)
             };
@@ -337,9 +337,9 @@ impl Run {
     /// its own files.
     async fn there(
         &self,
-        owner: BackupId,
+        owner: BrokerId,
         primary: &Primary,
-    ) -> Option<BTreeMap<BackupId, (Incarnation, BTreeSet<CopyId>)>> {
+    ) -> Option<BTreeMap<BrokerId, (Incarnation, BTreeSet<CopyId>)>> {
         let mut there = BTreeMap::new();
         for node in self.stage.nodes() {
             if self.plan.own && node == owner {
@@ -361,7 +361,7 @@ impl Run {
 
     fn writers(
         &mut self,
-        owner: BackupId,
+        owner: BrokerId,
         primary: &Arc<Primary>,
         recovered: &Recovered,
     ) -> Vec<Writer> {
@@ -474,7 +474,7 @@ impl Run {
         writer.open = Some((set, source));
     }
 
-    async fn trouble(&mut self, owner: BackupId) {
+    async fn trouble(&mut self, owner: BrokerId) {
         match self.dice.below(6) {
             0 | 1 => {
                 let node = self.any_node();
@@ -506,7 +506,7 @@ impl Run {
         }
     }
 
-    async fn hurt(&mut self, node: BackupId) {
+    async fn hurt(&mut self, node: BrokerId) {
         if !self.stage.is_alive(node) {
             return;
         }
@@ -530,12 +530,12 @@ impl Run {
 
     /// One copy that counts is left of every group. That a group which was recorded ahead was never used
     /// is not believed of an owner's own files, which may be gone: there a backup has to be left.
-    fn may_vanish(&self, node: BackupId) -> bool {
+    fn may_vanish(&self, node: BrokerId) -> bool {
         let believed = self.plan.min_copies - usize::from(self.plan.own);
         self.vanished.contains(&node) || self.vanished.len() + 1 < believed
     }
 
-    fn fate(&mut self, node: BackupId) -> MemoryFate {
+    fn fate(&mut self, node: BrokerId) -> MemoryFate {
         let may = self.may_vanish(node);
         let fate = match self.dice.below(3) {
             0 if may => MemoryFate::Vanished,

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
-use kera_replication::ids::{BackupId, BufferKey, ProcessId};
+use kera_replication::ids::{BrokerId, BufferKey, ProcessId};
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport, WriteHead};
 use kera_replication::transport::{
     CallError, Link, LinkError, Pending, Reply, Request, Transport, Write,
@@ -26,16 +26,16 @@ const READ_BYTES: usize = 4096;
 /// Connects one broker, as a primary, with backups whose workers handle its shipments. To be used
 /// within a tokio runtime.
 pub struct RpcTransport {
-    me: BackupId,
+    me: BrokerId,
     options: LinkOptions,
     /// Calls for control are the same.
     calls: TcpTransport,
-    addresses: RwLock<HashMap<BackupId, String>>,
+    addresses: RwLock<HashMap<BrokerId, String>>,
 }
 
 impl RpcTransport {
     /// The transport of broker `me`, which knows no backups yet.
-    pub fn new(me: BackupId, options: LinkOptions) -> Self {
+    pub fn new(me: BrokerId, options: LinkOptions) -> Self {
         Self {
             me,
             options,
@@ -48,7 +48,7 @@ impl RpcTransport {
     ///
     /// # Errors
     /// `InvalidInput` if it is not HOST:PORT.
-    pub fn set_address(&self, backup: BackupId, address: &str) -> io::Result<()> {
+    pub fn set_address(&self, backup: BrokerId, address: &str) -> io::Result<()> {
         self.calls.set_address(backup, address)?;
         self.addresses.write().insert(backup, address.to_owned());
         Ok(())
@@ -58,7 +58,7 @@ impl RpcTransport {
 impl Transport for RpcTransport {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let address = self.addresses.read().get(&to).cloned();
@@ -81,7 +81,7 @@ impl Transport for RpcTransport {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         self.calls.call(to, request)
     }
 }
@@ -104,7 +104,7 @@ async fn greet(address: &str, hello: Hello) -> io::Result<(Word, TcpStream)> {
 }
 
 /// What a backup's last word means.
-fn ended(backup: BackupId, word: Word) -> LinkError {
+fn ended(backup: BrokerId, word: Word) -> LinkError {
     match word {
         Word::Farewell(Cause::OtherProcess, ..) => LinkError::OtherProcess(backup),
         Word::Farewell(Cause::Refused, buffer, reason) => LinkError::Refused {
@@ -122,7 +122,7 @@ fn ended(backup: BackupId, word: Word) -> LinkError {
 
 /// A data connection to one backup.
 struct RpcLink {
-    backup: BackupId,
+    backup: BrokerId,
     stream: TcpStream,
     options: LinkOptions,
     outgoing: Outgoing,
@@ -141,7 +141,7 @@ struct RpcLink {
 }
 
 impl RpcLink {
-    fn new(backup: BackupId, stream: TcpStream, options: LinkOptions) -> Self {
+    fn new(backup: BrokerId, stream: TcpStream, options: LinkOptions) -> Self {
         let now = Instant::now();
         Self {
             backup,

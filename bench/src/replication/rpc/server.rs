@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kera_replication::backup::BackupStore;
-use kera_replication::ids::{BackupId, BufferKey};
+use kera_replication::ids::{BrokerId, BufferKey};
 use kera_replication::transport::Refusal;
 use kera_replication::transport::tcp::BackupService;
 use kera_rpc::v1::backups_server::BackupsServer;
@@ -32,7 +32,7 @@ const MAX_CONTROL_BYTES: usize = 8 << 20;
 
 /// A primary's connection.
 pub(super) struct Seat {
-    primary: BackupId,
+    primary: BrokerId,
     stream: TcpStream,
     /// Held while a word is said.
     voice: Mutex<()>,
@@ -89,7 +89,7 @@ impl Seat {
 struct Shared {
     store: Arc<BackupStore>,
     queue: Queue,
-    seats: Mutex<HashMap<BackupId, Arc<Seat>>>,
+    seats: Mutex<HashMap<BrokerId, Arc<Seat>>>,
     stopping: AtomicBool,
 }
 

@@ -9,7 +9,7 @@
 //! Requests are numbered from 1 in the order they are sent. Each is answered by a word of its own, in
 //! whatever order workers are done.
 
-use kera_replication::ids::{BackupId, BufferKey, ProcessId};
+use kera_replication::ids::{BrokerId, BufferKey, ProcessId};
 use kera_replication::transport::tcp::{WRITE_BYTES, WriteHead};
 
 /// The first bytes of a data connection.
@@ -28,7 +28,7 @@ const WORD_MAGIC: [u8; 4] = *b"KRRP";
 /// Who connects, and to which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) primary: BackupId,
+    pub(super) primary: BrokerId,
     pub(super) process: ProcessId,
 }
 
@@ -44,7 +44,7 @@ impl Hello {
     /// `None` if the bytes are no hello.
     pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
         (bytes[..8] == HELLO_MAGIC).then(|| Self {
-            primary: BackupId(u32_at(bytes, 8)),
+            primary: BrokerId(u32_at(bytes, 8)),
             process: ProcessId(u64_at(bytes, 16)),
         })
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let hello = Hello {
-            primary: BackupId(7),
+            primary: BrokerId(7),
             process: ProcessId(1 << 60),
         };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::BackupStore;
 use crate::backup::copy::{Copy, Region, failed};
 use crate::backup::registrar::{Registrar, Registration};
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::Refusal;
 
 /// A buffer that a link may write.
@@ -14,7 +14,7 @@ use crate::transport::Refusal;
 pub(super) struct Entry {
     /// Dropped first, so that no card writes what belongs to nobody any more.
     registration: Option<Box<dyn Registration>>,
-    pub(super) primary: BackupId,
+    pub(super) primary: BrokerId,
     pub(super) region: Region,
 }
 
@@ -43,7 +43,7 @@ impl BackupStore {
     pub(super) fn key_for(
         &self,
         copy: &Copy,
-        primary: BackupId,
+        primary: BrokerId,
         address: u64,
         bytes: u64,
         registrations: &mut Registrations,
@@ -68,7 +68,7 @@ impl BackupStore {
     pub(super) fn enter(
         &self,
         copy: &Arc<Copy>,
-        primary: BackupId,
+        primary: BrokerId,
         buffers: &[crate::transport::Buffer],
         registrations: &mut Registrations,
     ) {

@@ -24,7 +24,7 @@ use crate::backup::memory::{CopySpec, Memory, is_full};
 use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
 use crate::faults::Faults;
-use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::seldom::Seldom;
 use crate::transport::{
     CopyInfo, CopyVersion, Description, MAX_TRANSFER_BYTES, Refusal, Reply, Request,
@@ -210,7 +210,7 @@ impl BackupStore {
     ///
     /// # Errors
     /// [`Refusal::Unknown`] if there is none, or it is another primary's.
-    pub fn region(&self, from: BackupId, key: BufferKey) -> Result<Region, Refusal> {
+    pub fn region(&self, from: BrokerId, key: BufferKey) -> Result<Region, Refusal> {
         match self.buffers.read().get(&key) {
             Some(entry) if entry.primary == from => Ok(entry.region.clone()),
             _ => Err(Refusal::Unknown),
@@ -222,13 +222,13 @@ impl BackupStore {
     ///
     /// # Errors
     /// The backup's no.
-    pub fn handle(&self, from: BackupId, request: Request) -> Result<Reply, Refusal> {
+    pub fn handle(&self, from: BrokerId, request: Request) -> Result<Reply, Refusal> {
         let answered = self.answer_to(from, request);
         self.asked.note(&answered);
         answered
     }
 
-    fn answer_to(&self, from: BackupId, request: Request) -> Result<Reply, Refusal> {
+    fn answer_to(&self, from: BrokerId, request: Request) -> Result<Reply, Refusal> {
         match request {
             Request::Describe => Ok(Reply::Description(self.describe())),
             Request::Open {

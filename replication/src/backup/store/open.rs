@@ -9,7 +9,7 @@ use super::buffers::Registrations;
 use super::{BackupStore, Control};
 use crate::backup::copy::{Copy, Life, State, failed};
 use crate::backup::memory::CopySpec;
-use crate::ids::{BackupId, BufferKey, CopyId};
+use crate::ids::{BrokerId, BufferKey, CopyId};
 use crate::transport::{Buffer, Opened, Refusal, Room};
 
 /// Segment sizes and numbers that a copy may have, as in a segment's header.
@@ -21,7 +21,7 @@ impl BackupStore {
     pub(super) fn open_or_make_room(
         &self,
         spec: &CopySpec,
-        primary: BackupId,
+        primary: BrokerId,
         address: u64,
         bytes: u32,
     ) -> Result<Opened, Refusal> {
@@ -36,7 +36,7 @@ impl BackupStore {
     fn open(
         &self,
         spec: &CopySpec,
-        primary: BackupId,
+        primary: BrokerId,
         address: u64,
         bytes: u32,
     ) -> Result<Opened, Refusal> {

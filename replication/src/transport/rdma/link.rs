@@ -25,7 +25,7 @@ use super::verbs::{
     WriteRequest,
 };
 use super::window::Window;
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Link, LinkError, Write};
 
 /// Most bytes of one request, so that a ring is not waited for as a whole.
@@ -54,7 +54,7 @@ struct Submission {
 
 /// A connection to one backup.
 pub(super) struct RdmaLink {
-    backup: BackupId,
+    backup: BrokerId,
     options: RdmaOptions,
     /// Before `id`, so that nobody waits for descriptors that are closed.
     events: AsyncFd<Arc<EventChannel>>,
@@ -88,7 +88,7 @@ impl RdmaLink {
     /// # Errors
     /// If the descriptors cannot be waited for.
     pub(super) fn new(
-        backup: BackupId,
+        backup: BrokerId,
         events: AsyncFd<Arc<EventChannel>>,
         completions: &Arc<CompletionChannel>,
         id: CmId,

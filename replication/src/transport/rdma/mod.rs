@@ -51,7 +51,7 @@ use tokio::time::timeout;
 
 pub use server::RdmaServer;
 
-use crate::ids::{BackupId, ProcessId};
+use crate::ids::{BrokerId, ProcessId};
 use crate::transport::capability::MEMLOCK_ADVICE;
 use crate::transport::tcp::TcpTransport;
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
@@ -126,17 +126,17 @@ pub enum Otherwise {
 /// Connects one broker, as a primary, with backups over RDMA. To be used within a tokio runtime.
 #[derive(Debug)]
 pub struct RdmaTransport {
-    me: BackupId,
+    me: BrokerId,
     options: RdmaOptions,
     tcp: TcpTransport,
     otherwise: Otherwise,
-    addresses: RwLock<HashMap<BackupId, String>>,
+    addresses: RwLock<HashMap<BrokerId, String>>,
 }
 
 impl RdmaTransport {
     /// The transport of broker `me`, which knows no backups yet; `tcp` carries its control calls.
     pub fn new(
-        me: BackupId,
+        me: BrokerId,
         options: RdmaOptions,
         tcp: TcpTransport,
         otherwise: Otherwise,
@@ -155,7 +155,7 @@ impl RdmaTransport {
     ///
     /// # Errors
     /// `InvalidInput` if it is not HOST:PORT.
-    pub fn set_address(&self, backup: BackupId, address: &str) -> io::Result<()> {
+    pub fn set_address(&self, backup: BrokerId, address: &str) -> io::Result<()> {
         self.set_addresses(backup, address, address)
     }
 
@@ -163,7 +163,7 @@ impl RdmaTransport {
     ///
     /// # Errors
     /// `InvalidInput` if one of them is not HOST:PORT.
-    pub fn set_addresses(&self, backup: BackupId, data: &str, control: &str) -> io::Result<()> {
+    pub fn set_addresses(&self, backup: BrokerId, data: &str, control: &str) -> io::Result<()> {
         self.tcp.set_address(backup, control)?;
         self.addresses.write().insert(backup, data.to_owned());
         Ok(())
@@ -173,7 +173,7 @@ impl RdmaTransport {
 impl Transport for RdmaTransport {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let address = self.addresses.read().get(&to).cloned();
@@ -206,7 +206,7 @@ impl Transport for RdmaTransport {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         self.tcp.call(to, request)
     }
 }
@@ -225,7 +225,7 @@ impl NotConnected {
 }
 
 async fn connect(
-    to: BackupId,
+    to: BrokerId,
     address: &str,
     hello: Hello,
     options: RdmaOptions,

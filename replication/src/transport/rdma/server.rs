@@ -19,7 +19,7 @@ use super::verbs::{
 use super::words::{Cause, Hello, Words};
 use super::{explained, unregistered};
 use crate::backup::{BackupStore, Registrar, Registration, Window};
-use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::ids::{BrokerId, BufferKey, ProcessId};
 
 /// Connections that may wait to be looked at.
 const BACKLOG: i32 = 64;
@@ -41,14 +41,14 @@ struct Listening {
     channel: Arc<EventChannel>,
     /// Kept while connections are taken.
     state: Mutex<State>,
-    domains: Mutex<HashMap<BackupId, Arc<Pd>>>,
+    domains: Mutex<HashMap<BrokerId, Arc<Pd>>>,
 }
 
 #[derive(Debug)]
 struct State {
     listener: Option<CmId>,
     /// The connection of each primary.
-    seats: HashMap<BackupId, CmId>,
+    seats: HashMap<BrokerId, CmId>,
 }
 
 impl RdmaServer {
@@ -171,7 +171,7 @@ impl Listening {
         }
     }
 
-    fn accept(&self, state: &mut State, hello: &[u8], id: &mut CmId) -> Result<BackupId, Words> {
+    fn accept(&self, state: &mut State, hello: &[u8], id: &mut CmId) -> Result<BrokerId, Words> {
         let hello = Hello::decode(hello).map_err(|text| Words::new(Cause::Malformed, text))?;
         if hello.process != self.process {
             let text = "this backup was started anew and has sealed what was open";
@@ -196,7 +196,7 @@ impl Listening {
     }
 
     /// What belongs to one primary.
-    fn domain(&self, primary: BackupId) -> io::Result<Arc<Pd>> {
+    fn domain(&self, primary: BrokerId) -> io::Result<Arc<Pd>> {
         let mut domains = self.domains.lock();
         if let Some(domain) = domains.get(&primary) {
             return Ok(domain.clone());
@@ -225,7 +225,7 @@ impl State {
 impl Registrar for Listening {
     fn register(
         &self,
-        primary: BackupId,
+        primary: BrokerId,
         window: Window,
     ) -> io::Result<(BufferKey, Box<dyn Registration>)> {
         let bytes = window.len() as u64;
@@ -239,7 +239,7 @@ impl Registrar for Listening {
         Ok((name, Box::new(Registered(Some(region)))))
     }
 
-    fn disconnect(&self, primaries: &[BackupId], then: &mut dyn FnMut()) {
+    fn disconnect(&self, primaries: &[BrokerId], then: &mut dyn FnMut()) {
         let mut state = self.state.lock();
         for primary in primaries {
             state.seats.remove(primary);

@@ -7,7 +7,7 @@
 //! ```
 //! The backup's words come with a rejection. An acceptance carries none.
 
-use crate::ids::{BackupId, ProcessId};
+use crate::ids::{BrokerId, ProcessId};
 
 const MAGIC: [u8; 8] = *b"KERARDMA";
 const VERSION: u16 = 1;
@@ -20,7 +20,7 @@ const MAX_TEXT: usize = 120;
 /// Who connects, and to which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) primary: BackupId,
+    pub(super) primary: BrokerId,
     pub(super) process: ProcessId,
 }
 
@@ -68,7 +68,7 @@ impl Hello {
             ));
         }
         Ok(Self {
-            primary: BackupId(u32::from_le_bytes([p0, p1, p2, p3])),
+            primary: BrokerId(u32::from_le_bytes([p0, p1, p2, p3])),
             process: ProcessId(u64::from_le_bytes(process)),
         })
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood_behind_any_padding() {
         let hello = Hello {
-            primary: BackupId(7),
+            primary: BrokerId(7),
             process: ProcessId(1 << 60),
         };
         let mut bytes = hello.encode().to_vec();

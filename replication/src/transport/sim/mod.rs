@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use crate::backup::Limits;
 use crate::faults::Faults;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::runtime::Runtime;
 use crate::transport::Pending;
 use network::Wire;
@@ -118,10 +118,10 @@ struct World {
     /// Numbers tasks, events and wires.
     next: u64,
     tasks: BTreeMap<u64, Task>,
-    nodes: BTreeMap<BackupId, Node>,
+    nodes: BTreeMap<BrokerId, Node>,
     wires: BTreeMap<u64, Wire>,
     /// Nothing gets from the one to the other.
-    cut: BTreeSet<(BackupId, BackupId)>,
+    cut: BTreeSet<(BrokerId, BrokerId)>,
     log: Option<Vec<String>>,
 }
 
@@ -129,7 +129,7 @@ type Event = Box<dyn FnOnce(&Sim) + Send>;
 
 struct Task {
     /// Where it runs, and in which life of that node; `None`: nowhere, it is the test's own.
-    at: Option<(BackupId, u64)>,
+    at: Option<(BrokerId, u64)>,
     /// Taken out while it is polled.
     future: Option<Pending<()>>,
 }
@@ -228,7 +228,7 @@ impl Sim {
     }
 
     /// Tasks and time of node `at`, in its present life; of no node if `None`.
-    pub fn runtime(&self, at: Option<BackupId>) -> Arc<SimRuntime> {
+    pub fn runtime(&self, at: Option<BrokerId>) -> Arc<SimRuntime> {
         let world = self.world.lock();
         let life = |node| world.nodes.get(&node).map_or(0, |n: &Node| n.life);
         Arc::new(SimRuntime {
@@ -270,7 +270,7 @@ impl Sim {
         drop((tasks, events, wires, nodes));
     }
 
-    fn spawn(&self, at: Option<(BackupId, u64)>, future: Pending<()>) {
+    fn spawn(&self, at: Option<(BrokerId, u64)>, future: Pending<()>) {
         let mut world = self.world.lock();
         if let Some((node, life)) = at
             && world.nodes.get(&node).is_none_or(|n| n.life != life)
@@ -355,7 +355,7 @@ impl Sim {
 #[derive(Debug)]
 pub struct SimRuntime {
     sim: Sim,
-    at: Option<(BackupId, u64)>,
+    at: Option<(BrokerId, u64)>,
 }
 
 impl Runtime for SimRuntime {

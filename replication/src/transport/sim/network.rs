@@ -10,7 +10,7 @@ use super::node::REAP;
 use super::once::Once;
 use super::{Sim, World};
 use crate::backup::Region;
-use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::ids::{BrokerId, BufferKey, ProcessId};
 use crate::transport::{
     CallError, Link, LinkError, Pending, Refusal, Reply, Request, Transport, Write,
 };
@@ -22,8 +22,8 @@ const STOPPED: Duration = Duration::from_millis(20);
 
 /// One link, as the network sees it.
 pub(super) struct Wire {
-    pub(super) from: BackupId,
-    pub(super) to: BackupId,
+    pub(super) from: BrokerId,
+    pub(super) to: BrokerId,
     process: ProcessId,
     /// Ended at the backup: nothing completes any more.
     dead: bool,
@@ -43,12 +43,12 @@ pub(super) struct Wire {
 #[derive(Clone, Debug)]
 pub struct SimTransport {
     sim: Sim,
-    from: BackupId,
+    from: BrokerId,
 }
 
 impl Sim {
     /// The network as `from` sees it.
-    pub fn transport(&self, from: BackupId) -> SimTransport {
+    pub fn transport(&self, from: BrokerId) -> SimTransport {
         SimTransport {
             sim: self.clone(),
             from,
@@ -176,8 +176,8 @@ impl Sim {
     /// A request arrives.
     fn deliver(
         &self,
-        from: BackupId,
-        to: BackupId,
+        from: BrokerId,
+        to: BrokerId,
         request: Request,
         reply: Once<Result<Reply, CallError>>,
     ) {
@@ -218,8 +218,8 @@ impl Sim {
 
     fn accept(
         &self,
-        from: BackupId,
-        to: BackupId,
+        from: BrokerId,
+        to: BrokerId,
         process: ProcessId,
         reply: Once<Result<Box<dyn Link>, LinkError>>,
     ) {
@@ -282,7 +282,7 @@ impl Sim {
 
 impl World {
     /// What a cut swallows never comes, even if it is healed: the link ends when its time is over.
-    fn gets_lost(&mut self, id: u64, to: BackupId) {
+    fn gets_lost(&mut self, id: u64, to: BrokerId) {
         let error = Sim::broken(to, "no acknowledgement");
         self.after(REAP, move |sim| sim.end_wire(id, error));
     }
@@ -300,7 +300,7 @@ impl Wire {
 impl Transport for SimTransport {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let reply = Once::new();
@@ -315,7 +315,7 @@ impl Transport for SimTransport {
         Box::pin(reply)
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let reply = Once::new();
         let from = self.from;
         let mut world = self.sim.world.lock();
@@ -344,7 +344,7 @@ impl Link for SimLink {
         let mut world = self.sim.world.lock();
         let world = &mut *world;
         let Some(wire) = world.wires.get_mut(&id) else {
-            return Err(Sim::broken(BackupId(0), "no such link"));
+            return Err(Sim::broken(BrokerId(0), "no such link"));
         };
         if let Some(error) = &wire.error {
             return Err(error.clone());
@@ -385,7 +385,7 @@ impl Link for SimLink {
     fn poll_completed(&mut self, cx: &mut Context<'_>) -> Poll<Result<u64, LinkError>> {
         let mut world = self.sim.world.lock();
         let Some(wire) = world.wires.get_mut(&self.id) else {
-            return Poll::Ready(Err(Sim::broken(BackupId(0), "no such link")));
+            return Poll::Ready(Err(Sim::broken(BrokerId(0), "no such link")));
         };
         if wire.completed > wire.told {
             wire.told = wire.completed;

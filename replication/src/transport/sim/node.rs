@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Sim;
 use crate::backup::{BackupStore, Limits, SimMemory, StoreStats};
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::transport::LinkError;
 
 /// Longest time for which the connections of a dead process go on taking writes.
@@ -37,7 +37,7 @@ pub enum MemoryFate {
 
 impl Sim {
     /// Adds a node and starts its backup store.
-    pub fn add_node(&self, node: BackupId) {
+    pub fn add_node(&self, node: BrokerId) {
         let mut world = self.world.lock();
         let seed = world.dice.below(u64::MAX);
         let memory = SimMemory::new(seed);
@@ -64,7 +64,7 @@ impl Sim {
     /// Kills a node's process whose memory dies with it, while its connections live on for a moment:
     /// writes complete without having arrived anywhere. When it starts again its store is empty,
     /// and another one.
-    pub fn kill_with_memory(&self, node: BackupId) {
+    pub fn kill_with_memory(&self, node: BrokerId) {
         if let Some(found) = self.world.lock().nodes.get_mut(&node) {
             found.swallows = found.alive;
         }
@@ -73,7 +73,7 @@ impl Sim {
 
     /// Kills a node's process. Its connections end a while later; until then writes land, and
     /// complete.
-    pub fn kill(&self, node: BackupId) {
+    pub fn kill(&self, node: BrokerId) {
         let mut world = self.world.lock();
         world.note(format_args!("{node} is killed"));
         let Some(dead) = world.nodes.get_mut(&node) else {
@@ -95,7 +95,7 @@ impl Sim {
     }
 
     /// The last connections of a dead process end.
-    fn reap(&self, node: BackupId, life: u64) {
+    fn reap(&self, node: BrokerId, life: u64) {
         let mut world = self.world.lock();
         let Some(dead) = world.nodes.get_mut(&node) else {
             return;
@@ -110,7 +110,7 @@ impl Sim {
 
     /// Starts a node's process over what is left of its memory, after its predecessor's connections
     /// are gone.
-    pub fn start_node(&self, node: BackupId, fate: MemoryFate) {
+    pub fn start_node(&self, node: BrokerId, fate: MemoryFate) {
         let life = self.world.lock().nodes.get(&node).map(|n| n.life);
         if let Some(life) = life {
             self.reap(node, life);
@@ -145,19 +145,19 @@ impl Sim {
     }
 
     /// True if the node's process runs, stopped or not.
-    pub fn is_alive(&self, node: BackupId) -> bool {
+    pub fn is_alive(&self, node: BrokerId) -> bool {
         self.world.lock().nodes.get(&node).is_some_and(|n| n.alive)
     }
 
     /// What the node's store holds and was asked; `None` while it has none.
-    pub fn stats(&self, node: BackupId) -> Option<StoreStats> {
+    pub fn stats(&self, node: BrokerId) -> Option<StoreStats> {
         let store = self.world.lock().nodes.get(&node)?.store.clone();
         store.map(|store| store.stats())
     }
 
     /// Stops a process without ending it (SIGSTOP): it runs no task and answers nothing, and
     /// one-sided writes go on landing in it.
-    pub fn pause(&self, node: BackupId, paused: bool) {
+    pub fn pause(&self, node: BrokerId, paused: bool) {
         let mut world = self.world.lock();
         world.note(format_args!("{node} paused: {paused}"));
         if let Some(found) = world.nodes.get_mut(&node) {
@@ -166,7 +166,7 @@ impl Sim {
     }
 
     /// Lets nothing pass from one node to another any more.
-    pub fn cut(&self, from: BackupId, to: BackupId) {
+    pub fn cut(&self, from: BrokerId, to: BrokerId) {
         let mut world = self.world.lock();
         world.note(format_args!("cut from {from} to {to}"));
         world.cut.insert((from, to));
@@ -191,7 +191,7 @@ impl Sim {
         }
     }
 
-    pub(super) fn broken(backup: BackupId, reason: &str) -> LinkError {
+    pub(super) fn broken(backup: BrokerId, reason: &str) -> LinkError {
         LinkError::Broken {
             backup,
             reason: reason.to_string(),

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 
 use super::control::refusal_of;
 use super::convert::{self, Parsed};
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::transport::{CallError, MAX_TRANSFER_BYTES, Reply, Request, SealedCopy};
 
 /// Largest request or reply: a transfer, and what names it.
@@ -29,7 +29,7 @@ fn stub(channel: Channel) -> Stub {
 
 /// Asks the backup behind `channel`; seals go by [`seal`].
 pub(super) async fn call(
-    backup: BackupId,
+    backup: BrokerId,
     channel: Channel,
     request: Request,
 ) -> Result<Reply, CallError> {
@@ -39,7 +39,7 @@ pub(super) async fn call(
 
 /// Seals streamlets, all or none, and returns what each has there, in their order.
 pub(super) async fn seal(
-    backup: BackupId,
+    backup: BrokerId,
     channel: Channel,
     seals: Vec<v1::StreamletSeal>,
 ) -> Result<Vec<Vec<SealedCopy>>, CallError> {
@@ -57,7 +57,7 @@ pub(super) async fn seal(
 }
 
 async fn answered<T>(
-    backup: BackupId,
+    backup: BrokerId,
     name: &'static str,
     asking: impl Future<Output = Result<Parsed<T>, Status>>,
 ) -> Result<T, CallError> {

@@ -20,7 +20,7 @@ use super::client::MAX_MESSAGE_BYTES;
 use super::convert::{self, Parsed};
 use super::server::ServerOptions;
 use crate::backup::BackupStore;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::transport::{CopyVersion, Refusal, Reply, Request};
 
 /// The metadata key of a status under which a refusal travels.
@@ -73,7 +73,7 @@ impl BackupService {
     }
 
     /// A request may wait for a disk, or walk a copy's bytes.
-    async fn ask(&self, from: BackupId, request: Request) -> Result<Reply, Status> {
+    async fn ask(&self, from: BrokerId, request: Request) -> Result<Reply, Status> {
         let store = self.store.clone();
         let answered = tokio::task::spawn_blocking(move || store.handle(from, request)).await;
         match answered {
@@ -84,7 +84,7 @@ impl BackupService {
 
     async fn ask_any(&self, request: Request) -> Result<Reply, Status> {
         // Only `open` is about who asks.
-        self.ask(BackupId::default(), request).await
+        self.ask(BrokerId::default(), request).await
     }
 }
 

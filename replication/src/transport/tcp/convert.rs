@@ -6,7 +6,7 @@ use kera_protocol::v1;
 use uuid::Uuid;
 
 use crate::backup::Seal;
-use crate::ids::{BackupId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
+use crate::ids::{BrokerId, BufferKey, CopyId, Incarnation, ProcessId, StreamletKey};
 use crate::transport::{
     Buffer, Checked, CopyAnswer, CopyInfo, CopyState, CopyVersion, Description, MAX_TRANSFER_BYTES,
     Opened, Place, Progress, Refusal, Request, Room, SealedCopy,
@@ -56,8 +56,8 @@ pub(super) fn incarnation_from(incarnation: Option<v1::StoreIncarnation>) -> Par
     })
 }
 
-pub(super) fn open_from(request: v1::OpenCopyRequest) -> Parsed<(BackupId, Request)> {
-    let primary = BackupId(request.primary);
+pub(super) fn open_from(request: v1::OpenCopyRequest) -> Parsed<(BrokerId, Request)> {
+    let primary = BrokerId(request.primary);
     let open = Request::Open {
         copy: copy_from(request.copy)?,
         incarnation: incarnation_from(request.incarnation)?,

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::quiet::Patience;
 use super::wire::{Cause, WORD_BYTES, WRITE_BYTES, Word, WriteHead};
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Link, LinkError, Write};
 
 /// Slices of one system call.
@@ -74,7 +74,7 @@ struct Submission {
 /// A data connection to one backup.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    backup: BackupId,
+    backup: BrokerId,
     stream: TcpStream,
     options: LinkOptions,
     unsent: VecDeque<Bytes>,
@@ -96,7 +96,7 @@ pub(super) struct TcpLink {
 }
 
 impl TcpLink {
-    pub(super) fn new(backup: BackupId, stream: TcpStream, options: LinkOptions) -> Self {
+    pub(super) fn new(backup: BrokerId, stream: TcpStream, options: LinkOptions) -> Self {
         let now = Instant::now();
         Self {
             backup,
@@ -347,7 +347,7 @@ impl Link for TcpLink {
 }
 
 pub(super) fn farewell(
-    backup: BackupId,
+    backup: BrokerId,
     cause: Cause,
     buffer: BufferKey,
     reason: String,

@@ -32,7 +32,7 @@ pub use link::LinkOptions;
 pub use server::{BackupServer, ServerOptions};
 pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 
-use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::ids::{BrokerId, BufferKey, ProcessId};
 use crate::transport::{CallError, Link, LinkError, Pending, Reply, Request, Transport};
 use link::TcpLink;
 use quiet::{Patience, ask_when_quiet};
@@ -42,9 +42,9 @@ use wire::{Cause, Hello, WORD_BYTES, Word};
 /// Connects one broker, as a primary, with backups over TCP. To be used within a tokio runtime.
 #[derive(Debug)]
 pub struct TcpTransport {
-    me: BackupId,
+    me: BrokerId,
     options: LinkOptions,
-    peers: RwLock<HashMap<BackupId, Peer>>,
+    peers: RwLock<HashMap<BrokerId, Peer>>,
 }
 
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ struct Peer {
 
 impl TcpTransport {
     /// The transport of broker `me`, which knows no backups yet.
-    pub fn new(me: BackupId, options: LinkOptions) -> Self {
+    pub fn new(me: BrokerId, options: LinkOptions) -> Self {
         Self {
             me,
             options,
@@ -68,7 +68,7 @@ impl TcpTransport {
     ///
     /// # Errors
     /// `InvalidInput` if it is not HOST:PORT.
-    pub fn set_address(&self, backup: BackupId, address: &str) -> io::Result<()> {
+    pub fn set_address(&self, backup: BrokerId, address: &str) -> io::Result<()> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let endpoint = endpoint.map_err(|_| {
             let reason = format!("\"{address}\" is not an address of {backup}: use HOST:PORT");
@@ -90,7 +90,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    fn peer(&self, backup: BackupId) -> Option<Peer> {
+    fn peer(&self, backup: BrokerId) -> Option<Peer> {
         self.peers.read().get(&backup).cloned()
     }
 }
@@ -98,7 +98,7 @@ impl TcpTransport {
 impl Transport for TcpTransport {
     fn connect(
         &self,
-        to: BackupId,
+        to: BrokerId,
         process: ProcessId,
     ) -> Pending<Result<Box<dyn Link>, LinkError>> {
         let peer = self.peer(to);
@@ -126,7 +126,7 @@ impl Transport for TcpTransport {
         })
     }
 
-    fn call(&self, to: BackupId, request: Request) -> Pending<Result<Reply, CallError>> {
+    fn call(&self, to: BrokerId, request: Request) -> Pending<Result<Reply, CallError>> {
         let peer = self.peer(to);
         Box::pin(async move {
             match (peer, request) {

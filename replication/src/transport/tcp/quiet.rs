@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::backup::{BackupStore, Limits, SimMemory};
     use crate::faults::Faults;
-    use crate::ids::{BackupId, ProcessId};
+    use crate::ids::{BrokerId, ProcessId};
 
     /// Whether it asks, after how long, how long between questions, and when what was sent is given up.
     fn asks(socket: BorrowedFd<'_>) -> (bool, Duration, Duration, u32) {
@@ -90,7 +90,7 @@ mod tests {
                 .expect("taken");
         });
         let hello = Hello {
-            primary: BackupId(1),
+            primary: BrokerId(1),
             process: ProcessId(7),
         };
         let patience = LinkOptions::default().patience();
@@ -109,7 +109,7 @@ mod tests {
         let (stream, _) = listener.accept().await.expect("a primary");
         let memory = SimMemory::new(1);
         let store = BackupStore::start(memory, Limits::default(), Faults::default());
-        let receiver = Receiver::new(store.expect("it starts"), BackupId(1));
+        let receiver = Receiver::new(store.expect("it starts"), BrokerId(1));
         let received = Arc::default();
         let connection = DataConnection::begin(stream, receiver, QUIET, received).expect("begins");
         let socket = connection.parting().expect("a socket");

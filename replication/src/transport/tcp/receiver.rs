@@ -15,7 +15,7 @@ use rustix::net::RecvFlags;
 
 use super::wire::{Cause, WRITE_BYTES, WriteHead};
 use crate::backup::{BackupStore, Region};
-use crate::ids::{BackupId, BufferKey};
+use crate::ids::{BrokerId, BufferKey};
 use crate::transport::Refusal;
 
 /// Small writes are read so many bytes at once.
@@ -107,7 +107,7 @@ struct Current {
 #[derive(Debug)]
 pub(super) struct Receiver {
     store: Arc<BackupStore>,
-    primary: BackupId,
+    primary: BrokerId,
     regions: Regions,
     current: Option<Current>,
     spare: Box<[u8]>,
@@ -121,7 +121,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(store: Arc<BackupStore>, primary: BackupId) -> Self {
+    pub(super) fn new(store: Arc<BackupStore>, primary: BrokerId) -> Self {
         Self {
             store,
             primary,
@@ -256,7 +256,7 @@ impl Receiver {
 fn known<'a>(
     regions: &'a mut Regions,
     store: &BackupStore,
-    primary: BackupId,
+    primary: BrokerId,
     buffer: BufferKey,
 ) -> Result<&'a Region, Farewell> {
     // Closed groups' buffers would stay for ever.

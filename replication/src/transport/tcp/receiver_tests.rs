@@ -14,7 +14,7 @@ use crate::ids::{CopyId, StreamletKey};
 use crate::transport::{Reply, Request};
 
 const SEGMENT: u32 = 128 << 10;
-const PRIMARY: BackupId = BackupId(1);
+const PRIMARY: BrokerId = BrokerId(1);
 
 struct Fed {
     receiver: Receiver,

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tonic::transport::Channel;
 
 use super::client;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::transport::{CallError, Reply};
 
 /// Requests under way at once.
@@ -61,7 +61,7 @@ impl Seals {
     /// Seals at `backup`, with others that want the same.
     pub(super) async fn ask(
         self: Arc<Self>,
-        backup: BackupId,
+        backup: BrokerId,
         channel: Channel,
         seal: v1::StreamletSeal,
     ) -> Outcome {
@@ -85,7 +85,7 @@ impl Seals {
         })
     }
 
-    async fn work(self: Arc<Self>, backup: BackupId, channel: Channel) {
+    async fn work(self: Arc<Self>, backup: BrokerId, channel: Channel) {
         loop {
             let some = self.0.lock().next();
             if some.is_empty() {
@@ -98,7 +98,7 @@ impl Seals {
 
 /// Sends one request for all of them. Where the backup refuses one it seals none: then each goes alone,
 /// to hear what is its own.
-async fn together(backup: BackupId, channel: &Channel, some: Vec<Waiting>) {
+async fn together(backup: BrokerId, channel: &Channel, some: Vec<Waiting>) {
     let seals: Vec<_> = some.iter().map(|one| one.seal.clone()).collect();
     match client::seal(backup, channel.clone(), seals).await {
         Ok(replies) => {

@@ -18,7 +18,7 @@ use super::data::DataConnection;
 use super::receiver::{Farewell, Receiver};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
 use crate::backup::BackupStore;
-use crate::ids::BackupId;
+use crate::ids::BrokerId;
 use crate::seldom::Seldom;
 
 /// What a server allows.
@@ -67,7 +67,7 @@ struct Seat {
 pub struct BackupServer {
     store: Arc<BackupStore>,
     options: ServerOptions,
-    seats: Mutex<HashMap<BackupId, Seat>>,
+    seats: Mutex<HashMap<BrokerId, Seat>>,
     served: AtomicU64,
     received: Arc<AtomicU64>,
     room: Arc<Semaphore>,
@@ -239,7 +239,7 @@ impl BackupServer {
 
     /// Serves a primary's data connection, once any earlier one of it has gone. If it ends with a farewell,
     /// the connection to say it on.
-    async fn data(&self, stream: TcpStream, primary: BackupId) -> Option<(TcpStream, Farewell)> {
+    async fn data(&self, stream: TcpStream, primary: BrokerId) -> Option<(TcpStream, Farewell)> {
         let (leave, mut leaving) = watch::channel(false);
         // Dropped at the end of this function, whichever way it ends, after the connection.
         let (_here, gone) = watch::channel(());

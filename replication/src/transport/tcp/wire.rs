@@ -11,7 +11,7 @@
 //! placed of which the primary wants to hear, and before it when very much is; *farewell* with a
 //! [`Cause`], the buffer it is about and a text for people, after which it closes.
 
-use crate::ids::{BackupId, BufferKey, ProcessId};
+use crate::ids::{BrokerId, BufferKey, ProcessId};
 
 /// The first bytes of a data connection, by which a listener tells it from gRPC.
 pub const HELLO_MAGIC: [u8; 8] = *b"KERAREPL";
@@ -32,7 +32,7 @@ const WORD_MAGIC: [u8; 4] = *b"KRBK";
 /// Who connects, and to which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) primary: BackupId,
+    pub(super) primary: BrokerId,
     pub(super) process: ProcessId,
 }
 
@@ -57,7 +57,7 @@ impl Hello {
             ));
         }
         Ok(Self {
-            primary: BackupId(u32_at(bytes, 12)),
+            primary: BrokerId(u32_at(bytes, 12)),
             process: ProcessId(u64_at(bytes, 16)),
         })
     }
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let hello = Hello {
-            primary: BackupId(7),
+            primary: BrokerId(7),
             process: ProcessId(1 << 60),
         };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
