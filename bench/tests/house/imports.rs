@@ -19,7 +19,10 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
     ("metadata", Some(&["records", "protocol"])),
     ("coordinator", Some(&["protocol"])),
     ("rpc", Some(&["protocol"])),
-    ("replication", Some(&["protocol", "log-segments", "rpc"])),
+    (
+        "replication",
+        Some(&["protocol", "records", "log-segments", "rpc"]),
+    ),
     ("producer", Some(&["protocol", "rpc"])),
     ("consumer", Some(&["protocol", "rpc"])),
     (

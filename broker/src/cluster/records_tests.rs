@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use kera_metadata::{Fault, MemoryStore, StreamRecord};
-use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{Incarnation, LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
 use uuid::Uuid;
