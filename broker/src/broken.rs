@@ -30,11 +30,14 @@ pub enum Rule {
     CopyEpochNotCompared,
     /// A broker that starts answers that it does not have its own files, for a while.
     OwnFilesDenied,
+    /// A broker removes its files of others' streamlets that records name under another store id than its data
+    /// directory's, such as what came to its store as a replica.
+    StoreIdsCompared,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AcknowledgeWithoutCopy,
         Self::UnlistedCopyServed,
         Self::CopyServedBeyondEnd,
@@ -45,6 +48,7 @@ impl Rule {
         Self::CopyHeadHigh,
         Self::CopyEpochNotCompared,
         Self::OwnFilesDenied,
+        Self::StoreIdsCompared,
     ];
 
     /// As `KERA_BROKEN_RULE` names it.
@@ -60,6 +64,7 @@ impl Rule {
             Self::CopyHeadHigh => "copy_head_high",
             Self::CopyEpochNotCompared => "copy_epoch_not_compared",
             Self::OwnFilesDenied => "own_files_denied",
+            Self::StoreIdsCompared => "store_ids_compared",
         }
     }
 

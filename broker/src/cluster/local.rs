@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kera_metadata::GroupState;
+use kera_metadata::{GroupState, Replica};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{BackupStore, Beside};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
@@ -22,6 +22,7 @@ use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::copies::key_of;
+use crate::broken::Rule;
 use crate::start::Shared;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
@@ -235,6 +236,28 @@ impl OwnWriters {
     }
 }
 
+impl OwnWriters {
+    /// Breaks [`Rule::StoreIdsCompared`]: whether a file was removed.
+    fn remove_of_other_store(&self, shared: &Shared, info: &CopyInfo) -> bool {
+        let StreamletKey { stream, streamlet } = info.copy.streamlet;
+        let Ok(image) = shared.metadata.load_streamlet(stream, streamlet) else {
+            return false;
+        };
+        let me = (shared.broker_id, shared.dir.incarnation().store_id);
+        let is_named = image.groups.iter().any(|record| {
+            let mut copies = record.copies.iter();
+            let names = |copy: &Replica| (copy.broker.0, copy.incarnation.store_id) == me;
+            record.group == info.copy.group && copies.any(names)
+        });
+        let free = Request::Free {
+            copy: info.copy,
+            epoch: info.copy.epoch,
+            version: Some(info.version),
+        };
+        !is_named && self.files.handle(free).is_ok()
+    }
+}
+
 /// Whether this broker knows of a record that names its replica of a copy's group. It may not know of the
 /// latest.
 fn is_named(shared: &Shared, copy: &CopyId) -> bool {
@@ -315,9 +338,13 @@ impl Beside for OwnWriters {
         let mut keys = Self::of_others(&shared);
         keys.retain(|key| streamlet.is_none_or(|wanted| wanted == *key));
         let listed = keys.into_iter().flat_map(|key| self.files.list(key));
-        listed
+        let mut listed: Vec<_> = listed
             .filter(|info| !self.is_short(&shared, info))
-            .collect()
+            .collect();
+        if Rule::StoreIdsCompared.is_broken() {
+            listed.retain(|info| !self.remove_of_other_store(&shared, info));
+        }
+        listed
     }
 
     fn handle(&self, request: Request) -> Result<Reply, Refusal> {

@@ -4,32 +4,50 @@
 use std::process::Command;
 
 use crate::clock::Clock;
-use crate::common::holdings::MISSED;
+use crate::common::holdings::{LOST, MISSED};
 use crate::common::machine::skip;
 use crate::etcd::Etcd;
 
 /// Names the rule that brokers of this process break.
 pub const BROKEN: &str = "KERA_CLUSTER_BROKEN";
-const TEST: &str = "mutation::a_broker_that_denies_its_files_while_it_starts_is_noticed";
-const STORY: &str = "named::a_broker_that_comes_back_does_not_deny_what_it_has";
 
 #[test]
 fn a_broker_that_denies_its_files_while_it_starts_is_noticed() {
+    is_noticed(
+        "mutation::a_broker_that_denies_its_files_while_it_starts_is_noticed",
+        "own_files_denied",
+        "named::a_broker_that_comes_back_does_not_deny_what_it_has",
+        &["a replica was denied", MISSED],
+    );
+}
+
+#[test]
+fn a_broker_that_removes_replicas_recorded_under_its_stores_id_is_noticed() {
+    is_noticed(
+        "mutation::a_broker_that_removes_replicas_recorded_under_its_stores_id_is_noticed",
+        "store_ids_compared",
+        "named::a_broker_that_comes_back_twice_holds_what_is_recorded",
+        &[LOST, "there is no file"],
+    );
+}
+
+/// Tells a story with brokers that break a rule: it ends badly, and says all of `words`.
+fn is_noticed(test: &str, rule: &str, story: &str, words: &[&str]) {
     if let Some(reason) = Etcd::lacking().or_else(Clock::lacking) {
-        return skip(TEST, &reason);
+        return skip(test, &reason);
     }
     if !cfg!(debug_assertions) {
-        return skip(TEST, "brokers of this build break no rule");
+        return skip(test, "brokers of this build break no rule");
     }
     let program = std::env::current_exe().expect("this program has a path");
     let told = Command::new(program)
-        .args(["--exact", STORY, "--nocapture"])
-        .env(BROKEN, "own_files_denied")
+        .args(["--exact", story, "--nocapture"])
+        .env(BROKEN, rule)
         .output()
         .expect("this program can be started");
     let said = [&told.stdout[..], &told.stderr[..]].concat();
     let said = String::from_utf8_lossy(&said);
-    assert!(said.contains("running 1 test"), "no test {STORY}:\n{said}");
-    let noticed = !told.status.success() && said.contains("a replica was denied");
-    assert!(noticed && said.contains(MISSED), "nobody noticed:\n{said}");
+    assert!(said.contains("running 1 test"), "no test {story}:\n{said}");
+    let noticed = words.iter().all(|words| said.contains(words));
+    assert!(!told.status.success() && noticed, "nobody noticed:\n{said}");
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::common::PATIENCE;
-use crate::common::holdings::look;
+use crate::common::holdings::{LOST, look};
 use crate::common::machine::skip;
 use crate::etcd::Etcd;
 use crate::load::Load;
@@ -237,7 +237,7 @@ async fn a_broker_that_comes_back_twice_holds_what_is_recorded() {
     let brokers = story.cluster.directories();
     while block_in_place(|| ends.iter().any(|(n, end)| story.cluster.rounds(*n) < *end)) {
         let amiss = block_in_place(|| look(|| recorded.image(), &brokers));
-        assert!(amiss.lost.is_empty(), "{:#?}", amiss.lost);
+        assert!(amiss.lost.is_empty(), "{LOST}: {:#?}", amiss.lost);
     }
     assert!(!stray.exists(), "nobody has removed what is not recorded");
     story.tell("all have looked for what is to be given up");

@@ -55,11 +55,7 @@ pub fn settled(image: impl Fn() -> Image, brokers: &[Directories]) {
     let begin = Instant::now();
     loop {
         let amiss = look(&image, brokers);
-        assert!(
-            amiss.lost.is_empty(),
-            "recorded replicas have lost their bytes: {:#?}",
-            amiss.lost
-        );
+        assert!(amiss.lost.is_empty(), "{LOST}: {:#?}", amiss.lost);
         if amiss.unsettled.is_empty() {
             return;
         }
@@ -71,6 +67,9 @@ pub fn settled(image: impl Fn() -> Image, brokers: &[Directories]) {
         std::thread::sleep(Duration::from_millis(200));
     }
 }
+
+/// What is said when brokers that do not own a streamlet lack recorded replicas of it.
+pub const LOST: &str = "recorded replicas have lost their bytes";
 
 /// What an owner logs whose jobs find that a broker does not have a recorded replica.
 pub const MISSED: &str = "brokers do not have replicas of closed groups that are recorded there";
