@@ -191,3 +191,130 @@ fn the_mark_goes_before_the_bytes_that_it_spoke_of() {
     let answered = store.seal(&id, 8, store.incarnation());
     assert!(matches!(answered, Ok(CopyAnswer::Scanned { .. })));
 }
+
+/// A copy that was closed, and then completed from its beginning with `bytes` in two parts by a process that ends after
+/// so many `steps`, or with the machine. Whether it got to the end, and what is there afterwards.
+fn completed_again(
+    steps: u64,
+    loses_power: bool,
+    content: &Content,
+    bytes: &[u8],
+) -> (bool, Arc<BackupStore>) {
+    let (memory, id) = (SimMemory::new(steps), copy(1, 7));
+    let length = content.bytes.len() as u64;
+    let store = start(&memory);
+    store.fill(&id, content).expect("fills");
+    store.flush(&id, length, true).expect("is closed");
+    store.seal(&id, 8, store.incarnation()).expect("seals");
+    memory.stop_after(steps);
+    let half = content.ends[3] as usize;
+    let parts = store.complete(&id, 8, 0, &bytes[..half]);
+    let parts = parts.and_then(|()| store.complete(&id, 8, half as u64, &bytes[half..]));
+    let is_done = parts.and_then(|()| store.flush(&id, length, true)).is_ok();
+    drop(store);
+    if loses_power {
+        memory.crash_machine();
+    }
+    (is_done, start(&memory))
+}
+
+/// All replicas of a group have the same bytes, as far as they are valid: what a recovery writes over them is what is
+/// there.
+#[test]
+fn what_is_completed_in_place_loses_nothing_wherever_it_ends() {
+    let id = copy(1, 7);
+    let content = segment(&id, 8, 700);
+    for steps in 0.. {
+        let mut is_done = false;
+        for loses_power in [false, true] {
+            let (done, store) = completed_again(steps, loses_power, &content, &content.bytes);
+            is_done = done;
+            let there = store.bytes(&id, content.bytes.len());
+            assert!(there == content.bytes, "step {steps}, power {loses_power}");
+            let length = content.bytes.len() as u64;
+            store.flush(&id, length, true).expect("all of it is there");
+            assert_eq!(store.state(&id), Some(CopyState::Flushed));
+        }
+        if is_done {
+            return assert!(steps > 8, "{steps} steps");
+        }
+    }
+}
+
+#[test]
+fn what_is_completed_in_place_counts_once_it_is_whole_wherever_it_ends() {
+    let id = copy(1, 7);
+    let content = segment(&id, 8, 700);
+    let (bad, length) = (damaged(&content), content.bytes.len() as u64);
+    let mut seen = (0, 0);
+    for steps in 0..12 {
+        for loses_power in [false, true] {
+            let case = format!("step {steps}, power {loses_power}");
+            let (done, store) = completed_again(steps, loses_power, &content, &bad);
+            assert!(!done, "{case}: it is damaged");
+            let is_right = store.bytes(&id, content.bytes.len()) == content.bytes;
+            let answered = store.seal(&id, 9, store.incarnation()).expect("answers");
+            match (is_right, &answered) {
+                (true, _) => seen.0 += 1,
+                (false, CopyAnswer::Damaged { .. } | CopyAnswer::Unknown) => seen.1 += 1,
+                (false, _) => panic!("{case}: {answered:?}"),
+            }
+            let is_flushed = store.state(&id) == Some(CopyState::Flushed);
+            assert!(is_right || !is_flushed, "{case}: it counts as closed");
+            let flushed = store.flush(&id, length, true);
+            assert_eq!(flushed.is_ok(), is_right, "{case}: {flushed:?}");
+            // Another source mends it.
+            store.complete(&id, 9, 0, &content.bytes).expect("takes it");
+            store.flush(&id, length, true).expect("is whole");
+        }
+    }
+    assert!(seen.0 > 3 && seen.1 > 3, "{seen:?}");
+}
+
+/// Nobody may take it for one that never held more: whoever has the rest may be away when it is asked next.
+#[test]
+fn a_damaged_copy_that_is_half_completed_is_not_a_short_one() {
+    over_each_memory(|stage| {
+        let id = copy(1, 7);
+        let content = segment(&id, 8, 700);
+        let length = content.bytes.len() as u64;
+        let store = stage.store();
+        let here = store.incarnation();
+        store.fill(&id, &content).expect("fills");
+        store.flush(&id, length, true).expect("is closed");
+        store.seal(&id, 8, here).expect("seals");
+        let (bad, half) = (damaged(&content), content.ends[4] as usize);
+        store.complete(&id, 8, 0, &bad[..half]).expect("takes it");
+        let is_damaged = |answered: CopyAnswer| {
+            matches!(answered, CopyAnswer::Damaged { .. } | CopyAnswer::Unknown)
+        };
+        let answered = store.seal(&id, 9, here).expect("answers");
+        assert!(
+            matches!(answered, CopyAnswer::Damaged { .. }),
+            "{answered:?}"
+        );
+        drop(store);
+        stage.restart();
+        let store = stage.store();
+        assert_eq!(store.state(&id), Some(CopyState::Sealed), "it is not whole");
+        assert!(is_damaged(store.seal(&id, 10, here).expect("answers")));
+        // The rest alone is not enough, and no checksum is taken for looked at.
+        let rest = &content.bytes[half..];
+        store
+            .complete(&id, 10, half as u64, rest)
+            .expect("takes it");
+        let whole_until = content.ends[1];
+        let short = Err(Refusal::Short {
+            length: whole_until,
+        });
+        assert_eq!(store.flush(&id, length, true), short);
+        assert!(is_damaged(store.seal(&id, 11, here).expect("answers")));
+        store
+            .complete(&id, 11, 0, &content.bytes)
+            .expect("takes it");
+        store.flush(&id, length, true).expect("is whole");
+        drop(store);
+        stage.restart();
+        assert_eq!(stage.store().state(&id), Some(CopyState::Flushed));
+    });
+}

@@ -45,6 +45,8 @@ struct Inner {
     disk: Option<Arc<Disk>>,
     /// There may be something on disk, even if no flush has come to its end.
     began_on_disk: bool,
+    /// The record on disk says that the file there is all there was of the copy.
+    whole: bool,
 }
 
 impl Inner {
@@ -276,6 +278,7 @@ impl ShmCopy {
             stub: None,
             disk: None,
             began_on_disk: false,
+            whole: false,
         };
         Ok(Self::with(spec, inner, disk_paths, spares, locks))
     }
@@ -296,6 +299,7 @@ impl ShmCopy {
             asleep: Some(found),
             stub: None,
             began_on_disk: disk.is_some(),
+            whole: false,
             disk,
         };
         Self::with(spec, inner, disk_paths, spares, locks)
@@ -341,9 +345,11 @@ impl ShmCopy {
         }
     }
 
-    /// A copy that is on disk alone, perhaps with its record still on shared memory.
+    /// A copy that is on disk alone, perhaps with its record still on shared memory. The record on disk says
+    /// whether it is `whole`.
     pub(super) fn on_disk(
         spec: CopySpec,
+        whole: bool,
         disk_paths: Paths,
         stub: Option<PathBuf>,
         spares: Arc<Spares>,
@@ -355,6 +361,7 @@ impl ShmCopy {
             stub,
             disk: Some(Arc::new(Disk::named(disk_paths.log.clone()))),
             began_on_disk: true,
+            whole,
         };
         Self::with(spec, inner, Some(disk_paths), spares, locks)
     }
@@ -627,8 +634,16 @@ impl CopyMemory for ShmCopy {
     }
 
     fn lower_mark(&self, mark: &DurableMark) -> io::Result<()> {
-        let disk = self.inner.lock().disk.clone();
+        let (disk, is_whole) = {
+            let inner = self.inner.lock();
+            // With a record on shared memory a later process would take the copy for lost.
+            (inner.disk.clone(), inner.whole && inner.stub.is_none())
+        };
         let Some(disk) = disk else { return Ok(()) };
+        if let Some(paths) = self.disk_paths.as_ref().filter(|_| is_whole) {
+            record::rewrite(&paths.record, &self.spec, Kept::default())?;
+            self.inner.lock().whole = false;
+        }
         disk.mark(mark, self.spec.group_bytes())?;
         disk.sync()
     }
@@ -673,22 +688,24 @@ impl CopyMemory for ShmCopy {
         let Some(paths) = &self.disk_paths else {
             return Ok(false);
         };
-        let record = {
+        let (record, is_whole) = {
             let inner = self.inner.lock();
             if inner.disk.is_none() {
                 return Ok(false);
             }
-            inner.record().cloned()
+            (inner.record().cloned(), inner.whole)
         };
-        if let Some(record) = &record {
+        let counts_now = record.is_some() || (closed && !is_whole);
+        if counts_now {
             // From now on nothing is missing when there is nothing in memory.
             record::rewrite(&paths.record, &self.spec, Kept::WHOLE)?;
-            if !closed {
-                // And something is when there is nothing on disk.
-                record::rewrite(record, &self.spec, Kept::from(ALL))?;
-            }
+        }
+        if let Some(record) = record.as_ref().filter(|_| !closed) {
+            // And something is when there is nothing on disk.
+            record::rewrite(record, &self.spec, Kept::from(ALL))?;
         }
         let mut inner = self.inner.lock();
+        inner.whole |= counts_now;
         if !closed && record.is_some() {
             inner.stub.clone_from(&record);
         }
