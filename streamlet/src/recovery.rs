@@ -53,6 +53,27 @@ pub struct LaneRecords {
     pub groups: Vec<RecoveredGroup>,
 }
 
+/// What a start compares: the files there are, and those that records name. Both are made once, since there may be
+/// very many.
+struct FileNames {
+    /// What lies in the streamlet's directory, sorted.
+    there: Vec<String>,
+    /// The names of the recorded groups' files.
+    recorded: HashSet<String>,
+}
+
+impl FileNames {
+    fn is_there(&self, name: &str) -> bool {
+        let found = self
+            .there
+            .binary_search_by(|there| there.as_str().cmp(name));
+        found.is_ok()
+    }
+}
+
+/// At most this many files that are gone get a line of their own in the log; the rest are counted.
+const GONE_TOLD: usize = 10;
+
 /// What recovery found and wants recorded.
 #[derive(Debug, Default)]
 pub struct Recovery {
@@ -168,9 +189,10 @@ impl Streamlet {
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
         let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
-        this.refuse_older_records(epoch, &records)?;
-        let mut out = this.take_over(epoch, next_group, records, now_ms)?;
-        this.find_gone(&mut out)?;
+        let names = this.compare_names(&records)?;
+        this.refuse_older_records(epoch, &records, &names)?;
+        let mut out = this.take_over_files(epoch, next_group, records, &names, now_ms)?;
+        this.find_gone(&names, &mut out);
         Ok((Arc::new(this), out))
     }
 
@@ -182,17 +204,14 @@ impl Streamlet {
         &self,
         epoch: Epoch,
         records: &HashMap<LaneId, LaneRecords>,
+        names: &FileNames,
     ) -> std::io::Result<()> {
-        let groups = records.values().flat_map(|lane| &lane.groups);
-        let known: HashSet<String> = groups
-            .map(|group| GroupSpec::file_name(group.group, group.generation))
-            .collect();
         let mut newer = Vec::new();
-        for name in self.file_names()? {
-            if known.contains(&name) || GroupSpec::parse_file_name(&name).is_none() {
+        for name in &names.there {
+            if names.recorded.contains(name) || GroupSpec::parse_file_name(name).is_none() {
                 continue;
             }
-            let path = self.dir().join(&name);
+            let path = self.dir().join(name);
             let is_newer = || -> std::io::Result<bool> {
                 let file = self.env.io.open(&path, OpenHow::ReadOnly, false)?;
                 // One without a header was never written.
@@ -227,8 +246,17 @@ impl Streamlet {
         }
     }
 
-    /// What lies in the streamlet's directory.
-    fn file_names(&self) -> std::io::Result<Vec<String>> {
+    fn compare_names(&self, records: &HashMap<LaneId, LaneRecords>) -> std::io::Result<FileNames> {
+        let groups = records.values().flat_map(|lane| &lane.groups);
+        let recorded = groups.map(|group| GroupSpec::file_name(group.group, group.generation));
+        Ok(FileNames {
+            there: self.file_names()?,
+            recorded: recorded.collect(),
+        })
+    }
+
+    /// What lies in the streamlet's directory, sorted.
+    pub(crate) fn file_names(&self) -> std::io::Result<Vec<String>> {
         match self.env.io.list(&self.dir()) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
             names => names,
@@ -236,15 +264,17 @@ impl Streamlet {
     }
 
     /// Tells of closed groups whose files are gone. Nobody else has them.
-    fn find_gone(&self, out: &mut Recovery) -> std::io::Result<()> {
-        let names = self.file_names()?;
-        let there: HashSet<&str> = names.iter().map(String::as_str).collect();
+    fn find_gone(&self, names: &FileNames, out: &mut Recovery) {
+        let mut gone = 0;
         let inner = self.inner.lock();
         let closed = inner.lanes.iter().flat_map(|lane| lane.groups.values());
         for group in closed.filter(|group| group.lane_head().is_none()) {
             let spec = group.spec();
-            if !there.contains(GroupSpec::file_name(spec.group, spec.generation).as_str()) {
-                out.damaged += 1;
+            if names.is_there(&GroupSpec::file_name(spec.group, spec.generation)) {
+                continue;
+            }
+            gone += 1;
+            if gone <= GONE_TOLD {
                 out.reports.push(format!(
                     "{}: damaged: the file of a closed group is gone, ordinals {} to {} cannot be read; restore it, or trim the lane above them",
                     spec.path.display(),
@@ -253,7 +283,13 @@ impl Streamlet {
                 ));
             }
         }
-        Ok(())
+        out.damaged += gone;
+        if let Some(more) = gone.checked_sub(GONE_TOLD).filter(|more| *more > 0) {
+            out.reports.push(format!(
+                "{}: damaged: {more} more files of closed groups are gone",
+                self.dir().display()
+            ));
+        }
     }
 
     /// As [`Self::recover`], in place, for a streamlet that serves nothing yet.
@@ -264,7 +300,19 @@ impl Streamlet {
         &self,
         epoch: Epoch,
         next_group: GroupId,
+        records: HashMap<LaneId, LaneRecords>,
+        now_ms: u64,
+    ) -> std::io::Result<Recovery> {
+        let names = self.compare_names(&records)?;
+        self.take_over_files(epoch, next_group, records, &names, now_ms)
+    }
+
+    fn take_over_files(
+        &self,
+        epoch: Epoch,
+        next_group: GroupId,
         mut records: HashMap<LaneId, LaneRecords>,
+        names: &FileNames,
         now_ms: u64,
     ) -> std::io::Result<Recovery> {
         let mut out = Recovery::default();
@@ -276,11 +324,6 @@ impl Streamlet {
             .max()
             .unwrap_or(0);
         let highest = highest.max(next_group.0.saturating_sub(1));
-        let known: HashSet<String> = records
-            .values()
-            .flat_map(|l| &l.groups)
-            .map(|g| GroupSpec::file_name(g.group, g.generation))
-            .collect();
         let mut lanes = Vec::with_capacity(settings.lanes as usize);
         let mut pins = HashMap::new();
         for index in 0..settings.lanes {
@@ -304,7 +347,7 @@ impl Streamlet {
                 self.dir().display(), settings.lanes
             ));
         }
-        let found = self.find_unrecorded(&known, epoch, &mut out)?;
+        let found = self.find_unrecorded(names, epoch, &mut out);
         let mut inner = self.inner.lock();
         inner.epoch = epoch;
         inner.lanes = lanes;
@@ -318,27 +361,21 @@ impl Streamlet {
     /// Group files without a record are of an older epoch: nothing of them ever counted. Those of this epoch or a
     /// later one are newer than the records, which were put back to an older state: they are set aside. Returns
     /// the highest group id among all files.
-    fn find_unrecorded(
-        &self,
-        known: &HashSet<String>,
-        epoch: Epoch,
-        out: &mut Recovery,
-    ) -> std::io::Result<u64> {
-        let names = self.file_names()?;
+    fn find_unrecorded(&self, names: &FileNames, epoch: Epoch, out: &mut Recovery) -> u64 {
         let mut highest = 0;
-        for name in names {
-            let Some((group, _)) = GroupSpec::parse_file_name(&name) else {
+        for name in &names.there {
+            let Some((group, _)) = GroupSpec::parse_file_name(name) else {
                 out.reports.push(format!(
                     "{} is not a group file; it is left alone",
-                    self.dir().join(&name).display()
+                    self.dir().join(name).display()
                 ));
                 continue;
             };
             highest = highest.max(group.0);
-            if known.contains(&name) {
+            if names.recorded.contains(name) {
                 continue;
             }
-            let path = self.dir().join(&name);
+            let path = self.dir().join(name);
             if self.epoch_of(&path).is_some_and(|found| found >= epoch) {
                 out.reports.push(format!(
                     "{} is newer than the metadata store, which does not know it, as after a restore of an older one; it is set aside",
@@ -349,7 +386,7 @@ impl Streamlet {
                 out.remove.push(path);
             }
         }
-        Ok(highest)
+        highest
     }
 
     /// The epoch that a group file names, if it has a header.

@@ -30,12 +30,7 @@ impl Streamlet {
     /// # Errors
     /// The store's.
     pub fn strays(&self) -> std::io::Result<Strays> {
-        let names = match self.env.io.list(&self.dir()) {
-            Ok(names) => names,
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let files = names.into_iter().filter_map(|name| {
+        let files = self.file_names()?.into_iter().filter_map(|name| {
             let (group, _) = GroupSpec::parse_file_name(&name)?;
             Some((group, name))
         });

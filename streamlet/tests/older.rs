@@ -1,4 +1,5 @@
-//! Records that are older than the files: a start refuses them, and changes nothing.
+//! What a start makes of files and records that do not fit each other: it refuses records that are older than the
+//! files, and changes nothing; it tells of files that are gone.
 
 mod support;
 
@@ -112,4 +113,37 @@ fn files_that_a_trim_left_behind_are_no_sign_of_older_records() {
         recovery.aside.is_empty() && !recovery.remove.is_empty(),
         "{recovery:?}"
     );
+}
+
+#[test]
+fn a_start_lists_the_directory_once() {
+    let mut machine = Machine::fault(34);
+    let node = machine.create(settings(AckPolicy::Written));
+    fill(&node, &machine, 4);
+    let read = node.read_all(LANE);
+    machine.kill(node, usize::MAX);
+    let fault = machine.fault.clone().expect("a fault engine");
+    let before = fault.counts().lists;
+    let (node, _) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(fault.counts().lists, before + 1);
+    assert_eq!(node.read_all(LANE), read);
+}
+
+#[test]
+fn files_that_are_gone_are_counted_and_the_first_are_named() {
+    let mut machine = Machine::fault(35);
+    let node = machine.create(settings(AckPolicy::Written));
+    fill(&node, &machine, 15);
+    machine.kill(node, usize::MAX);
+    let gone: Vec<_> = files(&machine).into_iter().skip(1).take(12).collect();
+    for name in &gone {
+        let removed = machine.io.remove_file(&machine.dir().join(name));
+        removed.expect("it was there");
+    }
+    let (_, recovery) = machine.recover(settings(AckPolicy::Written));
+    assert_eq!(recovery.damaged, gone.len(), "{recovery:?}");
+    let told = |name: &String| recovery.reports.iter().any(|line| line.contains(name));
+    assert_eq!(gone.iter().filter(|name| told(name)).count(), 10);
+    let last = recovery.reports.last().expect("it is told of");
+    assert!(last.contains("2 more files"), "{recovery:?}");
 }

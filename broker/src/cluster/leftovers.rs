@@ -81,6 +81,22 @@ impl Leftovers<'_> {
         Ok(is_mine.then_some(image))
     }
 
+    /// Whether a group's own file needs no replica in the store beside it. One that was cut short is made anew: as long
+    /// as the store answers for the group, nobody else notices. One that is not there is fetched in its turn.
+    async fn stands_alone(&self, file: &OwnFile) -> Result<bool, String> {
+        if file.stands_alone().await? {
+            return Ok(true);
+        }
+        if !file.is_cut().await? {
+            return Ok(false);
+        }
+        let (path, group) = (file.spec.path.display(), file.spec.group);
+        tracing::error!(file = %path, "a closed group's file was cut short; it is made anew from another replica, see to the disk");
+        let (streamlet, lane) = (self.streamlet.clone(), file.spec.lane.lane);
+        let made = off_runtime(move || streamlet.fetch_again(lane, group)).await?;
+        Ok(made && file.stands_alone().await?)
+    }
+
     /// Frees replicas in the store of groups that this broker's files hold, or that nobody records.
     async fn free_kept(&self, kept: &[CopyInfo], image: &Image) -> Result<u64, String> {
         let mut freed = 0;
@@ -88,7 +104,7 @@ impl Leftovers<'_> {
             let mut records = image.groups.iter();
             if let Some(record) = records.find(|record| record.group == held.copy.group) {
                 let file = OwnFile::new(self.streamlet, record);
-                if record.state != GroupState::Closed || !file.stands_alone().await? {
+                if record.state != GroupState::Closed || !self.stands_alone(&file).await? {
                     continue;
                 }
             }

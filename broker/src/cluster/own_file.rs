@@ -168,6 +168,19 @@ impl OwnFile {
         Ok(is_whole)
     }
 
+    /// Whether there is a file of that name that ends before the group does.
+    pub(super) async fn is_cut(&self) -> Result<bool, String> {
+        self.off_runtime(Self::is_cut_now).await
+    }
+
+    fn is_cut_now(&self) -> io::Result<bool> {
+        match self.io.open(&self.spec.path, OpenHow::ReadOnly, false) {
+            Ok(file) => Ok(file.len()? < self.end.address),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes bytes of a file that is made anew, from its beginning on, aside of what is there.
     pub(super) async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
         self.off_runtime(move |this| this.write_now(address, &bytes))

@@ -71,6 +71,19 @@ impl Trio {
         named.unwrap_or(true)
     }
 
+    /// A stream with ten records whose only streamlet has changed its owner: the stream, who owned and who owns the
+    /// streamlet, and the streamlet as it is served now.
+    async fn handed_over(&self) -> (StreamId, [u32; 2], Arc<Streamlet>) {
+        let stream = self.create(1, "clicks").await;
+        let old = self.owner(1, stream, 0).broker;
+        let to = old % 3 + 1;
+        append_all(self.shared(old), &self.streamlet(old, stream, 0), 0..10).await;
+        let handed = hand_over(self.shared(old), stream, StreamletId(0), to).await;
+        handed.expect("it is handed over");
+        let served = self.served(to, stream, 0).await;
+        (stream, [old, to], served)
+    }
+
     /// All closed groups of the stream's first streamlet have no copy at broker `at` any more.
     fn strike(&self, at: u32, stream: StreamId) {
         let found = self.store.streamlet(stream, StreamletId(0));
@@ -296,13 +309,7 @@ async fn files_that_were_copies_in_a_store_stay_while_they_are_recorded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_lack_copies_whose_bytes_are_gone() {
     let trio = Trio::start().await;
-    let stream = trio.create(1, "clicks").await;
-    let old = trio.owner(1, stream, 0).broker;
-    let to = old % 3 + 1;
-    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
-    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
-    handed.expect("it is handed over");
-    let after = trio.served(to, stream, 0).await;
+    let (stream, [old, to], after) = trio.handed_over().await;
     let found = trio.shared(to).catalog.get(stream).expect("it is known");
     let lack = || {
         let lack = crate::cluster::shortage::under_replicated(trio.shared(to), &found);
@@ -334,13 +341,7 @@ async fn groups_lack_copies_whose_bytes_are_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_starts_does_not_deny_its_own_files() {
     let mut trio = Trio::start().await;
-    let stream = trio.create(1, "clicks").await;
-    let old = trio.owner(1, stream, 0).broker;
-    let to = old % 3 + 1;
-    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
-    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
-    handed.expect("it is handed over");
-    let after = trio.served(to, stream, 0).await;
+    let (stream, [old, to], after) = trio.handed_over().await;
     let before = trio.groups(stream);
     assert!(before.iter().any(|group| group.copies.len() == 3));
 
@@ -427,13 +428,8 @@ async fn a_broker_that_was_away_forgets_copies_of_a_stream_that_was_deleted_mean
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_file_and_a_copy_in_the_store_of_one_group_one_stays() {
     let trio = Trio::start().await;
-    let stream = trio.create(1, "clicks").await;
-    let old = trio.owner(1, stream, 0).broker;
-    let (to, third) = (old % 3 + 1, (old + 1) % 3 + 1);
-    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
-    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
-    handed.expect("it is handed over");
-    let after = trio.served(to, stream, 0).await;
+    let (stream, [old, to], after) = trio.handed_over().await;
+    let third = 6 - old - to;
     let groups = trio.groups(stream);
     let group = groups.into_iter().find(|group| group.length > 0);
     let copy = record_of(&group.expect("it is recorded")).copy;
@@ -465,13 +461,7 @@ async fn of_a_file_and_a_copy_in_the_store_of_one_group_one_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn files_that_were_cut_short_are_missed_and_made_anew() {
     let trio = Trio::start().await;
-    let stream = trio.create(1, "clicks").await;
-    let old = trio.owner(1, stream, 0).broker;
-    let to = old % 3 + 1;
-    append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
-    let handed = hand_over(trio.shared(old), stream, StreamletId(0), to).await;
-    handed.expect("it is handed over");
-    let after = trio.served(to, stream, 0).await;
+    let (stream, [old, to], after) = trio.handed_over().await;
     let groups = trio.groups(stream);
     let group = groups.into_iter().find(|group| group.length > 0);
     let group = group.expect("it is recorded");
@@ -507,17 +497,55 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
     assert_eq!(values(&after).await, expected(0..10));
 }
 
+/// As long as its store answers for the group, nobody who asks this broker notices.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_own_file_that_was_cut_short_is_made_anew_though_the_store_has_its_group() {
+    let trio = Trio::start().await;
+    let (stream, [_, owner], served) = trio.handed_over().await;
+    let groups = trio.groups(stream);
+    let group = groups.into_iter().find(|group| group.length > 0);
+    let group = group.expect("it is recorded");
+    let (copy, epoch) = (record_of(&group).copy, served.epoch());
+    let cluster = trio.shared(owner).cluster.as_ref();
+    let store = cluster.expect("it has others").backup.store();
+    let file = served.dir().join(GroupSpec::file_name(group.group, 0));
+    until(|| file.exists() && !store.holds(&copy)).await;
+    let before = std::fs::read(&file).expect("it is there");
+    let whole = &before[..group.length as usize];
+    // As after an end of the process between the file and the replica that it was made from.
+    std::fs::remove_file(&file).expect("it was there");
+    let seal = Request::Seal {
+        streamlet: copy.streamlet,
+        epoch,
+        copies: Vec::new(),
+    };
+    trio.asked(owner, seal).expect("it is sealed");
+    let keep = Request::Complete {
+        copy,
+        epoch,
+        segment_size: 64 << 10,
+        segments: 2,
+        address: 0,
+        bytes: whole.to_vec().into(),
+    };
+    trio.asked(owner, keep).expect("there is room");
+    assert!(store.holds(&copy));
+    std::fs::write(&file, &whole[..whole.len() - 1]).expect("it is written");
+    let deadline = Instant::now() + PATIENCE;
+    while store.holds(&copy) {
+        assert!(Instant::now() < deadline, "its file is still short");
+        trio.round(owner).await;
+    }
+    let after = std::fs::read(&file).expect("it is there");
+    assert_eq!(after.get(..whole.len()), Some(whole));
+    assert_eq!(values(&served).await, expected(0..10));
+}
+
 /// Nobody asks the owner of a streamlet for what it keeps of it: it looks itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_gives_up_what_it_has_of_its_own_streamlet_and_no_record_names() {
     let trio = Trio::start().await;
-    let stream = trio.create(1, "clicks").await;
-    let first = trio.owner(1, stream, 0).broker;
-    let owner = first % 3 + 1;
-    append_all(trio.shared(first), &trio.streamlet(first, stream, 0), 0..10).await;
-    let handed = hand_over(trio.shared(first), stream, StreamletId(0), owner).await;
-    handed.expect("it is handed over");
-    let served = trio.served(owner, stream, 0).await;
+    let (stream, [_, owner], served) = trio.handed_over().await;
     append_all(trio.shared(owner), &served, 10..20).await;
     let files = trio.files(owner, stream);
     assert!(files.len() > 1, "{files:?}");

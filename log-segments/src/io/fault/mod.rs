@@ -48,6 +48,8 @@ pub struct Counts {
     pub writes: u64,
     /// Syncs of a file or of a file system.
     pub syncs: u64,
+    /// Directories listed.
+    pub lists: u64,
 }
 
 /// The fault engine; cloning it gives another handle to the same simulated machine.
@@ -192,6 +194,7 @@ impl Io for FaultIo {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut disk = self.disk.lock();
         disk.gate_plain(dir)?;
+        disk.counts.lists += 1;
         if !disk.is_dir(dir) {
             return Err(io::ErrorKind::NotFound.into());
         }
