@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-replication bench-rdma bench-owners profile instructions demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -53,6 +53,10 @@ doc: ## The API documentation, warnings denied.
 # Needs QEMU, and cmake and libclang to build; where they cannot be had it says so and passes.
 test-rdma: ## The rdma transport in virtual machines with a software network card, about 5 minutes.
 	@scripts/rdma/test.sh
+
+# Takes some 10 minutes to build.
+test-dist: dist ## The program as it is shipped: brokers of it in a virtual machine with a software network card.
+	@KERA_PROGRAM=$${CARGO_TARGET_DIR:-target}/dist/kera scripts/rdma/test.sh brokers
 
 e2e: ## The end-to-end tests alone: the program as a process, the crash loop, the demo.
 	cargo test $(LOCKED) --workspace --no-fail-fast --test 'e2e*' --test 'crash*' --test 'demo*'
@@ -108,14 +112,6 @@ bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON be
 bench-parts: ## The criterion benches of the parts.
 	cargo bench $(LOCKED) -p kera-bench
 
-# Needs 3 GB of shared memory, and a machine that has nothing else to do.
-bench-replication: ## Copies at passive backups beside backups that handle requests, about 15 minutes; writes a section of docs/benchmarks.md.
-	$(KERA_BENCH) replication --out docs/benchmarks --document docs/benchmarks.md
-
-# Needs QEMU, and cmake and libclang to build; where they cannot be had it says so, and fails. BENCH_ARGS=--quick tries it out.
-bench-rdma: ## Copies over RDMA beside those that backups handle, in a virtual machine, about 8 minutes; ratios for docs/benchmarks.md.
-	@scripts/rdma/bench.sh $(BENCH_ARGS)
-
 # Needs etcd, 4 GB of disk, and a machine that has nothing else to do.
 bench-owners: ## What failover, hand-overs and a new broker cost those who send, about 30 minutes; writes a section of docs/benchmarks.md.
 	$(KERA_BENCH) cluster --out docs/benchmarks --document docs/benchmarks.md
@@ -123,6 +119,9 @@ bench-owners: ## What failover, hand-overs and a new broker cost those who send,
 # Needs Linux's perf, and about 5 GB of disk.
 profile: ## Where the broker's time goes: flame graphs and a table in docs/benchmarks/profile.
 	cargo run $(LOCKED) --release -p kera-bench -- profile --out docs/benchmarks/profile
+
+dist: ## Builds the program as it is shipped, with RDMA: target/dist/kera. Needs cmake and libclang.
+	@scripts/dist.sh
 
 demo: ## The demo as users see it.
 	cargo run $(LOCKED) --release -- demo

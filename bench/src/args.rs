@@ -6,7 +6,6 @@ use clap::{Parser, Subcommand};
 
 use crate::cluster::ClusterArgs;
 use crate::profile::ProfileArgs;
-use crate::replication::ReplicationArgs;
 use crate::scenario::Contender;
 
 /// Kera beside its peers, on the same work, in the same session, on the same machine.
@@ -27,22 +26,11 @@ pub enum Command {
     Report(ReportArgs),
     /// Where the broker's time goes: a flame graph, and a table by step of the data path.
     Profile(ProfileArgs),
-    /// What copies at passive backups take, beside backups that handle requests.
-    Replication(ReplicationArgs),
     /// What failover, hand-overs and a new broker cost those who send to a cluster.
     Cluster(ClusterArgs),
     /// Load for one run; started by `run`, spoken to through standard input and output.
     #[command(hide = true)]
     Load,
-    /// A backup of one run of `replication`.
-    #[command(hide = true)]
-    ReplicationBackup,
-    /// A primary of one run of `replication`.
-    #[command(hide = true)]
-    ReplicationPrimary,
-    /// Who takes over from the primary of one run of `replication`.
-    #[command(hide = true)]
-    ReplicationRecovery,
 }
 
 /// Which cases of a file are meant.

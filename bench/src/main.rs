@@ -14,7 +14,6 @@ mod measure;
 mod merge;
 mod peers;
 mod profile;
-mod replication;
 mod report;
 mod results;
 mod scenario;
@@ -34,12 +33,8 @@ fn main() -> ExitCode {
         Command::List(args) => session::list(&args),
         Command::Report(args) => report::run(&args),
         Command::Profile(args) => profile::run(&args),
-        Command::Replication(args) => replication::run(&args),
         Command::Cluster(args) => cluster::run(&args),
         Command::Load => load::run(),
-        Command::ReplicationBackup => replication::backup(),
-        Command::ReplicationPrimary => replication::primary(),
-        Command::ReplicationRecovery => replication::recovery(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

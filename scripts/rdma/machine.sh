@@ -1,4 +1,4 @@
-# Virtual machines with a software RDMA card, for scripts/rdma/test.sh and bench.sh to source. What takes long is
+# Virtual machines with a software RDMA card, for scripts/rdma/test.sh to source. What takes long is
 # made once and kept in $state: the kernel, and an initial root file system with the card's modules.
 #
 # Every machine is known by the process id of its QEMU, in $state/run/NAME.pid, and ended by it.
@@ -151,9 +151,8 @@ choose_accelerator() {
     fi
 }
 
-# make_payload TESTS BROKERS KERA DIR: $state/initrd.cpio.gz, the base and what is to be run: the tests of
-# the transport, those of brokers, and the program that these start, where they expect it; they
-# work in DIR.
+# make_payload TESTS BROKERS KERA DIR PROGRAM: $state/initrd.cpio.gz, the base and what is to be run: the tests of
+# the transport, those of brokers, and PROGRAM, which these start as KERA; they work in DIR.
 make_payload() {
     local root=$state/payload binary library
     rm -rf "$root"
@@ -161,8 +160,8 @@ make_payload() {
     mkdir -p "$root/payload" "$root$4" "$root$(dirname "$3")" "$root/tmp/kept/there"
     strip --strip-debug -o "$root/payload/tests" "$1"
     strip --strip-debug -o "$root/payload/brokers" "$2"
-    strip --strip-debug -o "$root$3" "$3"
-    for binary in "$1" "$2" "$3"; do
+    strip --strip-debug -o "$root$3" "$5"
+    for binary in "$1" "$2" "$5"; do
         ldd "$binary" | grep -o '/[^ ]*' | while read -r library; do
             install -D -m 755 "$library" "$root$library"
         done
@@ -178,20 +177,6 @@ brokers) exec /payload/brokers --test-threads=1 ;;
 *) exec /payload/tests --test-threads=1 --nocapture "$1" ;;
 esac
 RUN
-    pack_payload
-}
-
-# make_bench_payload KERA_BENCH: the same with the program that measures, and with what "$root/payload/run"
-# is on standard input. Results go to the machine's second serial port.
-make_bench_payload() {
-    local root=$state/payload library
-    rm -rf "$root"
-    mkdir -p "$root/payload"
-    strip --strip-debug -o "$root/payload/kera-bench" "$1"
-    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
-        install -D -m 755 "$library" "$root$library"
-    done
-    cat >"$root/payload/run"
     pack_payload
 }
 

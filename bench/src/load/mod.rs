@@ -14,7 +14,7 @@ mod records;
 mod schedule;
 mod share;
 
-pub use arrivals::{Latency, histogram};
+pub use arrivals::Latency;
 pub use crowd::Sides;
 pub use pace::Pace;
 pub use records::Records;

@@ -49,11 +49,6 @@ impl Snapshot {
         snapshot
     }
 
-    /// Time that all processors together were busy since `earlier`, whoever kept them so.
-    pub fn busy_since(&self, earlier: &Self) -> Duration {
-        self.busy.saturating_sub(earlier.busy)
-    }
-
     /// The share of all cores that neither the comparison nor the kernel's threads used since
     /// `earlier`; time that the machine's host took away counts too.
     pub fn others_since(&self, earlier: &Self) -> f64 {
