@@ -88,6 +88,7 @@ echo 'cluster: 9 runs, none lost'
 echo 'test result: ok. 6 passed; 0 failed; 0 ignored'
 ";
     write_program(&at("bin/cargo"), cargo);
+    write_program(&at("bin/make"), "#!/bin/sh\nexec cargo make \"$@\"\n");
     let path = format!("{}:{}", at("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(at(SCRIPT));
     for (name, _) in counts(&read(&root().join(SCRIPT))) {
