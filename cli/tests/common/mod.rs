@@ -10,6 +10,7 @@ pub mod machine;
 pub mod ports;
 pub mod raw;
 pub mod reasons;
+pub mod small_disk;
 pub mod standstill;
 
 use std::fs::{self, File};

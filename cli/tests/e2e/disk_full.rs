@@ -1,45 +1,12 @@
 //! A full disk stops producers with a clear error, and nothing else.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use kera_producer::{Producer, Record};
 
+use crate::common::Broker;
 use crate::common::machine::skip;
-use crate::common::{Broker, home};
-
-/// A small file system of its own, unmounted when dropped.
-struct Small {
-    directory: tempfile::TempDir,
-}
-
-impl Small {
-    fn mount(megabytes: u32) -> Result<Self, String> {
-        let directory = home();
-        let output = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
-            .arg(directory.path())
-            .output()
-            .map_err(|error| error.to_string())?;
-        if output.status.success() {
-            Ok(Self { directory })
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.directory.path()
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        // A lazy unmount succeeds even if the broker is still on its way out.
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
-    }
-}
+use crate::common::small_disk::SmallDisk;
 
 async fn producer(broker: &Broker, stream: &str, deadline: Duration) -> Producer {
     Producer::builder()
@@ -54,13 +21,9 @@ async fn producer(broker: &Broker, stream: &str, deadline: Duration) -> Producer
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn producers_are_told_readers_go_on_and_space_brings_it_back() {
-    let small = match Small::mount(48) {
+    let small = match SmallDisk::mount(48 << 20) {
         Ok(small) => small,
-        Err(reason) => {
-            let reason = format!("no small file system can be mounted here: {reason}");
-            skip("e2e disk_full", &reason);
-            return;
-        }
+        Err(reason) => return skip("e2e disk_full", &reason),
     };
     let mut broker = tokio::task::block_in_place(|| Broker::on(&small.path().join("data")));
     tokio::task::block_in_place(|| {

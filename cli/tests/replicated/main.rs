@@ -5,6 +5,7 @@
 mod common;
 
 mod appends;
+mod full_disk;
 mod loss;
 mod recovery;
 mod repair;

@@ -179,7 +179,7 @@ impl Trio {
 }
 
 /// The records of copies below a directory, by their paths in it.
-fn copies_below(dir: &Path) -> Vec<String> {
+pub fn copies_below(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
