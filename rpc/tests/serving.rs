@@ -14,6 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The kind of HTTP/2's frame that says that a connection ends.
 const GOAWAY: u8 = 7;
+/// By which a peer is asked whether it is there, and the flag of the answer.
+const PING: u8 = 6;
+const ACK: u8 = 1;
 
 const LIMITS: CallLimits = CallLimits {
     first_call: Duration::from_secs(600),
@@ -53,19 +56,40 @@ impl Served {
         let caller = Ipv4Addr::LOCALHOST.into();
         tokio::spawn(async move { server.connection(stream, caller, None).await });
         client.write_all(PREFACE).await.unwrap();
-        let mut begin = [0; 9];
-        client.read_exact(&mut begin).await.unwrap();
+        frame(&mut client).await.unwrap();
         client
     }
 }
 
-/// Waits until the server has closed a connection; true if it said so before.
+/// The next frame that the server sends: its head, and what follows.
+async fn frame(client: &mut TcpStream) -> std::io::Result<([u8; 9], Vec<u8>)> {
+    let mut head = [0; 9];
+    client.read_exact(&mut head).await?;
+    let mut rest = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    client.read_exact(&mut rest).await?;
+    Ok((head, rest))
+}
+
+/// Waits until the server has closed a connection; true if it said so before. Pings are answered: a connection that
+/// does not would be closed for that.
 async fn ends(client: &mut TcpStream) -> bool {
-    let mut rest = Vec::new();
-    let read = timeout(PATIENCE, client.read_to_end(&mut rest));
+    timeout(PATIENCE, answer_until_closed(client))
+        .await
+        .expect("the server closes it")
+}
+
+async fn answer_until_closed(client: &mut TcpStream) -> bool {
+    let mut is_told = false;
     // It may be closed with what was sent unread.
-    let _ = read.await.expect("the server closes it");
-    rest.windows(6).any(|head| head == [GOAWAY, 0, 0, 0, 0, 0])
+    while let Ok((mut head, rest)) = frame(client).await {
+        is_told |= head[3] == GOAWAY;
+        if (head[3], head[4] & ACK) == (PING, 0) {
+            head[4] |= ACK;
+            // It may be closed meanwhile.
+            let _ = client.write_all(&[&head[..], &rest].concat()).await;
+        }
+    }
+    is_told
 }
 
 #[tokio::test]
