@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -20,32 +21,38 @@ const BELIEVED: Duration = Duration::from_secs(5);
 /// The limit on connections, and the addresses of brokers as they were looked up last.
 #[derive(Debug)]
 pub struct Admission {
-    limit: u64,
+    limit: AtomicU64,
     brokers: Mutex<Option<(Instant, HashSet<IpAddr>)>>,
 }
 
 impl Admission {
     /// As configured; fewer where the process may not open as many files.
     pub fn new(config: &BrokerConfig) -> Self {
-        Self {
-            limit: machine::most_connections(
-                config.server.max_connections.into(),
-                process::open_files_limit(),
-            ),
+        let admission = Self {
+            limit: AtomicU64::default(),
             brokers: Mutex::default(),
-        }
+        };
+        admission.set_most(config.server.max_connections);
+        admission
+    }
+
+    /// Changes how many clients may have; those that are open stay.
+    pub(crate) fn set_most(&self, connections: u32) {
+        let files = process::open_files_limit();
+        let limit = machine::most_connections(connections.into(), files);
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Connections that clients may have.
     pub fn limit(&self) -> u64 {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
     }
 }
 
 impl Shared {
     /// True if there is room for a connection from `peer`, with which `open` are open.
     pub async fn admits(&self, open: u64, peer: IpAddr) -> bool {
-        let limit = self.admission.limit;
+        let limit = self.admission.limit();
         if open <= limit {
             return true;
         }

@@ -216,7 +216,7 @@ impl Connection {
     }
 
     fn slow_tick(&self) -> Duration {
-        let idle = self.shared.config.server.idle_timeout;
+        let idle = self.shared.live().server.idle_timeout;
         if idle.is_zero() {
             return SLOW_TICK;
         }
@@ -720,7 +720,7 @@ impl Connection {
             self.shared
                 .note_freed(self.input.shrink() + self.out.shrink());
         }
-        let idle = self.shared.config.server.idle_timeout;
+        let idle = self.shared.live().server.idle_timeout;
         let nothing_open = self.pending.is_empty()
             && self.reads.is_empty()
             && self.copy_reads.is_empty()

@@ -38,6 +38,7 @@ pub mod process;
 pub mod recorder;
 mod recover;
 mod retention;
+pub mod settings;
 mod start;
 pub mod store_dir;
 

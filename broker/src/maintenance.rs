@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::catalog::make_missing_dir;
 use crate::clock::{now_ms, retention_ms};
+use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::retention::doomed;
 use crate::start::Shared;
@@ -45,6 +46,8 @@ pub struct Jobs {
 #[derive(Default)]
 struct Queue {
     jobs: Vec<Job>,
+    /// Whoever waits is to look at the clock anew.
+    woken: bool,
     stopping: bool,
 }
 
@@ -58,10 +61,16 @@ impl Jobs {
         }
     }
 
+    /// Ends a wait early, without a job.
+    fn wake(&self) {
+        self.queue.lock().woken = true;
+        self.ready.notify_one();
+    }
+
     /// Waits for jobs until `deadline`; `None` once stopping.
     fn take(&self, deadline: Instant) -> Option<Vec<Job>> {
         let mut queue = self.queue.lock();
-        while queue.jobs.is_empty() && !queue.stopping {
+        while queue.jobs.is_empty() && !queue.stopping && !std::mem::take(&mut queue.woken) {
             if self.ready.wait_until(&mut queue, deadline).timed_out() {
                 break;
             }
@@ -71,6 +80,21 @@ impl Jobs {
         } else {
             Some(std::mem::take(&mut queue.jobs))
         }
+    }
+}
+
+/// The threads that wait for a time that a setting tells.
+#[derive(Default)]
+pub(crate) struct Retimed {
+    intervals: Arc<Jobs>,
+    flushes: Arc<Jobs>,
+}
+
+impl Shared {
+    /// Times that settings tell may have changed: what waits for the old ones looks anew.
+    pub(crate) fn intervals_changed(&self) {
+        self.retimed.intervals.wake();
+        self.retimed.flushes.wake();
     }
 }
 
@@ -90,7 +114,7 @@ impl Maintenance {
     /// # Errors
     /// The system's, if it has no thread to give.
     pub fn start(shared: Arc<Shared>, jobs: Arc<Jobs>) -> Result<Self, BrokerError> {
-        let clock = Arc::new(Jobs::default());
+        let clock = shared.retimed.intervals.clone();
         let mut threads = Vec::new();
         let spawn = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
             let fallen = shared.fallen.clone();
@@ -112,7 +136,7 @@ impl Maintenance {
             "kera-intervals",
             Box::new(move || run_intervals(&s, &c)),
         )?);
-        let flushes = Arc::new(Jobs::default());
+        let flushes = shared.retimed.flushes.clone();
         let (s, f) = (shared.clone(), flushes.clone());
         threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
         let pump = shared.env.pump.clone();
@@ -172,48 +196,53 @@ fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
 }
 
 fn run_intervals(shared: &Arc<Shared>, clock: &Jobs) {
-    let config = &shared.config;
     let mut every = [
-        Interval::new(WRITE_OUT, write_out),
-        Interval::new(config.storage.durable_mark_interval, mark),
-        Interval::new(config.memory.idle_release, release_idle),
-        Interval::new(config.retention.check_interval, retain),
-        Interval::new(SPACE_CHECK, watch_space),
-        Interval::new(PROBE, probe_files),
+        Interval::new(|_| WRITE_OUT, write_out),
+        Interval::new(|config| config.storage.durable_mark_interval, mark),
+        Interval::new(|config| config.memory.idle_release, release_idle),
+        Interval::new(|config| config.retention.check_interval, retain),
+        Interval::new(|_| SPACE_CHECK, watch_space),
+        Interval::new(|_| PROBE, probe_files),
     ];
     loop {
+        let config = shared.live();
         let next = every
             .iter()
-            .map(|i| i.due)
+            .map(|interval| interval.due(&config))
             .min()
             .unwrap_or_else(Instant::now);
+        drop(config);
         if clock.take(next).is_none() {
             return;
         }
-        let now = Instant::now();
+        let (config, now) = (shared.live(), Instant::now());
         for interval in &mut every {
-            if interval.due <= now {
+            if interval.due(&config) <= now {
                 (interval.work)(shared);
-                interval.due = Instant::now() + interval.period;
+                interval.last = Instant::now();
             }
         }
     }
 }
 
 struct Interval {
-    period: Duration,
-    due: Instant,
+    /// As settings have it, which may change.
+    period: fn(&BrokerConfig) -> Duration,
+    last: Instant,
     work: fn(&Arc<Shared>),
 }
 
 impl Interval {
-    fn new(period: Duration, work: fn(&Arc<Shared>)) -> Self {
-        let period = period.max(Duration::from_millis(10));
+    fn new(period: fn(&BrokerConfig) -> Duration, work: fn(&Arc<Shared>)) -> Self {
         Self {
             period,
-            due: Instant::now() + period,
+            last: Instant::now(),
             work,
         }
+    }
+
+    fn due(&self, config: &BrokerConfig) -> Instant {
+        self.last + (self.period)(config).max(Duration::from_millis(10))
     }
 }
 
@@ -232,8 +261,17 @@ fn write_out(shared: &Arc<Shared>) {
 
 /// Flushes `written` streams at their interval, on a thread of its own: the device may take its time.
 fn run_flushes(shared: &Arc<Shared>, clock: &Jobs) {
-    let period = shared.config.storage.flush_interval;
-    while clock.take(Instant::now() + period).is_some() {
+    let mut last = Instant::now();
+    loop {
+        let due = last + shared.live().storage.flush_interval;
+        if clock.take(due).is_none() {
+            return;
+        }
+        if Instant::now() < last + shared.live().storage.flush_interval {
+            // The interval changed.
+            continue;
+        }
+        last = Instant::now();
         let mut groups = Vec::new();
         each_streamlet(shared, |streamlet| groups.extend(streamlet.unflushed()));
         flush(&groups);

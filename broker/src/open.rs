@@ -30,10 +30,11 @@ use crate::copy_reads::listed::Listed;
 use crate::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
 use crate::fallen::Fallen;
-use crate::maintenance::{Jobs, Maintenance};
+use crate::maintenance::{Jobs, Maintenance, Retimed};
 use crate::metrics::Metrics;
 use crate::recorder::StoreRecorder;
 use crate::recover::{recover_all, remove_deleted_streams};
+use crate::settings::Settings;
 use crate::start::{BROKER_ID, MEMORY_WAIT, Shared};
 use crate::store_dir::{StoreDir, outlasting};
 
@@ -204,10 +205,13 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     if is_shared {
         pictured.load(&image);
     }
+    let settings = Settings::new(&config, broker_id, &image);
     let shared = Arc::new(Shared {
         failed_reads: parking_lot::Mutex::default(),
-        coordination: Coordination::new(&config),
-        admission: Admission::new(&config),
+        coordination: Coordination::new(&settings.now()),
+        admission: Admission::new(&settings.now()),
+        retimed: Retimed::default(),
+        settings,
         config,
         broker_id,
         cluster,

@@ -35,10 +35,11 @@ use crate::directory::{Directory, Owner};
 use crate::error::BrokerError;
 use crate::fallen::Fallen;
 use crate::http::Http;
-use crate::maintenance::Maintenance;
+use crate::maintenance::{Maintenance, Retimed};
 use crate::metrics::Metrics;
 use crate::open::{Begun, open};
 use crate::recorder::StoreRecorder;
+use crate::settings::Settings;
 use crate::store_dir::StoreDir;
 use crate::{listener, machine};
 
@@ -54,8 +55,12 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 pub struct Shared {
     /// Reads of Kafka's clients that failed, as the log tells of them.
     pub failed_reads: parking_lot::Mutex<Seldom>,
-    /// The configuration.
+    /// The configuration of the start; what may change since then is in [`Shared::live`].
     pub config: BrokerConfig,
+    /// What was changed since.
+    pub settings: Settings,
+    /// Wakes what waits for a time that a setting tells.
+    pub(crate) retimed: Retimed,
     /// This broker's number.
     pub broker_id: u32,
     /// The brokers it works with; `None` if it works alone.

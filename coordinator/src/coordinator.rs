@@ -152,6 +152,11 @@ impl Coordinator {
         Self::from_state(limits, State::default(), 0, 0)
     }
 
+    /// Is bounded otherwise from now on. What is there already stays, beyond new limits as well.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     pub(crate) fn from_state(
         limits: Limits,
         state: State,

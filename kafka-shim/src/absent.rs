@@ -2,23 +2,21 @@
 //! empty answer lets them go on.
 
 use kafka_protocol::error::ResponseError;
-use kafka_protocol::messages::describe_producers_response::{PartitionResponse, TopicResponse};
-use kafka_protocol::messages::describe_quorum_response::{PartitionData, TopicData};
 use kafka_protocol::messages::elect_leaders_response::{PartitionResult, ReplicaElectionResult};
 use kafka_protocol::messages::list_config_resources_response::ConfigResource;
 use kafka_protocol::messages::{
-    BrokerId, DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeProducersRequest,
-    DescribeProducersResponse, DescribeQuorumRequest, DescribeQuorumResponse, ElectLeadersRequest,
-    ElectLeadersResponse, ListConfigResourcesRequest, ListConfigResourcesResponse,
-    ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, ListTransactionsRequest,
-    ListTransactionsResponse, TopicName,
+    DescribeClientQuotasRequest, DescribeClientQuotasResponse, DescribeQuorumRequest,
+    DescribeQuorumResponse, ElectLeadersRequest, ElectLeadersResponse, ListConfigResourcesRequest,
+    ListConfigResourcesResponse, ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse, ListTransactionsRequest, ListTransactionsResponse,
+    TopicName,
 };
 
 use crate::configs::{BROKER, TOPIC};
 use crate::context::Ctx;
 use crate::metadata::visible;
 use crate::refusal::text;
-use crate::{brokers, errors, topic};
+use crate::{brokers, topic};
 
 /// Bytes of an answer about so many partitions of a topic, generously.
 fn room(partitions: usize) -> usize {
@@ -71,64 +69,20 @@ pub(crate) async fn elect_leaders(
     ElectLeadersResponse::default().with_replica_election_results(results)
 }
 
-/// DescribeQuorum: there is no log of controllers, under whatever name it is asked for.
-pub(crate) async fn describe_quorum(
-    ctx: &Ctx,
-    _version: i16,
-    request: DescribeQuorumRequest,
-) -> DescribeQuorumResponse {
-    let unknown = ResponseError::UnknownTopicOrPartition.code();
-    let mut topics = Vec::new();
-    for asked in request.topics {
-        if !ctx.has_room_for(room(asked.partitions.len())).await {
-            break;
-        }
-        let partitions = asked.partitions.iter().map(|partition| {
-            PartitionData::default()
-                .with_partition_index(partition.partition_index)
-                .with_error_code(unknown)
-                .with_error_message(None)
-                .with_leader_id(BrokerId(-1))
-                .with_leader_epoch(-1)
-                .with_high_watermark(-1)
-        });
-        let partitions = partitions.collect();
-        topics.push(
-            TopicData::default()
-                .with_topic_name(asked.topic_name)
-                .with_partitions(partitions),
-        );
-    }
-    DescribeQuorumResponse::default()
-        .with_error_message(None)
-        .with_topics(topics)
-}
+/// First version that tells in words why a quorum is not described.
+const WORDS_FROM: i16 = 2;
 
-/// DescribeProducers: none is in a transaction, which is what tools look for.
-pub(crate) async fn describe_producers(
-    ctx: &Ctx,
-    _version: i16,
-    request: DescribeProducersRequest,
-) -> DescribeProducersResponse {
-    let mut topics = Vec::new();
-    for asked in request.topics {
-        if !ctx.has_room_for(room(asked.partition_indexes.len())).await {
-            break;
-        }
-        let partitions = asked.partition_indexes.iter().map(|partition| {
-            PartitionResponse::default()
-                .with_partition_index(*partition)
-                .with_error_code(known(ctx, &asked.name, *partition, errors::NONE))
-                .with_error_message(None)
-        });
-        let partitions = partitions.collect();
-        topics.push(
-            TopicResponse::default()
-                .with_name(asked.name)
-                .with_partitions(partitions),
-        );
-    }
-    DescribeProducersResponse::default().with_topics(topics)
+/// DescribeQuorum: there is no log of controllers to describe. As a cluster of Kafka's that keeps its metadata
+/// elsewhere: to clients the request is not supported, which they know how to take.
+pub(crate) async fn describe_quorum(
+    _ctx: &Ctx,
+    version: i16,
+    _request: DescribeQuorumRequest,
+) -> DescribeQuorumResponse {
+    let why = "metadata is kept in etcd, or in a file of a broker that works alone, and not in a log of controllers; DescribeCluster tells the controller, `kera cluster status` tells more";
+    DescribeQuorumResponse::default()
+        .with_error_code(ResponseError::UnsupportedVersion.code())
+        .with_error_message((version >= WORDS_FROM).then(|| text(why)))
 }
 
 /// ListTransactions: there are none.

@@ -282,10 +282,11 @@ impl Connection {
             return Ok(None);
         };
         let claimed = i32::from_be_bytes(*field);
+        let most = self.ctx.max_request_bytes();
         let limit = match self.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {
-            Some([0, 0]) | None => self.ctx.settings.max_request_bytes,
-            Some([0, JOIN]) => self.ctx.settings.max_request_bytes.min(MAX_JOIN_REQUEST),
-            Some(_) => self.ctx.settings.max_request_bytes.min(MAX_OTHER_REQUEST),
+            Some([0, 0]) | None => most,
+            Some([0, JOIN]) => most.min(MAX_JOIN_REQUEST),
+            Some(_) => most.min(MAX_OTHER_REQUEST),
         };
         match usize::try_from(claimed) {
             Ok(length) if length <= limit => Ok(Some(LENGTH_BYTES + length)),
@@ -552,7 +553,7 @@ impl Connection {
             || self.crowded
             || self.starved
             || self.input.capacity() > self.input.len();
-        let idle = self.ctx.shared.config.server.idle_timeout;
+        let idle = self.ctx.shared.live().server.idle_timeout;
         let pause = match busy {
             true if self.crowded => LOOK_CROWDED,
             true => LOOK_BUSY,
@@ -605,7 +606,7 @@ impl Connection {
             let freed = self.input.shrink() + self.out.shrink();
             self.ctx.shared.note_freed(freed);
         }
-        let idle = self.ctx.shared.config.server.idle_timeout;
+        let idle = self.ctx.shared.live().server.idle_timeout;
         let waits = !matches!(self.current, Current::Nothing) || !self.pending.is_empty();
         if !idle.is_zero() && !waits && now.duration_since(self.last_input) > idle {
             return Err(Ended::Idle);

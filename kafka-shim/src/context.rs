@@ -25,12 +25,6 @@ pub(crate) struct ListenerInfo {
 /// Settings of the Kafka side.
 #[derive(Clone, Debug)]
 pub(crate) struct KafkaSettings {
-    /// Metadata requests create topics that do not exist, if they ask for it.
-    pub(crate) auto_create: bool,
-    /// Partitions of a topic whose creator names no number.
-    pub(crate) default_partitions: i32,
-    /// Longest request, in bytes.
-    pub(crate) max_request_bytes: usize,
     /// Longest reply to a request other than Fetch, in bytes.
     pub(crate) max_reply_bytes: usize,
     /// Whose turn it is to answer with much.
@@ -56,4 +50,16 @@ pub(crate) struct Ctx {
     pub(crate) peer: SocketAddr,
     /// Of the request's reply.
     pub(crate) room: Arc<ReplyRoom>,
+}
+
+impl Ctx {
+    /// Partitions of a topic whose creator names no number.
+    pub(crate) fn default_partitions(&self) -> i32 {
+        i32::try_from(self.shared.live().kafka.default_partitions).unwrap_or(i32::MAX)
+    }
+
+    /// Longest request, in bytes.
+    pub(crate) fn max_request_bytes(&self) -> usize {
+        usize::try_from(self.shared.live().kafka.max_request_bytes).unwrap_or(usize::MAX)
+    }
 }

@@ -11,8 +11,8 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use crate::context::Ctx;
 use crate::wire::walk;
 use crate::{
-    absent, cluster, configs, groups, metadata, offsets, producer_ids, records, topics,
-    transactions,
+    absent, active_producers, cluster, configs, groups, metadata, offsets, producer_ids, records,
+    topics, transactions,
 };
 
 /// Why a request has no answer; its connection ends.
@@ -88,7 +88,7 @@ pub(crate) async fn answer(
         ApiKey::ListPartitionReassignments => call.on(absent::list_partition_reassignments).await,
         ApiKey::DescribeClientQuotas => call.on(absent::describe_client_quotas).await,
         ApiKey::DescribeQuorum => call.on(absent::describe_quorum).await,
-        ApiKey::DescribeProducers => call.on(absent::describe_producers).await,
+        ApiKey::DescribeProducers => call.on(active_producers::describe_producers).await,
         ApiKey::ListTransactions => call.on(absent::list_transactions).await,
         ApiKey::ListConfigResources => call.on(absent::list_config_resources).await,
         _ => Err(DispatchError::NoHandler(key)),

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod absent;
+mod active_producers;
 mod allowed;
 pub mod apis;
 mod brokers;

@@ -32,9 +32,6 @@ pub struct Listeners {
 pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
     let kafka = &shared.config.kafka;
     let settings = Arc::new(KafkaSettings {
-        auto_create: kafka.auto_create_topics,
-        default_partitions: i32::try_from(kafka.default_partitions).unwrap_or(i32::MAX),
-        max_request_bytes: usize::try_from(kafka.max_request_bytes).unwrap_or(usize::MAX),
         max_reply_bytes: usize::try_from(kafka.max_reply_bytes).unwrap_or(usize::MAX),
         turns: Turns::default(),
         sessions: SessionRoom::new(kafka.max_fetch_session_partitions as usize),

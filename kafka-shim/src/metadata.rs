@@ -57,7 +57,8 @@ pub(crate) async fn metadata(
     let mut topics = Vec::new();
     match request.topics {
         Some(asked) if version > 0 || !asked.is_empty() => {
-            let create = request.allow_auto_topic_creation && ctx.settings.auto_create;
+            let create =
+                request.allow_auto_topic_creation && ctx.shared.live().kafka.auto_create_topics;
             // Asked for twice it is answered once: an answer grows with topics, not with requests.
             let mut seen = HashSet::new();
             let hear_by = Instant::now() + HEAR_WITHIN;
@@ -162,7 +163,7 @@ async fn asked_topic(
     if !create || topics::is_kafkas_own(name) {
         return failed(ResponseError::UnknownTopicOrPartition.code());
     }
-    let partitions = ctx.settings.default_partitions;
+    let partitions = ctx.default_partitions();
     match topics::create(ctx, name, partitions, &Wanted::default()).await {
         Ok(stream) => {
             tracing::info!(topic = %name.as_str(), partitions, peer = %ctx.peer, "topic created for a client that asked for it");

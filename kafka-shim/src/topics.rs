@@ -204,7 +204,7 @@ fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
         return assigned(ctx, &asked.assignments);
     }
     Ok(match asked.num_partitions {
-        -1 => ctx.settings.default_partitions,
+        -1 => ctx.default_partitions(),
         count => count,
     })
 }

@@ -10,8 +10,8 @@ use crate::error::{Conflict, MetadataError};
 use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, StreamRecord,
-    StreamletRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, SettingsRecord,
+    StreamRecord, StreamletRecord,
 };
 use kera_records::{validate_internal_name, validate_stream_name};
 
@@ -21,6 +21,8 @@ pub const MAX_ORDINAL: Ordinal = i64::MAX as Ordinal;
 pub const MAX_GROUP_SPAN: u64 = 1 << 32;
 /// Most boundaries that a stream's lane generations may list in all.
 pub const MAX_GENERATION_STARTS: usize = 262_144;
+/// Most bytes of the names and values of the settings of one broker, or of all.
+pub const MAX_SETTINGS_BYTES: usize = 64 << 10;
 /// Most bytes of a broker's address.
 const MAX_ADDRESS: usize = 255;
 /// Most bytes of a broker's version.
@@ -368,6 +370,19 @@ pub(crate) fn broker(record: &BrokerRecord) -> Result<(), MetadataError> {
                 "its version has {} bytes, more than {MAX_VERSION}",
                 record.version.len()
             ),
+        );
+    }
+    Ok(())
+}
+
+/// Settings by themselves.
+pub(crate) fn settings(record: &SettingsRecord) -> Result<(), MetadataError> {
+    let values = record.values.iter();
+    let bytes: usize = values.map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MAX_SETTINGS_BYTES {
+        return refuse(
+            &Key::Settings(record.broker),
+            format_args!("they have {bytes} bytes, more than {MAX_SETTINGS_BYTES}"),
         );
     }
     Ok(())

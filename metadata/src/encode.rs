@@ -13,7 +13,7 @@ use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, Timestam
 use kera_records::key::Key;
 use kera_records::{
     BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica,
-    StreamRecord, StreamletRecord,
+    SettingsRecord, StreamRecord, StreamletRecord,
 };
 
 /// Any one record, as it is read back by its [`Key`].
@@ -24,6 +24,8 @@ pub enum Record {
     Broker(BrokerRecord),
     /// A counter's value.
     Counter(u64),
+    /// Broker settings.
+    Settings(SettingsRecord),
     /// A group.
     Group(GroupRecord),
     /// The log start of a lane.
@@ -46,6 +48,12 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
     match record {
         Record::Broker(r) => append(&mut out, broker_message(r)),
         Record::Counter(value) => append(&mut out, NumberMessage { value: *value }),
+        Record::Settings(r) => append(
+            &mut out,
+            SettingsMessage {
+                values: r.values.clone(),
+            },
+        ),
         Record::Group(r) => append(&mut out, group_message(r)),
         Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
         Record::StreamName(id) => append(
@@ -102,6 +110,11 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
             })
         }
         Key::Counter(_) => Record::Counter(parse::<NumberMessage>(message)?.value),
+        Key::Settings(broker) => Record::Settings(SettingsRecord {
+            broker: *broker,
+            values: parse::<SettingsMessage>(message)?.values,
+            revision,
+        }),
         Key::Group(key) => {
             let m: GroupMessage = parse(message)?;
             Record::Group(GroupRecord {

@@ -158,6 +158,11 @@ pub(crate) fn evaluate(
                     guards.require_existing(write)?;
                     view.changes.insert(write.key().encode(), None);
                 }
+                Write::PutSettings(r) => {
+                    guards.require_revision(write)?;
+                    check::settings(r)?;
+                    view.put(&write.key(), &Record::Settings(r.clone()), revision);
+                }
                 Write::PutCounter {
                     counter: Counter::EpochFloor,
                     ..
@@ -223,6 +228,9 @@ impl View<'_> {
                 }
                 Compare::BrokerRevision { id, revision } => {
                     self.revision(Key::Broker(*id), *revision, &mut guards)?;
+                }
+                Compare::SettingsRevision { broker, revision } => {
+                    self.revision(Key::Settings(*broker), *revision, &mut guards)?;
                 }
                 Compare::StreamletEpoch {
                     stream,

@@ -47,6 +47,7 @@ impl<'a> ImageBuilder<'a> {
                     self.image.counters.push((counter, value));
                 }
             }
+            Record::Settings(r) => self.image.settings.push(r),
             Record::Group(r) => self.image.groups.push(r),
             Record::LaneStart(r) => self.image.lane_starts.push(r),
             Record::StreamName(id) => {

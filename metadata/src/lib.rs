@@ -117,7 +117,7 @@ mod store;
 mod stranger;
 
 pub use answer::CommitFuture;
-pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL};
+pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL, MAX_SETTINGS_BYTES};
 pub use cluster::{
     Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
     Membership, MemoryCluster, WatchLost, Watched,
@@ -130,9 +130,9 @@ pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore};
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupKey,
     GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration, LaneStart,
-    MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, StreamConfig, StreamRecord,
-    StreamletRecord, TimestampType, Transaction, Write, config, validate_internal_name,
-    validate_stream_name,
+    MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, SettingsRecord, StreamConfig,
+    StreamRecord, StreamletRecord, TimestampType, Transaction, Write, config,
+    validate_internal_name, validate_stream_name,
 };
 pub use memory::{Fault, MemoryStore};
 pub use store::{

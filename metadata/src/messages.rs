@@ -3,6 +3,8 @@
 //! A tag is never reused; fields are only added, absent ones read as zero, and fields of a newer build
 //! are skipped.
 
+use std::collections::BTreeMap;
+
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
@@ -17,6 +19,12 @@ pub(crate) struct BrokerMessage {
     pub(crate) started_ms: u64,
     #[prost(string, tag = "5")]
     pub(crate) version: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SettingsMessage {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub(crate) values: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

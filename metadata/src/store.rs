@@ -10,7 +10,8 @@ use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Counter, GroupKey, GroupRecord, Image, StreamRecord, StreamletRecord,
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, SettingsRecord, StreamRecord,
+    StreamletRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
 
@@ -125,6 +126,18 @@ pub trait MetadataStore: Send + Sync + 'static {
         Ok(match self.read(&Key::Broker(id))? {
             Some(Record::Broker(record)) => Some(record),
             _ => None,
+        })
+    }
+
+    /// Settings that were changed at run time, of a broker or of all; without values and with revision 0
+    /// where none were.
+    fn settings(&self, broker: Option<u32>) -> Result<SettingsRecord, MetadataError> {
+        Ok(match self.read(&Key::Settings(broker))? {
+            Some(Record::Settings(record)) => record,
+            _ => SettingsRecord {
+                broker,
+                ..SettingsRecord::default()
+            },
         })
     }
 

@@ -281,6 +281,31 @@ fn a_watch_tells_every_change_of_others_in_order() {
 }
 
 #[test]
+fn a_watch_tells_settings_that_others_change() {
+    on_each_cluster(2, |shared| {
+        let (one, two) = (&shared.brokers[0], &shared.brokers[1]);
+        let mut watch = two.watch(one.load().unwrap().revision);
+        let mut record = one.settings(None).unwrap();
+        record.values.insert("a.b".into(), "1".into());
+        let compare = Compare::SettingsRevision {
+            broker: None,
+            revision: 0,
+        };
+        let write = Write::PutSettings(record.clone());
+        let put = Transaction::new(vec![compare], vec![write]);
+        record.revision = one.commit(put).unwrap().revision;
+        let told = Change {
+            key: Key::Settings(None),
+            record: Some(Record::Settings(record.clone())),
+            revision: record.revision,
+        };
+        assert_eq!(next(&mut watch), vec![told]);
+        assert_eq!(two.settings(None).unwrap(), record);
+        assert_eq!(two.load().unwrap().settings, vec![record]);
+    });
+}
+
+#[test]
 fn a_watch_from_before_what_is_forgotten_is_lost() {
     on_each_cluster(1, |shared| {
         let store = &shared.brokers[0];

@@ -51,6 +51,41 @@ fn the_floor_of_epochs_is_there_after_a_restart() {
 }
 
 #[test]
+fn settings_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
+    use redb::{ReadableDatabase, ReadableTable, TableDefinition};
+
+    let directory = tempfile::tempdir().unwrap();
+    let store = embedded(&directory);
+    fill(&store, 4);
+    let mut record = store.settings(Some(1)).unwrap();
+    record.values.insert("a.b".into(), "1".into());
+    let compare = Compare::SettingsRevision {
+        broker: Some(1),
+        revision: 0,
+    };
+    let write = Write::PutSettings(record.clone());
+    let put = Transaction::new(vec![compare], vec![write]);
+    record.revision = store.commit(put).unwrap().revision;
+    let path = store.path().to_owned();
+    drop(store);
+    {
+        let file = redb::Database::open(&path).unwrap();
+        let read = file.begin_read().unwrap();
+        let records: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+        let records = read.open_table(records).unwrap();
+        let strange = |key: &[u8]| Key::decode(key).is_none_or(|k| matches!(k, Key::Settings(_)));
+        for entry in records.iter().unwrap() {
+            let (key, _) = entry.unwrap();
+            assert!(!strange(key.value()), "{:?}", key.value());
+        }
+    }
+    let store = embedded(&directory);
+    assert_eq!(store.load().unwrap().settings, vec![record.clone()]);
+    assert_eq!(store.settings(Some(1)).unwrap(), record);
+    assert_eq!(store.settings(None).unwrap().revision, 0);
+}
+
+#[test]
 fn an_acknowledged_transaction_is_in_the_file_before_its_callback_runs() {
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(embedded(&directory));

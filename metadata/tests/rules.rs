@@ -756,3 +756,6 @@ fn a_streamlet_at_or_below_the_floor_is_refused_and_nobody_else_moves_it() {
 
 #[path = "rules/lanes.rs"]
 mod lanes;
+
+#[path = "rules/settings.rs"]
+mod settings;

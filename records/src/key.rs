@@ -5,6 +5,7 @@
 //! ```text
 //! b broker:u32                                broker
 //! c counter:u8                                counter
+//! d [broker:u32]                              settings of a broker, or of all
 //! g stream:16 streamlet:u32 group:u64         group
 //! l stream:16 streamlet:u32 lane:u32          log start of a lane
 //! n name                                      id of the stream of that name
@@ -23,6 +24,8 @@ pub enum Key {
     Broker(u32),
     /// A counter.
     Counter(Counter),
+    /// Settings of a broker, or of all, that were changed at run time.
+    Settings(Option<u32>),
     /// A group.
     Group(GroupKey),
     /// The log start of a lane.
@@ -39,6 +42,9 @@ pub enum Key {
 pub const BROKER: u8 = b'b';
 /// Kind of a counter's key.
 pub const COUNTER: u8 = b'c';
+/// Kind of the key of settings. Builds that do not know it find no such key among the records: stores
+/// keep these apart.
+pub const SETTINGS: u8 = b'd';
 /// Kind of a group's key.
 pub const GROUP: u8 = b'g';
 /// Kind of the key of a lane's log start.
@@ -59,6 +65,8 @@ impl Key {
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
             Key::Counter(Counter::EpochFloor) => join(COUNTER, &[&[2]]),
+            Key::Settings(None) => join(SETTINGS, &[]),
+            Key::Settings(Some(id)) => join(SETTINGS, &[&id.to_be_bytes()]),
             Key::Group(key) => join(
                 GROUP,
                 &[
@@ -94,6 +102,8 @@ impl Key {
                 [2] => Key::Counter(Counter::EpochFloor),
                 _ => return None,
             },
+            SETTINGS if rest.is_empty() => Key::Settings(None),
+            SETTINGS => Key::Settings(Some(u32::from_be_bytes(take(rest)?))),
             GROUP => Key::Group(GroupKey {
                 stream: stream(rest)?,
                 streamlet: StreamletId(u32::from_be_bytes(take(rest)?)),
@@ -124,6 +134,8 @@ impl std::fmt::Display for Key {
         match self {
             Key::Broker(id) => write!(f, "broker {id}"),
             Key::Counter(counter) => write!(f, "counter {counter:?}"),
+            Key::Settings(None) => write!(f, "settings of all brokers"),
+            Key::Settings(Some(id)) => write!(f, "settings of broker {id}"),
             Key::Group(key) => write!(f, "group {key}"),
             Key::LaneStart(key) => write!(f, "log start of lane {key}"),
             Key::StreamName(name) => write!(f, "stream name {name:?}"),
@@ -185,6 +197,7 @@ mod tests {
             any::<u32>().prop_map(Key::Broker),
             Just(Key::Counter(Counter::ProducerIds)),
             Just(Key::Counter(Counter::EpochFloor)),
+            any::<Option<u32>>().prop_map(Key::Settings),
             (stream.clone(), any::<u32>(), any::<u64>()).prop_map(|(stream, t, g)| {
                 Key::Group(GroupKey {
                     stream,

@@ -9,6 +9,7 @@
 //! | [`LaneStart`] | stream, streamlet, lane | the least ordinal that may be read |
 //! | [`BrokerRecord`] | broker | address and incarnation |
 //! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
+//! | [`SettingsRecord`] | broker, or all | broker settings that were changed at run time |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! ```
@@ -38,6 +39,7 @@ pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
 pub use record::{
     BrokerRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image, LaneGeneration,
-    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, StreamRecord, StreamletRecord,
+    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, SettingsRecord, StreamRecord,
+    StreamletRecord,
 };
 pub use transaction::{Committed, Compare, Transaction, Write};

@@ -1,5 +1,7 @@
 //! What is recorded: plain values, as callers see them.
 
+use std::collections::BTreeMap;
+
 use kera_protocol::ids::{
     BrokerId, Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
 };
@@ -24,6 +26,18 @@ pub struct BrokerRecord {
     pub started_ms: u64,
     /// Version of the program that last started, at most 64 bytes; for people.
     pub version: String,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+/// Broker settings that were changed at run time, of one broker or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingsRecord {
+    /// The broker; `None`: all brokers that have no value of their own.
+    pub broker: Option<u32>,
+    /// The values by name, as a configuration file would have them. A broker skips the names that it
+    /// does not know.
+    pub values: BTreeMap<String, String>,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }
@@ -247,6 +261,8 @@ pub struct Image {
     pub lane_starts: Vec<LaneStart>,
     /// The values of counters; one that is absent was never used.
     pub counters: Vec<(Counter, u64)>,
+    /// Those of all brokers first, then by broker.
+    pub settings: Vec<SettingsRecord>,
 }
 
 impl Image {

@@ -3,7 +3,9 @@
 use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId};
 
 use crate::key::Key;
-use crate::record::{BrokerRecord, Counter, GroupKey, GroupRecord, StreamRecord, StreamletRecord};
+use crate::record::{
+    BrokerRecord, Counter, GroupKey, GroupRecord, SettingsRecord, StreamRecord, StreamletRecord,
+};
 
 /// Writes that take effect together, if every comparison holds when they would.
 ///
@@ -72,6 +74,13 @@ pub enum Compare {
         /// The revision.
         revision: u64,
     },
+    /// The settings have this revision; 0: none were ever changed.
+    SettingsRevision {
+        /// The broker; `None`: all.
+        broker: Option<u32>,
+        /// The revision.
+        revision: u64,
+    },
     /// The counter has this value; 0: it was never used.
     CounterValue {
         /// The counter.
@@ -136,6 +145,8 @@ pub enum Write {
     PutBroker(BrokerRecord),
     /// Forgets a broker. Requires [`Compare::BrokerRevision`] of the broker as it is.
     DeleteBroker(u32),
+    /// Replaces the settings of a broker, or of all. Requires [`Compare::SettingsRevision`].
+    PutSettings(SettingsRecord),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
@@ -157,6 +168,7 @@ impl Write {
             Write::PutLaneStart { key, .. } => Key::LaneStart(*key),
             Write::PutBroker(r) => Key::Broker(r.id),
             Write::DeleteBroker(id) => Key::Broker(*id),
+            Write::PutSettings(r) => Key::Settings(r.broker),
             Write::PutCounter { counter, .. } => Key::Counter(*counter),
         }
     }

@@ -71,6 +71,19 @@ struct Remembered {
     base_ordinal: Ordinal,
 }
 
+/// An idempotent producer that a lane remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveProducer {
+    /// Its id.
+    pub id: i64,
+    /// Its newest instance's epoch.
+    pub epoch: i16,
+    /// The sequence of its last record; `None` if no batch of it is remembered.
+    pub last_sequence: Option<i32>,
+    /// When it last appended, by the broker's clock: milliseconds since 1970.
+    pub last_ms: u64,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Producer {
     epoch: i16,
@@ -243,6 +256,24 @@ impl LaneState {
     /// Ids and epochs of the producers remembered.
     pub fn producer_epochs(&self) -> impl Iterator<Item = (i64, i16)> {
         self.producers.iter().map(|(id, p)| (*id, p.epoch))
+    }
+
+    /// The producers that are remembered and were not silent since `before_ms`, by id.
+    pub fn active(&self, before_ms: u64) -> Vec<ActiveProducer> {
+        let known = self
+            .producers
+            .iter()
+            .filter(|(_, p)| p.last_ms >= before_ms);
+        let mut active: Vec<_> = known
+            .map(|(id, producer)| ActiveProducer {
+                id: *id,
+                epoch: producer.epoch,
+                last_sequence: producer.batches.back().map(|b| b.last_sequence),
+                last_ms: producer.last_ms,
+            })
+            .collect();
+        active.sort_unstable_by_key(|producer| producer.id);
+        active
     }
 
     /// Each epoch that wrote in this lane and its first ordinal, oldest first.

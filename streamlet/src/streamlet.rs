@@ -18,7 +18,7 @@ use kera_protocol::ids::{
 use crate::closing::Job;
 use crate::copies::Copies;
 use crate::own_writes::OwnWrites;
-use crate::producers::LaneState;
+use crate::producers::{ActiveProducer, LaneState};
 use crate::recorder::{GroupName, GroupRecorder};
 
 /// Bounds that hold for every lane.
@@ -416,6 +416,18 @@ impl Streamlet {
                 }
             })
             .collect()
+    }
+
+    /// The idempotent producers that a lane remembers and that are not due to be forgotten, by id; nobody
+    /// while the lane recovers from a failed write.
+    pub fn active_producers(&self, lane: LaneId, now_ms: u64) -> Vec<ActiveProducer> {
+        let before_ms = now_ms.saturating_sub(self.env.limits.producer_expiry_ms);
+        let inner = self.inner.lock();
+        match inner.lanes.get(lane.0 as usize).map(|lane| &lane.slot) {
+            Some(LaneSlot::Active(active)) => active.tail.lock().state.active(before_ms),
+            Some(LaneSlot::Idle(carry)) => carry.state.active(before_ms),
+            Some(LaneSlot::Failed(_)) | None => Vec::new(),
+        }
     }
 
     /// Groups with data, over all lanes.

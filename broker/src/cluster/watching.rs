@@ -134,6 +134,7 @@ fn apply(shared: &Arc<Shared>, told: Changes) {
             match (&change.key, &change.record) {
                 (_, Some(Record::Stream(record))) => news.streams.push(record.clone()),
                 (_, Some(Record::Streamlet(record))) => news.streamlets.push(record.clone()),
+                (_, Some(Record::Settings(record))) => shared.take_settings(record.clone()),
                 (Key::Stream(id), None) => news.deleted.push(*id),
                 _ => {}
             }
@@ -161,6 +162,7 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, image: Image) {
         return;
     }
     shared.pictured.load(&image);
+    shared.take_all_settings(&image);
     let known = shared.catalog.all();
     let there = |id: StreamId| image.streams.binary_search_by_key(&id, |s| s.id).is_ok();
     // One that was created here after the image was read is not in it, and is not gone.

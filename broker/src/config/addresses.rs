@@ -131,7 +131,12 @@ pub(super) fn check_kafka(config: &BrokerConfig) -> Result<(), (&'static str, St
             ));
         }
     }
-    if kafka.session_min > kafka.session_max {
+    check_sessions(config)
+}
+
+/// Whether there is a session that a member of a group may ask for.
+pub(super) fn check_sessions(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    if config.kafka.session_min > config.kafka.session_max {
         return Err((
             "kafka.session_min",
             "is above kafka.session_max; lower it or raise the maximum".into(),

@@ -5,6 +5,7 @@
 //! [`Sources::resolve`] has considered them all; [`Resolved`] also knows where each came from.
 
 mod addresses;
+mod alterable;
 mod cluster;
 mod data_dir;
 mod etcd;
@@ -14,6 +15,7 @@ mod print;
 mod resolve;
 pub mod units;
 
+pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
 pub use cluster::Peer;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};

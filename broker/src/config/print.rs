@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::alterable::Alterable;
 use super::keys::{KEYS, Key, SECTIONS};
 use super::resolve::Resolved;
 
@@ -93,6 +94,13 @@ pub fn reference_markdown() -> String {
             key.short_flag()
                 .map_or_else(String::new, |flag| format!(" or `--{flag}`"))
         );
+        if let Some(one) = Alterable::find(key.name) {
+            let _ = writeln!(
+                out,
+                "- may change while the broker runs, as Kafka's `{}`",
+                one.kafka_name
+            );
+        }
     }
     out
 }

@@ -214,5 +214,6 @@ pub async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
         kafka_advertised: shared.config.kafka.advertise.clone(),
         broker_id: shared.broker_id,
         cluster,
+        settings: shared.changed_settings(),
     }
 }

@@ -52,7 +52,7 @@ pub struct Host {
     streamlet: Arc<Streamlet>,
     epoch: Epoch,
     pump: Arc<Pump>,
-    limits: Limits,
+    limits: Mutex<Limits>,
     /// Its state is being read.
     loading: AtomicBool,
     /// What became of the attempts to read it since it was last read.
@@ -100,12 +100,20 @@ impl Host {
             epoch: streamlet.epoch(),
             streamlet,
             pump,
-            limits,
+            limits: Mutex::new(limits),
             loading: AtomicBool::new(false),
             failing: Mutex::default(),
             passed_over: AtomicU64::new(0),
             told_below: AtomicU64::new(0),
             state: Mutex::default(),
+        }
+    }
+
+    /// Bounds the coordinator otherwise from now on.
+    pub(super) fn set_limits(&self, limits: Limits) {
+        *self.limits.lock() = limits.clone();
+        if let Some(coordinator) = &mut self.state.lock().coordinator {
+            coordinator.set_limits(limits);
         }
     }
 
@@ -128,7 +136,8 @@ impl Host {
                         next_ticket: state.next_ticket,
                         ..State::default()
                     };
-                    state.coordinator = Some(coordinator);
+                    let limits = self.limits.lock().clone();
+                    state.coordinator.insert(coordinator).set_limits(limits);
                 }
                 *self.failing.lock() = Failing::default();
                 true
@@ -226,7 +235,7 @@ impl Host {
             }
             from = found.next;
         }
-        let (coordinator, report) = replay.finish(self.limits.clone(), now);
+        let (coordinator, report) = replay.finish(self.limits.lock().clone(), now);
         self.passed_over
             .store(report.passed_over, Ordering::Relaxed);
         self.told_below.fetch_max(from.ordinal, Ordering::Relaxed);

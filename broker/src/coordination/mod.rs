@@ -44,10 +44,33 @@ const TICK: Duration = Duration::from_millis(100);
 /// Heads that move within this time are looked at together.
 const COALESCE: Duration = Duration::from_millis(1);
 
+/// What bounds a coordinator.
+fn limits_of(config: &BrokerConfig) -> Limits {
+    let (consumers, kafka) = (&config.consumers, &config.kafka);
+    let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+    Limits {
+        groups: consumers.max_groups as usize,
+        members: consumers.max_members as usize,
+        min_session_ms: ms(consumers.session_min),
+        max_session_ms: ms(consumers.session_max),
+        default_session_ms: ms(consumers.session_default),
+        classic: classic::Limits {
+            min_session_ms: ms(kafka.session_min),
+            max_session_ms: ms(kafka.session_max),
+            initial_delay_ms: ms(kafka.group_initial_rebalance_delay),
+            offset_retention_ms: u64::try_from(kafka.offsets_retention.as_millis())
+                .unwrap_or(u64::MAX),
+            total_bytes: usize::try_from(consumers.max_group_bytes).unwrap_or(usize::MAX),
+            ..classic::Limits::default()
+        },
+        ..Limits::default()
+    }
+}
+
 /// All coordinators of this broker.
 pub struct Coordination {
     streamlets: u32,
-    limits: Limits,
+    limits: Mutex<Limits>,
     /// By streamlet: those of this broker.
     hosts: RwLock<BTreeMap<StreamletId, Arc<Host>>>,
     remote: Remote,
@@ -64,28 +87,10 @@ pub struct Coordination {
 impl Coordination {
     /// Nothing is served before [`Self::open`].
     pub fn new(config: &BrokerConfig) -> Self {
-        let (consumers, kafka) = (&config.consumers, &config.kafka);
-        let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         let bell = Arc::new(Bell::default());
         Self {
-            streamlets: consumers.internal_streamlets,
-            limits: Limits {
-                groups: consumers.max_groups as usize,
-                members: consumers.max_members as usize,
-                min_session_ms: ms(consumers.session_min),
-                max_session_ms: ms(consumers.session_max),
-                default_session_ms: ms(consumers.session_default),
-                classic: classic::Limits {
-                    min_session_ms: ms(kafka.session_min),
-                    max_session_ms: ms(kafka.session_max),
-                    initial_delay_ms: ms(kafka.group_initial_rebalance_delay),
-                    offset_retention_ms: u64::try_from(kafka.offsets_retention.as_millis())
-                        .unwrap_or(u64::MAX),
-                    total_bytes: usize::try_from(consumers.max_group_bytes).unwrap_or(usize::MAX),
-                    ..classic::Limits::default()
-                },
-                ..Limits::default()
-            },
+            streamlets: config.consumers.internal_streamlets,
+            limits: Mutex::new(limits_of(config)),
             hosts: RwLock::default(),
             remote: Remote::new(bell.clone()),
             looking: Arc::default(),
@@ -93,6 +98,15 @@ impl Coordination {
             making: tokio::sync::Mutex::default(),
             waker: Waker::from(bell.clone()),
             bell,
+        }
+    }
+
+    /// Bounds coordinators as the settings have it from now on.
+    pub(crate) fn set_limits(&self, config: &BrokerConfig) {
+        let limits = limits_of(config);
+        *self.limits.lock() = limits.clone();
+        for host in self.hosts.read().values() {
+            host.set_limits(limits.clone());
         }
     }
 
@@ -159,7 +173,7 @@ impl Coordination {
                 tracing::info!(streamlet = id.0, "consumer groups have another coordinator");
             }
             if serves && !hosts.contains_key(&id) {
-                let (pump, limits) = (shared.env.pump.clone(), self.limits.clone());
+                let (pump, limits) = (shared.env.pump.clone(), self.limits.lock().clone());
                 let host = Arc::new(Host::new(streamlet.clone(), pump, limits));
                 hosts.insert(id, host.clone());
                 fresh.push(host);

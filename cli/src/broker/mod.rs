@@ -82,8 +82,47 @@ struct View {
     streams: u32,
     groups: u64,
     kafka: Vec<KafkaListener>,
+    /// What was changed while it runs.
+    settings: Vec<Changed>,
     /// The broker among others; absent if it works alone.
     cluster: Option<ClusterView>,
+}
+
+/// A setting that was changed while the broker runs.
+#[derive(Serialize)]
+struct Changed {
+    name: String,
+    value: String,
+    /// What the broker was started with.
+    configured: String,
+    /// It was set of all brokers, not of this one.
+    of_all: bool,
+}
+
+impl Changed {
+    fn new(setting: v1::ChangedSetting) -> Self {
+        Self {
+            name: setting.name,
+            value: setting.value,
+            configured: setting.configured,
+            of_all: setting.of_all,
+        }
+    }
+
+    fn text(&self) -> String {
+        let scope = if self.of_all {
+            "all brokers"
+        } else {
+            "this broker"
+        };
+        let Self {
+            name,
+            value,
+            configured,
+            ..
+        } = self;
+        format!("{name} = {value}, set of {scope} (configured: {configured})")
+    }
 }
 
 /// An address at which Kafka's clients are served.
@@ -258,6 +297,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
         streams: answer.streams,
         groups: answer.groups,
         kafka,
+        settings: answer.settings.into_iter().map(Changed::new).collect(),
         cluster: answer.cluster.map(ClusterView::new),
     };
     if args.output.json {
@@ -293,6 +333,8 @@ async fn describe(args: DescribeArgs) -> Outcome {
         ("groups", count(view.groups)),
         ("Kafka", kafka_text(&view.kafka)),
     ];
+    let settings = view.settings.iter();
+    lines.extend(settings.map(|setting| ("changed", setting.text())));
     let cluster = &view.cluster;
     lines.extend(cluster.iter().flat_map(ClusterView::lines));
     for (name, value) in lines {
@@ -303,4 +345,23 @@ async fn describe(args: DescribeArgs) -> Outcome {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_setting_is_told_with_what_the_broker_was_started_with() {
+        let setting = v1::ChangedSetting {
+            name: "kafka.default_partitions".into(),
+            value: "3".into(),
+            configured: "1".into(),
+            of_all: true,
+        };
+        assert_eq!(
+            Changed::new(setting).text(),
+            "kafka.default_partitions = 3, set of all brokers (configured: 1)"
+        );
+    }
 }

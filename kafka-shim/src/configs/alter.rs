@@ -14,7 +14,7 @@ use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
 use kera_metadata::StreamConfig;
 
-use super::{BROKER, GROUP, TOPIC, broker_named, flush_interval, no_resource};
+use super::{BROKER, GROUP, TOPIC, broker, flush_interval, no_resource};
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, short};
@@ -22,19 +22,19 @@ use crate::topic;
 use crate::topic_config::{Wanted, known, list, same, value_of};
 
 /// Changes of a value, as requests number them.
-const SET: i8 = 0;
-const DELETE: i8 = 1;
+pub(super) const SET: i8 = 0;
+pub(super) const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 
 /// One change of a value.
-struct Change<'a> {
-    name: &'a str,
-    operation: i8,
-    value: Option<&'a str>,
+pub(super) struct Change<'a> {
+    pub(super) name: &'a str,
+    pub(super) operation: i8,
+    pub(super) value: Option<&'a str>,
 }
 
-/// Sets the whole of a topic's settings: what is not named gets its default.
+/// Sets the whole of a topic's or broker's settings: what is not named gets its default.
 pub(crate) async fn alter_configs(
     ctx: &Ctx,
     _version: i16,
@@ -78,7 +78,7 @@ pub(crate) async fn alter_configs(
     AlterConfigsResponse::default().with_responses(responses)
 }
 
-/// Changes single settings of topics.
+/// Changes single settings of topics and brokers.
 pub(crate) async fn incremental_alter_configs(
     ctx: &Ctx,
     _version: i16,
@@ -153,21 +153,7 @@ impl Work<'_> {
         let (kind, name) = (key.0, key.1.as_str());
         match kind {
             TOPIC => self.alter_topic(name, changes).await,
-            BROKER => {
-                if !name.is_empty() {
-                    broker_named(self.ctx, name)?;
-                }
-                match changes.first() {
-                    None => Ok(()),
-                    Some(change) => Err(Refusal::new(
-                        ResponseError::InvalidConfig,
-                        format!(
-                            "\"{}\" cannot be changed: settings of the broker are read at its start, see `kera serve --help`",
-                            short(change.name)
-                        ),
-                    )),
-                }
-            }
+            BROKER => broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await,
             GROUP => match changes.first() {
                 None => Ok(()),
                 Some(change) => Err(Refusal::new(

@@ -9,12 +9,11 @@ use kafka_protocol::messages::describe_configs_response::{
 };
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
-use kera_broker::config::{BrokerConfig, KEYS};
 use kera_metadata::StreamConfig;
 
-use super::{BROKER, GROUP, TOPIC, broker_named, flush_interval, no_resource};
-use crate::brokers;
-use crate::config_table::{ConfigKind, Effect, Setting, TOPIC_CONFIGS, TopicConfig};
+use super::broker::{self, BrokerValue};
+use super::{BROKER, GROUP, TOPIC, flush_interval, no_resource};
+use crate::config_table::{Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
 use crate::topic;
@@ -22,7 +21,6 @@ use crate::topic_config::value_of;
 
 /// Where a value comes from, as answers number it.
 const FROM_TOPIC: i8 = 1;
-const FROM_BROKER: i8 = 4;
 const FROM_DEFAULT: i8 = 5;
 /// First version that tells kinds and documentation.
 const KINDS_FROM: i16 = 3;
@@ -128,13 +126,10 @@ impl Show<'_> {
                 let shown = TOPIC_CONFIGS.iter().filter(|c| wanted(c.name));
                 Ok(shown.map(|c| self.topic(c, config)).collect())
             }
-            // The defaults of all brokers: nothing was ever set for them.
-            BROKER if name.is_empty() => Ok(Vec::new()),
             BROKER => {
-                broker_named(self.ctx, name)?;
-                let values = broker_values(self.ctx).into_iter();
+                let values = broker::described(self.ctx, name)?.into_iter();
                 let shown = values.filter(|value| wanted(&value.name));
-                Ok(shown.map(|value| self.broker(value)).collect())
+                Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
             // Members bring their own session timeouts; nothing is set for a group.
             GROUP => Ok(Vec::new()),
@@ -176,20 +171,22 @@ impl Show<'_> {
         shown
     }
 
-    fn broker(&self, value: BrokerValue) -> DescribeConfigsResourceResult {
+    fn broker(&self, value: BrokerValue) -> Option<DescribeConfigsResourceResult> {
+        let first = value.layers.first()?;
         let mut shown = DescribeConfigsResourceResult::default()
-            .with_name(text(value.name.clone()))
-            .with_value(Some(text(value.value.clone())))
-            .with_read_only(true)
-            .with_config_source(value.source)
+            .with_name(text(value.name))
+            .with_value(Some(text(first.value.clone())))
+            .with_read_only(!value.alterable)
+            .with_config_source(first.source)
             .with_documentation(None);
         if self.synonyms {
-            shown.synonyms.push(
+            let synonyms = value.layers.into_iter().map(|layer| {
                 DescribeConfigsSynonym::default()
-                    .with_name(text(value.name))
-                    .with_value(Some(text(value.value)))
-                    .with_source(value.source),
-            );
+                    .with_name(text(layer.name))
+                    .with_value(Some(text(layer.value)))
+                    .with_source(layer.source)
+            });
+            shown.synonyms = synonyms.collect();
         }
         if self.kinds {
             shown.config_type = value.kind as i8;
@@ -197,96 +194,6 @@ impl Show<'_> {
         if self.documentation {
             shown.documentation = Some(text(value.about));
         }
-        shown
+        Some(shown)
     }
-}
-
-/// A setting of the broker.
-struct BrokerValue {
-    name: String,
-    value: String,
-    source: i8,
-    kind: ConfigKind,
-    about: String,
-}
-
-/// What the broker was told, under Kera's names, and what tools look for, under Kafka's.
-fn broker_values(ctx: &Ctx) -> Vec<BrokerValue> {
-    let config = &ctx.shared.config;
-    let defaults = BrokerConfig::default();
-    let own = KEYS.iter().map(|key| {
-        let value = key.value_in(config);
-        BrokerValue {
-            source: if value == key.value_in(&defaults) {
-                FROM_DEFAULT
-            } else {
-                FROM_BROKER
-            },
-            name: key.name.to_owned(),
-            value,
-            kind: ConfigKind::Text,
-            about: key.paragraph(),
-        }
-    });
-    let kafkas = |name: &str, value: String, kind, about: &str| BrokerValue {
-        name: name.to_owned(),
-        value,
-        source: FROM_BROKER,
-        kind,
-        about: about.to_owned(),
-    };
-    let id = brokers::me(ctx).0.to_string();
-    let listener = &ctx.listener;
-    let advertised = format!(
-        "PLAINTEXT://{}:{}",
-        listener.advertised_host, listener.advertised_port
-    );
-    let mut values: Vec<_> = own.collect();
-    values.extend([
-        kafkas(
-            "broker.id",
-            id.clone(),
-            ConfigKind::Int,
-            "This broker's number.",
-        ),
-        kafkas(
-            "advertised.listeners",
-            advertised,
-            ConfigKind::List,
-            "Where clients of the listener that was asked reach this broker: Kera's kafka.advertise.",
-        ),
-        kafkas("node.id", id, ConfigKind::Int, "This broker's number."),
-        kafkas(
-            "auto.create.topics.enable",
-            ctx.settings.auto_create.to_string(),
-            ConfigKind::Boolean,
-            "Kera's kafka.auto_create_topics.",
-        ),
-        kafkas(
-            "num.partitions",
-            ctx.settings.default_partitions.to_string(),
-            ConfigKind::Int,
-            "Kera's kafka.default_partitions.",
-        ),
-        kafkas(
-            "default.replication.factor",
-            "1".to_owned(),
-            ConfigKind::Int,
-            "Topics have one copy unless their creator asks for more.",
-        ),
-        kafkas(
-            "delete.topic.enable",
-            "true".to_owned(),
-            ConfigKind::Boolean,
-            "Topics can be deleted.",
-        ),
-        kafkas(
-            "socket.request.max.bytes",
-            ctx.settings.max_request_bytes.to_string(),
-            ConfigKind::Int,
-            "Kera's kafka.max_request_bytes.",
-        ),
-    ]);
-    values.sort_by(|a, b| a.name.cmp(&b.name));
-    values
 }

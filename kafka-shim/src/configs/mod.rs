@@ -1,7 +1,8 @@
 //! DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics under Kafka's names, and
-//! the broker's own, which are read only.
+//! the broker's own, some of which may change while it runs.
 
 mod alter;
+mod broker;
 mod describe;
 
 pub(crate) use alter::{alter_configs, incremental_alter_configs};
@@ -22,7 +23,7 @@ const GROUP: i8 = 32;
 
 /// How often the broker flushes what is only written.
 pub(crate) fn flush_interval(ctx: &Ctx) -> Duration {
-    ctx.shared.config.storage.flush_interval
+    ctx.shared.live().storage.flush_interval
 }
 
 fn broker_named(ctx: &Ctx, name: &str) -> Result<(), Refusal> {

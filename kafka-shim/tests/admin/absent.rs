@@ -30,6 +30,7 @@ use kafka_protocol::messages::{
     MetadataRequest, MetadataResponse, ProduceResponse, TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 };
+use kera_broker::clock::now_ms;
 use kera_protocol::batch::{Compression, ProducerStamp};
 
 use crate::common::{Client, World, batch};
@@ -137,23 +138,62 @@ async fn what_is_not_there_is_an_empty_answer() {
         let request = DescribeQuorumRequest::default().with_topics(vec![topics]);
         let answer: DescribeQuorumResponse =
             client.call(ApiKey::DescribeQuorum, version, &request).await;
-        assert_eq!(answer.error_code, 0);
-        let partition = &answer.topics[0].partitions[0];
-        assert_code(partition.error_code, ResponseError::UnknownTopicOrPartition);
+        assert_code(answer.error_code, ResponseError::UnsupportedVersion);
+        let said = answer.error_message;
+        assert_eq!(said.is_some_and(|said| said.contains("etcd")), version >= 2);
+        none_of(&answer.topics);
     }
-    let topics = TopicRequest::default()
-        .with_name(name("t"))
-        .with_partition_indexes(vec![0, 7]);
-    let request = DescribeProducersRequest::default().with_topics(vec![topics]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_producers_of_a_partition_are_those_that_it_remembers() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    created(&mut client, "t", 2).await;
+    let before = now_ms();
+    for (producer_id, producer_epoch, base_sequence) in
+        [(71, 3, 0), (70, 0, 0), (71, 3, 4), (-1, -1, -1)]
+    {
+        let stamp = ProducerStamp {
+            producer_id,
+            producer_epoch,
+            base_sequence,
+        };
+        let records = batch("v", 4, Compression::None, stamp);
+        let answer: ProduceResponse = produced(&mut client, "t", 1, records).await;
+        assert_eq!(answer.responses[0].partition_responses[0].error_code, 0);
+    }
+    let topics = |text: &str, partitions: Vec<i32>| {
+        TopicRequest::default()
+            .with_name(name(text))
+            .with_partition_indexes(partitions)
+    };
+    let asked = vec![topics("t", vec![0, 1, 7]), topics("u", vec![0])];
+    let request = DescribeProducersRequest::default().with_topics(asked);
     let answer: DescribeProducersResponse =
         client.call(ApiKey::DescribeProducers, 0, &request).await;
     let partitions = &answer.topics[0].partitions;
-    assert_eq!(partitions[0].error_code, 0);
+    assert_eq!((partitions[0].error_code, partitions[1].error_code), (0, 0));
     none_of(&partitions[0].active_producers);
-    assert_code(
-        partitions[1].error_code,
-        ResponseError::UnknownTopicOrPartition,
-    );
+    let found = &partitions[1].active_producers;
+    let told: Vec<_> = found
+        .iter()
+        .map(|p| (p.producer_id.0, p.producer_epoch, p.last_sequence))
+        .collect();
+    assert_eq!(told, [(70, 0, 3), (71, 3, 7)]);
+    for producer in found {
+        let none = (
+            producer.coordinator_epoch,
+            producer.current_txn_start_offset,
+        );
+        assert_eq!(none, (-1, -1));
+        let since = u64::try_from(producer.last_timestamp).unwrap();
+        assert!((before..=now_ms()).contains(&since), "{since}");
+    }
+    for absent in [&partitions[2], &answer.topics[1].partitions[0]] {
+        assert_code(absent.error_code, ResponseError::UnknownTopicOrPartition);
+        none_of(&absent.active_producers);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

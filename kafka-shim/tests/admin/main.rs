@@ -1,6 +1,7 @@
 //! Administration by hand, over a socket: every API in every version that is served.
 
 mod absent;
+mod broker_configs;
 #[path = "../common/mod.rs"]
 mod common;
 mod configs;

@@ -7,6 +7,7 @@ mod near;
 #[path = "../../../cli/tests/common/planted.rs"]
 mod noticing;
 mod planted;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -57,16 +57,16 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         32,
         Partly,
-        "of topics and of the broker; nothing is set for groups",
+        "of topics and of brokers; nothing is set for groups",
     ),
-    (33, Partly, "of topics; the broker's are read-only"),
+    (33, Partly, ALTERED),
     (35, Whole, "the data directory is the one log directory"),
     (
         43,
         Partly,
         "never needed: the brokers choose owners by themselves",
     ),
-    (44, Partly, "of topics; the broker's are read-only"),
+    (44, Partly, ALTERED),
     (
         46,
         Partly,
@@ -76,13 +76,19 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         55,
         Partly,
-        "no quorum of controllers: every partition asked for is unknown",
+        "refused with UNSUPPORTED_VERSION, as by a Kafka that keeps metadata elsewhere: there is no log of controllers; DescribeCluster tells the controller",
     ),
     (60, Partly, "brokers; there are no separate controllers"),
-    (61, Partly, "empty: no producer is in a transaction"),
+    (
+        61,
+        Whole,
+        "idempotent producers, with the time of their last append by the broker's clock; -1 for what belongs to transactions",
+    ),
     (66, Partly, "empty: no transactions yet"),
     (74, Whole, "topics and brokers"),
 ];
+
+const ALTERED: &str = "of topics, and the broker settings below; nothing is set for groups";
 
 const REFUSED: &str = "refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at which clients stop: no transactions yet";
 

@@ -17,6 +17,10 @@ pub(super) const FORMAT_VERSION: u32 = 2;
 
 /// All records, under the bytes of their keys.
 pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
+/// Broker settings, under the bytes of their keys. Apart from the records, among which older builds accept
+/// no kind of key that they do not know; not counted in the summary. Absent until the first was changed.
+pub(super) const SETTINGS: TableDefinition<'static, &[u8], &[u8]> =
+    TableDefinition::new("settings");
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =
     TableDefinition::new("kera-metadata");

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use kera_protocol::ids::{StreamId, StreamletId};
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase};
+use redb::{Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, TableError};
 
 use crate::encode::{Record, decode_value};
 use crate::error::MetadataError;
@@ -27,7 +27,7 @@ use crate::image::{ImageBuilder, corrupt};
 use crate::queue::{Job, Queue, Worker};
 use crate::store::{Done, MetadataStore};
 use file::{Opener, PathOpener, file_error};
-use format::{RECORDS, Summary};
+use format::{RECORDS, SETTINGS, Summary};
 use kera_records::Transaction;
 use kera_records::key::{self, Key, prefix_end};
 use kera_records::{Image, StreamletRecord};
@@ -127,6 +127,19 @@ impl EmbeddedStore {
         &self,
         read: impl FnOnce(&ReadOnlyTable<&[u8], &[u8]>, Summary) -> Result<T, MetadataError>,
     ) -> Result<T, MetadataError> {
+        self.with_state(|transaction, summary| {
+            let records = transaction
+                .open_table(RECORDS)
+                .map_err(|e| file_error(&self.path, e))?;
+            read(&records, summary)
+        })
+    }
+
+    /// Runs `read` on one consistent state of the file.
+    fn with_state<T>(
+        &self,
+        read: impl FnOnce(&ReadTransaction, Summary) -> Result<T, MetadataError>,
+    ) -> Result<T, MetadataError> {
         let database = self.database.read();
         let Some(database) = database.as_ref() else {
             return Err(MetadataError::Storage {
@@ -138,10 +151,7 @@ impl EmbeddedStore {
         catch_unwind(AssertUnwindSafe(|| {
             let transaction = begin_read(&self.path, database)?;
             let summary = format::read_summary(&self.path, &transaction)?;
-            let records = transaction
-                .open_table(RECORDS)
-                .map_err(|e| file_error(&self.path, e))?;
-            read(&records, summary)
+            read(&transaction, summary)
         }))
         .unwrap_or_else(|_| {
             Err(corrupt(
@@ -149,6 +159,19 @@ impl EmbeddedStore {
                 "reading it failed in an unexpected way".into(),
             ))
         })
+    }
+
+    /// The table of a kind of keys; `None` where there is no such key.
+    fn table(
+        &self,
+        transaction: &ReadTransaction,
+        key: &[u8],
+    ) -> Result<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>, MetadataError> {
+        let is_apart = key.first() == Some(&key::SETTINGS);
+        match transaction.open_table(if is_apart { SETTINGS } else { RECORDS }) {
+            Err(TableError::TableDoesNotExist(_)) if is_apart => Ok(None),
+            other => other.map(Some).map_err(|e| file_error(&self.path, e)),
+        }
     }
 
     /// Visits the values of all keys that begin with `prefix`, in order.
@@ -178,9 +201,12 @@ fn begin_read(path: &Path, database: &Database) -> Result<ReadTransaction, Metad
 
 impl MetadataStore for EmbeddedStore {
     fn load(&self) -> Result<Image, MetadataError> {
-        self.with_records(|records, summary| {
+        self.with_state(|transaction, summary| {
+            let records = transaction
+                .open_table(RECORDS)
+                .map_err(|e| file_error(&self.path, e))?;
             let mut builder = ImageBuilder::new(&self.path);
-            self.scan(records, &[], |key, value| builder.push(key, value))?;
+            self.scan(&records, &[], |key, value| builder.push(key, value))?;
             if builder.values() != summary.values {
                 return Err(corrupt(
                     &self.path,
@@ -190,6 +216,9 @@ impl MetadataStore for EmbeddedStore {
                         builder.values()
                     ),
                 ));
+            }
+            if let Some(settings) = self.table(transaction, &[key::SETTINGS])? {
+                self.scan(&settings, &[], |key, value| builder.push(key, value))?;
             }
             let image = builder.finish_whole()?;
             Ok(Image {
@@ -220,8 +249,11 @@ impl MetadataStore for EmbeddedStore {
     }
 
     fn read(&self, key: &Key) -> Result<Option<Record>, MetadataError> {
-        self.with_records(|records, _| {
+        self.with_state(|transaction, _| {
             let bytes = key.encode();
+            let Some(records) = self.table(transaction, &bytes)? else {
+                return Ok(None);
+            };
             let value = records
                 .get(bytes.as_slice())
                 .map_err(|e| file_error(&self.path, e))?;

@@ -3,16 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableTable, Table};
+use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::file::{Opener, file_error, reopen};
-use super::format::{META, RECORDS, Summary, write_summary};
+use super::format::{META, RECORDS, SETTINGS, Summary, write_summary};
 use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
 use crate::image::corrupt;
 use crate::queue::Outcome;
-use kera_records::key::prefix_end;
+use kera_records::key::{self, prefix_end};
 use kera_records::{Committed, Transaction};
 
 /// Why a whole batch failed.
@@ -100,6 +100,7 @@ impl Writer {
             let table = write.open_table(RECORDS).map_err(|e| file_error(path, e))?;
             let mut records = Records {
                 path,
+                write: &write,
                 table,
                 added: 0,
                 removed: 0,
@@ -179,21 +180,45 @@ impl Writer {
     }
 }
 
-/// The records table within a write.
-struct Records<'a, 'txn> {
-    path: &'a Path,
+/// The records table within a write, and that of settings where they are asked for.
+struct Records<'txn> {
+    path: &'txn Path,
+    write: &'txn WriteTransaction,
     table: Table<'txn, &'static [u8], &'static [u8]>,
     added: u64,
     removed: u64,
 }
 
-impl Keyspace for Records<'_, '_> {
+impl Records<'_> {
+    /// The table of settings, which is made when it is first opened.
+    fn settings(&self) -> Result<Table<'_, &'static [u8], &'static [u8]>, MetadataError> {
+        let table = self.write.open_table(SETTINGS);
+        table.map_err(|e| file_error(self.path, e))
+    }
+}
+
+/// Whether a key lies in the table of settings.
+fn is_setting(key: &[u8]) -> bool {
+    key.first() == Some(&key::SETTINGS)
+}
+
+impl Keyspace for Records<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
+        if is_setting(key) {
+            let table = self.settings()?;
+            let value = table.get(key).map_err(|e| file_error(self.path, e))?;
+            return Ok(value.map(|v| v.value().to_vec()));
+        }
         let value = self.table.get(key).map_err(|e| file_error(self.path, e))?;
         Ok(value.map(|v| v.value().to_vec()))
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetadataError> {
+        if is_setting(key) {
+            let mut table = self.settings()?;
+            let put = table.insert(key, value).map(drop);
+            return put.map_err(|e| file_error(self.path, e));
+        }
         let old = self
             .table
             .insert(key, value)

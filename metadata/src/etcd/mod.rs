@@ -351,7 +351,7 @@ fn key_name(client: &Client) -> String {
 
 impl MetadataStore for EtcdStore {
     fn load(&self) -> Result<Image, MetadataError> {
-        let (revision, found) = self.scan(vec![Vec::new()], false)?;
+        let (revision, found) = self.scan(vec![Vec::new(), vec![key::SETTINGS]], false)?;
         Ok(Image {
             cluster: self.cluster,
             revision,

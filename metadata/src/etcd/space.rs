@@ -5,6 +5,8 @@
 //! PREFIX m/broker/ID      a living broker, under its lease; ID has ten digits
 //! PREFIX m/controller     the controller, under its lease
 //! PREFIX r/KEY            a record; KEY as every store has it
+//! PREFIX s/KEY            broker settings; apart, as builds that do not know them accept no unknown key
+//!                         below r/
 //! ```
 //!
 //! A record's value is as in every store, but for its revision, for which etcd's own `mod_revision`
@@ -12,7 +14,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use kera_records::key::{Key, prefix_end};
+use kera_records::key::{Key, SETTINGS, prefix_end};
 
 use super::messages::KeyValue;
 
@@ -72,13 +74,17 @@ impl Space {
         if key == CONTROLLER {
             return self.controller();
         }
-        self.join(&[b"r/", key])
+        match key.first() {
+            Some(&SETTINGS) => self.join(&[b"s/", key]),
+            _ => self.join(&[b"r/", key]),
+        }
     }
 
     /// The record's key of one of etcd's.
     pub(super) fn record_key<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
-        key.strip_prefix(self.prefix.as_slice())?
-            .strip_prefix(b"r/".as_slice())
+        let key = key.strip_prefix(self.prefix.as_slice())?;
+        key.strip_prefix(b"r/".as_slice())
+            .or_else(|| key.strip_prefix(b"s/".as_slice()))
     }
 }
 
@@ -115,6 +121,13 @@ mod tests {
         let key = Key::Broker(7).encode();
         let stored = space.key(&key);
         assert_eq!(space.record_key(&stored), Some(key.as_slice()));
+        let settings = Key::Settings(Some(7)).encode();
+        let stored = space.key(&settings);
+        assert!(
+            !stored.starts_with(&space.key(&[])),
+            "older builds load all of that"
+        );
+        assert_eq!(space.record_key(&stored), Some(settings.as_slice()));
         assert_eq!(space.record_key(&space.cluster()), None);
         assert_eq!(space.broker_of(&space.broker(42)), Some(42));
         assert_eq!(space.broker_of(&space.controller()), None);

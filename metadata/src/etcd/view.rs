@@ -186,6 +186,9 @@ impl Footprint {
                 } => (Key::Streamlet(*stream, *streamlet), *revision == 0),
                 Compare::GroupRevision { key, revision } => (Key::Group(*key), *revision == 0),
                 Compare::BrokerRevision { id, revision } => (Key::Broker(*id), *revision == 0),
+                Compare::SettingsRevision { broker, revision } => {
+                    (Key::Settings(*broker), *revision == 0)
+                }
                 Compare::CounterValue { counter, value } => (Key::Counter(*counter), *value == 0),
                 Compare::Controller { .. } => {
                     all.keys.insert(CONTROLLER.to_vec());
@@ -234,7 +237,10 @@ impl Footprint {
                     all.insert(Key::Stream(key.stream), false);
                     all.insert(Key::LaneStart(*key), false);
                 }
-                Write::DeleteGroup(_) | Write::PutBroker(_) | Write::DeleteBroker(_) => {}
+                Write::DeleteGroup(_)
+                | Write::PutBroker(_)
+                | Write::DeleteBroker(_)
+                | Write::PutSettings(_) => {}
                 Write::PutCounter { counter, .. } => all.insert(Key::Counter(*counter), false),
             }
         }

@@ -13,6 +13,8 @@ enum Zone {
     Name(String),
     Broker(u32),
     Counter(Counter),
+    /// Settings of a broker, or of all.
+    Settings(Option<u32>),
     /// A stream's own record and, for whoever has it alone, all of the stream.
     Stream(StreamId),
     /// A streamlet with its groups and log starts.
@@ -47,6 +49,7 @@ impl Zones {
                 }
                 Compare::GroupRevision { key, .. } => zones.streamlet(key.stream, key.streamlet),
                 Compare::BrokerRevision { id, .. } => zones.alone(Zone::Broker(*id)),
+                Compare::SettingsRevision { broker, .. } => zones.alone(Zone::Settings(*broker)),
                 Compare::CounterValue { counter, .. } => {
                     zones.shared.insert(Zone::Counter(*counter));
                 }
@@ -69,6 +72,7 @@ impl Zones {
                 Write::PutLaneStart { key, .. } => zones.streamlet(key.stream, key.streamlet),
                 Write::PutBroker(r) => zones.alone(Zone::Broker(r.id)),
                 Write::DeleteBroker(id) => zones.alone(Zone::Broker(*id)),
+                Write::PutSettings(r) => zones.alone(Zone::Settings(r.broker)),
                 Write::PutCounter { counter, .. } => zones.alone(Zone::Counter(*counter)),
             }
         }

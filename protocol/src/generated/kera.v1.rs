@@ -1086,6 +1086,23 @@ pub struct DescribeBrokerResponse {
     pub troubles: ::prost::alloc::vec::Vec<Trouble>,
     #[prost(uint64, tag = "17")]
     pub troubles_total: u64,
+    /// what was changed while it runs, by name
+    #[prost(message, repeated, tag = "18")]
+    pub settings: ::prost::alloc::vec::Vec<ChangedSetting>,
+}
+/// A broker setting that has another value than the broker was started with.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangedSetting {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+    /// what it was started with
+    #[prost(string, tag = "3")]
+    pub configured: ::prost::alloc::string::String,
+    /// it was set of all brokers, not of this one
+    #[prost(bool, tag = "4")]
+    pub of_all: bool,
 }
 /// A streamlet or a lane that does not do what clients wait for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
