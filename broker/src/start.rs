@@ -55,6 +55,8 @@ const FINISH_WITHIN: Duration = Duration::from_secs(5);
 pub struct Shared {
     /// Reads of Kafka's clients that failed, as the log tells of them.
     pub failed_reads: parking_lot::Mutex<Seldom>,
+    /// Connections of Kafka's clients that broke the protocol, as the log tells of them.
+    pub bad_connections: parking_lot::Mutex<Seldom>,
     /// The configuration of the start; what may change since then is in [`Shared::live`].
     pub config: BrokerConfig,
     /// What was changed since.

@@ -146,6 +146,15 @@ pub(crate) struct Waiter {
     pub(crate) deadline_ms: u64,
 }
 
+/// Which limit lets no further group be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// That of all groups.
+    OfAll,
+    /// That of one host's clients, half of it.
+    OfHost,
+}
+
 impl Coordinator {
     /// A coordinator without groups, for an empty streamlet.
     pub fn new(limits: Limits) -> Self {
@@ -406,23 +415,32 @@ impl Coordinator {
         self.note_waiting(name);
     }
 
-    /// True if there may be one more group. At the limit the oldest that has neither members nor anything
-    /// that it remembers makes room.
-    pub(crate) fn make_room_for_group(&mut self, step: &mut Step) -> bool {
-        if self.state.groups.len() + self.state.classic.len() < self.limits.groups {
-            return true;
+    /// Makes room for one more group of the clients of `host`. At a limit the oldest group that has neither
+    /// members nor anything that it remembers goes: at the limit of all groups whosever it is, where the host
+    /// has created its share only one of its own. Nothing goes for a group that is refused.
+    pub(crate) fn make_room_for_group(
+        &mut self,
+        host: &str,
+        step: &mut Step,
+    ) -> Result<(), NoRoom> {
+        let own = !self.host_may_create(host);
+        if !own && self.state.groups.len() + self.state.classic.len() < self.limits.groups {
+            return Ok(());
         }
+        let may_go = |by: &str| !own || by == host;
         let classic = self.state.classic.iter().filter(|(name, group)| {
             let live = self.classic.get(*name);
             let idle = live.is_some_and(|live| live.members.is_empty() && live.pending.is_empty());
-            idle && group.offsets.is_empty()
+            idle && group.offsets.is_empty() && may_go(&group.created_by)
         });
         let classic = classic.map(|(name, group)| (group.since_ms, name));
         let native = self.state.groups.iter();
-        let native = native.filter(|(_, group)| group.members.is_empty() && group.lanes.is_empty());
+        let native = native.filter(|(_, group)| {
+            group.members.is_empty() && group.lanes.is_empty() && may_go(&group.created_by)
+        });
         let native = native.map(|(name, group)| (group.created_ms, name));
         let Some((_, name)) = classic.chain(native).min() else {
-            return false;
+            return Err(if own { NoRoom::OfHost } else { NoRoom::OfAll });
         };
         let name = name.clone();
         tracing::debug!(
@@ -433,11 +451,11 @@ impl Coordinator {
         self.classic.remove(&name);
         self.live.remove(&name);
         self.note_waiting(&name);
-        true
+        Ok(())
     }
 
     /// False if the clients of a host have created their share of the groups that may be, of all kinds.
-    pub(crate) fn host_may_create(&self, host: &str) -> bool {
+    fn host_may_create(&self, host: &str) -> bool {
         let share = self.limits.groups.div_ceil(2);
         let (classic, native) = (&self.state.classic, &self.state.groups);
         if host.is_empty() || classic.len() + native.len() < share {

@@ -7,7 +7,7 @@ use kera_protocol::v1::{
 };
 
 use crate::admin::check_known;
-use crate::coordinator::{Coordinator, Reply, Session, Step, other_kind};
+use crate::coordinator::{Coordinator, NoRoom, Reply, Session, Step, other_kind};
 use crate::event::{Body, GroupCreated, KIND_NATIVE, LeasesEnded, MemberJoined, MemberLeft};
 use crate::shares;
 use crate::view::{LaneView, StreamShape};
@@ -98,15 +98,15 @@ impl Coordinator {
         step: &mut Step,
     ) -> Result<(), WireError> {
         let limit = self.limits.groups;
-        let reason = if !self.make_room_for_group(step) {
-            format!("the limit of {limit} groups is reached, delete some")
-        } else if !self.host_may_create(host) {
-            let host = host.trim_start_matches('/');
-            format!(
-                "clients of host {host} have created half of the {limit} groups that may be, delete some of theirs"
-            )
-        } else {
-            return Ok(());
+        let reason = match self.make_room_for_group(host, step) {
+            Ok(()) => return Ok(()),
+            Err(NoRoom::OfAll) => format!("the limit of {limit} groups is reached, delete some"),
+            Err(NoRoom::OfHost) => {
+                let host = host.trim_start_matches('/');
+                format!(
+                    "clients of host {host} have created half of the {limit} groups that may be, delete some of theirs"
+                )
+            }
         };
         Err(WireError::new(
             ErrorCode::Overloaded,

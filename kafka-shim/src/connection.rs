@@ -178,7 +178,15 @@ impl Connection {
             Err(error) => {
                 self.ctx.shared.metrics.protocol_errors.inc();
                 let client = self.ctx.client_id.as_deref().unwrap_or_default();
-                tracing::info!(%peer, client, %error, "closing the connection of a Kafka client");
+                let due = self.ctx.shared.bad_connections.lock().due(Instant::now());
+                match due {
+                    Some(others) => {
+                        tracing::info!(%peer, client, %error, others, "closing the connection of a Kafka client, and so it was with others lately");
+                    }
+                    None => {
+                        tracing::debug!(%peer, client, %error, "closing the connection of a Kafka client");
+                    }
+                }
             }
         }
     }

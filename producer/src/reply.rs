@@ -144,7 +144,11 @@ impl Shared {
                 if asks_for_owner(error.code) {
                     self.want_meta.store(true, Ordering::Relaxed);
                 }
-                state.last_error = Some(error);
+                // A batch that is refused because one before it is not stored tells nothing of the cause.
+                let follows = index > 0 && matches!(why, Again::Gap | Again::UnknownProducer);
+                if !follows || state.last_error.is_none() {
+                    state.last_error = Some(error);
+                }
                 state.mode = match state.mode {
                     Mode::Renewing => Mode::Renewing,
                     Mode::Running | Mode::Recovering => Mode::Recovering,

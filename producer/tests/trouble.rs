@@ -271,6 +271,38 @@ async fn a_forgotten_batch_whose_fate_is_unknown_is_never_stored_twice() {
     assert_eq!(stored, (0..30).map(text).collect::<Vec<_>>());
 }
 
+#[tokio::test]
+async fn what_is_told_is_the_cause_and_not_what_follows_from_it() {
+    let broker = Broker::start(1, 1).await;
+    let producer = broker
+        .eager()
+        .deadline(Duration::from_secs(1))
+        .build()
+        .await
+        .unwrap();
+    broker.hold(true);
+    let deliveries: Vec<_> = (0..400)
+        .map(|number| {
+            let value = text(number);
+            producer
+                .append(&Record::keyed(b"0", value.as_bytes()))
+                .unwrap()
+        })
+        .collect();
+    // The first batch finds no room, and what comes behind it begins in the middle of a sequence.
+    broker.script(|_, header| match header.base_sequence {
+        0 => Action::Deny(ErrorCode::StorageFull),
+        _ => Action::Deny(ErrorCode::UnknownProducer),
+    });
+    broker.hold(false);
+    let told = producer.flush().await.unwrap_err().to_string();
+    assert!(told.contains("STORAGE_FULL"), "{told}");
+    for delivery in &deliveries {
+        let told = delivery.result().unwrap().unwrap_err().to_string();
+        assert!(!told.contains("UNKNOWN_PRODUCER"), "{told}");
+    }
+}
+
 async fn past_the_deadline(action: Action) -> Vec<String> {
     let broker = Broker::start(1, 1).await;
     // Long enough for the good records on a busy machine.

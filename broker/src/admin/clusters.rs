@@ -127,6 +127,12 @@ fn describe(picture: &Picture, members: &Members, living: &Living) -> v1::Descri
     };
     let most = members.most_copies(None);
     answer.most_copies = most as u32;
+    let limited = limited_streams(picture.streams().map(|(_, stream)| stream), most);
+    answer.limited_streams = limited.len() as u32;
+    if let Some(first) = limited.first() {
+        answer.limited_stream.clone_from(&first.name);
+        answer.limited_replicas = first.replicas;
+    }
     let mut counted: BTreeMap<u32, Counted> = BTreeMap::new();
     for (_, stream, streamlet) in picture.streamlets() {
         answer.streamlets += 1;
@@ -170,6 +176,18 @@ fn describe(picture: &Picture, members: &Members, living: &Living) -> v1::Descri
         })
         .collect();
     answer
+}
+
+/// The streams that are to have more copies than the `most` that a group can have, the one that is to have most
+/// first. The brokers' own are kept by as many as there are.
+fn limited_streams<'a>(
+    streams: impl Iterator<Item = &'a StreamView>,
+    most: usize,
+) -> Vec<&'a StreamView> {
+    let limited = streams.filter(|stream| !stream.internal && stream.replicas as usize > most);
+    let mut limited: Vec<_> = limited.collect();
+    limited.sort_by(|a, b| (b.replicas, &a.name).cmp(&(a.replicas, &b.name)));
+    limited
 }
 
 /// What a group lacks.
@@ -658,6 +676,30 @@ mod tests {
     use kera_metadata::controller::Member;
 
     use super::*;
+
+    #[test]
+    fn streams_lack_brokers_before_a_group_of_theirs_does() {
+        let stream = |name: &str, replicas, internal| StreamView {
+            name: name.into(),
+            internal,
+            replicas,
+            min_copies: 1,
+            retention_ms: 0,
+        };
+        let all = [
+            stream("a", 1, false),
+            stream("b", 3, false),
+            stream("c", 4, false),
+            stream("_groups", 5, true),
+        ];
+        let names = |most| -> Vec<&str> {
+            let limited = limited_streams(all.iter(), most);
+            limited.into_iter().map(|stream| &*stream.name).collect()
+        };
+        assert_eq!(names(2), ["c", "b"]);
+        assert_eq!(names(3), ["c"]);
+        assert!(names(4).is_empty());
+    }
 
     #[test]
     fn a_group_lacks_copies_only_where_brokers_could_hold_them() {

@@ -78,6 +78,8 @@ pub struct Coordination {
     looking: Arc<AtomicBool>,
     /// Ranges whose ends were not found, as the log tells of them.
     uncut: Mutex<Seldom>,
+    /// Times that were not found, likewise.
+    untimed: Mutex<Seldom>,
     /// One attempt to make the internal stream at a time.
     making: tokio::sync::Mutex<()>,
     bell: Arc<Bell>,
@@ -95,6 +97,7 @@ impl Coordination {
             remote: Remote::new(bell.clone()),
             looking: Arc::default(),
             uncut: Mutex::default(),
+            untimed: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             waker: Waker::from(bell.clone()),
             bell,

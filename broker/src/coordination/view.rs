@@ -101,7 +101,10 @@ impl LaneView for View<'_> {
                 let (streamlet_there, lane_id) = (streamlet.clone(), lane.lane);
                 let look = move || streamlet_there.find_time(lane_id, timestamp).is_ok();
                 mend(&self.shared.coordination.looking, look);
-                tracing::warn!(%lane, %error, "a time could not be found; the lane is read from its start");
+                let due = self.shared.coordination.untimed.lock().due(Instant::now());
+                if let Some(others) = due {
+                    tracing::warn!(%lane, %error, others, "a time could not be found, and so it was with others lately; the lane is read from its start");
+                }
                 streamlet
                     .lane_bounds(lane.lane)
                     .map_or(0, |(start, _)| start)

@@ -56,6 +56,9 @@ pub(super) struct Looked<'a> {
     pub(super) told: &'a [ComparedView],
     /// Closed groups that lack copies and get others, and those that lack brokers for them.
     pub(super) lacking: (u64, u64),
+    /// Streams that are to have more copies than the living brokers can hold: how many, the one that is to have
+    /// most, and how many that is.
+    pub(super) limited: (u32, &'a str, u32),
     pub(super) most_copies: u32,
 }
 
@@ -84,6 +87,24 @@ impl Health {
         let away: Vec<_> = away.map(|broker| broker.broker_id).collect();
         for told in looked.told {
             problems.extend(told.problems(&away));
+        }
+        let (streams, stream, replicas) = looked.limited;
+        if streams > 0 {
+            let (object, up_to) = match streams {
+                1 => (format!("stream {stream}"), ""),
+                _ => {
+                    let many = count(streams.into());
+                    (format!("{many} streams, {stream} among them,"), "up to ")
+                }
+            };
+            problems.push(Problem::new(
+                object,
+                format!(
+                    "should have {up_to}{replicas} copies, and the living brokers can hold {}",
+                    looked.most_copies
+                ),
+                "start brokers that are away, or more of them, on other machines",
+            ));
         }
         let (lacking, limited) = looked.lacking;
         if limited > 0 {
@@ -196,8 +217,38 @@ mod tests {
             stranded: &[],
             told,
             lacking,
+            limited: (0, "", 0),
             most_copies: 2,
         })
+    }
+
+    #[test]
+    fn fewer_brokers_than_copies_are_a_problem_before_any_group_is_closed() {
+        let brokers = brokers(&[v1::BrokerState::Normal; 2]);
+        let found = |limited| {
+            Health::of(&Looked {
+                store: "etcd://here:2379",
+                controller: Some(1),
+                brokers: &brokers,
+                stranded: &[],
+                told: &[],
+                lacking: (0, 0),
+                limited,
+                most_copies: 2,
+            })
+        };
+        let one = found((1, "clicks", 3));
+        assert!(!one.healthy);
+        assert_eq!(
+            one.summary,
+            "NOT HEALTHY: stream clicks should have 3 copies, and the living brokers can hold 2; start brokers that are away, or more of them, on other machines"
+        );
+        assert!(
+            found((4, "clicks", 3))
+                .summary
+                .contains("4 streams, clicks among them, should")
+        );
+        assert!(found((0, "", 0)).healthy);
     }
 
     #[test]

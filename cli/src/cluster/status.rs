@@ -29,6 +29,8 @@ struct View {
     limited_groups: u64,
     /// Copies that a group can have at the living brokers.
     most_copies: u32,
+    /// Streams that are to have more than that.
+    limited_streams: u32,
     /// Of copies that are to come to some broker.
     to_come_bytes: u64,
     stranded: Vec<StrandedView>,
@@ -218,6 +220,11 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
         stranded: &stranded,
         told: &compared,
         lacking: (answer.under_replicated_groups - limited, limited),
+        limited: (
+            answer.limited_streams,
+            &answer.limited_stream,
+            answer.limited_replicas,
+        ),
         most_copies: answer.most_copies,
     });
     let view = View {
@@ -233,6 +240,7 @@ pub(super) async fn run(args: StatusArgs) -> Outcome {
         under_replicated_groups: answer.under_replicated_groups,
         limited_groups: answer.limited_groups,
         most_copies: answer.most_copies,
+        limited_streams: answer.limited_streams,
         to_come_bytes: answer.to_come_bytes,
         stranded,
         compared,

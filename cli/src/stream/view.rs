@@ -304,6 +304,16 @@ pub(super) struct GroupLagView {
     pub(super) lag: u64,
 }
 
+/// Records of a lane that can be read. Not every ordinal has one: a recovery that may have lost records goes on
+/// above them, in a group of its own.
+fn records(lane: &v1::LaneDescription) -> u64 {
+    let readable = lane.groups.iter().map(|group| {
+        let end = group.end_ordinal.min(lane.head_ordinal);
+        end.saturating_sub(group.first_ordinal.max(lane.log_start))
+    });
+    readable.sum()
+}
+
 /// A lane.
 #[derive(Debug, Serialize)]
 pub(super) struct LaneView {
@@ -338,7 +348,7 @@ impl LaneView {
             log_start: lane.log_start,
             head_ordinal: lane.head_ordinal,
             end_ordinal: lane.end_ordinal,
-            records: lane.head_ordinal.saturating_sub(lane.log_start),
+            records: records(lane),
             bytes: lane.bytes,
             producers: lane.producers,
             groups: lane
@@ -355,5 +365,32 @@ impl LaneView {
                 })
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals_that_a_recovery_passed_over_are_no_records() {
+        let group = |first_ordinal, end_ordinal| v1::GroupInfo {
+            first_ordinal,
+            end_ordinal,
+            ..Default::default()
+        };
+        let lane = v1::LaneDescription {
+            log_start: 4,
+            head_ordinal: (1 << 32) + 7,
+            end_ordinal: (1 << 32) + 9,
+            groups: vec![group(0, 10), group(1 << 32, (1 << 32) + 9)],
+            ..Default::default()
+        };
+        assert_eq!(LaneView::new(&lane).records, 6 + 7);
+        let emptied = v1::LaneDescription {
+            groups: Vec::new(),
+            ..lane
+        };
+        assert_eq!(LaneView::new(&emptied).records, 0);
     }
 }

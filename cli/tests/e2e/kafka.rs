@@ -97,3 +97,24 @@ fn a_kafka_port_in_use_is_named_with_its_key() {
     assert!(finished.stderr.contains(&address), "{}", finished.stderr);
     assert!(finished.stderr.contains("kafka"), "{}", finished.stderr);
 }
+
+#[test]
+fn many_bad_connections_are_few_lines_of_the_log() {
+    let broker = Broker::with(&["--kafka-listen", "127.0.0.1:0"]);
+    let address = addresses(&broker.log()).remove(0);
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(&address).expect("the broker listens");
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a socket has a timeout");
+        // A request of a negative length.
+        stream.write_all(&[0xff; 14]).expect("bytes can be sent");
+        let ended = stream.read(&mut [0; 1]);
+        assert!(matches!(ended, Ok(0) | Err(_)), "the connection goes on");
+    }
+    let log = broker.log();
+    let lines = log
+        .matches("closing the connection of a Kafka client")
+        .count();
+    assert!((1..100).contains(&lines), "{lines} lines:\n{log}");
+}

@@ -78,9 +78,8 @@ impl Coordinator {
         host: &str,
         step: &mut Step,
     ) -> Result<(), Fault> {
-        if !self.make_room_for_group(step) || !self.host_may_create(host) {
-            return Err(Fault::TooManyGroups);
-        }
+        self.make_room_for_group(host, step)
+            .map_err(|_| Fault::TooManyGroups)?;
         self.emit(step, name, Group::created(now_ms, host));
         self.classic.insert(name.to_owned(), LiveGroup::new());
         Ok(())

@@ -390,6 +390,40 @@ fn random_names_of_groups_take_no_room_from_others() {
     assert_eq!(commit_for(&mut w, "e", "/10.0.0.3", 10), too_many);
 }
 
+#[test]
+fn a_host_that_is_refused_displaces_no_group_of_others() {
+    let limits = Limits {
+        groups: 4,
+        ..Limits::default()
+    };
+    let mut w = World::with(limits);
+    let (one, two) = ("/10.0.0.1", "/10.0.0.2");
+    for name in ["a", "b"] {
+        assert_eq!(commit_for(&mut w, name, one, 10), Ok(()));
+    }
+    // One without members, whose id was given out and runs out, and one with offsets.
+    let mut join = w.join_request("");
+    (join.group, join.client_host) = ("empty".into(), two.into());
+    join.require_known_member = true;
+    let told = w.refused(Request::Join(join));
+    assert!(matches!(told, Fault::MemberIdRequired(_)));
+    w.bench.tick(11_000);
+    assert_eq!(commit_for(&mut w, "c", two, 10), Ok(()));
+    let groups = |w: &World| -> Vec<String> {
+        let groups = w.bench.coordinator.classic_groups();
+        groups.into_iter().map(|listed| listed.group).collect()
+    };
+    let before = groups(&w);
+    assert_eq!(before, ["a", "b", "c", "empty"]);
+    let refused = commit_for(&mut w, "d", one, 10);
+    assert_eq!(refused, Err(Fault::TooManyGroups));
+    assert_eq!(join_native(&mut w, "d", one), Err(ErrorCode::Overloaded));
+    assert_eq!(groups(&w), before);
+    // Its own empty one makes room, and for a host below its share anybody's.
+    assert_eq!(commit_for(&mut w, "d", two, 10), Ok(()));
+    assert_eq!(groups(&w), ["a", "b", "c", "d"]);
+}
+
 /// Joins a native group from a host.
 fn join_native(w: &mut World, group: &str, host: &str) -> Result<(), ErrorCode> {
     let request = AnyRequest::Join {

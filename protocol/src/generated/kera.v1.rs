@@ -38,6 +38,15 @@ pub struct DescribeClusterResponse {
     /// of copies that are to come to any broker
     #[prost(uint64, tag = "13")]
     pub to_come_bytes: u64,
+    /// Streams that are to have more copies than the living brokers can hold.
+    #[prost(uint32, tag = "14")]
+    pub limited_streams: u32,
+    /// of these, the one that is to have most
+    #[prost(string, tag = "15")]
+    pub limited_stream: ::prost::alloc::string::String,
+    /// how many that one is to have
+    #[prost(uint32, tag = "16")]
+    pub limited_replicas: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ClusterBroker {
