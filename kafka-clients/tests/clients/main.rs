@@ -11,6 +11,7 @@ mod common;
 mod matrix;
 
 mod admin;
+mod broker_settings;
 mod groups;
 mod interop;
 mod kcat;
