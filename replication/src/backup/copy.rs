@@ -180,23 +180,22 @@ impl Copy {
     }
 
     /// What lies at `address` is about to change: if the mark speaks of it, the mark goes first, so that
-    /// all checksums are looked at, and all bytes brought to the disk, before they count again. How far the copy
-    /// reached stays: until it reaches as far again it is damaged, and not short.
+    /// all checksums are looked at, and all bytes brought to the disk, before they count again.
     fn distrust(&self, address: u64) -> io::Result<()> {
         let before = self.mark()?;
-        if before.synced <= address {
+        if before.synced.max(before.written) <= address {
             return Ok(());
         }
-        let lowered = DurableMark {
+        let nothing = DurableMark {
             sequence: before.sequence + 1,
-            written: before.written.max(before.synced),
-            written_ordinal: before.written_ordinal.max(before.synced_ordinal),
+            written: 0,
+            written_ordinal: 0,
             synced: 0,
             synced_ordinal: 0,
             ..before
         };
-        self.memory.lower_mark(&lowered)?;
-        self.state.lock().mark = lowered;
+        self.memory.lower_mark(&nothing)?;
+        self.state.lock().mark = nothing;
         Ok(())
     }
 
@@ -273,8 +272,8 @@ impl Copy {
         incarnation: Incarnation,
         faults: &Faults,
     ) -> Result<CopyAnswer, Refusal> {
-        let reached = match self.mark() {
-            Ok(mark) => mark.synced.max(mark.written),
+        let flushed = match self.mark() {
+            Ok(mark) => mark.synced,
             Err(error) if is_lost(&error) => {
                 let detail = error.to_string();
                 return Ok(CopyAnswer::Damaged { detail });
@@ -292,8 +291,8 @@ impl Copy {
                 let detail = error.to_string();
                 return Ok(CopyAnswer::Damaged { detail });
             }
-            Err(error) if reached > 0 => {
-                let detail = format!("{reached} bytes were on disk, and now {error}");
+            Err(error) if flushed > 0 => {
+                let detail = format!("{flushed} bytes were on disk, and now {error}");
                 return Ok(CopyAnswer::Damaged { detail });
             }
             Err(_) => {
@@ -304,9 +303,9 @@ impl Copy {
                 });
             }
         };
-        if scanned.end.address < reached {
+        if scanned.end.address < flushed {
             let detail = format!(
-                "the valid data ends at byte {}, {reached} bytes were on disk: {}",
+                "the valid data ends at byte {}, {flushed} bytes were on disk: {}",
                 scanned.end.address, scanned.stop
             );
             return Ok(CopyAnswer::Damaged { detail });

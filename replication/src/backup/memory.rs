@@ -187,9 +187,8 @@ pub trait CopyMemory: Send + Sync + Debug {
     /// The system's.
     fn renew(&self, from: u64, to: u64) -> io::Result<bool>;
 
-    /// Stores a mark that says less than the last one, before the bytes it spoke of change. A copy that the disk
-    /// alone holds is not known to be whole from then on, by later processes either, until it is
-    /// [given back](Self::give_back) anew. Does nothing where nothing was flushed.
+    /// Stores a mark that says less than the last one, before the bytes it spoke of change. Does nothing
+    /// where nothing was flushed.
     ///
     /// # Errors
     /// The system's; what is stored is then unknown.

@@ -99,24 +99,6 @@ struct Machine {
 struct Failing {
     sync: bool,
     seals: bool,
-    /// The process ends after so many more steps.
-    steps: Option<u64>,
-}
-
-impl Failing {
-    fn step(&mut self) -> io::Result<()> {
-        match &mut self.steps {
-            Some(0) => Err(io::Error::new(
-                io::ErrorKind::BrokenPipe,
-                "the process has ended",
-            )),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 impl Machine {
@@ -182,12 +164,6 @@ impl SimMemory {
         self.failing.lock().sync = true;
     }
 
-    /// The process ends after `steps` more changes of what the machine holds: none that it tries later is made, until
-    /// another takes over.
-    pub fn stop_after(&self, steps: u64) {
-        self.failing.lock().steps = Some(steps);
-    }
-
     /// Until `full` is false again, seals find no room to be stored in, unless a copy has given up its own.
     pub fn fill_up(&self, full: bool) {
         self.failing.lock().seals = full;
@@ -211,7 +187,6 @@ impl SimMemory {
 impl Memory for SimMemory {
     fn take_over(&self, faults: &Faults) -> Result<TakenOver, StartError> {
         self.life.fetch_add(1, Ordering::SeqCst);
-        self.failing.lock().steps = None;
         let mut machine = self.inner.lock();
         if machine.empty {
             let first = machine.incarnation.store_id.is_nil();
@@ -253,7 +228,6 @@ impl Memory for SimMemory {
         if self.failing.lock().seals {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.failing.lock().step()?;
         let mut machine = self.inner.lock();
         machine.seals = seals.clone();
         if machine.disk {
@@ -304,12 +278,6 @@ impl SimCopy {
             "the memory belongs to a later process",
         ))
     }
-
-    /// Before each change of what the machine holds.
-    fn step(&self) -> io::Result<()> {
-        self.alive()?;
-        self.failing.lock().step()
-    }
 }
 
 impl CopyMemory for SimCopy {
@@ -359,7 +327,7 @@ impl CopyMemory for SimCopy {
     }
 
     fn complete(&self, address: u64, data: &[u8]) -> io::Result<()> {
-        self.step()?;
+        self.alive()?;
         {
             let mut bytes = self.bytes.lock();
             let below = bytes.on_disk(address, data.len());
@@ -406,7 +374,7 @@ impl CopyMemory for SimCopy {
     }
 
     fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()> {
-        self.step()?;
+        self.alive()?;
         if !self.disk {
             return Ok(());
         }
@@ -424,15 +392,13 @@ impl CopyMemory for SimCopy {
             bytes.dirty.clear();
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.step()?;
         bytes.sync();
-        self.step()?;
         bytes.mark = Some(*mark);
         Ok(())
     }
 
     fn renew(&self, from: u64, to: u64) -> io::Result<bool> {
-        self.step()?;
+        self.alive()?;
         let mut bytes = self.bytes.lock();
         let below = bytes.on_disk(from, to.saturating_sub(from) as usize);
         let mut buf = vec![0; below];
@@ -442,10 +408,8 @@ impl CopyMemory for SimCopy {
     }
 
     fn lower_mark(&self, mark: &DurableMark) -> io::Result<()> {
-        self.step()?;
+        self.alive()?;
         let mut bytes = self.bytes.lock();
-        bytes.whole = false;
-        self.step()?;
         bytes.mark = bytes.mark.map(|_| *mark);
         Ok(())
     }
@@ -468,11 +432,11 @@ impl CopyMemory for SimCopy {
         Ok(released)
     }
 
-    fn give_back(&self, closed: bool) -> io::Result<bool> {
-        self.step()?;
+    fn give_back(&self, _closed: bool) -> io::Result<bool> {
+        self.alive()?;
         let mut bytes = self.bytes.lock();
         if self.disk {
-            bytes.whole |= closed || !bytes.given_back;
+            bytes.whole |= !bytes.given_back;
             bytes.given_back = true;
             bytes.shared.clear();
             bytes.reserved.clear();

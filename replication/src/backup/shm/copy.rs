@@ -45,8 +45,6 @@ struct Inner {
     disk: Option<Arc<Disk>>,
     /// There may be something on disk, even if no flush has come to its end.
     began_on_disk: bool,
-    /// The record on disk says that the file there is all there was of the copy.
-    whole: bool,
 }
 
 impl Inner {
@@ -278,7 +276,6 @@ impl ShmCopy {
             stub: None,
             disk: None,
             began_on_disk: false,
-            whole: false,
         };
         Ok(Self::with(spec, inner, disk_paths, spares, locks))
     }
@@ -299,7 +296,6 @@ impl ShmCopy {
             asleep: Some(found),
             stub: None,
             began_on_disk: disk.is_some(),
-            whole: false,
             disk,
         };
         Self::with(spec, inner, disk_paths, spares, locks)
@@ -345,11 +341,9 @@ impl ShmCopy {
         }
     }
 
-    /// A copy that is on disk alone, perhaps with its record still on shared memory. The record on disk says
-    /// whether it is `whole`.
+    /// A copy that is on disk alone, perhaps with its record still on shared memory.
     pub(super) fn on_disk(
         spec: CopySpec,
-        whole: bool,
         disk_paths: Paths,
         stub: Option<PathBuf>,
         spares: Arc<Spares>,
@@ -361,7 +355,6 @@ impl ShmCopy {
             stub,
             disk: Some(Arc::new(Disk::named(disk_paths.log.clone()))),
             began_on_disk: true,
-            whole,
         };
         Self::with(spec, inner, Some(disk_paths), spares, locks)
     }
@@ -634,16 +627,8 @@ impl CopyMemory for ShmCopy {
     }
 
     fn lower_mark(&self, mark: &DurableMark) -> io::Result<()> {
-        let (disk, is_whole) = {
-            let inner = self.inner.lock();
-            // With a record on shared memory a later process would take the copy for lost.
-            (inner.disk.clone(), inner.whole && inner.stub.is_none())
-        };
+        let disk = self.inner.lock().disk.clone();
         let Some(disk) = disk else { return Ok(()) };
-        if let Some(paths) = self.disk_paths.as_ref().filter(|_| is_whole) {
-            record::rewrite(&paths.record, &self.spec, Kept::default())?;
-            self.inner.lock().whole = false;
-        }
         disk.mark(mark, self.spec.group_bytes())?;
         disk.sync()
     }
@@ -688,24 +673,22 @@ impl CopyMemory for ShmCopy {
         let Some(paths) = &self.disk_paths else {
             return Ok(false);
         };
-        let (record, is_whole) = {
+        let record = {
             let inner = self.inner.lock();
             if inner.disk.is_none() {
                 return Ok(false);
             }
-            (inner.record().cloned(), inner.whole)
+            inner.record().cloned()
         };
-        let counts_now = record.is_some() || (closed && !is_whole);
-        if counts_now {
+        if let Some(record) = &record {
             // From now on nothing is missing when there is nothing in memory.
             record::rewrite(&paths.record, &self.spec, Kept::WHOLE)?;
-        }
-        if let Some(record) = record.as_ref().filter(|_| !closed) {
-            // And something is when there is nothing on disk.
-            record::rewrite(record, &self.spec, Kept::from(ALL))?;
+            if !closed {
+                // And something is when there is nothing on disk.
+                record::rewrite(record, &self.spec, Kept::from(ALL))?;
+            }
         }
         let mut inner = self.inner.lock();
-        inner.whole |= counts_now;
         if !closed && record.is_some() {
             inner.stub.clone_from(&record);
         }

@@ -290,7 +290,7 @@ impl ShmMemory {
     ) -> Found {
         let (spares, locks) = (spares.clone(), locks.to_vec());
         let record = stub.is_some();
-        let copy = ShmCopy::on_disk(spec, whole, paths, stub, spares, locks);
+        let copy = ShmCopy::on_disk(spec, paths, stub, spares, locks);
         Found {
             spec,
             memory: Arc::new(copy),
