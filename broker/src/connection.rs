@@ -23,11 +23,11 @@ use tokio::sync::mpsc;
 
 use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::bell::Bell;
-use crate::claims::{Claims, MOST_IN_A_CROWD};
 use crate::copy_reads;
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
 use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
+use crate::memory_budget::{Claims, MOST_IN_A_CROWD};
 use crate::outbox::Outbox;
 use crate::start::Shared;
 

@@ -13,7 +13,7 @@ use kera_protocol::v1;
 use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Streamlet};
 
 use crate::append::find_streamlet;
-use crate::cluster::pictured::Pictured;
+use crate::cluster::cluster_view::Pictured;
 use crate::start::Shared;
 
 /// Most bytes of one reply or push, whatever is asked for.

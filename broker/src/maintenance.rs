@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kera_log_segments::group::Group;
-use kera_log_segments::pump::sync_together;
+use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{Job, Streamlet};
 use parking_lot::{Condvar, Mutex};

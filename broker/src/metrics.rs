@@ -250,7 +250,7 @@ pub fn render(shared: &Shared) -> String {
     if let Some(replicated) = &shared.replicated {
         cluster::metrics::register_jobs(&mut registry, replicated);
     }
-    cluster::changes::register(&mut registry, shared);
+    cluster::ownership_metrics::register(&mut registry, shared);
     text(&registry)
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use kera_log_segments::io::{EngineKind, open_engine};
+use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::Pump;
 use kera_metadata::{
     BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, MetadataError,
     MetadataStore, Transaction, Write,
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::admission::Admission;
 use crate::clock::wall_ms;
-use crate::cluster::pictured::Pictured;
+use crate::cluster::cluster_view::Pictured;
 use crate::cluster::{
     Backup, Cluster, Joined, Members, Ownership, Replicated, StoreRecords, host_name,
 };
@@ -29,9 +29,9 @@ use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
-use crate::fallen::Fallen;
 use crate::maintenance::{Jobs, Maintenance, Retimed};
 use crate::metrics::Metrics;
+use crate::panicked_threads::Fallen;
 use crate::recorder::StoreRecorder;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
@@ -152,7 +152,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         .as_ref()
         .map(|cluster| Arc::new(Replicated::new(cluster.primary.clone(), records, forget)));
     let jobs = Arc::new(Jobs::default());
-    let pump = Pump::new(io.clone());
+    let pump = LocalWriter::new(io.clone());
     let env = Arc::new(Env {
         io,
         pool,

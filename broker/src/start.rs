@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::admission::Admission;
 use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
-use crate::cluster::pictured::Pictured;
+use crate::cluster::cluster_view::Pictured;
 use crate::cluster::{
     self, Backup, Cluster, Members, Ownership, Replicated, ownership, takeover, watching,
 };
@@ -33,11 +33,11 @@ use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::directory::{Directory, Owner};
 use crate::error::BrokerError;
-use crate::fallen::Fallen;
 use crate::http::Http;
 use crate::maintenance::{Maintenance, Retimed};
 use crate::metrics::Metrics;
 use crate::open::{Begun, open};
+use crate::panicked_threads::Fallen;
 use crate::recorder::StoreRecorder;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;

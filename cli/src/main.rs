@@ -1,7 +1,6 @@
 //! `kera`: the broker, its clients and its tools in one binary.
 #![forbid(unsafe_code)]
 
-mod backup;
 mod bench;
 mod broker;
 mod cluster;
@@ -16,6 +15,7 @@ mod notify;
 mod output;
 mod parse;
 mod produce;
+mod replica_store;
 mod segment;
 mod serve;
 mod stream;
@@ -54,8 +54,9 @@ struct Cli {
 enum Command {
     /// Run a broker.
     Serve(serve::ServeArgs),
-    /// Keep copies for brokers, and nothing else.
-    Backup(backup::BackupArgs),
+    /// Keep replicas for brokers, and nothing else.
+    #[command(alias = "backup")]
+    ReplicaStore(replica_store::ReplicaStoreArgs),
     /// Create, list, describe, change and delete streams.
     #[command(subcommand)]
     Stream(stream::StreamCommand),
@@ -91,7 +92,7 @@ impl Command {
     fn run(self) -> Outcome {
         match self {
             Command::Serve(args) => serve::run(&args),
-            Command::Backup(args) => backup::run(&args),
+            Command::ReplicaStore(args) => replica_store::run(&args),
             Command::Stream(command) => client(stream::run(command)),
             Command::Produce(args) => client(produce::run(args)),
             Command::Consume(args) => client(consume::run(args)),

@@ -45,8 +45,8 @@ pub enum Setting {
     FlushInterval,
     /// `ack`.
     Ack,
-    /// `min_copies`, fixed at creation.
-    MinCopies,
+    /// `min_insync_replicas`, fixed at creation.
+    MinInsyncReplicas,
     /// Q, fixed once the topic exists but for CreatePartitions.
     Lanes,
     /// M, fixed at creation.
@@ -390,7 +390,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         "min.insync.replicas",
         Int,
         "1",
-        AtCreation(Setting::MinCopies),
+        AtCreation(Setting::MinInsyncReplicas),
         "Copies without which nothing is acknowledged, whatever acks says; at most the replication factor, by default more than half of it.",
     ),
     config(

@@ -37,7 +37,7 @@ pub(crate) struct Wanted {
     lane_by: Option<LaneBy>,
     /// Copies of each group.
     replicas: Option<u32>,
-    min_copies: Option<u32>,
+    min_insync_replicas: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,9 +182,9 @@ impl Wanted {
                     _ => return Err(words(config, value, "memory, written or synced")),
                 });
             }
-            Setting::MinCopies => {
+            Setting::MinInsyncReplicas => {
                 let copies = number(config, value, 1)?;
-                self.min_copies = Some(u32::try_from(copies).unwrap_or(u32::MAX));
+                self.min_insync_replicas = Some(u32::try_from(copies).unwrap_or(u32::MAX));
             }
             Setting::Lanes => {
                 let lanes = number(config, value, 1)?;
@@ -250,7 +250,7 @@ impl Wanted {
             streamlets: Some(default.streamlets),
             lanes: Some(lanes),
             replicas: self.replicas,
-            min_copies: self.min_copies,
+            min_insync_replicas: self.min_insync_replicas,
             ..self.changes(&default, partitions)?
         };
         let largest = match self.max_batch_bytes {
@@ -278,10 +278,13 @@ impl Wanted {
                 present.lanes
             ));
         }
-        if let Some(copies) = self.min_copies.filter(|c| *c != present.min_copies) {
+        if let Some(copies) = self
+            .min_insync_replicas
+            .filter(|c| *c != present.min_insync_replicas)
+        {
             return Err(format!(
                 "min.insync.replicas is fixed at creation: it is {} and cannot become {copies}",
-                present.min_copies
+                present.min_insync_replicas
             ));
         }
         if let Some(bytes) = self.group_bytes {
@@ -407,7 +410,7 @@ pub(crate) fn value_of(
         },
         Setting::FlushInterval => flush_interval.as_millis().to_string(),
         Setting::Ack => ack_word(stream.ack).to_owned(),
-        Setting::MinCopies => stream.min_copies.to_string(),
+        Setting::MinInsyncReplicas => stream.min_insync_replicas.to_string(),
         Setting::Lanes => stream.lanes.to_string(),
         Setting::Streamlets => stream.streamlets.to_string(),
         Setting::LaneBy => lane_by_word(stream.lane_by).to_owned(),
@@ -629,7 +632,10 @@ mod tests {
             .set(config, "2", Duration::from_secs(1))
             .expect("legal");
         let wire = wanted.for_creation(4).expect("legal");
-        assert_eq!((wire.replicas, wire.min_copies), (Some(3), Some(2)));
+        assert_eq!(
+            (wire.replicas, wire.min_insync_replicas),
+            (Some(3), Some(2))
+        );
     }
 
     #[test]
@@ -638,7 +644,7 @@ mod tests {
             ("cleanup.policy", "compact", "compaction is not supported"),
             ("cleanup.policy", "compact,delete", "compaction"),
             ("compression.type", "zip", "one of uncompressed, zstd"),
-            ("min.insync.replicas", "2", "min_copies is 2 of 1"),
+            ("min.insync.replicas", "2", "min_insync_replicas is 2 of 1"),
             ("min.insync.replicas", "0", "at least 1"),
             ("remote.storage.enable", "true", "no remote storage"),
             ("message.timestamp.after.max.ms", "-1", "at least 0"),

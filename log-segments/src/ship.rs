@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::buffers::Buffer;
 use crate::group::Group;
 use crate::io::rewrite;
-use crate::pump::Turn;
+use crate::local_writer::Turn;
 use crate::scan::{ScanSpec, scan};
 use crate::sync::{Arc, Ordering, Weak};
 use crate::window::Place;

@@ -11,8 +11,8 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::fault::{FaultIo, Flip};
 use kera_log_segments::io::{File, FileSystem, Io, OpenHow};
 use kera_log_segments::layout::{LayoutError, SEGMENT_HEADER_BYTES};
+use kera_log_segments::local_writer::Turn;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::Turn;
 use kera_log_segments::scan::{ScanError, ScanSpec, Scanned, Stop, scan};
 use kera_protocol::batch::{
     BatchBuilder, BatchError, BatchHeader, Compression, HEADER_BYTES, NewRecord, ProducerStamp,

@@ -134,9 +134,9 @@ pub(crate) fn stream_change(old: &StreamRecord, new: &StreamRecord) -> Result<()
         );
     }
     let mut config = old.config.clone();
-    if old.internal && new.config.min_copies > config.min_copies {
+    if old.internal && new.config.min_insync_replicas > config.min_insync_replicas {
         // The brokers' own stream may be older than most of the brokers.
-        config.min_copies = new.config.min_copies;
+        config.min_insync_replicas = new.config.min_insync_replicas;
     }
     config.validate_change(&new.config)?;
     if !new.lane_generations.starts_with(&old.lane_generations) {

@@ -36,7 +36,7 @@ use uuid::Uuid;
 use crate::encode::Record;
 use crate::error::MetadataError;
 use crate::store::MetadataStore;
-use crate::stranger::Stranger;
+use crate::wrong_store::Stranger;
 use kera_records::BrokerRecord;
 use kera_records::Compare;
 use kera_records::key::Key;

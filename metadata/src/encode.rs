@@ -257,7 +257,7 @@ fn stream_message(r: &StreamRecord) -> StreamMessage {
             },
             // A stream without copies elsewhere is stored as it always was.
             replicas: stored_count(c.replicas),
-            min_copies: stored_count(c.min_copies),
+            min_insync_replicas: stored_count(c.min_insync_replicas),
             timestamp_before_max_ms: c.timestamp_before_max_ms,
             timestamp_after_max_ms: c.timestamp_after_max_ms,
             validate: match c.validate {
@@ -319,7 +319,7 @@ fn stream_record(id: StreamId, m: StreamMessage, revision: u64) -> Result<Stream
                 n => return Err(unknown("timestamp_type", n)),
             },
             replicas: c.replicas.max(1),
-            min_copies: c.min_copies.max(1),
+            min_insync_replicas: c.min_insync_replicas.max(1),
             timestamp_before_max_ms: c.timestamp_before_max_ms,
             timestamp_after_max_ms: c.timestamp_after_max_ms,
             validate: match c.validate {
@@ -447,10 +447,10 @@ mod tests {
             }
         };
         let (one, short) = decoded(&record);
-        assert_eq!((one.replicas, one.min_copies), (1, 1));
-        (record.config.replicas, record.config.min_copies) = (3, 2);
+        assert_eq!((one.replicas, one.min_insync_replicas), (1, 1));
+        (record.config.replicas, record.config.min_insync_replicas) = (3, 2);
         let (three, long) = decoded(&record);
-        assert_eq!((three.replicas, three.min_copies), (3, 2));
+        assert_eq!((three.replicas, three.min_insync_replicas), (3, 2));
         assert_eq!(long, short + 4, "one copy takes no bytes");
         let config = &mut record.config;
         config.timestamp_before_max_ms = 1;

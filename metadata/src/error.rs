@@ -7,7 +7,7 @@ use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::stranger::Stranger;
+use crate::wrong_store::Stranger;
 use kera_records::key::Key;
 
 /// A condition of a transaction that did not hold.

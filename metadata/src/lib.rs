@@ -114,7 +114,7 @@ mod memory;
 mod messages;
 mod queue;
 mod store;
-mod stranger;
+mod wrong_store;
 
 pub use answer::CommitFuture;
 pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL, MAX_SETTINGS_BYTES};
@@ -138,4 +138,4 @@ pub use memory::{Fault, MemoryStore};
 pub use store::{
     Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation, creation_over,
 };
-pub use stranger::Stranger;
+pub use wrong_store::Stranger;

@@ -86,7 +86,7 @@ pub(crate) struct ConfigMessage {
     pub(crate) replicas: u32,
     /// 0, as older builds have it: 1.
     #[prost(uint32, tag = "13")]
-    pub(crate) min_copies: u32,
+    pub(crate) min_insync_replicas: u32,
     #[prost(uint32, tag = "14")]
     pub(crate) short_streamlets: u32,
     #[prost(uint64, tag = "15")]

@@ -50,7 +50,7 @@ impl Scenario {
             let config = StreamConfig {
                 streamlets: spec.streamlets.len() as u32,
                 replicas: spec.replicas,
-                min_copies: StreamConfig::default_min_copies(spec.replicas),
+                min_insync_replicas: StreamConfig::default_min_insync_replicas(spec.replicas),
                 ..StreamConfig::default()
             };
             let mut stream = StreamRecord::new(format!("s{number}"), config, 0);
@@ -429,7 +429,7 @@ fn replicated(streamlets: u32) -> StreamConfig {
     StreamConfig {
         streamlets,
         replicas: 3,
-        min_copies: 2,
+        min_insync_replicas: 2,
         ..StreamConfig::default()
     }
 }

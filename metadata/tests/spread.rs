@@ -36,7 +36,7 @@ impl Scenario {
         let config = StreamConfig {
             streamlets: self.streamlets.len() as u32,
             replicas: self.replicas,
-            min_copies: 1,
+            min_insync_replicas: 1,
             ..StreamConfig::default()
         };
         let mut stream = StreamRecord::new("flights", config, 0);

@@ -100,7 +100,7 @@ pub struct StreamConfig {
     pub replicas: u32,
     /// Copies without which nothing is acknowledged and no group is closed: 1 to `replicas`. Fixed
     /// at creation.
-    pub min_copies: u32,
+    pub min_insync_replicas: u32,
     /// A batch with a record older than this many milliseconds is refused, at most
     /// [`MAX_DURATION_MS`]; 0 is no limit.
     pub timestamp_before_max_ms: u64,
@@ -127,7 +127,7 @@ impl Default for StreamConfig {
             max_batch_bytes: 1 << 20,
             timestamp_type: TimestampType::Create,
             replicas: 1,
-            min_copies: 1,
+            min_insync_replicas: 1,
             timestamp_before_max_ms: 0,
             timestamp_after_max_ms: 0,
             validate: BatchCheck::Header,
@@ -142,14 +142,14 @@ impl StreamConfig {
         (1 << 20).min(segment_size.saturating_sub(SEGMENT_HEADER_ALLOWANCE))
     }
 
-    /// The default of `min_copies` for `replicas` copies: more than half of them.
+    /// The default of `min_insync_replicas` for `replicas` copies: more than half of them.
     ///
     /// ```
     /// use kera_records::StreamConfig;
-    /// let of = StreamConfig::default_min_copies;
+    /// let of = StreamConfig::default_min_insync_replicas;
     /// assert_eq!((of(1), of(2), of(3)), (1, 2, 2));
     /// ```
-    pub fn default_min_copies(replicas: u32) -> u32 {
+    pub fn default_min_insync_replicas(replicas: u32) -> u32 {
         replicas / 2 + 1
     }
 
@@ -258,10 +258,10 @@ impl StreamConfig {
             )));
         }
         range("replicas", self.replicas, 1, MAX_COPIES as u32)?;
-        if !(1..=self.replicas).contains(&self.min_copies) {
+        if !(1..=self.replicas).contains(&self.min_insync_replicas) {
             return Err(invalid(format!(
-                "min_copies is {} of {} replicas; the legal range is 1 to {}, as no more copies can hold a record than there are",
-                self.min_copies, self.replicas, self.replicas
+                "min_insync_replicas is {} of {} replicas; the legal range is 1 to {}, as no more copies can hold a record than there are",
+                self.min_insync_replicas, self.replicas, self.replicas
             )));
         }
         if self.is_replicated() && self.ack != AckPolicy::Written {
@@ -298,7 +298,11 @@ impl StreamConfig {
             &new.segments_per_group,
         )?;
         fixed("replicas", &self.replicas, &new.replicas)?;
-        fixed("min_copies", &self.min_copies, &new.min_copies)?;
+        fixed(
+            "min_insync_replicas",
+            &self.min_insync_replicas,
+            &new.min_insync_replicas,
+        )?;
         if new.lanes < self.lanes {
             return Err(invalid(format!(
                 "lanes is {} and may only grow; {} is less, the legal range is {} to {}",
@@ -435,11 +439,17 @@ mod tests {
         let cases = [
             (refused(|c| c.replicas = 0), "replicas is 0"),
             (refused(|c| c.replicas = 17), "legal range is 1 to 16"),
-            (refused(|c| c.min_copies = 2), "min_copies is 2 of 1"),
-            (refused(|c| c.min_copies = 0), "min_copies is 0"),
+            (
+                refused(|c| c.min_insync_replicas = 2),
+                "min_insync_replicas is 2 of 1",
+            ),
+            (
+                refused(|c| c.min_insync_replicas = 0),
+                "min_insync_replicas is 0",
+            ),
             (
                 refused(|c| {
-                    (c.replicas, c.min_copies) = (3, 2);
+                    (c.replicas, c.min_insync_replicas) = (3, 2);
                     c.ack = AckPolicy::Memory;
                 }),
                 "ack is Memory with 3 replicas",
@@ -450,7 +460,7 @@ mod tests {
         }
         let config = StreamConfig {
             replicas: 3,
-            min_copies: 3,
+            min_insync_replicas: 3,
             ..StreamConfig::default()
         };
         config.validate().unwrap();
@@ -491,7 +501,7 @@ mod tests {
             ("replicas is fixed", |c| {
                 (c.replicas, c.ack) = (3, AckPolicy::Written);
             }),
-            ("min_copies", |c| c.min_copies = 2),
+            ("min_insync_replicas", |c| c.min_insync_replicas = 2),
         ];
         for (name, change) in changes {
             let mut new = old.clone();

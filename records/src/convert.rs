@@ -47,8 +47,8 @@ impl StreamConfig {
         if wire.max_batch_bytes.is_none() {
             config.max_batch_bytes = Self::default_max_batch_bytes(config.segment_size);
         }
-        if wire.min_copies.is_none() {
-            config.min_copies = Self::default_min_copies(config.replicas);
+        if wire.min_insync_replicas.is_none() {
+            config.min_insync_replicas = Self::default_min_insync_replicas(config.replicas);
         }
         if wire.segments_per_group.is_none() && config.replicas > 1 {
             config.segments_per_group = REPLICATED_SEGMENTS_PER_GROUP;
@@ -84,7 +84,7 @@ impl StreamConfig {
             max_batch_bytes: Some(self.max_batch_bytes),
             timestamp_type: Some(v1::TimestampType::from(self.timestamp_type).into()),
             replicas: Some(self.replicas),
-            min_copies: Some(self.min_copies),
+            min_insync_replicas: Some(self.min_insync_replicas),
             partitions: Some(self.partitions()),
             timestamp_before_max_ms: Some(self.timestamp_before_max_ms),
             timestamp_after_max_ms: Some(self.timestamp_after_max_ms),
@@ -107,7 +107,7 @@ impl StreamConfig {
         set(&mut self.group_max_age_ms, wire.group_max_age_ms);
         set(&mut self.max_batch_bytes, wire.max_batch_bytes);
         set(&mut self.replicas, wire.replicas);
-        set(&mut self.min_copies, wire.min_copies);
+        set(&mut self.min_insync_replicas, wire.min_insync_replicas);
         set(
             &mut self.timestamp_before_max_ms,
             wire.timestamp_before_max_ms,
@@ -239,7 +239,7 @@ mod tests {
             max_batch_bytes: 4096,
             timestamp_type: TimestampType::Append,
             replicas: 4,
-            min_copies: 1,
+            min_insync_replicas: 1,
             timestamp_before_max_ms: 4,
             timestamp_after_max_ms: 5,
             validate: BatchCheck::Full,

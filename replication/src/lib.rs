@@ -56,7 +56,7 @@
 //! A broker among its own peers keeps a copy itself. Either that copy is in its own backup store, to
 //! which it ships like to any other; or it is the group's file that the broker writes anyway
 //! ([`primary::Primary::with_own`] with [`own::OwnFiles`]): then whoever writes it calls
-//! [`primary::CopySet::own_completed`], and [`primary::CopySet::own_lost`] when writing fails, and
+//! [`primary::ReplicaSet::own_completed`], and [`primary::ReplicaSet::own_lost`] when writing fails, and
 //! recovery makes the file anew from the others where it is gone or damaged.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,7 +1,7 @@
 //! The owner's own copy of its groups: the files it writes itself, without a backup in between.
 //!
 //! A broker that writes groups into files of its own counts them as copies of its groups' sets. Who
-//! writes a file says how far it is ([`crate::primary::CopySet::own_completed`]); recovery asks
+//! writes a file says how far it is ([`crate::primary::ReplicaSet::own_completed`]); recovery asks
 //! [`OwnCopies`] what it asks of a backup, and gets its answers without a network. Nobody else is at
 //! work on these files when a streamlet is recovered, so sealing them means nothing more than reading
 //! them.
@@ -45,7 +45,7 @@ pub trait OwnCopies: Send + Sync {
 
     /// Answers [`Request::Seal`] with what each file holds, [`Request::Read`], [`Request::Check`], and, while a streamlet
     /// is recovered, [`Request::Complete`] and [`Request::Flush`], as
-    /// [`BackupStore`](crate::backup::BackupStore) does. A file that is not there is
+    /// [`ReplicaStore`](crate::backup::ReplicaStore) does. A file that is not there is
     /// [`CopyAnswer::Absent`]; whether that can be believed is recovery's to decide.
     ///
     /// # Errors

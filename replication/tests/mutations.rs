@@ -156,7 +156,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
     let primary = Arc::new(primary);
     let spec = RecoverSpec {
         streamlet: streamlet(),
-        min_copies: plan.min_copies,
+        min_insync_replicas: plan.min_insync_replicas,
         unclean: Unclean::Wait,
         starts: BTreeMap::new(),
     };
@@ -166,7 +166,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         epoch: recovered.epoch,
         lane: LaneId(0),
         replicas: plan.replicas,
-        min_copies: plan.min_copies,
+        min_insync_replicas: plan.min_insync_replicas,
     };
     let lane = Lane::new(primary.clone(), spec, Arc::default());
     let copy = CopyId {
@@ -206,7 +206,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         streamlet: streamlet(),
         epoch: recovered.epoch,
         replicas: 2,
-        min_copies: 2,
+        min_insync_replicas: 2,
         lanes: Vec::new(),
         mend: None,
     };

@@ -23,14 +23,14 @@ fn seeds(usual: u64) -> (std::ops::Range<u64>, bool) {
     }
 }
 
-fn holds(min_copies: usize) {
+fn holds(min_insync_replicas: usize) {
     let (seeds, log) = seeds(150);
     let mut seen = Seen::default();
     for seed in seeds.clone() {
-        let mut plan = Plan::new(seed, min_copies, Faults::default());
+        let mut plan = Plan::new(seed, min_insync_replicas, Faults::default());
         if seed % 4 == 3 {
             // Small sets, much trouble, and records that change long after they were asked to.
-            plan.replicas = min_copies.max(2);
+            plan.replicas = min_insync_replicas.max(2);
             (plan.trouble, plan.late) = (40, 100);
         }
         // The owner's own files are one of the copies.
@@ -51,10 +51,10 @@ fn holds(min_copies: usize) {
                 seen.acked += one.acked;
                 seen.groups += one.groups;
             }
-            Err(error) => panic!("seed {seed}, min_copies {min_copies}: {error}"),
+            Err(error) => panic!("seed {seed}, min_insync_replicas {min_insync_replicas}: {error}"),
         }
     }
-    println!("min_copies {min_copies}, seeds {seeds:?}: {seen:?}");
+    println!("min_insync_replicas {min_insync_replicas}, seeds {seeds:?}: {seen:?}");
     assert!(
         seen.acked * 4 > seen.appended,
         "too little went well: {seen:?}"

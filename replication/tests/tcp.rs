@@ -6,7 +6,7 @@ mod suite;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 
@@ -21,7 +21,7 @@ impl Way for OverTcp {
         Ipv4Addr::LOCALHOST.into()
     }
 
-    fn serve(&self, _: &Arc<BackupStore>, _: SocketAddr) {}
+    fn serve(&self, _: &Arc<ReplicaStore>, _: SocketAddr) {}
 
     fn transport(&self, _: BrokerId, tcp: TcpWay, _: &Arc<Gates>) -> TransportRef {
         Arc::new(tcp.transport)

@@ -1,6 +1,6 @@
 //! Starting from what a previous process left.
 //!
-//! Closed groups are taken from their records, open ones are scanned (`relane.rs`). Lanes open new
+//! Closed groups are taken from their records, open ones are scanned (`lane_recovery.rs`). Lanes open new
 //! groups, of the new epoch, at their next append; nothing is appended to a file found here.
 
 use std::collections::{HashMap, HashSet};
@@ -18,8 +18,8 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId}
 use uuid::Uuid;
 
 use crate::append::MIN_PINS;
+use crate::lane_recovery::LaneBuild;
 use crate::recorder::{Closed, GroupChange};
-use crate::relane::LaneBuild;
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
 
 /// How far ordinals jump after a loss of records that may have been shown: a group never spans more.

@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec, GroupWriter, MadeFile};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
+use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::Pump;
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank, mutex};
 use kera_protocol::ids::{
     Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
@@ -61,7 +61,7 @@ pub struct Env {
     /// Memory for what is appended.
     pub pool: ChunkPool,
     /// Writes `memory` and `synced` groups.
-    pub pump: Arc<Pump>,
+    pub pump: Arc<LocalWriter>,
     /// Records groups.
     pub recorder: Arc<dyn GroupRecorder>,
     /// Store and boot.

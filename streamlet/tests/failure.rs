@@ -9,7 +9,7 @@ use std::task::{Wake, Waker};
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault};
 use kera_log_segments::layout::{MARK_BYTES, MARK_SLOT_STRIDE};
-use kera_log_segments::pump::sync_together;
+use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{AppendError, Job, Outcome, Recovery};
 use support::batches::{plain, stamped};

@@ -38,7 +38,7 @@ enum Step {
     GoOn {
         client: usize,
     },
-    Pump,
+    LocalWriter,
     Flush,
     Work,
     AgeOut,
@@ -97,7 +97,7 @@ fn steps(crashes: u32, faults: u32, power: bool) -> impl Strategy<Value = Vec<St
         4 => (0..CLIENTS, 0..LANES * 2, 0..4usize).prop_map(|(client, lane, which)| Step::Retry { client, lane, which }),
         1 => (0..CLIENTS).prop_map(|client| Step::Disconnect { client }),
         4 => (0..CLIENTS).prop_map(|client| Step::GoOn { client }),
-        10 => Just(Step::Pump),
+        10 => Just(Step::LocalWriter),
         2 => Just(Step::Flush),
         4 => Just(Step::Work),
         1 => Just(Step::AgeOut),
@@ -111,7 +111,7 @@ fn steps(crashes: u32, faults: u32, power: bool) -> impl Strategy<Value = Vec<St
         3 => Just(Step::Check),
         crashes => crash,
         faults.max(1) => prop_oneof![2 => fault.prop_map(Step::Inject), 1 => Just(Step::Heal)]
-            .prop_map(move |step| if faults == 0 { Step::Pump } else { step }),
+            .prop_map(move |step| if faults == 0 { Step::LocalWriter } else { step }),
     ];
     vec(step, 1..120)
 }
@@ -199,7 +199,7 @@ impl Life {
             } => self.clients[*client].retry(node, &mut self.model, *lane, *which),
             Step::Disconnect { client } => self.clients[*client].disconnect(&mut self.model),
             Step::GoOn { client } => self.clients[*client].go_on_everywhere(node, &mut self.model),
-            Step::Pump => self.pump(),
+            Step::LocalWriter => self.pump(),
             Step::Flush => {
                 node.streamlet.write_out();
                 node.streamlet.mark();

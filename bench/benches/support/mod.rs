@@ -12,8 +12,8 @@ use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::{
     Done, EngineKind, File, FileRef, FileSystem, Io, Op, OpenHow, open_engine,
 };
+use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::Pump;
 use kera_protocol::batch::{BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{Epoch, Incarnation, StreamId, StreamletId};
 use kera_streamlet::recorder::{Done as Recorded, GroupChange, GroupRecorder};
@@ -184,7 +184,7 @@ impl Bench {
         let env = Arc::new(Env {
             io: io.clone(),
             pool: ChunkPool::new(512 << 20).expect("address space"),
-            pump: Pump::new(io),
+            pump: LocalWriter::new(io),
             recorder: Arc::new(Records),
             incarnation: Incarnation::default(),
             // A full queue drops jobs; a bench never comes near.

@@ -139,7 +139,7 @@ impl Nodes {
                 .args(["--bootstrap", &self.bootstrap()])
                 .args(["--streamlets", &stream.streamlets.to_string()])
                 .args(["--replicas", &stream.copies.to_string()])
-                .args(["--min-copies", &least.to_string()])
+                .args(["--min-insync-replicas", &least.to_string()])
                 .stdin(Stdio::null());
             let output = command.output()?;
             if output.status.success() {

@@ -92,10 +92,10 @@ mod tests {
     fn samples_are_counted_by_their_stack() {
         let text = "\
             \tffffffff81d33df7 vfs_write\n\
-            \t          f82ad kera_log_segments::pump::x::h0123456789abcdef\n\
+            \t          f82ad kera_log_segments::local_writer::x::h0123456789abcdef\n\
             \n\
             \tffffffff81d33df8 vfs_write\n\
-            \t          f82ad kera_log_segments::pump::x::h0123456789abcdef\n\
+            \t          f82ad kera_log_segments::local_writer::x::h0123456789abcdef\n\
             \n\
             \t          f82ae memcpy\n";
         let stacks = Stacks::parse(text);
@@ -103,7 +103,7 @@ mod tests {
         let mut counts = stacks.counts.iter();
         let (stack, count) = counts.next().unwrap();
         assert_eq!((stack.len(), *count), (2, 2));
-        assert_eq!(stack[0].name, "kera_log_segments::pump::x");
+        assert_eq!(stack[0].name, "kera_log_segments::local_writer::x");
         assert_eq!(
             (stack[0].origin, stack[1].origin),
             (Origin::Own, Origin::Kernel)

@@ -145,7 +145,7 @@ pub const RULES: &[Rule] = {
         (Copy, Own("kera_log_segments::writer")),
         (Copy, Own("kera_log_segments::pool")),
         (Copy, Own("kera_log_segments::window")),
-        (Write, Own("kera_log_segments::pump")),
+        (Write, Own("kera_log_segments::local_writer")),
         (Write, Own("kera_log_segments::io")),
         (Write, Own("kera_log_segments::head")),
         (Write, Own("kera_log_segments::waiters")),
@@ -258,7 +258,10 @@ mod tests {
     #[test]
     fn the_innermost_frame_that_is_known_decides() {
         use Origin::{Kernel, Library, Own};
-        let pump = ("kera_log_segments::pump::<impl x>::write_rounds", Own);
+        let pump = (
+            "kera_log_segments::local_writer::<impl x>::write_rounds",
+            Own,
+        );
         let append = ("kera_streamlet::append::<impl x>::append_to", Own);
         let main = ("tokio::runtime::task::harness::poll", Library);
         assert_eq!(step_of(&stack(&[main])), Step::Scheduling);

@@ -72,8 +72,8 @@ mod tests {
         let profile = Profile {
             title: "produce".to_owned(),
             stacks: Stacks::parse(
-                "1000 kera_log_segments::pump::x\n\n1000 kera_log_segments::pump::x\n\n\
-                 1000 kera_log_segments::pump::x\n\n2000 surprise\n",
+                "1000 kera_log_segments::local_writer::x\n\n1000 kera_log_segments::local_writer::x\n\n\
+                 1000 kera_log_segments::local_writer::x\n\n2000 surprise\n",
             ),
             nanos: 80.0,
             bytes: 100.0,

@@ -17,7 +17,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Copies that must be left for a record to be taken: at Kera `min_copies`, at Kafka
+    /// Copies that must be left for a record to be taken: at Kera `min_insync_replicas`, at Kafka
     /// `min.insync.replicas`.
     pub fn least_copies(&self) -> u32 {
         self.replicas.min(2)

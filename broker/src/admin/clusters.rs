@@ -683,7 +683,7 @@ mod tests {
             name: name.into(),
             internal,
             replicas,
-            min_copies: 1,
+            min_insync_replicas: 1,
             retention_ms: 0,
         };
         let all = [
@@ -712,7 +712,7 @@ mod tests {
                 name: "flights".into(),
                 internal,
                 replicas: 3,
-                min_copies: 2,
+                min_insync_replicas: 2,
                 retention_ms: 0,
             };
             let group = GroupView {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions, StartError};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions, StartError};
 use kera_replication::faults::Faults;
 use kera_replication::transport::TransportKind;
 use kera_replication::transport::tcp::{BackupServer, ServerOptions};
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{cards, transports};
-use crate::broken::Rule;
 use crate::config::{BrokerConfig, TransportChoice, units};
 use crate::error::BrokerError;
+use crate::fault_rules::Rule;
 use crate::listener;
 
 /// Where shared memory is.
@@ -86,7 +86,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 #[derive(Debug)]
 pub struct Backup {
     options: BackupOptions,
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     server: Arc<BackupServer>,
     /// The network card through which it is served too, or why it is not though that was wanted;
     /// `None` where it was not.
@@ -207,7 +207,7 @@ impl Backup {
     }
 
     /// The copies.
-    pub fn store(&self) -> &Arc<BackupStore> {
+    pub fn store(&self) -> &Arc<ReplicaStore> {
         &self.store
     }
 
@@ -235,14 +235,14 @@ impl Backup {
     }
 }
 
-fn open(options: &BackupOptions) -> Result<Arc<BackupStore>, BrokerError> {
+fn open(options: &BackupOptions) -> Result<Arc<ReplicaStore>, BrokerError> {
     warn_about_room(options);
     let memory = ShmMemory::new(ShmOptions {
         dir: options.shared_dir.clone(),
         disk: Some(options.disk_dir.clone()),
         quota: options.limits.memory_bytes,
     });
-    BackupStore::start(memory, options.limits, Faults::default()).map_err(|error| match error {
+    ReplicaStore::start(memory, options.limits, Faults::default()).map_err(|error| match error {
         StartError::TooSmall { path, size, quota } => BrokerError::BackupRoom {
             path,
             size: units::show_size(size),

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
@@ -56,7 +56,7 @@ impl Listener {
     ///
     /// # Errors
     /// What is missing, for people.
-    pub(crate) fn start(address: SocketAddr, store: &BackupStore) -> Result<Self, String> {
+    pub(crate) fn start(address: SocketAddr, store: &ReplicaStore) -> Result<Self, String> {
         let server = RdmaServer::bind(address, store).map_err(|error| error.to_string())?;
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve().await });

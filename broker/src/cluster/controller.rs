@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::movers::Movers;
-use super::pictured::Pictured;
-use super::ruling::Ruling;
+use super::cluster_view::Pictured;
+use super::controller_metrics::Ruling;
+use super::external_moves::Movers;
 use super::suspicion::Suspects;
 
 /// When the controller acts.

@@ -177,7 +177,7 @@ impl World {
         let config = StreamConfig {
             streamlets,
             replicas,
-            min_copies: StreamConfig::default_min_copies(replicas),
+            min_insync_replicas: StreamConfig::default_min_insync_replicas(replicas),
             ..StreamConfig::default()
         };
         let stream = StreamRecord::new(name, config, 0);

@@ -34,7 +34,7 @@ pub struct Replicas {
     /// Copies of each group, this broker's own included.
     pub replicas: u32,
     /// Copies without which nothing is acknowledged.
-    pub min_copies: u32,
+    pub min_insync_replicas: u32,
 }
 
 /// Makes the copies of one streamlet, under one epoch.
@@ -93,7 +93,7 @@ impl StreamletCopies {
             streamlet: self.key,
             epoch: self.epoch,
             replicas: self.promise.replicas as usize,
-            min_copies: self.promise.min_copies as usize,
+            min_insync_replicas: self.promise.min_insync_replicas as usize,
             lanes: self.lanes.lock().values().cloned().collect(),
             mend: Some(Arc::new(OwnFile {
                 primary: self.primary.clone(),
@@ -112,7 +112,7 @@ impl StreamletCopies {
                 epoch: self.epoch,
                 lane,
                 replicas: self.promise.replicas as usize,
-                min_copies: self.promise.min_copies as usize,
+                min_insync_replicas: self.promise.min_insync_replicas as usize,
             };
             Lane::new(self.primary.clone(), spec, self.next_group.clone())
         });

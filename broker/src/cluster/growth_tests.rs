@@ -9,7 +9,7 @@ async fn lanes_of_a_wide_stream_grow_under_the_epochs_of_all_its_streamlets() {
         streamlets: 300,
         lanes: 1,
         replicas: 1,
-        min_copies: 1,
+        min_insync_replicas: 1,
         segment_size: 64 << 10,
         segments_per_group: 2,
         max_batch_bytes: 16 << 10,

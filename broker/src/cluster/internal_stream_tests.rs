@@ -18,7 +18,7 @@ fn recorded(shared: &Shared) -> (u32, Vec<usize>) {
         });
         copies.extend(used.map(|group| group.copies.len()));
     }
-    (stream.record.load().config.min_copies, copies)
+    (stream.record.load().config.min_insync_replicas, copies)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +66,7 @@ async fn the_internal_stream_gets_its_copies_as_brokers_join() {
             let Some(stream) = trio.shared(id).catalog.named(GROUPS_STREAM) else {
                 return false;
             };
-            stream.record.load().config.min_copies == 2
+            stream.record.load().config.min_insync_replicas == 2
         })
     };
     until(everywhere).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kera_replication::jobs::JobConfig;
 
-use super::{forgotten, shortage, spreading, standing};
+use super::{deleted_streams, shortage, spreading, stall_report};
 use crate::coordination;
 use crate::start::Shared;
 
@@ -33,7 +33,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     let counting = shortage::count(shared.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);
     let stirring = stir(shared.clone(), config.repair_interval);
-    let watching = standing::watch(shared.clone());
+    let watching = stall_report::watch(shared.clone());
     let mut stopping = shared.stopping.subscribe();
     tokio::spawn(async move {
         // A round may be broken off anywhere.
@@ -90,7 +90,7 @@ async fn forget(shared: Arc<Shared>, interval: Duration) {
             .await;
         if let Some(brokers_store) = &shared.store {
             let known = |stream| shared.catalog.get(stream).is_some();
-            forgotten::catch_up(cluster.me, store, brokers_store, known).await;
+            deleted_streams::catch_up(cluster.me, store, brokers_store, known).await;
         }
         let removing = shared.clone();
         let removed = tokio::task::spawn_blocking(move || {

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use kera_metadata::{GroupState, Replica};
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, Beside};
+use kera_replication::backup::{Beside, ReplicaStore};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::transport::{
@@ -22,7 +22,7 @@ use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::copies::key_of;
-use crate::broken::Rule;
+use crate::fault_rules::Rule;
 use crate::start::Shared;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
@@ -30,11 +30,11 @@ use crate::start::Shared;
 pub(super) struct LocalCopies {
     me: BrokerId,
     files: Arc<OwnFiles>,
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
 }
 
 impl LocalCopies {
-    pub(super) fn new(me: BrokerId, files: Arc<OwnFiles>, store: Arc<BackupStore>) -> Arc<Self> {
+    pub(super) fn new(me: BrokerId, files: Arc<OwnFiles>, store: Arc<ReplicaStore>) -> Arc<Self> {
         Arc::new(Self { me, files, store })
     }
 

@@ -50,32 +50,32 @@ mod cards;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_cards.rs"]
 mod cards;
-pub(crate) mod changes;
+pub(crate) mod cluster_view;
 pub(crate) mod controller;
+pub(crate) mod controller_metrics;
 mod copies;
+mod deleted_streams;
 mod describe;
 pub(crate) mod election;
-mod forgotten;
+mod external_moves;
 pub(crate) mod jobs;
 mod joining;
-pub(crate) mod known;
 pub(crate) mod leaving;
 mod leftovers;
 mod local;
 mod members;
 pub(crate) mod metrics;
-mod movers;
 mod own_file;
 pub mod ownership;
-pub(crate) mod pictured;
+pub(crate) mod ownership_metrics;
 mod records;
 mod replicated;
 mod restore;
-pub(crate) mod ruling;
+pub(crate) mod seen_revision;
 pub(crate) mod shortage;
 mod source;
 mod spreading;
-mod standing;
+mod stall_report;
 pub(crate) mod store;
 mod suspicion;
 pub(crate) mod takeover;
@@ -96,9 +96,9 @@ use kera_replication::primary::{Config as PrimaryConfig, Primary};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::TokioRuntime;
 
-use crate::broken::{self, Rule};
 use crate::config::{BrokerConfig, Peer, is_of_every_machine};
 use crate::error::BrokerError;
+use crate::fault_rules::{self, Rule};
 use crate::start::Shared;
 
 /// How long a broker that breaks [`Rule::OwnFilesDenied`] denies them: some rounds of others' jobs.
@@ -115,7 +115,7 @@ pub use members::Members;
 pub use ownership::Ownership;
 pub use records::StoreRecords;
 pub use replicated::Replicated;
-pub(crate) use standing::standing_still;
+pub(crate) use stall_report::standing_still;
 pub use transports::{TransportState, Ways, transports};
 
 /// This broker among others. There is one if `cluster.broker_id` is set.
@@ -188,7 +188,7 @@ impl Cluster {
             },
         )
         .with_own(own)
-        .with_faults(broken::faults());
+        .with_faults(fault_rules::faults());
         let this = Self {
             me,
             host: cluster.host.clone().unwrap_or_else(host_name),

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::TransportRef;
 use kera_replication::transport::tcp::TcpTransport;
@@ -33,7 +33,7 @@ impl Ways {
 pub(crate) enum Listener {}
 
 impl Listener {
-    pub(crate) fn start(_: SocketAddr, _: &BackupStore) -> Result<Self, String> {
+    pub(crate) fn start(_: SocketAddr, _: &ReplicaStore) -> Result<Self, String> {
         Err(MISSING.into())
     }
 

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::copies::key_of;
-use super::known;
 use super::replicated::Replicated;
+use super::seen_revision;
 use super::takeover::TakeOver;
 use crate::admin;
 use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
@@ -79,7 +79,7 @@ impl Ownership {
         stream: StreamRecord,
         streamlets: Vec<StreamletRecord>,
     ) {
-        known::keep(shared, stream.revision);
+        seen_revision::keep(shared, stream.revision);
         let mut early = self.turn.lock();
         if *self.seen.borrow() < stream.revision {
             put(shared, &mut early, vec![stream], streamlets);
@@ -92,7 +92,7 @@ impl Ownership {
         let new = |stream: &StreamRecord| shared.catalog.get(stream.id).is_none();
         if news.streams.iter().any(new) {
             // No older state of the store is to tell this broker one day that the stream is gone.
-            known::keep(shared, revision);
+            seen_revision::keep(shared, revision);
         }
         let mut early = self.turn.lock();
         put(shared, &mut early, news.streams, news.streamlets);

@@ -10,7 +10,7 @@ use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
 use super::*;
-use crate::cluster::forgotten::catch_up;
+use crate::cluster::deleted_streams::catch_up;
 use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
 

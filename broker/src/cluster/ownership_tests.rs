@@ -253,7 +253,7 @@ impl Trio {
             streamlets: 3,
             lanes: 1,
             replicas: 3,
-            min_copies: 2,
+            min_insync_replicas: 2,
             segment_size,
             segments_per_group: 2,
             max_batch_bytes: 16 << 10,
@@ -793,5 +793,5 @@ mod long;
 mod races;
 #[path = "ownership_records_tests.rs"]
 mod records;
-#[path = "standing_tests.rs"]
-mod standing;
+#[path = "stall_report_tests.rs"]
+mod stall_report;

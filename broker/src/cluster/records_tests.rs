@@ -38,7 +38,7 @@ impl Stage {
         let store = Arc::new(MemoryStore::new());
         let config = kera_metadata::StreamConfig {
             replicas: 3,
-            min_copies: 2,
+            min_insync_replicas: 2,
             ..Default::default()
         };
         let created = store.create_stream(StreamRecord::new("s", config, 1), 1);

@@ -15,11 +15,11 @@ use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
-use super::changes::Changes;
+use super::controller_metrics::Ruling;
 use super::copies::{Replicas, StreamletCopies, key_of};
-use super::forgotten::Forgotten;
+use super::deleted_streams::Forgotten;
+use super::ownership_metrics::Changes;
 use super::records::StoreRecords;
-use super::ruling::Ruling;
 use super::shortage::Counted;
 use super::spreading::Spreading;
 use super::waiting::WaitingList;
@@ -193,7 +193,7 @@ impl Replicated {
     ) {
         let promise = Replicas {
             replicas: config.replicas,
-            min_copies: config.min_copies,
+            min_insync_replicas: config.min_insync_replicas,
         };
         let (primary, records) = (self.primary.clone(), self.records.clone());
         let copies = StreamletCopies::new(primary, records, streamlet, epoch, next_group, promise);

@@ -7,7 +7,7 @@ use kera_log_segments::group::Group;
 use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::primary::{CopySet, Lane, Run, Shape, Source};
+use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
@@ -26,7 +26,7 @@ pub(super) struct GroupSource {
     /// Where appends ended that are not known to be durable, in order of address.
     places: Mutex<VecDeque<Place>>,
     /// What ships it; set right after it was made.
-    shipped: OnceLock<(Weak<Lane>, Weak<CopySet>)>,
+    shipped: OnceLock<(Weak<Lane>, Weak<ReplicaSet>)>,
 }
 
 impl GroupSource {
@@ -41,13 +41,13 @@ impl GroupSource {
     }
 
     /// Names the set that the group's bytes go to.
-    pub(super) fn goes_to(&self, lane: &Arc<Lane>, set: &Arc<CopySet>) {
+    pub(super) fn goes_to(&self, lane: &Arc<Lane>, set: &Arc<ReplicaSet>) {
         let _only_once = self
             .shipped
             .set((Arc::downgrade(lane), Arc::downgrade(set)));
     }
 
-    fn shipped(&self) -> Option<(Arc<Lane>, Arc<CopySet>)> {
+    fn shipped(&self) -> Option<(Arc<Lane>, Arc<ReplicaSet>)> {
         let (lane, set) = self.shipped.get()?;
         Some((lane.upgrade()?, set.upgrade()?))
     }

@@ -162,7 +162,7 @@ impl TakeOver {
         let image = self.image().await?;
         let spec = RecoverSpec {
             streamlet: key_of(&self.streamlet),
-            min_copies: config.min_copies as usize,
+            min_insync_replicas: config.min_insync_replicas as usize,
             unclean: self.replicated.waiting().begin(key_of(&self.streamlet)),
             starts: starts_of(&image, config.lanes_of(self.streamlet.id())),
         };

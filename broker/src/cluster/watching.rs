@@ -8,8 +8,8 @@ use kera_metadata::{Changes, ClusterStore, Image, Key, Living, MetadataError, Re
 use kera_protocol::ids::StreamId;
 use tokio::sync::watch;
 
-use super::known;
 use super::ownership::{self, News};
+use super::seen_revision;
 use crate::start::Shared;
 
 /// Pause before the store is read anew, after it could not be.
@@ -25,7 +25,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     };
     let seen = *ownership.seen().borrow();
     tokio::spawn(follow_records(shared.clone(), store.clone(), seen));
-    tokio::spawn(known::keep_up(shared.clone(), ownership.seen()));
+    tokio::spawn(seen_revision::keep_up(shared.clone(), ownership.seen()));
     let mut living = store.living();
     let shared = shared.clone();
     tokio::spawn(look_for_own(shared.clone()));

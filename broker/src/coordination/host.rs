@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kera_coordinator::classic::Listing;
 use kera_coordinator::{Coordinator, Event, EventError, Limits, Replay, Reply, Request, Step};
-use kera_log_segments::pump::Pump;
+use kera_log_segments::local_writer::LocalWriter;
 use kera_protocol::batch::{
     self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
 };
@@ -51,7 +51,7 @@ type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 pub struct Host {
     streamlet: Arc<Streamlet>,
     epoch: Epoch,
-    pump: Arc<Pump>,
+    pump: Arc<LocalWriter>,
     limits: Mutex<Limits>,
     /// Its state is being read.
     loading: AtomicBool,
@@ -95,7 +95,7 @@ struct State {
 
 impl Host {
     /// A coordinator that is not loaded yet.
-    pub fn new(streamlet: Arc<Streamlet>, pump: Arc<Pump>, limits: Limits) -> Self {
+    pub fn new(streamlet: Arc<Streamlet>, pump: Arc<LocalWriter>, limits: Limits) -> Self {
         Self {
             epoch: streamlet.epoch(),
             streamlet,

@@ -152,7 +152,7 @@ pub(super) fn create_stream(
         group_max_age_ms: 0,
         max_batch_bytes: StreamConfig::default_max_batch_bytes(1 << 20),
         replicas,
-        min_copies: least_copies(shared),
+        min_insync_replicas: least_copies(shared),
         ..StreamConfig::default()
     };
     shared.create_stream(StreamRecord::new(GROUPS_STREAM, config, wall_ms()))
@@ -181,11 +181,11 @@ pub(crate) fn raise_copies(shared: &Shared) -> Result<bool, MetadataError> {
     let first = StreamletId(0);
     let old = stream.record.load_full();
     let least = least_copies(shared).min(old.config.replicas);
-    if old.config.min_copies >= least || !shared.directory.serves(stream.id(), first) {
+    if old.config.min_insync_replicas >= least || !shared.directory.serves(stream.id(), first) {
         return Ok(false);
     }
     let mut new = (*old).clone();
-    new.config.min_copies = least;
+    new.config.min_insync_replicas = least;
     let unchanged = Compare::StreamRevision {
         id: old.id,
         revision: old.revision,

@@ -9,7 +9,7 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use parking_lot::Mutex;
 
-use crate::broken::Rule;
+use crate::fault_rules::Rule;
 
 /// What was read is believed for so long: a closed group's bytes never change, and a copy that is not
 /// listed any more is not served for longer than this.

@@ -19,7 +19,7 @@ use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::Located;
 
-use crate::broken::Rule;
+use crate::fault_rules::Rule;
 use crate::fetch::{cursor, located, read_refusal};
 use crate::start::Shared;
 use listed::Lane;

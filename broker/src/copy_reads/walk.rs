@@ -6,12 +6,12 @@ use kera_metadata::GroupRecord;
 use kera_protocol::batch::{self, BatchHeader, HEADER_BYTES};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::Ordinal;
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::transport::{MAX_TRANSFER_BYTES, Refusal, Reply, Request};
 use kera_streamlet::Located;
 
-use crate::broken::Rule;
+use crate::fault_rules::Rule;
 
 /// Bytes read at once while a batch is looked for.
 const BLOCK: usize = 64 << 10;
@@ -63,7 +63,7 @@ impl From<WalkError> for WireError {
 
 /// A copy that is read, one block at a time.
 struct Reader<'a> {
-    store: &'a BackupStore,
+    store: &'a ReplicaStore,
     group: &'a GroupRecord,
     copy: CopyId,
     start: u64,
@@ -138,7 +138,7 @@ impl Reader<'_> {
 /// Reads whole batches from the one that holds `from` on, `at_most` bytes unless the first is larger. Those
 /// before damage are given, and the damage is told to who asks for what lies there.
 pub(super) fn walk(
-    store: &BackupStore,
+    store: &ReplicaStore,
     group: &GroupRecord,
     from: Located,
     end_ordinal: Ordinal,

@@ -58,7 +58,7 @@ pub struct ListArgs {
   kera broker describe
   kera broker describe --bootstrap 10.0.0.5:7600 --json
 
-At the address of a `kera backup`, or any other where a broker listens for others, it shows the store of copies.")]
+At the address of a `kera replica-store`, or any other where a broker listens for others, it shows the store of copies.")]
 pub struct DescribeArgs {
     #[command(flatten)]
     connect: ConnectArgs,

@@ -41,12 +41,15 @@ pub struct CreateArgs {
     /// Segments of a group [default: 16, with copies 2]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub segments_per_group: Option<u32>,
-    /// Copies of each group, this broker's own included; more than 1 needs that many brokers in
-    /// cluster.peers [default: 1]
+    /// Replicas of each group, the owner's own file included; more than 1 needs that many brokers
+    /// [default: 1]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub replicas: Option<u32>,
-    /// Copies without which no record is acknowledged [default: more than half of the replicas]
+    /// Replicas without which no record is acknowledged [default: more than half of the replicas]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub min_insync_replicas: Option<u32>,
+    /// The former name of --min-insync-replicas
+    #[arg(long, hide = true, conflicts_with = "min_insync_replicas", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub min_copies: Option<u32>,
     #[command(flatten)]
     pub settings: SettingArgs,
@@ -61,6 +64,11 @@ pub struct CreateArgs {
 
 pub(super) async fn create(args: CreateArgs) -> Outcome {
     let mut control = args.connect.control().await?;
+    if args.min_copies.is_some() {
+        eprintln!(
+            "warning: --min-copies is now --min-insync-replicas; the old name goes with the next version"
+        );
+    }
     let config = v1::StreamConfig {
         streamlets: Some(args.streamlets),
         lanes: Some(args.lanes),
@@ -71,7 +79,7 @@ pub(super) async fn create(args: CreateArgs) -> Outcome {
         segment_size: args.segment_size,
         segments_per_group: args.segments_per_group,
         replicas: args.replicas,
-        min_copies: args.min_copies,
+        min_insync_replicas: args.min_insync_replicas.or(args.min_copies),
         ..args.settings.config()
     };
     let request = v1::CreateStreamRequest {

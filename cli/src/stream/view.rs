@@ -21,7 +21,7 @@ pub(super) struct StreamView {
     pub(super) lane_by: &'static str,
     pub(super) ack: &'static str,
     pub(super) replicas: u32,
-    pub(super) min_copies: u32,
+    pub(super) min_insync_replicas: u32,
     pub(super) segment_size: u32,
     pub(super) segments_per_group: u32,
     /// 0: no limit.
@@ -100,7 +100,7 @@ impl StreamView {
             },
             // Brokers of older builds know one copy only.
             replicas: config.replicas.unwrap_or(1),
-            min_copies: config.min_copies.unwrap_or(1),
+            min_insync_replicas: config.min_insync_replicas.unwrap_or(1),
             segment_size: config.segment_size.unwrap_or_default(),
             segments_per_group: config.segments_per_group.unwrap_or_default(),
             retention_ms: config.retention_ms.unwrap_or_default(),
@@ -193,7 +193,7 @@ impl StreamView {
     pub(super) fn copies(&self) -> String {
         match self.replicas {
             1 => "1 copy".into(),
-            replicas => format!("{replicas} copies, at least {}", self.min_copies),
+            replicas => format!("{replicas} copies, at least {}", self.min_insync_replicas),
         }
     }
 

@@ -43,7 +43,7 @@ impl Filled {
                 lanes: Some(1),
                 replicas: Some(replicas),
                 // No group begins without one that is slow to answer.
-                min_copies: Some(replicas),
+                min_insync_replicas: Some(replicas),
                 segment_size: Some(64 << 10),
                 segments_per_group: Some(2),
                 ..v1::StreamConfig::default()

@@ -92,7 +92,7 @@ impl Cluster {
                 streamlets: Some(STREAMLETS),
                 lanes: Some(1),
                 replicas: Some(3),
-                min_copies: Some(2),
+                min_insync_replicas: Some(2),
                 segment_size: Some(1 << 20),
                 ..v1::StreamConfig::default()
             }),

@@ -1,6 +1,6 @@
 //! Reads from copies with one rule broken at a time: the tests of [`copies`](super::copies) notice each.
 
-use kera_broker::broken::Rule;
+use kera_broker::fault_rules::Rule;
 
 use super::noticing::noticed;
 

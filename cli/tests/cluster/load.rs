@@ -95,7 +95,7 @@ async fn create_streams(bootstrap: &str) {
         words.extend(["--lane-by", if by_producer { "producer" } else { "key" }]);
         // Small, so that segments and groups roll all the time.
         words.extend(["--segment-size", "64KiB", "--segments-per-group", "4"]);
-        words.extend(["--replicas", "3", "--min-copies", "2"]);
+        words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
         // Longer than any run, and shorter than a clock jumps.
         words.extend(["--retention-time", "1h"]);
         until(bootstrap, &words).await;

@@ -46,7 +46,7 @@ const SERVE: Role = Role {
     announced: "listening on ",
 };
 const BACKUP: Role = Role {
-    command: "backup",
+    command: "replica-store",
     listen: "--replication-listen",
     announced: "keeping copies for other brokers on ",
 };
@@ -83,7 +83,7 @@ impl Broker {
         Self::new(SERVE, home, data_dir, flags)
     }
 
-    /// A `kera backup` with more flags; its address is the one for other brokers.
+    /// A `kera replica-store` with more flags; its address is the one for other brokers.
     pub fn backup(flags: &[&str]) -> Self {
         Self::backup_at("127.0.0.1", flags)
     }

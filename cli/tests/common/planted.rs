@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kera_broker::broken::Rule;
+use kera_broker::fault_rules::Rule;
 
 #[path = "machine.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]

@@ -185,7 +185,12 @@ impl Together {
     /// The same, where no group begins without a broker that is slow to answer.
     pub fn create_whole(&self, stream: &str, streamlets: u32, replicas: u32) {
         let all = replicas.to_string();
-        self.create_with(stream, streamlets, replicas, &["--min-copies", &all]);
+        self.create_with(
+            stream,
+            streamlets,
+            replicas,
+            &["--min-insync-replicas", &all],
+        );
     }
 
     fn create_with(&self, stream: &str, streamlets: u32, replicas: u32, more: &[&str]) {

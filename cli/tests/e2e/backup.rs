@@ -1,4 +1,4 @@
-//! `kera backup`: a process that keeps copies, over its deaths and returns.
+//! `kera replica-store`: a process that keeps copies, over its deaths and returns.
 
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};

@@ -156,7 +156,7 @@ fn an_owner_that_is_killed_is_followed_by_others_and_nothing_is_lost() {
         "6",
         "--replicas",
         "3",
-        "--min-copies",
+        "--min-insync-replicas",
         "2",
         "--segment-size",
         "64KiB",

@@ -101,7 +101,7 @@ fn create_streams(broker: &Broker, segment_size: &str) {
         let by_producer = stream == PINNED;
         words.extend(["--lane-by", if by_producer { "producer" } else { "key" }]);
         words.extend(["--segment-size", segment_size, "--segments-per-group", "4"]);
-        words.extend(["--replicas", &copies, "--min-copies", "2"]);
+        words.extend(["--replicas", &copies, "--min-insync-replicas", "2"]);
         broker.run(&words);
     }
     let lanes = (LANES * 2).to_string();

@@ -92,7 +92,7 @@ async fn story() {
     for number in [1, 2] {
         let mut words = vec!["stream", "create", STREAM];
         words.extend(["--streamlets", &streamlets, "--lanes", &lanes]);
-        words.extend(["--replicas", "3", "--min-copies", "2"]);
+        words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
         // Small, so that groups roll meanwhile.
         words.extend(["--segment-size", "64KiB", "--segments-per-group", "2"]);
         let broker = cluster.broker(number);

@@ -13,7 +13,7 @@ fn a_stream_says_how_many_copies_it_has() {
     for (stream, copies) in [("three", (3, 2)), ("two", (2, 2)), ("one", (1, 1))] {
         let described = trio.broker.json(&["stream", "describe", stream]);
         assert_eq!(described["replicas"], copies.0, "{described}");
-        assert_eq!(described["min_copies"], copies.1, "{described}");
+        assert_eq!(described["min_insync_replicas"], copies.1, "{described}");
     }
     let text = trio.broker.run(&["stream", "describe", "three"]);
     assert!(text.contains("3 copies, at least 2"), "{text}");
@@ -35,9 +35,9 @@ fn copies_that_cannot_be_are_refused() {
         refused.contains("4 copies need 4 brokers, and 3 are known"),
         "{refused}"
     );
-    let refused = create(&["--replicas", "2", "--min-copies", "3"]);
+    let refused = create(&["--replicas", "2", "--min-insync-replicas", "3"]);
     assert!(
-        refused.contains("min_copies is 3 of 2 replicas"),
+        refused.contains("min_insync_replicas is 3 of 2 replicas"),
         "{refused}"
     );
     let refused = create(&["--replicas", "3", "--ack", "synced"]);

@@ -78,8 +78,13 @@ impl Trio {
     }
 
     /// Creates a stream with small groups and so many copies.
-    pub fn create(&self, stream: &str, replicas: &str, min_copies: &str) {
-        let copies = ["--replicas", replicas, "--min-copies", min_copies];
+    pub fn create(&self, stream: &str, replicas: &str, min_insync_replicas: &str) {
+        let copies = [
+            "--replicas",
+            replicas,
+            "--min-insync-replicas",
+            min_insync_replicas,
+        ];
         let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
         let words = [&["stream", "create", stream][..], &copies, &small].concat();
         self.broker.run(&words);

@@ -155,7 +155,7 @@ fn create(nodes: &Nodes) {
         "2",
         "--replicas",
         "3",
-        "--min-copies",
+        "--min-insync-replicas",
         "2",
         // Longer than any run, and shorter than a clock jumps.
         "--retention-time",

@@ -56,7 +56,7 @@ impl Filled {
             "2",
             "--replicas",
             "3",
-            "--min-copies",
+            "--min-insync-replicas",
             "2",
         ];
         until("the stream is created", || nodes.kera(&words).then_some(()));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
-use kera_broker::broken::Rule;
 use kera_broker::copy_reads::{self, Asked, Given, Nearby, Refused};
+use kera_broker::fault_rules::Rule;
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 
 use super::serve::{DiskRead, Part};

@@ -101,7 +101,7 @@ impl Cluster {
         let config = StreamConfig {
             streamlets: 6,
             replicas: 3,
-            min_copies: 2,
+            min_insync_replicas: 2,
             ..StreamConfig::default()
         };
         self.create(name, config).await;

@@ -62,7 +62,7 @@ impl Filled {
         let config = StreamConfig {
             streamlets: 1,
             replicas: 3,
-            min_copies: 2,
+            min_insync_replicas: 2,
             segment_size: 64 << 10,
             segments_per_group: 2,
             max_batch_bytes: StreamConfig::default_max_batch_bytes(64 << 10),

@@ -1,6 +1,6 @@
 //! Fetches from copies with one rule broken at a time: the tests of [`near`](super::near) notice each.
 
-use kera_broker::broken::Rule;
+use kera_broker::fault_rules::Rule;
 
 use super::noticing::noticed;
 

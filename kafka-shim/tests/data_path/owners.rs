@@ -80,7 +80,7 @@ impl Pair {
         let config = StreamConfig {
             streamlets: 2,
             replicas: 2,
-            min_copies: 2,
+            min_insync_replicas: 2,
             ..StreamConfig::default()
         };
         let shared = self.broker.shared().clone();

@@ -212,7 +212,10 @@ pub(super) fn keeps(
     if !members.targets().any(|member| member.id != owner) {
         return Some(KeptBecause::NobodyElse);
     }
-    let (wanted, living) = (stream.min_copies as usize, members.most_copies(Some(owner)));
+    let (wanted, living) = (
+        stream.min_insync_replicas as usize,
+        members.most_copies(Some(owner)),
+    );
     (living < wanted).then_some(KeptBecause::TooFewMachines { wanted, living })
 }
 

@@ -75,7 +75,10 @@ fn needs(stream: &StreamView, streamlet: &StreamletView, members: &Members) -> O
     if members.targets().next().is_none() {
         return Some(Needs::Target);
     }
-    let (wanted, living) = (stream.min_copies as usize, members.most_copies(None));
+    let (wanted, living) = (
+        stream.min_insync_replicas as usize,
+        members.most_copies(None),
+    );
     (living < wanted).then_some(Needs::Machines { wanted, living })
 }
 

@@ -26,7 +26,7 @@
 //! use kera_metadata::*;
 //!
 //! let store = MemoryStore::new();
-//! let config = StreamConfig { streamlets: 4, replicas: 3, min_copies: 2, ..StreamConfig::default() };
+//! let config = StreamConfig { streamlets: 4, replicas: 3, min_insync_replicas: 2, ..StreamConfig::default() };
 //! store.create_stream(StreamRecord::new("flights", config, 0), 1)?;
 //! let picture = Picture::of(&store.load()?);
 //!

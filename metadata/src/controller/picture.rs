@@ -19,7 +19,7 @@ pub struct StreamView {
     /// R.
     pub replicas: u32,
     /// Copies without which nothing is acknowledged.
-    pub min_copies: u32,
+    pub min_insync_replicas: u32,
     /// Milliseconds that records are kept; 0 is no limit by time.
     pub retention_ms: u64,
 }
@@ -186,7 +186,7 @@ impl Picture {
             name: record.name.clone(),
             internal: record.internal,
             replicas: config.replicas,
-            min_copies: config.min_copies,
+            min_insync_replicas: config.min_insync_replicas,
             retention_ms: config.retention_ms,
         };
         self.streams.insert(record.id, view);

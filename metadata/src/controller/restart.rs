@@ -64,7 +64,7 @@ fn of(picture: &Picture, members: &Members, broker: u32) -> Restart {
         if !stream.is_movable() {
             continue;
         }
-        if left < stream.min_copies as usize {
+        if left < stream.min_insync_replicas as usize {
             restart.waiting.insert(stream.name.clone());
         }
         if owns && keeps(stream, streamlet, members).is_none() {

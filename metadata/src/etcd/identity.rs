@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::messages::*;
-use crate::stranger::Stranger;
+use crate::wrong_store::Stranger;
 
 /// What is recorded of a cluster where it was made.
 struct Expected {

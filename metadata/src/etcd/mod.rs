@@ -13,9 +13,9 @@ mod follow;
 mod identity;
 mod lease;
 mod messages;
+mod metadata_writer;
 mod options;
 mod presence;
-mod pump;
 mod reach;
 mod space;
 mod view;
@@ -37,9 +37,9 @@ use self::follow::follow;
 use self::identity::Identity;
 use self::lease::{first, is_at};
 use self::messages::*;
+use self::metadata_writer::{Finish, MetadataWriter};
 use self::options::Location;
 use self::presence::{Boards, look_on};
-use self::pump::{Finish, Pump};
 use self::reach::Reach;
 use self::space::{Space, range_of};
 use self::writer::Writer;
@@ -50,7 +50,7 @@ use crate::encode::Record;
 use crate::error::MetadataError;
 use crate::image::ImageBuilder;
 use crate::store::{Done as Callback, MetadataStore, create_over};
-use crate::stranger::Stranger;
+use crate::wrong_store::Stranger;
 use kera_records::Transaction;
 use kera_records::key::{self, Key};
 use kera_records::{BrokerRecord, Image, StreamRecord, StreamletRecord};
@@ -81,7 +81,7 @@ const WATCHED: usize = 256;
 /// What has to be etcd's: version 3.4 or newer, and `--max-txn-ops` and `--max-request-bytes` no
 /// smaller than its defaults.
 pub struct EtcdStore {
-    pump: Pump,
+    pump: MetadataWriter,
     reach: Arc<Reach>,
     space: Space,
     cluster: Uuid,
@@ -230,7 +230,7 @@ impl EtcdStore {
                 finish.tell(writer.commit(&transaction, submitted, timeout).await);
             });
         };
-        let pump = Pump::start(options.queue_operations, options.under_way, begin);
+        let pump = MetadataWriter::start(options.queue_operations, options.under_way, begin);
         let pump = pump.map_err(|error| MetadataError::Storage {
             path: reach.client.location().path(),
             detail: format!("the system starts no thread: {error}"),

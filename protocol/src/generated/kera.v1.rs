@@ -372,9 +372,9 @@ pub struct StreamConfig {
     /// copies of each group, this broker's own included; fixed at creation
     #[prost(uint32, optional, tag = "12")]
     pub replicas: ::core::option::Option<u32>,
-    /// copies without which nothing is acknowledged; fixed at creation
+    /// replicas without which nothing is acknowledged; fixed at creation
     #[prost(uint32, optional, tag = "13")]
-    pub min_copies: ::core::option::Option<u32>,
+    pub min_insync_replicas: ::core::option::Option<u32>,
     /// n, lanes of all streamlets, may only grow; absent: streamlets x lanes
     #[prost(uint32, optional, tag = "14")]
     pub partitions: ::core::option::Option<u32>,

@@ -1,6 +1,6 @@
 //! The backup's side: a passive store of other brokers' copies.
 //!
-//! A [`BackupStore`] answers control requests ([`crate::transport::Request`]) and hands out
+//! A [`ReplicaStore`] answers control requests ([`crate::transport::Request`]) and hands out
 //! [`Region`]s, into which a transport places bytes without asking anybody. It keeps what it holds in
 //! a [`Memory`]: [`ShmMemory`] is files on shared memory, which outlive the process; [`SimMemory`] is
 //! the same rules without a machine, for deterministic tests.
@@ -32,24 +32,24 @@
 //! * What a sync that failed was to bring to the disk is written once more, from memory or as it was
 //!   checked, before another sync counts.
 
-mod beside;
 mod copy;
 mod error;
 mod mapping;
 mod memory;
+mod owner_files;
 mod registrar;
 mod seals;
 mod shm;
 mod simulated;
 mod store;
 
-pub use beside::Beside;
 pub use copy::Region;
 pub use error::StartError;
 pub use mapping::Window;
 pub use memory::{CopyMemory, CopySpec, Found, Memory, TakenOver};
+pub use owner_files::Beside;
 pub use registrar::{Registrar, Registration};
 pub use seals::SealTable;
 pub use shm::{ShmMemory, ShmOptions, Took};
 pub use simulated::SimMemory;
-pub use store::{BackupStore, Limits, Seal, StoreStats};
+pub use store::{Limits, ReplicaStore, Seal, StoreStats};

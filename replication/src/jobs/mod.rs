@@ -10,7 +10,7 @@
 //! record's revision. No head waits for any of it.
 
 mod pace;
-mod repair;
+mod re_replicate;
 mod scrub;
 mod shift;
 mod turns;
@@ -87,7 +87,7 @@ pub struct Owned {
     /// Copies that each closed group should have.
     pub replicas: usize,
     /// Copies without which no record is left.
-    pub min_copies: usize,
+    pub min_insync_replicas: usize,
     /// Its lanes, as far as they take appends: their open groups are looked at too.
     pub lanes: Vec<Arc<Lane>>,
     /// Puts this broker's own files right, if they are copies.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use kera_protocol::ids::GroupId;
 
-use super::repair::{BuildError, Target};
+use super::re_replicate::{BuildError, Target};
 use super::{Held, Jobs, Owned};
 use crate::ids::{BrokerId, Replica, StreamletKey};
 use crate::primary::Primary;

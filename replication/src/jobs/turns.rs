@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Jobs;
-use super::repair::BuildError;
+use super::re_replicate::BuildError;
 use crate::ids::{BrokerId, CopyId, Replica};
 use crate::primary::Primary;
 

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Config;
-use super::around::Neighbours;
+use super::peers::Neighbours;
 use crate::ids::BrokerId;
 use crate::own::OwnRef;
 use crate::runtime::{RuntimeRef, within};

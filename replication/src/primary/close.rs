@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use kera_log_segments::window::Place;
 
-use super::copy_set::CopySet;
 use super::lane::Lane;
+use super::replica_set::ReplicaSet;
 use super::source::{Shape, Source};
-use super::standstill::Doing;
+use super::stall_report::Doing;
 use super::{Building, is_sealed, tidy};
 use crate::ids::{BrokerId, Replica};
 use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
@@ -54,7 +54,7 @@ impl Failed {
 
 /// Records the group, ships it, and closes it: when it is full, when a copy is lost, or never, if
 /// another broker has taken over or the lane was dropped.
-pub(super) async fn life(lane: Weak<Lane>, set: Arc<CopySet>) {
+pub(super) async fn life(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
     if record(&lane, &set).await {
         set.is_at(Doing::Shipping);
         set.join_pumps();
@@ -66,7 +66,7 @@ pub(super) async fn life(lane: Weak<Lane>, set: Arc<CopySet>) {
 }
 
 /// Sees to the open record; false if this broker is deposed.
-async fn record(lane: &Weak<Lane>, set: &Arc<CopySet>) -> bool {
+async fn record(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) -> bool {
     if set.revision() != 0 {
         // Recorded ahead. The next one is recorded while this one is used.
         let Some(lane) = lane.upgrade() else {
@@ -114,7 +114,7 @@ async fn record(lane: &Weak<Lane>, set: &Arc<CopySet>) -> bool {
 }
 
 /// Waits until the group is to be closed; false if this broker is deposed.
-async fn ended(lane: &Weak<Lane>, set: &CopySet) -> bool {
+async fn ended(lane: &Weak<Lane>, set: &ReplicaSet) -> bool {
     loop {
         let seen = set.signal.seen();
         if lane.upgrade().is_none_or(|lane| lane.is_deposed()) {
@@ -130,7 +130,7 @@ async fn ended(lane: &Weak<Lane>, set: &CopySet) -> bool {
 
 /// Waits until all that are not lost have everything below `end`, or for the drain timeout; who is
 /// behind then counts as lost.
-async fn drain(lane: &Lane, set: &Arc<CopySet>, end: Place) {
+async fn drain(lane: &Lane, set: &Arc<ReplicaSet>, end: Place) {
     let waiting = set.clone();
     let drained = async move {
         loop {
@@ -153,7 +153,7 @@ async fn drain(lane: &Lane, set: &Arc<CopySet>, end: Place) {
     }
 }
 
-async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
+async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     let end = set.source().freeze();
     set.froze();
     set.wake_pumps();
@@ -178,7 +178,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
             if holders.is_empty() {
                 holders = set.holders();
             }
-        } else if holders.len() < lane.spec.min_copies {
+        } else if holders.len() < lane.spec.min_insync_replicas {
             set.is_at(Doing::Building);
             match build_one(&lane, set, &holders, end, &mut failed).await {
                 Ok(one) => built.push(one),
@@ -217,7 +217,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<CopySet>) {
 /// Commits the close; asks until there is an answer.
 async fn commit_close(
     lane: &Lane,
-    set: &CopySet,
+    set: &ReplicaSet,
     end: Place,
     holders: &[Replica],
 ) -> Result<(), RecordsError> {
@@ -290,7 +290,7 @@ async fn commit_close(
 
 /// Brings the closed group to its holders' disks, and has the others give back what they hold of it;
 /// nobody waits for that. What fails is made good by the tidying of [`super::tidy`].
-fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Replica>) {
+fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) {
     let primary = lane.primary.clone();
     let copy = set.id();
     let left_out: Vec<_> = set
@@ -328,7 +328,7 @@ fn afterwards(lane: &Lane, set: &CopySet, end: Place, holders: Vec<Replica>) {
 /// `Err(Some)` if a newer owner has sealed it there.
 async fn build_one(
     lane: &Lane,
-    set: &CopySet,
+    set: &ReplicaSet,
     have: &[Replica],
     end: Place,
     failed: &mut Failed,
@@ -382,7 +382,7 @@ async fn build_one(
 async fn build(
     lane: &Lane,
     source: &Arc<dyn Source>,
-    set: &CopySet,
+    set: &ReplicaSet,
     holder: Replica,
     end: Place,
 ) -> Result<(), CallError> {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use parking_lot::Mutex;
 
-use super::copy_set::CopySet;
+use super::replica_set::ReplicaSet;
 use super::source::Source;
-use super::standstill::Watched;
+use super::stall_report::Watched;
 use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
@@ -35,7 +35,7 @@ pub struct LaneSpec {
     /// Copies of each group, the primary's own included.
     pub replicas: usize,
     /// Copies without which nothing is acknowledged and no group closed; at most `replicas`.
-    pub min_copies: usize,
+    pub min_insync_replicas: usize,
 }
 
 /// Where a lane is durable: everything in groups before `group`, and below `address` in it.
@@ -53,7 +53,7 @@ pub enum AppendError {
     /// Too few copies for too long. The bytes may still become durable.
     #[error("fewer than {need} copies could be reached in time; send again")]
     NotEnoughCopies {
-        /// The stream's `min_copies`.
+        /// The stream's `min_insync_replicas`.
         need: usize,
     },
     /// Another broker owns the streamlet: this one acknowledges nothing more.
@@ -93,7 +93,7 @@ pub struct Lane {
 #[derive(Default)]
 struct Inner {
     /// Groups without their close, oldest first.
-    groups: VecDeque<Arc<CopySet>>,
+    groups: VecDeque<Arc<ReplicaSet>>,
     head: Head,
     /// Recorded, and nobody knows their ids yet.
     ahead: VecDeque<Ahead>,
@@ -193,7 +193,7 @@ impl Lane {
 
     /// Takes the lane's next group. It may be appended to at once; its record and its copies follow
     /// while the head stands still before it.
-    pub fn open(self: &Arc<Self>, group: GroupId, source: Arc<dyn Source>) -> Arc<CopySet> {
+    pub fn open(self: &Arc<Self>, group: GroupId, source: Arc<dyn Source>) -> Arc<ReplicaSet> {
         let id = CopyId {
             streamlet: self.spec.streamlet,
             group,
@@ -211,7 +211,7 @@ impl Lane {
             last.map_or(0, |group| group.source().end().address)
         };
         let lane = Arc::downgrade(self);
-        let set = Arc::new(CopySet::new(id, source, lane, expected, faults));
+        let set = Arc::new(ReplicaSet::new(id, source, lane, expected, faults));
         let ahead = {
             let mut inner = self.inner.lock();
             inner.groups.push_back(set.clone());
@@ -228,7 +228,7 @@ impl Lane {
     }
 
     /// Bytes of `set` were published: its pumps are told. Call without holding a lock.
-    pub fn grew(&self, set: &CopySet) {
+    pub fn grew(&self, set: &ReplicaSet) {
         set.wake_pumps();
     }
 
@@ -239,7 +239,7 @@ impl Lane {
     }
 
     /// Nothing more will be appended to `set`: it closes once it is durable.
-    pub fn froze(&self, set: &CopySet) {
+    pub fn froze(&self, set: &ReplicaSet) {
         set.froze();
         self.advance();
     }
@@ -347,7 +347,7 @@ impl Lane {
         address: u64,
     ) -> Result<(), AppendError> {
         let deadline = self.primary.config.append_deadline;
-        let need = self.spec.min_copies;
+        let need = self.spec.min_insync_replicas;
         let runtime = self.primary.runtime.clone();
         let mut ticket = Ticket::new(self, Head { group, address });
         let wait = poll_fn(move |cx| ticket.poll(cx));
@@ -410,12 +410,12 @@ impl Lane {
 
     /// The oldest group that waits for something, its copies or its close, and how many are behind it; none
     /// of a lane that is another broker's now.
-    pub(super) fn first_that_waits(&self) -> Option<(Arc<CopySet>, usize)> {
+    pub(super) fn first_that_waits(&self) -> Option<(Arc<ReplicaSet>, usize)> {
         let inner = self.inner.lock();
         if inner.deposed.is_some() {
             return None;
         }
-        let waits = |set: &Arc<CopySet>| {
+        let waits = |set: &Arc<ReplicaSet>| {
             let source = set.source();
             source.is_frozen() || set.durable() < source.end().address
         };
@@ -424,7 +424,7 @@ impl Lane {
     }
 
     /// True if no group before `set` lacks its close.
-    pub(super) fn is_front(&self, set: &CopySet) -> bool {
+    pub(super) fn is_front(&self, set: &ReplicaSet) -> bool {
         let inner = self.inner.lock();
         inner
             .groups
@@ -434,7 +434,7 @@ impl Lane {
 
     /// True if every group before `set` has its record. Records come in the lane's order, so that
     /// whatever is recorded of a lane says where it begins.
-    fn is_next_to_record(&self, set: &CopySet) -> bool {
+    fn is_next_to_record(&self, set: &ReplicaSet) -> bool {
         let inner = self.inner.lock();
         let before = inner.groups.iter().take_while(|g| g.id() != set.id());
         before.into_iter().all(|g| g.revision() != 0)
@@ -498,12 +498,12 @@ impl Lane {
 
     /// The groups that take appends with other copies than they should have: too few, or some at a
     /// broker that leaves.
-    pub(super) fn ill_placed(&self) -> Vec<Arc<CopySet>> {
+    pub(super) fn ill_placed(&self) -> Vec<Arc<ReplicaSet>> {
         let inner = self.inner.lock();
         if inner.deposed.is_some() || inner.finishing {
             return Vec::new();
         }
-        let ill = |set: &&Arc<CopySet>| {
+        let ill = |set: &&Arc<ReplicaSet>| {
             let is_short = set.copies_recorded() < self.spec.replicas;
             let ends = is_short || self.names_one_that_leaves(set.holders().iter());
             set.revision() != 0 && ends && !set.source().is_frozen()
@@ -541,7 +541,7 @@ impl Lane {
     }
 
     /// The groups without their close.
-    pub(super) fn open_groups(&self) -> Vec<Arc<CopySet>> {
+    pub(super) fn open_groups(&self) -> Vec<Arc<ReplicaSet>> {
         self.inner.lock().groups.iter().cloned().collect()
     }
 
@@ -607,7 +607,7 @@ impl Lane {
     }
 
     /// After a commit of unknown outcome: takes over what it recorded, if it did. False if it did not.
-    pub(super) async fn adopt(&self, set: &CopySet) -> Result<bool, RecordsError> {
+    pub(super) async fn adopt(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         let found = self.read_records().await?;
         self.reclaim(&found.groups);
         let record = found.groups.iter().find(|record| record.copy == set.id());
@@ -620,7 +620,7 @@ impl Lane {
 
     /// Records `set`, unless it was recorded ahead, and as many groups ahead as there should be.
     /// Returns false if too few holders can be found now, or an earlier group is to be recorded first.
-    pub(super) async fn record(&self, set: &CopySet) -> Result<bool, RecordsError> {
+    pub(super) async fn record(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         self.inner.lock().recording += 1;
         let recorded = self.record_all(set).await;
         self.inner.lock().recording -= 1;
@@ -628,13 +628,15 @@ impl Lane {
         recorded
     }
 
-    async fn record_all(&self, set: &CopySet) -> Result<bool, RecordsError> {
+    async fn record_all(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         let (spec, primary) = (&self.spec, &self.primary);
         if !self.is_next_to_record(set) {
             return Ok(false);
         }
-        let holders = primary.choose(spec.min_copies, spec.replicas, &[]).await;
-        if holders.len() < spec.min_copies {
+        let holders = primary
+            .choose(spec.min_insync_replicas, spec.replicas, &[])
+            .await;
+        if holders.len() < spec.min_insync_replicas {
             return Ok(false);
         }
         let mut groups = Vec::new();

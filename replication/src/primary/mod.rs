@@ -5,20 +5,20 @@
 //! them. Whatever happens to a copy, the answer is the same: the group ends, the lane goes on in the
 //! next one.
 
-mod absence;
-mod around;
 mod caller;
 mod calls;
 mod close;
-mod copy_set;
+mod incarnations;
 mod lane;
-mod lives;
-mod pump;
+mod lost_lease;
+mod peers;
 mod renew;
+mod replica_set;
 mod shipment;
+mod shipper;
 mod slots;
 mod source;
-mod standstill;
+mod stall_report;
 pub(crate) mod tidy;
 mod traffic;
 mod waiting;
@@ -31,15 +31,15 @@ use kera_protocol::ids::StreamId;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use around::{Around, Neighbours};
 pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
-pub use copy_set::CopySet;
+pub(crate) use incarnations::Lives;
 pub use lane::{AppendError, Head, Lane, LaneSpec};
-pub(crate) use lives::Lives;
-pub use pump::PumpHandle;
+use peers::{Around, Neighbours};
 pub(crate) use renew::MoreCopies;
+pub use replica_set::ReplicaSet;
+pub use shipper::ShipperHandle;
 pub use source::{Run, Shape, Source};
-pub use standstill::{CopyStands, Doing, ShipmentStands, Standstill, StillLane, WayStands};
+pub use stall_report::{CopyStands, Doing, ShipmentStands, Standstill, StillLane, WayStands};
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
@@ -51,7 +51,7 @@ use crate::records::RecordsRef;
 use crate::recovery::{PIECES, Silent};
 use crate::runtime::{Local, RuntimeRef, all, until_enough};
 use crate::transport::{CallError, Pending, Reply, Request, TransportRef};
-use pump::Pump;
+use shipper::Shipper;
 
 /// Most groups recorded ahead per lane: a close must be able to delete all of them, and those that
 /// came too late, in its one transaction.
@@ -139,7 +139,7 @@ pub struct Primary {
     pub(crate) config: Config,
     pub(crate) faults: Faults,
     health: Arc<Health>,
-    pumps: Mutex<BTreeMap<BrokerId, Arc<PumpHandle>>>,
+    pumps: Mutex<BTreeMap<BrokerId, Arc<ShipperHandle>>>,
     /// Copies that are being built, and how often: nobody frees them, though no record names them yet.
     building: Mutex<BTreeMap<(CopyId, BrokerId), u32>>,
     /// Room for what recoveries have in memory, in pieces.
@@ -225,7 +225,7 @@ impl Primary {
     }
 
     /// This broker's copy is the file that it writes itself: nothing is shipped to it, and whoever
-    /// writes says how far it is, with [`CopySet::own_completed`]. `me` must be among the peers.
+    /// writes says how far it is, with [`ReplicaSet::own_completed`]. `me` must be among the peers.
     #[must_use]
     pub fn with_own(mut self, own: OwnRef) -> Self {
         self.own = Some(own);
@@ -358,7 +358,7 @@ impl Primary {
     }
 
     /// The pump of a backup; it starts with its first group. None for own files.
-    pub(crate) fn pump(&self, backup: BrokerId) -> Option<Arc<PumpHandle>> {
+    pub(crate) fn pump(&self, backup: BrokerId) -> Option<Arc<ShipperHandle>> {
         if self.is_own(backup) {
             return None;
         }
@@ -366,7 +366,7 @@ impl Primary {
         if let Some(handle) = pumps.get(&backup) {
             return Some(handle.clone());
         }
-        let pump = Pump::new(backup, self.caller(), self.health.clone());
+        let pump = Shipper::new(backup, self.caller(), self.health.clone());
         let handle = pump.handle();
         pumps.insert(backup, handle.clone());
         drop(pumps);

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Primary;
-use super::copy_set::CopySet;
 use super::lane::Lane;
+use super::replica_set::ReplicaSet;
 use crate::ids::BrokerId;
 
 /// Whether brokers could be had beside those that hold copies already, as found out in one round:
@@ -36,7 +36,7 @@ impl Lane {
     /// Ends the lane's open groups that have too few copies or one at a broker that leaves, where others
     /// can be had now. Returns them: each closes in a moment. The lane's next append opens a group with all
     /// of its copies; those that ended get their other copies as any closed group does.
-    pub(crate) async fn renew(&self, more: &mut MoreCopies) -> Vec<Arc<CopySet>> {
+    pub(crate) async fn renew(&self, more: &mut MoreCopies) -> Vec<Arc<ReplicaSet>> {
         let mut ended = Vec::new();
         for set in self.ill_placed() {
             let holders = set.holders().iter().map(|holder| holder.broker).collect();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Config;
-use super::copy_set::CopySet;
+use super::replica_set::ReplicaSet;
 use super::source::{Run, Shape};
-use super::standstill::ShipmentStands;
+use super::stall_report::ShipmentStands;
 use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
 
@@ -19,7 +19,7 @@ const UNFLUSHED_SEGMENTS: u64 = 2;
 
 /// A group on its way to one backup.
 pub(super) struct Shipment {
-    pub(super) set: Arc<CopySet>,
+    pub(super) set: Arc<ReplicaSet>,
     /// The backup's number in the set.
     pub(super) index: usize,
     /// Bytes that it will soon have, for the size of its first buffers.
@@ -65,7 +65,7 @@ pub(super) struct Gathered {
 }
 
 impl Shipment {
-    pub(super) fn new(set: Arc<CopySet>, index: usize) -> Self {
+    pub(super) fn new(set: Arc<ReplicaSet>, index: usize) -> Self {
         Self {
             expected: set.expected(),
             set,

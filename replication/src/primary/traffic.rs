@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::copy_set::CopySet;
+use super::replica_set::ReplicaSet;
 use crate::ids::CopyId;
 
 /// Counters of a pump. They grow while the process runs.
@@ -16,7 +16,7 @@ pub(super) struct Traffic {
     in_flight: AtomicU64,
     lost: AtomicU64,
     /// The open groups that have a copy at the backup, and its number in their sets.
-    groups: Mutex<BTreeMap<CopyId, (Weak<CopySet>, usize)>>,
+    groups: Mutex<BTreeMap<CopyId, (Weak<ReplicaSet>, usize)>>,
 }
 
 /// What goes from this primary to one backup.
@@ -35,7 +35,7 @@ pub struct PeerTraffic {
 }
 
 impl Traffic {
-    pub(super) fn joined(&self, set: &Arc<CopySet>, index: usize) {
+    pub(super) fn joined(&self, set: &Arc<ReplicaSet>, index: usize) {
         let mut groups = self.groups.lock();
         groups.insert(set.id(), (Arc::downgrade(set), index));
     }

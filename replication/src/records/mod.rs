@@ -1,8 +1,8 @@
 //! What the metadata store records of groups, and how it is changed: every change compares the
 //! streamlet's epoch and the record's revision, so that no deposed owner changes anything.
 
+mod commit_retry;
 mod memory;
-mod sure;
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::transport::Pending;
 
+pub use commit_retry::{commit, read, take_epoch};
 pub use memory::{MemoryRecords, Trouble, Weather};
-pub use sure::{commit, read, take_epoch};
 
 /// A group's record.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub(super) struct Whole {
 
 impl Recovery<'_> {
     /// Brings the copies in `whole` to `length`, and this broker's own files, and builds more elsewhere
-    /// while there are fewer than `min_copies`. Returns who then holds all of it, as durably as the
+    /// while there are fewer than `min_insync_replicas`. Returns who then holds all of it, as durably as the
     /// holder keeps copies: on disk, where it has one.
     pub(super) async fn complete(
         &self,
@@ -59,7 +59,7 @@ impl Recovery<'_> {
                 }
             }
         }
-        while holders.len() < self.spec.min_copies {
+        while holders.len() < self.spec.min_insync_replicas {
             let chosen = self.primary.choose(1, 1, &tried).await;
             let Some(holder) = chosen.first().copied() else {
                 break;

@@ -213,11 +213,11 @@ impl Recovery<'_> {
     /// Decides the close, if enough copies hold the group.
     fn finish(&self, record: &GroupRecord, end: ClosedRecord, decided: &mut Decided) {
         let out = &mut decided.out;
-        if end.holders.len() < self.spec.min_copies && end.length > 0 {
+        if end.holders.len() < self.spec.min_insync_replicas && end.length > 0 {
             out.stopped = Some(Stopped::NotEnoughCopies {
                 copy: record.copy,
                 have: end.holders.len(),
-                need: self.spec.min_copies,
+                need: self.spec.min_insync_replicas,
             });
             return;
         }

@@ -11,7 +11,7 @@
 mod copies;
 mod decide;
 mod seal;
-mod silent;
+mod unreachable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::transport::{CallError, CopyAnswer, Pending, Reply, Request};
 const LANES_AT_ONCE: usize = 4;
 
 pub(crate) use copies::PIECES;
-pub(crate) use silent::Silent;
+pub(crate) use unreachable::Silent;
 
 /// What to recover.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ pub struct RecoverSpec {
     /// The streamlet.
     pub streamlet: StreamletKey,
     /// Copies that must hold a group before it is closed.
-    pub min_copies: usize,
+    pub min_insync_replicas: usize,
     /// What to do with a group of which no copy counts.
     pub unclean: Unclean,
     /// Where lanes begin whose records do not say it, because all that came before was trimmed. A

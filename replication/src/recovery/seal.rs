@@ -103,7 +103,10 @@ impl Recovery<'_> {
                 copies.push((record.copy, holder.incarnation));
             }
             let of = open.holders.len();
-            wanted.insert(record.copy, (of.min(self.spec.min_copies.max(1)), of));
+            wanted.insert(
+                record.copy,
+                (of.min(self.spec.min_insync_replicas.max(1)), of),
+            );
         }
         let sealing = (self.spec.streamlet, self.epoch);
         let brokers: Vec<_> = at.keys().copied().collect();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, Registrar, Registration, ShmMemory, Window};
+use kera_replication::backup::{Registrar, Registration, ReplicaStore, ShmMemory, Window};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, BufferKey};
 use kera_replication::transport::{CopyAnswer, Refusal};
@@ -101,7 +101,7 @@ impl Drop for Registered {
 }
 
 struct Stage {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     log: Arc<Log>,
     dir: TempDir,
 }
@@ -109,7 +109,7 @@ struct Stage {
 fn stage(disk: bool) -> Stage {
     let dir = shared_dir();
     let memory = ShmMemory::new(options(dir.path(), disk));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     let log = Arc::new(Log::default());
     store.register_with(Arc::new(Card(log.clone())));
     Stage { store, log, dir }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use kera_replication::backup::{BackupStore, ShmMemory};
+use kera_replication::backup::{ReplicaStore, ShmMemory};
 use kera_replication::faults::Faults;
 use kera_replication::transport::tcp::{BackupServer, ServerOptions};
 use tokio::net::TcpListener;
@@ -22,7 +22,7 @@ fn serve() {
         return;
     };
     let memory = ShmMemory::new(options(Path::new(&dir), true));
-    let store = match BackupStore::start(memory, limits(), Faults::default()) {
+    let store = match ReplicaStore::start(memory, limits(), Faults::default()) {
         Ok(store) => store,
         Err(error) => {
             println!("\n{REFUSED}{error}");

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use kera_replication::backup::{BackupStore, ShmMemory};
+use kera_replication::backup::{ReplicaStore, ShmMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::{CopyAnswer, CopyState, Refusal};
@@ -14,9 +14,9 @@ use kera_replication::transport::{CopyAnswer, CopyState, Refusal};
 use crate::content::{copy, segment};
 use crate::stage::{Ask, PRIMARY, limits, options, shared_dir, whole};
 
-fn files(dir: &Path) -> Arc<BackupStore> {
+fn files(dir: &Path) -> Arc<ReplicaStore> {
     let memory = ShmMemory::new(options(dir, true));
-    BackupStore::start(memory, limits(), Faults::default()).expect("starts")
+    ReplicaStore::start(memory, limits(), Faults::default()).expect("starts")
 }
 
 fn cut(dir: &Path, root: &str, id: &CopyId) {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use kera_protocol::ids::StreamletId;
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::transport::{CopyAnswer, Refusal};
 
@@ -39,7 +39,7 @@ fn within_a_small_file_system() {
         copies_in_memory: 100,
         ..Limits::default()
     };
-    let store = BackupStore::start(ShmMemory::new(options), limits, Faults::default());
+    let store = ReplicaStore::start(ShmMemory::new(options), limits, Faults::default());
     let store = store.expect("starts");
     // A freed copy's memory stays warm; whoever needs room gets it.
     let spare = copy(1, 7);
@@ -97,7 +97,7 @@ fn fill_up(dir: &Path) {
     }
 }
 
-fn store_with_disk(dir: &Path, memory_bytes: u64) -> Arc<BackupStore> {
+fn store_with_disk(dir: &Path, memory_bytes: u64) -> Arc<ReplicaStore> {
     let options = ShmOptions {
         dir: dir.join("memory/shared"),
         disk: Some(dir.join("disk/copies")),
@@ -107,11 +107,11 @@ fn store_with_disk(dir: &Path, memory_bytes: u64) -> Arc<BackupStore> {
         memory_bytes,
         ..Limits::default()
     };
-    BackupStore::start(ShmMemory::new(options), limits, Faults::default()).expect("starts")
+    ReplicaStore::start(ShmMemory::new(options), limits, Faults::default()).expect("starts")
 }
 
 /// Fills and closes groups from `first` on, until the disk takes no more; how many.
-fn fill_disk(store: &BackupStore, first: u64) -> u64 {
+fn fill_disk(store: &ReplicaStore, first: u64) -> u64 {
     let mut closed = 0;
     loop {
         let id = copy(first + closed, 7);

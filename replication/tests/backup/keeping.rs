@@ -1,14 +1,14 @@
 //! What is kept, for how long, and how much of it.
 
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
-use kera_replication::backup::{BackupStore, Seal};
+use kera_replication::backup::{ReplicaStore, Seal};
 use kera_replication::ids::{CopyId, StreamletKey};
 use kera_replication::transport::{CopyState, CopyVersion, Refusal, Reply, Request};
 
 use crate::content::{SEGMENT, copy, segment};
 use crate::stage::{Ask, PRIMARY, QUOTA, limits, over_each_memory, whole};
 
-fn version(store: &BackupStore, copy: &CopyId) -> CopyVersion {
+fn version(store: &ReplicaStore, copy: &CopyId) -> CopyVersion {
     let list = Request::List {
         streamlet: Some(copy.streamlet),
     };

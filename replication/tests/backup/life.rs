@@ -5,7 +5,7 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, StartError};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, StartError};
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
@@ -141,7 +141,7 @@ async fn a_seal_outlives_the_process_that_gave_it() {
     assert_eq!(sealed, Ok(Reply::Sealed(vec![])));
     backup.kill();
     let memory = ShmMemory::new(options(dir.path(), true));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     assert_eq!(store.open_first(&id), Err(Refusal::Sealed { by: Epoch(8) }));
 }
 
@@ -167,7 +167,7 @@ fn a_file_system_smaller_than_the_quota_is_refused_at_the_start() {
         memory_bytes: u64::MAX,
         ..limits()
     };
-    let started = BackupStore::start(ShmMemory::new(options), limits, Faults::default());
+    let started = ReplicaStore::start(ShmMemory::new(options), limits, Faults::default());
     assert!(matches!(started, Err(StartError::TooSmall { .. })));
 }
 
@@ -175,7 +175,7 @@ fn a_file_system_smaller_than_the_quota_is_refused_at_the_start() {
 fn a_store_that_cannot_be_trusted_does_not_start() {
     let start = |dir: &std::path::Path| {
         let memory = ShmMemory::new(options(dir, false));
-        BackupStore::start(memory, limits(), Faults::default())
+        ReplicaStore::start(memory, limits(), Faults::default())
     };
     let dir = shared_dir();
     let store = start(dir.path()).expect("starts");
@@ -206,7 +206,7 @@ fn a_copy_whose_files_are_damaged_is_unknown_and_never_absent() {
     let dir = shared_dir();
     let start = || {
         let memory = ShmMemory::new(options(dir.path(), false));
-        BackupStore::start(memory, limits(), Faults::default()).expect("starts")
+        ReplicaStore::start(memory, limits(), Faults::default()).expect("starts")
     };
     let id = copy(3, 7);
     let store = start();
@@ -233,7 +233,7 @@ fn a_file_without_a_record_is_no_copy() {
     let dir = shared_dir();
     let start = || {
         let memory = ShmMemory::new(options(dir.path(), false));
-        BackupStore::start(memory, limits(), Faults::default()).expect("starts")
+        ReplicaStore::start(memory, limits(), Faults::default()).expect("starts")
     };
     let id = copy(3, 7);
     let here = start().incarnation();

@@ -1,7 +1,7 @@
 //! How many copies and streamlets a store takes, and what it says then.
 
 use kera_protocol::ids::{Epoch, StreamletId};
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::{CopyId, StreamletKey};
 use kera_replication::transport::{CopyState, Refusal, Room};
 
@@ -16,13 +16,13 @@ fn refused(of: Room) -> Refusal {
     Refusal::NoRoom { of, asked, free }
 }
 
-fn open(store: &BackupStore, group: u64) -> Result<(), Refusal> {
+fn open(store: &ReplicaStore, group: u64) -> Result<(), Refusal> {
     let here = store.incarnation();
     store.opening(&copy(group, 7), here, 0, LITTLE).map(drop)
 }
 
 /// Fills a copy, and closes its group.
-fn closed(store: &BackupStore, group: u64) -> Result<(), Refusal> {
+fn closed(store: &ReplicaStore, group: u64) -> Result<(), Refusal> {
     let (id, content) = (copy(group, 7), segment(&copy(group, 7), 1, 8));
     let opened = store.opening(&id, store.incarnation(), 0, 4096)?;
     let region = store.region(PRIMARY, opened.buffers[0].key)?;

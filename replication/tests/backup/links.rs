@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kera_protocol::ids::{Epoch, StreamId};
-use kera_replication::backup::{BackupStore, ShmMemory};
+use kera_replication::backup::{ReplicaStore, ShmMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, BufferKey, ProcessId};
 use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
@@ -24,7 +24,7 @@ use crate::stage::{Ask, PRIMARY, limits, options, shared_dir, whole};
 const BACKUP: BrokerId = BrokerId(4);
 
 struct Served {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     server: Arc<BackupServer>,
     task: JoinHandle<std::io::Result<()>>,
     address: String,
@@ -37,7 +37,7 @@ struct Served {
 async fn served(server: ServerOptions, link: LinkOptions) -> Served {
     let dir = shared_dir();
     let memory = ShmMemory::new(options(dir.path(), false));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     let port = TcpSocket::new_v4().expect("a socket");
     port.set_reuseaddr(true).expect("a port can be shared");
     let any = "127.0.0.1:0".parse().expect("an address");
@@ -573,7 +573,7 @@ async fn open_copies_are_flushed_at_an_interval() {
     };
     let dir = shared_dir();
     let memory = ShmMemory::new(options(dir.path(), true));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let server = BackupServer::new(store.clone(), server);
     let serving = server.clone();
@@ -602,7 +602,7 @@ async fn open_copies_are_flushed_at_an_interval() {
     // Shared memory is lost; what was flushed is found.
     std::fs::remove_dir_all(dir.path().join("shared")).expect("is removed");
     let memory = ShmMemory::new(options(dir.path(), true));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     assert_eq!(store.bytes(&id, content.bytes.len()), content.bytes);
     let here = store.incarnation();
     assert_eq!(

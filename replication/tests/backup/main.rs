@@ -1,7 +1,6 @@
 //! The backup's side: what a store refuses and remembers, the life of its process, and the data
 //! connections to it.
 
-mod beside;
 mod cards;
 mod child;
 mod content;
@@ -12,6 +11,7 @@ mod life;
 mod limits;
 mod links;
 mod many;
+mod owner_files;
 mod released;
 mod rules;
 mod shares;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, Took};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, Took};
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::{CopyAnswer, CopyState};
@@ -21,13 +21,13 @@ const COPIES: u64 = 600;
 /// Made by one process: an open copy takes up to three descriptors.
 const AT_ONCE: u64 = 100;
 
-fn start(dir: &Path) -> (Arc<BackupStore>, Took) {
+fn start(dir: &Path) -> (Arc<ReplicaStore>, Took) {
     let memory = ShmMemory::new(options(dir, true));
     let limits = Limits {
         memory_bytes: 1 << 40,
         ..Limits::default()
     };
-    let store = BackupStore::start(memory.clone(), limits, Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory.clone(), limits, Faults::default()).expect("starts");
     (store, memory.took())
 }
 
@@ -45,7 +45,7 @@ fn how_many() -> u64 {
 }
 
 /// Opens a copy and places three batches in it; returns where the second ends.
-fn open(store: &BackupStore, id: &CopyId) -> u64 {
+fn open(store: &ReplicaStore, id: &CopyId) -> u64 {
     let content = segment(id, 3, 200);
     let opened = store.opening(id, store.incarnation(), 0, 4096);
     let key = opened.expect("opens").buffers[0].key;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, SimMemory};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::{CopyAnswer, CopyState, Refusal};
@@ -48,7 +48,7 @@ impl Two {
     }
 
     /// Puts all of it into the store.
-    fn fill(&self, store: &BackupStore) {
+    fn fill(&self, store: &ReplicaStore) {
         store.fill(&self.id, &self.first).expect("fills");
         let here = store.incarnation();
         let opened = store.opening(&self.id, here, u64::from(SEGMENT), SEGMENT);
@@ -104,7 +104,7 @@ fn a_segment_that_is_on_disk_gives_its_memory_back_and_is_read_from_there() {
 const QUARTER: u32 = SEGMENT / 4;
 
 /// Puts a copy into buffers of a quarter of a segment each.
-fn fill_quarters(store: &BackupStore, id: &CopyId, content: &Content) {
+fn fill_quarters(store: &ReplicaStore, id: &CopyId, content: &Content) {
     for (index, bytes) in content.bytes.chunks(QUARTER as usize).enumerate() {
         let address = index as u64 * u64::from(QUARTER);
         let opened = store.opening(id, store.incarnation(), address, QUARTER);
@@ -171,7 +171,7 @@ fn whoever_finds_no_room_gets_what_is_on_disk_already() {
         memory_bytes: 5 * u64::from(SEGMENT) + BESIDES + (16 << 10),
         ..limits()
     };
-    let store = BackupStore::start(SimMemory::new(3), limits, Faults::default());
+    let store = ReplicaStore::start(SimMemory::new(3), limits, Faults::default());
     let store = store.expect("starts");
     let two = Two::new(1);
     two.fill(&store);
@@ -253,9 +253,9 @@ fn what_its_primary_has_not_seen_complete_stays() {
 }
 
 /// A store of files below `dir`.
-fn files(dir: &Path) -> Arc<BackupStore> {
+fn files(dir: &Path) -> Arc<ReplicaStore> {
     let memory = ShmMemory::new(options(dir, true));
-    BackupStore::start(memory, limits(), Faults::default()).expect("starts")
+    ReplicaStore::start(memory, limits(), Faults::default()).expect("starts")
 }
 
 fn lose_disk(dir: &Path) {

@@ -1,7 +1,7 @@
 //! What a store refuses, and what it remembers.
 
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, SimMemory};
+use kera_replication::backup::{ReplicaStore, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::{
@@ -322,7 +322,8 @@ fn what_is_flushed_is_on_disk_and_its_memory_is_given_back_at_the_close() {
 #[test]
 fn a_copy_of_another_incarnation_says_nothing() {
     let memory = SimMemory::new(3);
-    let start = || BackupStore::start(memory.clone(), limits(), Faults::default()).expect("starts");
+    let start =
+        || ReplicaStore::start(memory.clone(), limits(), Faults::default()).expect("starts");
     let (lost, flushed) = (copy(1, 7), copy(2, 7));
     let content = segment(&flushed, 3, 300);
     let store = start();
@@ -358,7 +359,8 @@ fn a_copy_of_another_incarnation_says_nothing() {
 #[test]
 fn bytes_on_their_way_land_after_a_process_died_and_never_after_another_has_started() {
     let memory = SimMemory::new(3);
-    let start = || BackupStore::start(memory.clone(), limits(), Faults::default()).expect("starts");
+    let start =
+        || ReplicaStore::start(memory.clone(), limits(), Faults::default()).expect("starts");
     let id = copy(1, 7);
     let content = segment(&id, 3, 300);
     let half = content.ends[0] as usize;
@@ -376,10 +378,10 @@ fn bytes_on_their_way_land_after_a_process_died_and_never_after_another_has_star
 
 #[test]
 fn each_broken_rule_shows() {
-    let broken = |faults: Faults, shows: &dyn Fn(&SimMemory, &BackupStore) -> bool| {
+    let broken = |faults: Faults, shows: &dyn Fn(&SimMemory, &ReplicaStore) -> bool| {
         for faults in [Faults::default(), faults] {
             let memory = SimMemory::new(3);
-            let store = BackupStore::start(memory.clone(), limits(), faults).expect("starts");
+            let store = ReplicaStore::start(memory.clone(), limits(), faults).expect("starts");
             assert_eq!(
                 shows(&memory, &store),
                 faults != Faults::default(),
@@ -388,7 +390,7 @@ fn each_broken_rule_shows() {
         }
     };
     let id = copy(1, 7);
-    let writes_after_seal = |_: &SimMemory, store: &BackupStore| {
+    let writes_after_seal = |_: &SimMemory, store: &ReplicaStore| {
         let key = store.open_first(&id).expect("opens").buffers[0].key;
         let region = store.region(PRIMARY, key).expect("is registered");
         store.seal(&id, 8, store.incarnation()).expect("seals");

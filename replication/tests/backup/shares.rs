@@ -1,6 +1,6 @@
 //! What copies get of memory that is not enough for all that they ask for.
 
-use kera_replication::backup::{BackupStore, Limits, SimMemory};
+use kera_replication::backup::{Limits, ReplicaStore, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::transport::{Refusal, Reply, Request};
 
@@ -11,7 +11,7 @@ const SEGMENT: u32 = 1 << 20;
 const LEAST: u32 = 64 << 10;
 
 /// A copy's next bytes, as many as there may be; how many it got.
-fn ask(store: &BackupStore, group: u64, address: u64) -> Result<u32, Refusal> {
+fn ask(store: &ReplicaStore, group: u64, address: u64) -> Result<u32, Refusal> {
     let request = Request::Open {
         copy: copy(group, 7),
         incarnation: store.incarnation(),
@@ -31,14 +31,14 @@ fn ask(store: &BackupStore, group: u64, address: u64) -> Result<u32, Refusal> {
     }
 }
 
-fn store(memory_bytes: u64) -> std::sync::Arc<BackupStore> {
+fn store(memory_bytes: u64) -> std::sync::Arc<ReplicaStore> {
     let limits = Limits {
         memory_bytes,
         copies_in_memory: 100,
         copies: 100,
         ..limits()
     };
-    BackupStore::start(SimMemory::new(3), limits, Faults::default()).expect("starts")
+    ReplicaStore::start(SimMemory::new(3), limits, Faults::default()).expect("starts")
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kera_protocol::ids::Epoch;
-use kera_replication::backup::{BackupStore, Limits, Memory, ShmMemory, ShmOptions, SimMemory};
+use kera_replication::backup::{Limits, Memory, ReplicaStore, ShmMemory, ShmOptions, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::transport::{CopyAnswer, CopyState, Opened, Refusal, Reply, Request};
@@ -21,7 +21,7 @@ pub const BESIDES: u64 = 48 << 10;
 /// A store that can be started anew on the memory it left.
 pub struct Stage {
     make: Box<dyn Fn() -> Arc<dyn Memory>>,
-    store: Option<Arc<BackupStore>>,
+    store: Option<Arc<ReplicaStore>>,
     _dir: Option<TempDir>,
 }
 
@@ -72,14 +72,14 @@ pub fn over_each_memory(test: impl Fn(&mut Stage)) {
 }
 
 impl Stage {
-    pub fn store(&self) -> Arc<BackupStore> {
+    pub fn store(&self) -> Arc<ReplicaStore> {
         self.store.clone().expect("a store")
     }
 
     /// Ends the process, as it were, and starts another.
     pub fn restart(&mut self) {
         self.store = None;
-        let store = BackupStore::start((self.make)(), limits(), Faults::default());
+        let store = ReplicaStore::start((self.make)(), limits(), Faults::default());
         self.store = Some(store.expect("the store starts"));
     }
 }
@@ -112,7 +112,7 @@ pub trait Ask {
     fn free_bytes(&self) -> u64;
 }
 
-impl Ask for BackupStore {
+impl Ask for ReplicaStore {
     fn opening(
         &self,
         copy: &CopyId,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kera_replication::backup::{BackupStore, ShmMemory, StartError};
+use kera_replication::backup::{ReplicaStore, ShmMemory, StartError};
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::CopyAnswer;
@@ -12,12 +12,12 @@ use kera_replication::transport::CopyAnswer;
 use crate::content::{copy, segment};
 use crate::stage::{Ask, limits, options, shared_dir, whole};
 
-fn try_start(dir: &Path) -> Result<Arc<BackupStore>, StartError> {
+fn try_start(dir: &Path) -> Result<Arc<ReplicaStore>, StartError> {
     let memory = ShmMemory::new(options(dir, true));
-    BackupStore::start(memory, limits(), Faults::default())
+    ReplicaStore::start(memory, limits(), Faults::default())
 }
 
-fn start(dir: &Path) -> Arc<BackupStore> {
+fn start(dir: &Path) -> Arc<ReplicaStore> {
     try_start(dir).expect("starts")
 }
 
@@ -35,7 +35,7 @@ fn flip(path: &Path, at: usize) {
 }
 
 /// A copy of six batches, of which three went to disk at an interval.
-fn half_flushed(dir: &Path, id: &CopyId) -> (Arc<BackupStore>, crate::content::Content) {
+fn half_flushed(dir: &Path, id: &CopyId) -> (Arc<ReplicaStore>, crate::content::Content) {
     let content = segment(id, 6, 700);
     let store = start(dir);
     let key = store.open_first(id).expect("opens").buffers[0].key;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, MARK_SLOT_STRIDE};
-use kera_replication::backup::{BackupStore, SimMemory};
+use kera_replication::backup::{ReplicaStore, SimMemory};
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
 use kera_replication::transport::{CopyAnswer, CopyState, Refusal};
@@ -14,8 +14,8 @@ use kera_replication::transport::{CopyAnswer, CopyState, Refusal};
 use crate::content::{Content, SEGMENT, SEGMENTS, copy, segment};
 use crate::stage::{Ask, limits, options, over_each_memory, shared_dir, whole};
 
-fn start(memory: &Arc<SimMemory>) -> Arc<BackupStore> {
-    BackupStore::start(memory.clone(), limits(), Faults::default()).expect("starts")
+fn start(memory: &Arc<SimMemory>) -> Arc<ReplicaStore> {
+    ReplicaStore::start(memory.clone(), limits(), Faults::default()).expect("starts")
 }
 
 /// A copy of which the first batches are on disk alone.
@@ -154,7 +154,7 @@ fn a_repair_of_what_memory_holds_and_was_flushed_gets_to_the_disk() {
 fn the_mark_goes_before_the_bytes_that_it_spoke_of() {
     let dir = shared_dir();
     let memory = kera_replication::backup::ShmMemory::new(options(dir.path(), true));
-    let store = BackupStore::start(memory, limits(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits(), Faults::default()).expect("starts");
     let id = copy(1, 7);
     let content = segment(&id, 8, 700);
     let length = content.bytes.len() as u64;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use kera_log_segments::layout::DurableMark;
 use kera_protocol::ids::StreamletId;
 use kera_replication::backup::{
-    BackupStore, CopyMemory, CopySpec, Limits, Memory, SealTable, ShmMemory, SimMemory, StartError,
-    TakenOver, Window,
+    CopyMemory, CopySpec, Limits, Memory, ReplicaStore, SealTable, ShmMemory, SimMemory,
+    StartError, TakenOver, Window,
 };
 use kera_replication::faults::Faults;
 use kera_replication::ids::CopyId;
@@ -182,13 +182,13 @@ impl CopyMemory for GatedCopy {
     }
 }
 
-fn gated(memory: &Arc<SimMemory>, limits: Limits) -> (Arc<BackupStore>, Arc<Gate>) {
+fn gated(memory: &Arc<SimMemory>, limits: Limits) -> (Arc<ReplicaStore>, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let memory = GatedMemory {
         inner: memory.clone(),
         gate: gate.clone(),
     };
-    let store = BackupStore::start(Arc::new(memory), limits, Faults::default());
+    let store = ReplicaStore::start(Arc::new(memory), limits, Faults::default());
     (store.expect("starts"), gate)
 }
 
@@ -209,7 +209,7 @@ fn elsewhere(group: u64) -> CopyId {
 }
 
 /// What others want of a store meanwhile.
-fn others_go_on(store: &BackupStore, held_up: &CopyId) {
+fn others_go_on(store: &ReplicaStore, held_up: &CopyId) {
     let (same, other) = (copy(50, 7), elsewhere(51));
     let here = store.incarnation();
     // Of the same streamlet and primary, and others.
@@ -226,11 +226,11 @@ fn others_go_on(store: &BackupStore, held_up: &CopyId) {
 
 /// Has `step` of a copy wait, and sees that nobody else does.
 fn held_up_by(
-    store: &Arc<BackupStore>,
+    store: &Arc<ReplicaStore>,
     gate: &Gate,
     step: &'static str,
     id: CopyId,
-    act: impl FnOnce(&BackupStore) + Send,
+    act: impl FnOnce(&ReplicaStore) + Send,
 ) {
     let waits = gate.shut(step, id);
     thread::scope(|scope| {
@@ -400,7 +400,7 @@ fn a_record_that_is_being_written_holds_up_nobody() {
         ..limits()
     };
     let memory = ShmMemory::new(options(dir.path(), true));
-    let store = BackupStore::start(memory, limits, Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits, Faults::default()).expect("starts");
     let id = copy(1, 7);
     let content = segment(&id, 30, 700);
     let length = content.bytes.len() as u64;

@@ -24,7 +24,7 @@ type Outcomes = Arc<Mutex<Option<Result<Recovered, RecoverError>>>>;
 fn begin_to_recover(case: &Case, primary: &Arc<Primary>) -> Outcomes {
     let spec = RecoverSpec {
         streamlet: streamlet(),
-        min_copies: case.plan.min_copies,
+        min_insync_replicas: case.plan.min_insync_replicas,
         unclean: Unclean::Wait,
         starts: BTreeMap::new(),
     };

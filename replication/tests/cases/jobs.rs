@@ -30,7 +30,7 @@ pub fn owned(case: &Case, recovered: &Recovered) -> Owned {
         streamlet: streamlet(),
         epoch: recovered.epoch,
         replicas: case.plan.replicas,
-        min_copies: case.plan.min_copies,
+        min_insync_replicas: case.plan.min_insync_replicas,
         lanes: Vec::new(),
         mend: None,
     }

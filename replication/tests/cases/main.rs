@@ -19,7 +19,7 @@ mod scrub;
 mod severed;
 mod shifts;
 mod slow;
-mod standing;
+mod stalls;
 mod stopped;
 #[path = "../suite/mod.rs"]
 mod suite;
@@ -34,7 +34,7 @@ use std::time::Duration;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::{AppendError, CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::primary::{AppendError, Lane, LaneSpec, Primary, ReplicaSet, Source};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::Runtime;
@@ -92,7 +92,7 @@ fn noticed<F: Future<Output = ()> + Send + 'static>(
 }
 
 /// A broker's group, and where its bytes are.
-type Opened = (Arc<CopySet>, Arc<TestSource>);
+type Opened = (Arc<ReplicaSet>, Arc<TestSource>);
 
 impl Case {
     fn primary(&self, owner: BrokerId) -> Primary {
@@ -144,7 +144,7 @@ impl Case {
     ) -> Recovered {
         let spec = RecoverSpec {
             streamlet: streamlet(),
-            min_copies: self.plan.min_copies,
+            min_insync_replicas: self.plan.min_insync_replicas,
             unclean,
             starts,
         };
@@ -168,7 +168,7 @@ impl Case {
             epoch: recovered.epoch,
             lane,
             replicas: self.plan.replicas,
-            min_copies: self.plan.min_copies,
+            min_insync_replicas: self.plan.min_insync_replicas,
         };
         Lane::new(primary.clone(), spec, next.clone())
     }

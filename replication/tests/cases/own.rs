@@ -14,11 +14,11 @@ use kera_replication::transport::{Reply, Request};
 use crate::suite::{Plan, Stage};
 use crate::{Case, OWNER, Opened, calm, open, planned};
 
-fn plan(replicas: usize, min_copies: usize) -> Plan {
+fn plan(replicas: usize, min_insync_replicas: usize) -> Plan {
     Plan {
         own: true,
         replicas,
-        min_copies,
+        min_insync_replicas,
         ..calm()
     }
 }

@@ -68,7 +68,7 @@ fn losing_a_backup_ends_the_group_and_what_named_it_ahead() {
 }
 
 #[test]
-fn below_min_copies_appends_wait_and_are_then_told_to_come_again() {
+fn below_min_insync_replicas_appends_wait_and_are_then_told_to_come_again() {
     case(|case| async move {
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);

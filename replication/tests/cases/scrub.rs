@@ -202,7 +202,7 @@ fn whole_copies_that_differ_without_a_majority_are_left_alone() {
 fn damage_that_cannot_be_repaired_yet_is_tried_again() {
     case(|mut case| async move {
         case.plan.replicas = 2;
-        case.plan.min_copies = 1;
+        case.plan.min_insync_replicas = 1;
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);
         let group = closed(&case, &lane).await;
@@ -357,7 +357,7 @@ fn the_owners_own_file_is_made_anew_from_a_copy() {
         let plan = Plan {
             own: true,
             replicas: 3,
-            min_copies: 2,
+            min_insync_replicas: 2,
             ..calm()
         };
         planned(plan, move |case| async move {

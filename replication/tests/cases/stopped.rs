@@ -160,7 +160,10 @@ fn a_stopped_holder_holds_up_no_take_over_of_which_enough_others_have_copies() {
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
         let (_, closed) = &lane.groups[0];
         assert!(closed.holders.iter().all(|h| h.broker != stopped));
-        assert!(closed.holders.len() >= case.plan.min_copies, "{closed:?}");
+        assert!(
+            closed.holders.len() >= case.plan.min_insync_replicas,
+            "{closed:?}"
+        );
     });
 }
 

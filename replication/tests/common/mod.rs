@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kera_replication::ids::BrokerId;
 use kera_replication::own::OwnFiles;
-use kera_replication::primary::CopySet;
+use kera_replication::primary::ReplicaSet;
 use kera_replication::records::{MemoryRecords, RecordsRef, StreamletRecords, Trouble};
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::sim::{MemoryFate, Sim, Storm};
@@ -127,7 +127,7 @@ impl Stage for SimStage {
         self.disks.as_ref().map(|(disks, _)| disks.own(node))
     }
 
-    fn write_own(&self, node: BrokerId, set: &CopySet, source: &TestSource) {
+    fn write_own(&self, node: BrokerId, set: &ReplicaSet, source: &TestSource) {
         if let Some((disks, _)) = &self.disks {
             disks.write(node, set, source, 0);
         }

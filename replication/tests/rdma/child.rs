@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::rdma::RdmaServer;
@@ -31,7 +31,7 @@ pub fn serve_here(dir: &Path, listen: SocketAddr) {
         memory_bytes: QUOTA,
         ..Limits::default()
     };
-    let store = BackupStore::start(memory, limits, Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits, Faults::default()).expect("starts");
     machine::runtime().block_on(async {
         let listener = TcpListener::bind(listen).await.expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, BufferKey, CopyId, ProcessId, StreamletKey};
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
@@ -25,7 +25,7 @@ const BACKUP: BrokerId = BrokerId(4);
 const SEGMENT: u32 = 1 << 20;
 
 struct Served {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     server: Arc<RdmaServer>,
     task: JoinHandle<std::io::Result<()>>,
     address: SocketAddr,
@@ -60,7 +60,7 @@ async fn served(address: IpAddr) -> Served {
         memory_bytes: quota,
         ..Limits::default()
     };
-    let store = BackupStore::start(memory, limits, Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, limits, Faults::default()).expect("starts");
     let port = TcpListener::bind((address, 0)).await.expect("a port");
     let address = port.local_addr().expect("an address");
     let server = RdmaServer::bind(address, &store).expect("listens");
@@ -458,7 +458,7 @@ fn without_rdma_at_the_backup_data_goes_over_tcp() {
             memory_bytes: 8 << 20,
             ..Limits::default()
         };
-        let store = BackupStore::start(memory, limits, Faults::default()).expect("starts");
+        let store = ReplicaStore::start(memory, limits, Faults::default()).expect("starts");
         let listener = TcpListener::bind((address, 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         let server = BackupServer::new(store.clone(), ServerOptions::default());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::{AppendError, Config, CopySet, Lane, LaneSpec, Primary, Shape};
+use kera_replication::primary::{AppendError, Config, Lane, LaneSpec, Primary, ReplicaSet, Shape};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::TokioRuntime;
@@ -48,7 +48,7 @@ pub struct Owner {
     pub recovered: Recovered,
     pub shape: Shape,
     next_ordinal: u64,
-    open: Option<(Arc<CopySet>, Arc<TestSource>)>,
+    open: Option<(Arc<ReplicaSet>, Arc<TestSource>)>,
 }
 
 impl Owner {
@@ -67,7 +67,7 @@ impl Owner {
         let primary = Arc::new(primary);
         let spec = RecoverSpec {
             streamlet: streamlet(),
-            min_copies: MIN_COPIES,
+            min_insync_replicas: MIN_COPIES,
             unclean: Unclean::Wait,
             starts: BTreeMap::new(),
         };
@@ -84,7 +84,7 @@ impl Owner {
             epoch: recovered.epoch,
             lane: LaneId(0),
             replicas: 3,
-            min_copies: MIN_COPIES,
+            min_insync_replicas: MIN_COPIES,
         };
         let next_group = Arc::new(AtomicU64::new(recovered.next_group.0));
         Self {
@@ -98,7 +98,7 @@ impl Owner {
     }
 
     /// The group that takes appends now.
-    pub fn group(&mut self) -> (Arc<CopySet>, Arc<TestSource>) {
+    pub fn group(&mut self) -> (Arc<ReplicaSet>, Arc<TestSource>) {
         use kera_replication::primary::Source;
 
         if let Some((set, source)) = &self.open {
@@ -121,7 +121,7 @@ impl Owner {
     }
 
     /// Appends one batch, in the next group if this one is full, and ships it; where it went.
-    pub fn append(&mut self, id: u64) -> (Arc<CopySet>, Appended) {
+    pub fn append(&mut self, id: u64) -> (Arc<ReplicaSet>, Appended) {
         loop {
             let (set, source) = self.group();
             match source.append(id, 20) {
@@ -142,7 +142,7 @@ impl Owner {
     /// Whether what was appended is acknowledged.
     pub async fn acknowledged(
         &self,
-        appended: &(Arc<CopySet>, Appended),
+        appended: &(Arc<ReplicaSet>, Appended),
     ) -> Result<(), AppendError> {
         let (set, batch) = appended;
         let lane = self.lane.clone();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::{BrokerId, ProcessId};
 use kera_replication::transport::rdma::{Otherwise, RdmaOptions, RdmaServer, RdmaTransport};
 use kera_replication::transport::{
@@ -28,7 +28,7 @@ impl Way for OverRdma {
         Duration::from_millis(2000)
     }
 
-    fn serve(&self, store: &Arc<BackupStore>, address: SocketAddr) {
+    fn serve(&self, store: &Arc<ReplicaStore>, address: SocketAddr) {
         let server = RdmaServer::bind(address, store).expect("listens");
         tokio::spawn(async move { server.serve().await });
     }

@@ -74,7 +74,7 @@ fn survivor() {
             append(&mut owner).await;
         }
         let (first, _) = owner.group();
-        let names_victim = |set: &kera_replication::primary::CopySet| {
+        let names_victim = |set: &kera_replication::primary::ReplicaSet| {
             set.holders().iter().any(|holder| holder.broker == VICTIM)
         };
         assert!(names_victim(&first), "one copy lies at the other machine");

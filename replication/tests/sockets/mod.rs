@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kera_replication::backup::{BackupStore, Limits, ShmMemory, ShmOptions};
+use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::Config;
@@ -39,12 +39,12 @@ pub trait Way: Send + Sync {
         Duration::from_millis(400)
     }
     /// What serves a store beside its TCP listener, within the broker's runtime.
-    fn serve(&self, store: &Arc<BackupStore>, address: SocketAddr);
+    fn serve(&self, store: &Arc<ReplicaStore>, address: SocketAddr);
     /// What answers at `listener`, data and control calls; its tasks are those of `runtime`, and whatever
     /// else it has ends when what is returned is dropped.
     fn answer(
         &self,
-        store: Arc<BackupStore>,
+        store: Arc<ReplicaStore>,
         listener: TcpListener,
         runtime: &tokio::runtime::Handle,
     ) -> Box<dyn Send> {
@@ -162,7 +162,7 @@ impl SocketStage {
             ..Limits::default()
         };
         let memory = ShmMemory::new(options);
-        let store = BackupStore::start(memory, limits, Faults::default()).expect("starts");
+        let store = ReplicaStore::start(memory, limits, Faults::default()).expect("starts");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -301,8 +301,8 @@ impl Drop for SocketStage {
     }
 }
 
-fn plan(seed: u64, min_copies: usize, patience: Duration) -> Plan {
-    let plan = Plan::new(seed, min_copies, Faults::default());
+fn plan(seed: u64, min_insync_replicas: usize, patience: Duration) -> Plan {
+    let plan = Plan::new(seed, min_insync_replicas, Faults::default());
     let config = Config {
         call_timeout: patience,
         scan_timeout: patience * 5 / 2,
@@ -341,24 +341,26 @@ pub fn suite(way: &Arc<dyn Way>, usual: u64) {
         // Mostly they wait, so they wait side by side.
         let mut runs = tokio::task::JoinSet::new();
         for seed in seeds(usual) {
-            let min_copies = 1 + seed as usize % 3;
+            let min_insync_replicas = 1 + seed as usize % 3;
             let way = way.clone();
             runs.spawn(async move {
-                let plan = plan(seed, min_copies, way.patience());
+                let plan = plan(seed, min_insync_replicas, way.patience());
                 let stage = SocketStage::new(way).await;
                 let result = run(stage, plan).await;
-                (seed, min_copies, result)
+                (seed, min_insync_replicas, result)
             });
         }
         while let Some(run) = runs.join_next().await {
-            let (seed, min_copies, result) = run.expect("no panic");
+            let (seed, min_insync_replicas, result) = run.expect("no panic");
             match result {
                 Ok(one) => {
                     seen.appended += one.appended;
                     seen.acked += one.acked;
                     seen.groups += one.groups;
                 }
-                Err(error) => panic!("seed {seed}, min_copies {min_copies}: {error}"),
+                Err(error) => {
+                    panic!("seed {seed}, min_insync_replicas {min_insync_replicas}: {error}")
+                }
             }
         }
     });

@@ -16,7 +16,7 @@ use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::jobs::JobConfig;
 use kera_replication::own::OwnFiles;
-use kera_replication::primary::{Config, CopySet};
+use kera_replication::primary::{Config, ReplicaSet};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::sim::MemoryFate;
@@ -46,7 +46,7 @@ pub trait Stage: Send + Sync {
         None
     }
     /// Writes what its own file lacks of a group.
-    fn write_own(&self, _node: BrokerId, _set: &CopySet, _source: &TestSource) {}
+    fn write_own(&self, _node: BrokerId, _set: &ReplicaSet, _source: &TestSource) {}
     /// It starts again.
     fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()>;
     fn is_alive(&self, node: BrokerId) -> bool;
@@ -71,7 +71,7 @@ pub type StageRef = Arc<dyn Stage>;
 pub struct Plan {
     pub seed: u64,
     pub replicas: usize,
-    pub min_copies: usize,
+    pub min_insync_replicas: usize,
     pub lanes: u32,
     /// Owners, one after the other.
     pub reigns: u32,
@@ -96,11 +96,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(seed: u64, min_copies: usize, faults: Faults) -> Self {
+    pub fn new(seed: u64, min_insync_replicas: usize, faults: Faults) -> Self {
         Self {
             seed,
             replicas: 3,
-            min_copies,
+            min_insync_replicas,
             lanes: 2,
             reigns: 3,
             rounds: 30,

@@ -10,7 +10,7 @@ use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::own::OwnFiles;
-use kera_replication::primary::{CopySet, Source};
+use kera_replication::primary::{ReplicaSet, Source};
 use uuid::Uuid;
 
 use super::source::{SHAPE, TestSource};
@@ -63,7 +63,7 @@ impl Disks {
     }
 
     /// Writes what `source` has from `from` on and says so.
-    pub fn write(&self, node: BrokerId, set: &CopySet, source: &TestSource, from: u64) {
+    pub fn write(&self, node: BrokerId, set: &ReplicaSet, source: &TestSource, from: u64) {
         let copy: CopyId = set.id();
         let path = self.own(node).path(&copy);
         let known = !self.begun.lock().unwrap().insert((node, copy));

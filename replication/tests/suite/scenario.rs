@@ -8,7 +8,7 @@ use std::time::Duration;
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::jobs::{Jobs, Owned};
-use kera_replication::primary::{CopySet, Lane, LaneSpec, Primary, Source};
+use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
 use kera_replication::records::GroupRecord;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::transport::sim::{Dice, MemoryFate};
@@ -42,7 +42,7 @@ struct Writer {
     own: bool,
     lane: Arc<Lane>,
     next_ordinal: Ordinal,
-    open: Option<(Arc<CopySet>, Arc<TestSource>)>,
+    open: Option<(Arc<ReplicaSet>, Arc<TestSource>)>,
 }
 
 struct Run {
@@ -52,7 +52,7 @@ struct Run {
     model: Model,
     acked: Acked,
     next_id: u64,
-    /// Brokers that have lost their memory, while groups counted on it. Fewer than `min_copies`, so that of
+    /// Brokers that have lost their memory, while groups counted on it. Fewer than `min_insync_replicas`, so that of
     /// each group one copy survives.
     vanished: BTreeSet<BrokerId>,
     dead: BTreeSet<BrokerId>,
@@ -127,7 +127,7 @@ impl Run {
     async fn recover(&mut self, owner: BrokerId) -> Result<(Arc<Primary>, Recovered), String> {
         let spec = RecoverSpec {
             streamlet: streamlet(),
-            min_copies: self.plan.min_copies,
+            min_insync_replicas: self.plan.min_insync_replicas,
             unclean: Unclean::Wait,
             starts: BTreeMap::new(),
         };
@@ -375,7 +375,7 @@ impl Run {
                     epoch: recovered.epoch,
                     lane,
                     replicas: self.plan.replicas,
-                    min_copies: self.plan.min_copies,
+                    min_insync_replicas: self.plan.min_insync_replicas,
                 };
                 Writer {
                     owner,
@@ -400,7 +400,7 @@ impl Run {
                 streamlet: streamlet(),
                 epoch,
                 replicas: plan.replicas,
-                min_copies: plan.min_copies,
+                min_insync_replicas: plan.min_insync_replicas,
                 lanes: lanes.iter().filter_map(Weak::upgrade).collect(),
                 mend: None,
             }]
@@ -531,7 +531,7 @@ impl Run {
     /// One copy that counts is left of every group. That a group which was recorded ahead was never used
     /// is not believed of an owner's own files, which may be gone: there a backup has to be left.
     fn may_vanish(&self, node: BrokerId) -> bool {
-        let believed = self.plan.min_copies - usize::from(self.plan.own);
+        let believed = self.plan.min_insync_replicas - usize::from(self.plan.own);
         self.vanished.contains(&node) || self.vanished.len() + 1 < believed
     }
 

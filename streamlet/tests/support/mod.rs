@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, FaultIo, Flip};
 use kera_log_segments::io::{EngineKind, Io, open_engine};
+use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::pump::Pump;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{
     ANY_LANE, Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId, StreamletId,
@@ -116,7 +116,7 @@ impl Machine {
         Arc::new(Env {
             io: self.io.clone(),
             pool: ChunkPool::new(self.pool_bytes).expect("address space"),
-            pump: Pump::new(self.io.clone()),
+            pump: LocalWriter::new(self.io.clone()),
             recorder: self.store.clone(),
             incarnation: self.incarnation,
             jobs: Box::new(move |job| jobs.lock().expect("jobs").push_back(job)),

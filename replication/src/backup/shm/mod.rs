@@ -19,8 +19,8 @@ mod dir;
 mod disk;
 mod extents;
 mod record;
+mod replica_mapping;
 mod spare;
-mod took;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -42,9 +42,9 @@ use crate::faults::Faults;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
 use copy::{Asleep, ShmCopy};
 use record::Kept;
+pub use replica_mapping::Took;
+use replica_mapping::{Look, look_at};
 use spare::Spares;
-pub use took::Took;
-use took::{Look, look_at};
 
 /// Where a store lies.
 #[derive(Clone, Debug)]

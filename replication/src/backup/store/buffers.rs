@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::BackupStore;
+use super::ReplicaStore;
 use crate::backup::copy::{Copy, Region, failed};
 use crate::backup::registrar::{Registrar, Registration};
 use crate::ids::{BrokerId, BufferKey};
@@ -33,7 +33,7 @@ pub(super) enum Taking {
     WhenDone,
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// Lets network cards at buffers that are opened from now on. The first one stays.
     pub fn register_with(&self, registrar: Arc<dyn Registrar>) {
         let _first_stays = self.registrar.set(registrar);

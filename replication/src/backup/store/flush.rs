@@ -4,7 +4,7 @@ use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::ScanError;
 use kera_log_segments::window::Place;
 
-use super::BackupStore;
+use super::ReplicaStore;
 use super::buffers::Taking;
 use crate::backup::copy::{Copy, Life, failed, is_lost};
 use crate::ids::CopyId;
@@ -21,7 +21,7 @@ enum Why {
     Closed,
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// The flush at an interval: writes to disk what links have placed in open copies, and copies
     /// that were sealed since, which give their memory back. A copy that fails is tried again the
     /// next time. Returns the copies that failed.

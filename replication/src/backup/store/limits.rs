@@ -1,6 +1,6 @@
 //! What a store may hold, and what it says when that is reached.
 
-use super::{BackupStore, Control};
+use super::{Control, ReplicaStore};
 use crate::ids::StreamletKey;
 use crate::transport::{Refusal, Room};
 
@@ -58,7 +58,7 @@ fn reached(count: usize, limit: usize, room: Room, told: &mut bool) -> bool {
     true
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// The number of copies that is reached, if one is: nothing is opened then.
     pub(super) fn full_of_copies(&self, control: &mut Control) -> Option<Room> {
         let all = control.copies.len();

@@ -18,9 +18,9 @@ use kera_protocol::ids::{Epoch, StreamId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::backup::StartError;
-use crate::backup::beside::Beside;
 use crate::backup::copy::{Copy, Life, PAGE, Region, State, failed};
 use crate::backup::memory::{CopySpec, Memory, is_full};
+use crate::backup::owner_files::Beside;
 use crate::backup::registrar::Registrar;
 use crate::backup::seals::SealTable;
 use crate::faults::Faults;
@@ -73,7 +73,7 @@ const MAX_DOUBLES: usize = 1024;
 /// The copies that one process of a broker holds for others. Answers are given at once: nothing
 /// waits for room.
 #[derive(Debug)]
-pub struct BackupStore {
+pub struct ReplicaStore {
     memory: Arc<dyn Memory>,
     limits: Limits,
     faults: Faults,
@@ -99,7 +99,7 @@ pub struct BackupStore {
     unsealed: Mutex<Seldom>,
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// Takes over `memory` from the process that had it before, reads its seals, and seals every
     /// copy it finds: their primaries roll.
     ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kera_protocol::ids::Epoch;
 
 use super::buffers::Registrations;
-use super::{BackupStore, Control};
+use super::{Control, ReplicaStore};
 use crate::backup::copy::{Copy, Life, State, failed};
 use crate::backup::memory::CopySpec;
 use crate::ids::{BrokerId, BufferKey, CopyId};
@@ -16,7 +16,7 @@ use crate::transport::{Buffer, Opened, Refusal, Room};
 const SEGMENT_BYTES: RangeInclusive<u32> = 1024..=1 << 30;
 const MAX_SEGMENTS: u32 = 1 << 16;
 
-impl BackupStore {
+impl ReplicaStore {
     /// As [`open`](Self::open); where there is no room, what is on disk makes some.
     pub(super) fn open_or_make_room(
         &self,

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::BackupStore;
+use super::ReplicaStore;
 use super::buffers::Taking;
 use crate::backup::copy::{Copy, Life, PAGE, failed};
 use crate::transport::{Buffer, Refusal};
 
-impl BackupStore {
+impl ReplicaStore {
     /// True if so much of the quota is used that copies keep no more than they must.
     pub(super) fn is_crowded(&self) -> bool {
         self.control.lock().used() > self.limits.memory_bytes / 2

@@ -9,7 +9,7 @@ use kera_protocol::ids::Epoch;
 
 use super::buffers::Taking;
 use super::open::range_end;
-use super::{BackupStore, Control, too_much};
+use super::{Control, ReplicaStore, too_much};
 use crate::backup::copy::Life;
 use crate::backup::memory::CopySpec;
 use crate::ids::{BufferKey, CopyId, Incarnation, StreamletKey};
@@ -27,7 +27,7 @@ pub struct Seal {
     pub copies: Vec<(CopyId, Incarnation)>,
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// Seals streamlets, all of them or, where one is refused, none, and stores that once; then
     /// answers for the named copies of each. May take as long as reading all of them.
     ///

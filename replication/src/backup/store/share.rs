@@ -7,13 +7,13 @@
 
 use std::ops::Range;
 
-use super::{BackupStore, Control};
+use super::{Control, ReplicaStore};
 use crate::backup::copy::{Copy, PAGE, State};
 
 /// No share is smaller than this, since each costs a request: where there is less it is refused.
 const LEAST: u64 = 64 << 10;
 
-impl BackupStore {
+impl ReplicaStore {
     /// The end of what `copy` gets of `range`, which it asks for.
     pub(super) fn share(
         &self,

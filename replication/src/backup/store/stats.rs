@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::BackupStore;
+use super::ReplicaStore;
 use crate::transport::{CopyState, Refusal};
 
 /// A store as it is now. What is counted begins at 0 with each start of the process.
@@ -63,7 +63,7 @@ impl Asked {
     }
 }
 
-impl BackupStore {
+impl ReplicaStore {
     /// What the store holds and was asked. Looks at every copy.
     pub fn stats(&self) -> StoreStats {
         let (copies, used, besides): (Vec<Arc<_>>, u64, u64) = {

@@ -18,7 +18,7 @@ use super::verbs::{
 };
 use super::words::{Cause, Hello, Words};
 use super::{explained, unregistered};
-use crate::backup::{BackupStore, Registrar, Registration, Window};
+use crate::backup::{Registrar, Registration, ReplicaStore, Window};
 use crate::ids::{BrokerId, BufferKey, ProcessId};
 
 /// Connections that may wait to be looked at.
@@ -57,7 +57,7 @@ impl RdmaServer {
     ///
     /// # Errors
     /// A text that says what is missing: the library, a card, a device file; or that the address is in use.
-    pub fn bind(address: SocketAddr, store: &BackupStore) -> io::Result<Arc<Self>> {
+    pub fn bind(address: SocketAddr, store: &ReplicaStore) -> io::Result<Arc<Self>> {
         let told = |step: &str, error: io::Error| {
             io::Error::new(error.kind(), format!("{step}: {}", explained(&error)))
         };

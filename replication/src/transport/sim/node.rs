@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Sim;
-use crate::backup::{BackupStore, Limits, SimMemory, StoreStats};
+use crate::backup::{Limits, ReplicaStore, SimMemory, StoreStats};
 use crate::ids::BrokerId;
 use crate::transport::LinkError;
 
@@ -15,7 +15,7 @@ pub(super) struct Node {
     memory: Arc<SimMemory>,
     /// The process's store. After its death it stays until its connections are gone: one-sided
     /// writes go on landing.
-    pub(super) store: Option<Arc<BackupStore>>,
+    pub(super) store: Option<Arc<ReplicaStore>>,
     pub(super) alive: bool,
     pub(super) paused: bool,
     /// Its memory died with its process: what arrives completes, and is nowhere.
@@ -131,7 +131,7 @@ impl Sim {
             MemoryFate::Vanished => found.memory.vanish(),
             MemoryFate::PowerLost => found.memory.crash_machine(),
         }
-        match BackupStore::start(found.memory.clone(), limits, faults) {
+        match ReplicaStore::start(found.memory.clone(), limits, faults) {
             Ok(store) => {
                 found.store = Some(store);
                 found.alive = true;

@@ -19,7 +19,7 @@ use tonic::{Code, Response, Status};
 use super::client::MAX_MESSAGE_BYTES;
 use super::convert::{self, Parsed};
 use super::server::ServerOptions;
-use crate::backup::BackupStore;
+use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
 use crate::transport::{CopyVersion, Refusal, Reply, Request};
 
@@ -40,7 +40,7 @@ type Parts<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What serves control calls, until `stopping`.
 pub(super) fn server(
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     options: &ServerOptions,
     stopping: watch::Receiver<bool>,
 ) -> (CallServer, CallsEnded) {
@@ -63,12 +63,12 @@ pub(super) fn server(
 /// The service `Backups` over a store.
 #[derive(Clone, Debug)]
 pub struct BackupService {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
 }
 
 impl BackupService {
     /// A service for a listener of the caller's own.
-    pub fn new(store: Arc<BackupStore>) -> Self {
+    pub fn new(store: Arc<ReplicaStore>) -> Self {
         Self { store }
     }
 

@@ -58,7 +58,7 @@ mod tests {
     use super::super::receiver::Receiver;
     use super::super::wire::{HELLO_BYTES, Hello, Word};
     use super::*;
-    use crate::backup::{BackupStore, Limits, SimMemory};
+    use crate::backup::{Limits, ReplicaStore, SimMemory};
     use crate::faults::Faults;
     use crate::ids::{BrokerId, ProcessId};
 
@@ -108,7 +108,7 @@ mod tests {
         let _primary = TcpStream::connect(address).await.expect("a backup");
         let (stream, _) = listener.accept().await.expect("a primary");
         let memory = SimMemory::new(1);
-        let store = BackupStore::start(memory, Limits::default(), Faults::default());
+        let store = ReplicaStore::start(memory, Limits::default(), Faults::default());
         let receiver = Receiver::new(store.expect("it starts"), BrokerId(1));
         let received = Arc::default();
         let connection = DataConnection::begin(stream, receiver, QUIET, received).expect("begins");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::net::RecvFlags;
 
 use super::wire::{Cause, WRITE_BYTES, WriteHead};
-use crate::backup::{BackupStore, Region};
+use crate::backup::{Region, ReplicaStore};
 use crate::ids::{BrokerId, BufferKey};
 use crate::transport::Refusal;
 
@@ -106,7 +106,7 @@ struct Current {
 /// The state of one data connection. Reads, checks and places; what it waits for is the socket alone.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     primary: BrokerId,
     regions: Regions,
     current: Option<Current>,
@@ -121,7 +121,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(store: Arc<BackupStore>, primary: BrokerId) -> Self {
+    pub(super) fn new(store: Arc<ReplicaStore>, primary: BrokerId) -> Self {
         Self {
             store,
             primary,
@@ -255,7 +255,7 @@ impl Receiver {
 /// The buffer, of which the store is asked when a connection first writes it.
 fn known<'a>(
     regions: &'a mut Regions,
-    store: &BackupStore,
+    store: &ReplicaStore,
     primary: BrokerId,
     buffer: BufferKey,
 ) -> Result<&'a Region, Farewell> {

@@ -18,7 +18,7 @@ const PRIMARY: BrokerId = BrokerId(1);
 
 struct Fed {
     receiver: Receiver,
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     copy: CopyId,
     key: BufferKey,
     near: UnixStream,
@@ -40,7 +40,7 @@ fn fed_with(bytes: u32) -> Fed {
         disk: None,
         quota: 1 << 20,
     });
-    let store = BackupStore::start(memory, Limits::default(), Faults::default()).expect("starts");
+    let store = ReplicaStore::start(memory, Limits::default(), Faults::default()).expect("starts");
     let copy = CopyId {
         streamlet: StreamletKey {
             stream: StreamId::random(),

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::data::DataConnection;
 use super::receiver::{Farewell, Receiver};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
-use crate::backup::BackupStore;
+use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
 use crate::seldom::Seldom;
 
@@ -65,7 +65,7 @@ struct Seat {
 /// Serves one store over TCP.
 #[derive(Debug)]
 pub struct BackupServer {
-    store: Arc<BackupStore>,
+    store: Arc<ReplicaStore>,
     options: ServerOptions,
     seats: Mutex<HashMap<BrokerId, Seat>>,
     served: AtomicU64,
@@ -78,7 +78,7 @@ pub struct BackupServer {
 
 impl BackupServer {
     /// A server of `store`; nothing is listened to yet.
-    pub fn new(store: Arc<BackupStore>, options: ServerOptions) -> Arc<Self> {
+    pub fn new(store: Arc<ReplicaStore>, options: ServerOptions) -> Arc<Self> {
         Arc::new(Self {
             store,
             room: Arc::new(Semaphore::new(options.connections)),

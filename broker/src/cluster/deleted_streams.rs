@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use kera_metadata::{ClusterStore, Counter, MetadataError, MetadataStore};
 use kera_protocol::ids::{Epoch, StreamId};
-use kera_replication::backup::BackupStore;
+use kera_replication::backup::ReplicaStore;
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::Primary;
 use kera_replication::transport::Request;
@@ -78,7 +78,7 @@ impl Forgotten {
     pub(super) async fn sweep(
         &self,
         primary: &Primary,
-        store: &Arc<BackupStore>,
+        store: &Arc<ReplicaStore>,
         metadata: &Arc<dyn MetadataStore>,
     ) {
         let pending: Vec<_> = {
@@ -155,7 +155,7 @@ impl Forgotten {
 /// [`Stranger::Older`]: kera_metadata::Stranger::Older
 pub(super) async fn catch_up(
     me: BrokerId,
-    store: &Arc<BackupStore>,
+    store: &Arc<ReplicaStore>,
     shared: &Arc<dyn ClusterStore>,
     known: impl Fn(StreamId) -> bool,
 ) {
@@ -207,7 +207,7 @@ fn gone(
 
 /// Has this broker's own backup store forget what it holds for other owners of the stream.
 async fn forget_here(
-    store: &Arc<BackupStore>,
+    store: &Arc<ReplicaStore>,
     me: BrokerId,
     stream: StreamId,
 ) -> Result<(), String> {

@@ -4,8 +4,8 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use super::copy_set::CopySet;
 use super::lane::Lane;
+use super::replica_set::ReplicaSet;
 use crate::ids::{BrokerId, CopyId};
 use crate::runtime::{Local, all, within};
 
@@ -248,7 +248,7 @@ impl Display for StillLane {
 }
 
 impl Lane {
-    fn mark(set: &CopySet) -> Mark {
+    fn mark(set: &ReplicaSet) -> Mark {
         Mark {
             group: set.id(),
             durable: set.durable(),

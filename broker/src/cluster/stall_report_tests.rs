@@ -6,7 +6,7 @@ use kera_replication::primary::{Doing, Standstill};
 use kera_streamlet::producers::SequenceError;
 
 use super::*;
-use crate::cluster::standing::standing;
+use crate::cluster::stall_report::standing;
 
 const NEVER: Duration = Duration::from_secs(3600);
 

@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 
 use super::Primary;
 use super::lane::Lane;
-use super::pump::PumpHandle;
+use super::shipper::ShipperHandle;
 use super::source::Source;
-use super::standstill::{CopyStands, Doing, State};
+use super::stall_report::{CopyStands, Doing, State};
 use crate::faults::Faults;
 use crate::ids::{CopyId, Replica};
 use crate::signal::Signal;
 
 /// A group and its copies. Its set is decided once, by its record.
-pub struct CopySet {
+pub struct ReplicaSet {
     id: CopyId,
     source: Arc<dyn Source>,
     lane: Weak<Lane>,
@@ -44,7 +44,7 @@ struct Recorded {
 struct SetCopy {
     holder: Replica,
     /// None for this broker's own file, to which nothing is shipped.
-    pump: Option<Arc<PumpHandle>>,
+    pump: Option<Arc<ShipperHandle>>,
     /// Below this address the holder has everything.
     durable: AtomicU64,
     lost: Mutex<Option<String>>,
@@ -54,16 +54,16 @@ struct SetCopy {
     slot: AtomicU32,
 }
 
-impl std::fmt::Debug for CopySet {
+impl std::fmt::Debug for ReplicaSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CopySet")
+        f.debug_struct("ReplicaSet")
             .field("id", &self.id)
             .field("durable", &self.durable())
             .finish_non_exhaustive()
     }
 }
 
-impl CopySet {
+impl ReplicaSet {
     pub(super) fn new(
         id: CopyId,
         source: Arc<dyn Source>,
@@ -109,7 +109,7 @@ impl CopySet {
     }
 
     /// How far each copy of the recorded set is, and who ships to it.
-    pub(super) fn copies_stand(&self) -> Vec<(CopyStands, Option<Arc<PumpHandle>>)> {
+    pub(super) fn copies_stand(&self) -> Vec<(CopyStands, Option<Arc<ShipperHandle>>)> {
         let copies = self.copies().iter().map(|copy| {
             let stands = CopyStands {
                 holder: copy.holder.broker,

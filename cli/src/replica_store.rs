@@ -1,4 +1,4 @@
-//! `kera backup`.
+//! `kera replica-store`.
 
 use std::process::ExitCode;
 
@@ -11,23 +11,28 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Out;
 use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 
-/// Arguments of `kera backup`.
+/// Arguments of `kera replica-store`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kera backup --broker-id 3
-  kera backup --broker-id 3 --replication-listen 10.0.0.3:7601 --backup-memory-bytes 8GiB
-  kera backup --config backup.toml
+  kera replica-store --broker-id 3
+  kera replica-store --broker-id 3 --replication-listen 10.0.0.3:7601 --backup-memory-bytes 8GiB
+  kera replica-store --config backup.toml
 
-Brokers that name it in cluster.peers place copies of their groups here. It has no streams and no address for clients. The \
-copies are kept on shared memory until their groups close, then below the data directory; another start with the same \
-directories goes on with them. SIGTERM or SIGINT stops it, and what open copies hold goes to disk.")]
-pub struct BackupArgs {
+Brokers that name it in cluster.peers place replicas of their groups here. It has no streams and no address for clients. The \
+replicas are kept on shared memory until their groups close, then below the data directory; another start with the same \
+directories goes on with them. SIGTERM or SIGINT stops it, and what open replicas hold goes to disk.")]
+pub struct ReplicaStoreArgs {
     #[command(flatten)]
     config: ConfigArgs,
 }
 
 /// Keeps copies until a signal ends it.
-pub fn run(args: &BackupArgs) -> Outcome {
+pub fn run(args: &ReplicaStoreArgs) -> Outcome {
+    if std::env::args().nth(1).is_some_and(|name| name == "backup") {
+        eprintln!(
+            "warning: `kera backup` is now `kera replica-store`; the old name goes with the next version"
+        );
+    }
     let resolved = args.config.resolve()?;
     let config = resolved.config;
     set_up_log(&config.log)?;

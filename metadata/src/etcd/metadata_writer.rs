@@ -136,13 +136,13 @@ impl Shared {
 }
 
 /// The queue and its thread.
-pub(super) struct Pump {
+pub(super) struct MetadataWriter {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     id: ThreadId,
 }
 
-impl Pump {
+impl MetadataWriter {
     /// Starts the thread. `begin` starts a transaction, submitted at the time given, and returns at
     /// once; at most `most` are under way.
     pub(super) fn start(
@@ -227,7 +227,7 @@ impl Pump {
     }
 }
 
-impl Drop for Pump {
+impl Drop for MetadataWriter {
     fn drop(&mut self) {
         self.close();
     }

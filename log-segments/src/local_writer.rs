@@ -4,7 +4,7 @@
 //! turn, writes all that waits (its own bytes and others'), gives the turn back and looks again, so
 //! that no range is left stranded. No hand-over to another thread, which would cost more than the
 //! write. So is a `memory` group, once enough has gathered. `synced` groups are written by the
-//! [`Pump`] thread, many groups a round; it also takes over a turn that has gone on for too long.
+//! [`LocalWriter`] thread, many groups a round; it also takes over a turn that has gone on for too long.
 
 use std::io::{self, IoSlice};
 
@@ -226,7 +226,7 @@ impl Group {
     }
 
     /// Writes what waits and syncs it to the device, whatever the policy. Not for a file that the
-    /// pump writes ([`Self::is_direct`]): see [`Pump::settle`].
+    /// pump writes ([`Self::is_direct`]): see [`LocalWriter::settle`].
     ///
     /// # Errors
     /// Whatever the store answers; after a failed sync the bytes count as lost, never as durable.
@@ -304,7 +304,7 @@ pub fn sync_together(groups: &[Arc<Group>]) -> io::Result<()> {
 /// A thread's worth of pumping, for `synced` groups above all: takes every group that grew,
 /// writes all their ranges as one submission, makes them durable with one flush, moves the heads.
 /// So the cost of an acknowledgement does not grow with the number of groups.
-pub struct Pump {
+pub struct LocalWriter {
     io: Arc<dyn Io>,
     direct: DirectWriter,
     queue: std::sync::Mutex<Queue>,
@@ -320,7 +320,7 @@ struct Queue {
 /// Bytes of a recovered group written anew at once.
 const HARDENED_AT_ONCE: usize = 1 << 20;
 
-impl Pump {
+impl LocalWriter {
     /// A pump that writes through `io`. Nothing runs before [`Self::run`].
     pub fn new(io: Arc<dyn Io>) -> Arc<Self> {
         Arc::new(Self {
@@ -606,7 +606,7 @@ impl Group {
 
     /// Says that the group grew to whoever makes it durable by its policy: the caller's own turn
     /// for `written` and `memory`, the pump for `synced`. Call without holding any lock.
-    pub fn pump(self: &Arc<Self>, pump: &Pump) {
+    pub fn pump(self: &Arc<Self>, pump: &LocalWriter) {
         if self.is_shipped()
             && let Some(shipping) = self.shipping()
         {

@@ -354,7 +354,7 @@ impl Jobs {
         let room = owned.replicas.saturating_sub(holders.len());
         let (kept, given_up) = standing.leaving.split_at(room.min(standing.leaving.len()));
         holders.extend_from_slice(kept);
-        if holders.len() < owned.min_copies {
+        if holders.len() < owned.min_insync_replicas {
             // Whoever is recorded and seems lost stays so until there are enough without it.
             let named: Vec<_> = holders.iter().map(|h| h.broker).collect();
             let lost = closed.holders.iter().filter(|h| !named.contains(&h.broker));

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::around::Left;
 use super::caller::{BRIEFLY, Caller};
+use super::peers::Left;
 use crate::ids::BrokerId;
 use crate::transport::Pending;
 

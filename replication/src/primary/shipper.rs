@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::Caller;
-use super::absence::Absence;
 use super::calls::Calls;
-use super::copy_set::CopySet;
+use super::lost_lease::Absence;
+use super::replica_set::ReplicaSet;
 use super::shipment::Shipment;
 use super::slots::Slots;
-use super::standstill::WayStands;
+use super::stall_report::WayStands;
 use super::traffic::Traffic;
 use crate::health::Health;
 use crate::ids::{BrokerId, CopyId, ProcessId};
@@ -25,14 +25,14 @@ use crate::transport::{
 
 /// What others tell a pump.
 #[derive(Debug, Default)]
-pub struct PumpHandle {
+pub struct ShipperHandle {
     inbox: Mutex<Inbox>,
     pub(super) traffic: Traffic,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
-    joined: Vec<(Arc<CopySet>, usize)>,
+    joined: Vec<(Arc<ReplicaSet>, usize)>,
     left: Vec<CopyId>,
     /// With the number that the pump gave them, if it had by then.
     grown: Vec<(u32, CopyId)>,
@@ -43,9 +43,9 @@ struct Inbox {
     waker: Option<Waker>,
 }
 
-impl PumpHandle {
+impl ShipperHandle {
     /// Ships a group from now on; `index` is the backup's number in its set.
-    pub(super) fn join(&self, set: Arc<CopySet>, index: usize) {
+    pub(super) fn join(&self, set: Arc<ReplicaSet>, index: usize) {
         self.traffic.joined(&set, index);
         self.tell(|inbox| inbox.joined.push((set, index)));
     }
@@ -56,7 +56,7 @@ impl PumpHandle {
         self.tell(|inbox| inbox.left.push(copy));
     }
 
-    /// A group has grown. Told once until the pump has looked, see [`CopySet::pump_looks`].
+    /// A group has grown. Told once until the pump has looked, see [`ReplicaSet::pump_looks`].
     pub(super) fn grew(&self, number: u32, copy: CopyId) {
         self.tell(|inbox| inbox.grown.push((number, copy)));
     }
@@ -134,12 +134,12 @@ fn has_lost_it(error: &CallError) -> bool {
     matches!(refusal, Some(Refusal::Short { .. } | Refusal::Unknown))
 }
 
-/// The task behind a [`PumpHandle`]; ends after its primary is dropped, with its last group.
-pub(super) struct Pump {
+/// The task behind a [`ShipperHandle`]; ends after its primary is dropped, with its last group.
+pub(super) struct Shipper {
     backup: BrokerId,
     caller: Caller,
     health: Arc<Health>,
-    handle: Arc<PumpHandle>,
+    handle: Arc<ShipperHandle>,
     ended: bool,
     shipments: Slots,
     /// What grew, while it is looked at; here for its memory, as are those below.
@@ -169,7 +169,7 @@ pub(super) struct Pump {
     absence: Absence,
 }
 
-impl Pump {
+impl Shipper {
     pub(super) fn new(backup: BrokerId, caller: Caller, health: Arc<Health>) -> Self {
         Self {
             backup,
@@ -197,7 +197,7 @@ impl Pump {
         }
     }
 
-    pub(super) fn handle(&self) -> Arc<PumpHandle> {
+    pub(super) fn handle(&self) -> Arc<ShipperHandle> {
         self.handle.clone()
     }
 
