@@ -233,7 +233,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         metrics: Metrics::default(),
         in_flight: AtomicU64::new(0),
         incoming: AtomicU64::new(0),
-        freed: AtomicU64::new(0),
+        freed: Arc::default(),
         outgoing: AtomicU64::new(0),
         connections: AtomicU64::new(0),
         data_connections: AtomicU64::new(0),

@@ -102,7 +102,7 @@ pub struct Shared {
     /// Bytes of larger buffers that connections receive into, over all connections.
     pub incoming: AtomicU64,
     /// Bytes of connections that were given back to the allocator, and not yet to the system.
-    pub(crate) freed: AtomicU64,
+    pub(crate) freed: Arc<AtomicU64>,
     /// Bytes that wait to be sent, or come from the disk to be sent, over all connections.
     pub outgoing: AtomicU64,
     /// How many connections there may be.

@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hyper::server::conn::http2;
@@ -25,7 +26,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
 
-use body::{ReplyBody, RequestBody};
+use body::{ReplyBody, RequestBody, over};
 use quiet::{Calls, Quiet, Word};
 
 /// How long a connection that was told that it ends may take for it.
@@ -50,9 +51,9 @@ pub struct CallLimits {
     pub calls: u32,
     /// Calls of one connection that are worked on at once.
     pub calls_at_work: usize,
-    /// Bytes of the requests of one connection that arrive or are worked on.
+    /// Bytes of the requests of one connection that arrive or are worked on; 16 KiB more for each that arrives.
     pub connection_bytes: usize,
-    /// Bytes of the requests of all connections.
+    /// Bytes of the requests of all connections, likewise; beyond it a connection may still have 32 KiB.
     pub total_bytes: usize,
 }
 
@@ -85,16 +86,22 @@ impl CallsEnded {
 
 impl CallServer {
     /// A server of `routes`, whose connections end once `stopping` says so and their calls are answered.
+    /// What its calls took is added to `freed` once they are over: the allocator keeps it.
     pub fn new(
         routes: Routes,
         limits: CallLimits,
         stopping: watch::Receiver<bool>,
+        freed: Arc<AtomicU64>,
     ) -> (Self, CallsEnded) {
         let (open, ended) = mpsc::channel(1);
         let server = Self {
             routes: routes.prepare(),
             limits,
-            quiet: Arc::new(Quiet::new(limits.quiet_connections, limits.total_bytes)),
+            quiet: Arc::new(Quiet::new(
+                limits.quiet_connections,
+                limits.total_bytes,
+                freed,
+            )),
             stopping,
             open,
         };
@@ -123,6 +130,9 @@ impl CallServer {
                 async move {
                     if let Some(refusal) = refusal {
                         return Ok::<_, Infallible>(refusal.into_http::<Body>());
+                    }
+                    if let Err(limit) = call.begins() {
+                        return Ok(over(limit).into_http::<Body>());
                     }
                     // Never closed.
                     let _working = at_work.acquire().await;

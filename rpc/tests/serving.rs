@@ -1,6 +1,11 @@
-//! Connections without a call, as the server of control calls treats them.
+//! Connections without a call, and calls that never arrive or whose replies are not taken, as the server of
+//! control calls treats them.
+
+#[path = "serving/calls.rs"]
+mod calls;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kera_rpc::serve::{CallLimits, CallServer};
@@ -38,8 +43,12 @@ struct Served {
 
 impl Served {
     async fn with(limits: CallLimits) -> Self {
+        Self::of(limits, Routes::default()).await
+    }
+
+    async fn of(limits: CallLimits, routes: Routes) -> Self {
         let (running, stopping) = watch::channel(false);
-        let (server, _) = CallServer::new(Routes::default(), limits, stopping);
+        let (server, _) = CallServer::new(routes, limits, stopping, Arc::default());
         Self {
             server,
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),

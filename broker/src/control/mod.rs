@@ -52,7 +52,8 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
         connection_bytes: CONNECTION_BYTES,
         total_bytes: TOTAL_BYTES,
     };
-    CallServer::new(routes, limits, shared.stopping.subscribe())
+    let stopping = shared.stopping.subscribe();
+    CallServer::new(routes, limits, stopping, shared.freed.clone())
 }
 
 fn status(error: WireError) -> Status {

@@ -9,6 +9,7 @@ mod common;
 mod connections;
 mod directories;
 mod growth;
+mod held;
 mod idle;
 mod lanes;
 mod load;

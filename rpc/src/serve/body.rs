@@ -35,12 +35,21 @@ impl RequestBody {
     }
 
     fn count(&self, bytes: usize) -> Result<(), Status> {
-        self.call.take(bytes).map_err(|limit| {
-            let text = format!(
-                "the control requests that the broker works on take {limit} bytes, their limit; try again"
-            );
-            status_of(&WireError::new(ErrorCode::Overloaded, text))
-        })
+        self.call.take(bytes).map_err(over)
+    }
+}
+
+/// Requests take `limit` bytes already.
+pub(super) fn over(limit: usize) -> Status {
+    let text = format!(
+        "the control requests that the broker works on take {limit} bytes, their limit; try again"
+    );
+    status_of(&WireError::new(ErrorCode::Overloaded, text))
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.call.has_arrived();
     }
 }
 

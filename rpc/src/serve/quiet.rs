@@ -2,13 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::CallLimits;
+
+/// What a call takes until its request has arrived, beside the request's bytes: HTTP/2's state of it, its
+/// headers and its task.
+pub(super) const CALL_BYTES: usize = 16 << 10;
+/// A connection that holds no more than this is not refused for what others hold: a stranger's requests that
+/// never arrive keep nobody from a small call.
+const SMALL_BYTES: usize = 32 << 10;
 
 /// What a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +33,8 @@ pub(super) struct Quiet {
     connections: Mutex<Connections>,
     total_bytes: usize,
     bytes: AtomicUsize,
+    /// Bytes given back to the allocator by calls that are over.
+    freed: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -51,12 +60,13 @@ impl Bell {
 }
 
 impl Quiet {
-    pub(super) fn new(most: usize, total_bytes: usize) -> Self {
+    pub(super) fn new(most: usize, total_bytes: usize, freed: Arc<AtomicU64>) -> Self {
         Self {
             most,
             connections: Mutex::default(),
             total_bytes,
             bytes: AtomicUsize::new(0),
+            freed,
         }
     }
 
@@ -209,10 +219,34 @@ pub(super) struct Call {
 #[derive(Debug, Default)]
 struct CallState {
     bytes: usize,
+    /// [`CALL_BYTES`] are counted for it.
+    is_arriving: bool,
     is_answered: bool,
 }
 
 impl Call {
+    /// Counts what the call takes by itself until its request [has arrived](Self::has_arrived); the limit that
+    /// it exceeds, if one.
+    pub(super) fn begins(&self) -> Result<(), usize> {
+        self.take(CALL_BYTES)?;
+        self.state.lock().is_arriving = true;
+        Ok(())
+    }
+
+    /// Its request is there, or is wanted no more.
+    pub(super) fn has_arrived(&self) {
+        let mut calls = self.calls.state.lock();
+        let mut call = self.state.lock();
+        if std::mem::take(&mut call.is_arriving) {
+            call.bytes -= CALL_BYTES;
+            calls.bytes -= CALL_BYTES;
+            self.calls
+                .all
+                .bytes
+                .fetch_sub(CALL_BYTES, Ordering::Relaxed);
+        }
+    }
+
     /// Counts `bytes` more of its request; the limit that they exceed, if one.
     pub(super) fn take(&self, bytes: usize) -> Result<(), usize> {
         let mut state = self.calls.state.lock();
@@ -221,7 +255,7 @@ impl Call {
         }
         let all = &self.calls.all;
         let before = all.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > all.total_bytes {
+        if before + bytes > all.total_bytes && state.bytes + bytes > SMALL_BYTES {
             all.bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(all.total_bytes);
         }
@@ -251,6 +285,8 @@ impl Drop for Call {
         let call = self.state.get_mut();
         let all = &self.calls.all;
         all.bytes.fetch_sub(call.bytes, Ordering::Relaxed);
+        let freed = (CALL_BYTES + call.bytes) as u64;
+        all.freed.fetch_add(freed, Ordering::Relaxed);
         let mut state = self.calls.state.lock();
         state.bytes -= call.bytes;
         state.answered -= usize::from(call.is_answered);

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,6 +44,7 @@ pub(super) fn server(
     store: Arc<ReplicaStore>,
     options: &ServerOptions,
     stopping: watch::Receiver<bool>,
+    freed: Arc<AtomicU64>,
 ) -> (CallServer, CallsEnded) {
     let service = BackupsServer::new(BackupService { store });
     let limits = CallLimits {
@@ -57,7 +59,7 @@ pub(super) fn server(
         total_bytes: 4 * CALLS * MAX_MESSAGE_BYTES,
     };
     let routes = Routes::new(service.max_decoding_message_size(MAX_MESSAGE_BYTES));
-    CallServer::new(routes, limits, stopping)
+    CallServer::new(routes, limits, stopping, freed)
 }
 
 /// The service `Backups` over a store.

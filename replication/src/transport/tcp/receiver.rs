@@ -19,7 +19,7 @@ use crate::ids::{BrokerId, BufferKey};
 use crate::transport::Refusal;
 
 /// Small writes are read so many bytes at once.
-const SPARE_BYTES: usize = 128 << 10;
+pub(super) const SPARE_BYTES: usize = 128 << 10;
 /// From this length on a write counts as large: another is expected to follow it, of which no more
 /// than [`LOOK_AHEAD`] bytes should be copied twice.
 const LARGE_WRITE: usize = 8 << 10;

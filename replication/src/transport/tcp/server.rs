@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kera_log_segments::pool::heap;
 use kera_rpc::serve::CallServer;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::data::DataConnection;
-use super::receiver::{Farewell, Receiver};
+use super::receiver::{Farewell, Receiver, SPARE_BYTES};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
 use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
@@ -51,6 +52,16 @@ impl Default for ServerOptions {
 /// How long, and how much, is read from a primary that is being sent away, so that it gets to read why.
 const PARTING: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 16 << 20;
+/// How often memory of connections that have ended is given back to the system, once there is much of it.
+const GIVE_BACK: Duration = Duration::from_secs(10);
+const MUCH_FREED: u64 = 1 << 20;
+/// About what the allocator gets back from any connection, and from one of data besides.
+const OF_CONNECTION: u64 = 16 << 10;
+const OF_DATA_CONNECTION: u64 = SPARE_BYTES as u64;
+/// A hello that has begun is looked at again after this, and after twice as long each time up to the longest:
+/// peeking does not wait for more than there is.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// The connection of a primary, as its successor sees it.
 #[derive(Debug)]
@@ -70,6 +81,8 @@ pub struct BackupServer {
     seats: Mutex<HashMap<BrokerId, Seat>>,
     served: AtomicU64,
     received: Arc<AtomicU64>,
+    /// Bytes that connections gave back to the allocator, and it not yet to the system.
+    freed: Arc<AtomicU64>,
     room: Arc<Semaphore>,
     refused: AtomicU64,
     refusals: Mutex<Seldom>,
@@ -88,6 +101,7 @@ impl BackupServer {
             refused: AtomicU64::new(0),
             refusals: Mutex::default(),
             received: Arc::default(),
+            freed: Arc::default(),
             stopping: watch::Sender::new(false),
         })
     }
@@ -97,12 +111,18 @@ impl BackupServer {
     /// # Errors
     /// None today.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener) -> io::Result<()> {
-        let (control, control_ended) =
-            super::control::server(self.store.clone(), &self.options, self.stopping.subscribe());
+        let (control, control_ended) = super::control::server(
+            self.store.clone(),
+            &self.options,
+            self.stopping.subscribe(),
+            self.freed.clone(),
+        );
         let mut stopping = self.stopping.subscribe();
         let mut tasks = tokio::task::JoinSet::new();
         let flushing = self.clone();
         tasks.spawn(async move { flushing.flush_now_and_then().await });
+        let giving = self.clone();
+        tasks.spawn(async move { giving.give_back_now_and_then().await });
         loop {
             let accepted = tokio::select! {
                 _ = stopping.wait_for(|stop| *stop) => break,
@@ -130,6 +150,7 @@ impl BackupServer {
             let control = control.clone();
             tasks.spawn(async move {
                 server.connection(stream, peer, control).await;
+                server.freed.fetch_add(OF_CONNECTION, Ordering::Relaxed);
                 drop(room);
             });
         }
@@ -186,11 +207,27 @@ impl BackupServer {
         }
     }
 
+    async fn give_back_now_and_then(&self) {
+        let mut stopping = self.stopping.subscribe();
+        loop {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(GIVE_BACK) => {}
+            }
+            if self.freed.load(Ordering::Relaxed) >= MUCH_FREED {
+                self.freed.store(0, Ordering::Relaxed);
+                // It takes milliseconds.
+                let _ = tokio::task::spawn_blocking(heap::give_back).await;
+            }
+        }
+    }
+
     async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, control: CallServer) {
         let _ = stream.set_nodelay(true);
         let mut first = [0; HELLO_MAGIC.len()];
         let mut stopping = self.stopping.subscribe();
         let peeked = async {
+            let mut pause = FIRST_LOOK;
             loop {
                 match stream.peek(&mut first).await {
                     Ok(read) if read == first.len() => return true,
@@ -198,8 +235,10 @@ impl BackupServer {
                     Ok(read) if first[..read] != HELLO_MAGIC[..read] || read == 0 => {
                         return read > 0;
                     }
-                    // Peeking does not wait for more than there is.
-                    Ok(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                    Ok(_) => {
+                        tokio::time::sleep(pause).await;
+                        pause = (2 * pause).min(LONGEST_LOOK);
+                    }
                     Err(_) => return false,
                 }
             }
@@ -268,6 +307,7 @@ impl BackupServer {
                 None
             }
         };
+        self.freed.fetch_add(OF_DATA_CONNECTION, Ordering::Relaxed);
         let mut seats = self.seats.lock();
         if seats
             .get(&primary)

@@ -1,0 +1,372 @@
+//! What requests and replies may take, in bytes and in time. The client is spoken by hand, with all that a
+//! well-behaved one leaves out.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kera_rpc::serve::CallLimits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, Semaphore, mpsc};
+use tokio::time::{interval, timeout};
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::{Code, Status};
+
+use super::{ACK, LIMITS, PATIENCE, PING, Served};
+
+/// Bytes of a request in these tests.
+const REQUEST: usize = 10_000;
+/// What the server counts for a call that arrives, beside its bytes.
+const OF_CALL: usize = 16 << 10;
+/// Beyond this a connection is refused what others take.
+const SMALL: usize = 32 << 10;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// What the service saw of a request: its bytes, or why they did not come.
+type Arrived = Result<usize, Status>;
+
+/// A service that reads requests, tells how they arrived, and answers once it may with so many bytes.
+#[derive(Clone)]
+struct Held {
+    arrived: mpsc::Sender<Arrived>,
+    may_answer: Arc<Semaphore>,
+    reply_bytes: usize,
+}
+
+impl NamedService for Held {
+    const NAME: &'static str = "kera.test";
+}
+
+impl Service<Request<Body>> for Held {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let held = self.clone();
+        Box::pin(async move {
+            let arrived = read(request.into_body()).await;
+            let refusal = arrived.clone().err();
+            // Where nobody asks how requests arrive, it matters to nobody.
+            let _ = held.arrived.try_send(arrived);
+            if let Some(refusal) = refusal {
+                return Ok(refusal.into_http());
+            }
+            held.may_answer
+                .acquire()
+                .await
+                .expect("never closed")
+                .forget();
+            Ok(Response::new(Body::new(Zeros(held.reply_bytes))))
+        })
+    }
+}
+
+async fn read(mut body: Body) -> Arrived {
+    let mut bytes = 0;
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        bytes += frame?.data_ref().map_or(0, Bytes::len);
+    }
+    Ok(bytes)
+}
+
+/// So many bytes, 16 KiB at a time.
+struct Zeros(usize);
+
+impl HttpBody for Zeros {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let now = self.0.min(16 << 10);
+        self.0 -= now;
+        Poll::Ready((now > 0).then(|| Ok(Frame::data(Bytes::from(vec![0; now])))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0 as u64)
+    }
+}
+
+struct Stage {
+    served: Served,
+    arrived: Mutex<mpsc::Receiver<Arrived>>,
+    may_answer: Arc<Semaphore>,
+}
+
+impl Stage {
+    async fn with(limits: CallLimits, reply_bytes: usize) -> Self {
+        let (arrived, receiver) = mpsc::channel(64);
+        let may_answer = Arc::new(Semaphore::new(0));
+        let service = Held {
+            arrived,
+            may_answer: may_answer.clone(),
+            reply_bytes,
+        };
+        Self {
+            served: Served::of(limits, Routes::new(service)).await,
+            arrived: Mutex::new(receiver),
+            may_answer,
+        }
+    }
+
+    /// How the next request arrived.
+    async fn next(&self) -> Arrived {
+        let mut arrived = self.arrived.lock().await;
+        let next = timeout(PATIENCE, arrived.recv()).await;
+        next.expect("a request arrives, or is refused")
+            .expect("the service is there")
+    }
+
+    async fn overloaded(&self, limit: usize) {
+        let refusal = self.next().await.expect_err("it is too much");
+        assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
+        let text = refusal.message();
+        assert!(text.contains(&format!("take {limit} bytes")), "{text}");
+        assert!(text.contains("try again"), "{text}");
+    }
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    frame.extend_from_slice(&[kind, flags]);
+    frame.extend_from_slice(&stream.to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// Begins a call, of which no byte of the request has come.
+async fn begin(client: &mut TcpStream, stream: u32) {
+    // Method POST and scheme http by their numbers; the path as it stands.
+    let mut head = vec![0x83, 0x86, 0];
+    for text in [":path", "/kera.test/Call"] {
+        head.push(text.len() as u8);
+        head.extend_from_slice(text.as_bytes());
+    }
+    let begun = frame(HEADERS, END_HEADERS, stream, &head);
+    client.write_all(&begun).await.expect("it is taken");
+}
+
+async fn send(client: &mut TcpStream, stream: u32, bytes: usize, flags: u8) {
+    // Frames of HTTP/2 have at most 16 KiB.
+    let mut left = bytes;
+    while left > 16 << 10 {
+        left -= 16 << 10;
+        let data = frame(DATA, 0, stream, &[0; 16 << 10]);
+        client.write_all(&data).await.expect("it is taken");
+    }
+    let data = frame(DATA, flags, stream, &vec![0; left]);
+    client.write_all(&data).await.expect("it is taken");
+}
+
+/// Reads until the server ends the stream: the bytes of its reply.
+async fn reply(client: &mut TcpStream, stream: u32) -> usize {
+    let mut bytes = 0;
+    loop {
+        let mut head = [0; 9];
+        timeout(PATIENCE, client.read_exact(&mut head))
+            .await
+            .expect("in time")
+            .expect("a frame");
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let of = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        client
+            .read_exact(&mut vec![0; len])
+            .await
+            .expect("all of it");
+        if of == stream && head[3] == DATA {
+            bytes += len;
+        }
+        if of == stream && head[3] <= HEADERS && head[4] & END_STREAM != 0 {
+            return bytes;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_requests_of_a_connection_have_a_limit() {
+    let limits = CallLimits {
+        // A call that arrives, and the bytes of two.
+        connection_bytes: OF_CALL + 2 * REQUEST,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut client = stage.served.client().await;
+    begin(&mut client, 1).await;
+    send(&mut client, 1, REQUEST, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), REQUEST);
+    // The first is worked on.
+    // What the first took by itself is given back, but not its bytes.
+    begin(&mut client, 3).await;
+    send(&mut client, 3, REQUEST + 1, 0).await;
+    stage.overloaded(limits.connection_bytes).await;
+    begin(&mut client, 5).await;
+    send(&mut client, 5, REQUEST, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), REQUEST);
+    // Another connection has a limit of its own.
+    let mut other = stage.served.client().await;
+    begin(&mut other, 1).await;
+    send(&mut other, 1, REQUEST, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), REQUEST);
+}
+
+#[tokio::test]
+async fn a_request_that_is_answered_takes_nothing() {
+    let limits = CallLimits {
+        connection_bytes: OF_CALL + REQUEST,
+        total_bytes: OF_CALL + REQUEST,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut client = stage.served.client().await;
+    stage.may_answer.add_permits(3);
+    for stream in [1, 3, 5] {
+        begin(&mut client, stream).await;
+        send(&mut client, stream, REQUEST, END_STREAM).await;
+        assert_eq!(stage.next().await.expect("it fits"), REQUEST);
+        assert_eq!(reply(&mut client, stream).await, 10);
+    }
+}
+
+#[tokio::test]
+async fn the_requests_of_all_connections_have_a_limit_too() {
+    let limits = CallLimits {
+        total_bytes: SMALL + OF_CALL,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut hoarder = stage.served.client().await;
+    begin(&mut hoarder, 1).await;
+    send(&mut hoarder, 1, SMALL, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), SMALL);
+    // Another has no more than there is.
+    let mut other = stage.served.client().await;
+    begin(&mut other, 1).await;
+    send(&mut other, 1, SMALL, END_STREAM).await;
+    stage.overloaded(limits.total_bytes).await;
+    // But a small request comes through.
+    let mut small = stage.served.client().await;
+    begin(&mut small, 1).await;
+    send(&mut small, 1, REQUEST, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it is small"), REQUEST);
+}
+
+#[tokio::test]
+async fn calls_whose_requests_do_not_come_have_a_limit() {
+    let limits = CallLimits {
+        calls: 100,
+        calls_at_work: 100,
+        connection_bytes: 10 * OF_CALL + 100,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut client = stage.served.client().await;
+    for number in 0..11 {
+        begin(&mut client, 2 * number + 1).await;
+    }
+    // The eleventh is answered: with a refusal, which has no bytes.
+    assert_eq!(reply(&mut client, 21).await, 0);
+    // One arrives, and there is room for another.
+    send(&mut client, 1, 10, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), 10);
+    begin(&mut client, 23).await;
+    send(&mut client, 23, 10, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("there is room again"), 10);
+}
+
+#[tokio::test]
+async fn a_request_arrives_in_time_or_not_at_all() {
+    let limits = CallLimits {
+        receive: Duration::from_millis(50),
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let late = |arrived: Arrived| {
+        let refusal = arrived.expect_err("it is late");
+        assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal}");
+        assert!(
+            refusal.message().contains("did not arrive within 50ms"),
+            "{refusal}"
+        );
+    };
+    let mut client = stage.served.client().await;
+    begin(&mut client, 1).await;
+    late(stage.next().await);
+    // A byte now and then is not enough.
+    begin(&mut client, 3).await;
+    let mut now_and_then = interval(Duration::from_millis(10));
+    let trickling = async {
+        loop {
+            now_and_then.tick().await;
+            send(&mut client, 3, 1, 0).await;
+        }
+    };
+    tokio::select! {
+        arrived = stage.next() => late(arrived),
+        () = trickling => {}
+    }
+}
+
+/// More than a client that gives no room is sent.
+const LARGE: usize = 1 << 20;
+
+/// Reads until the server closes, and answers when it asks whether anybody is there: bytes of replies.
+async fn until_closed(client: &mut TcpStream) -> usize {
+    let mut bytes = 0;
+    let mut head = [0; 9];
+    while client.read_exact(&mut head).await.is_ok() {
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; len];
+        if client.read_exact(&mut payload).await.is_err() {
+            break;
+        }
+        bytes += if head[3] == DATA { len } else { 0 };
+        if head[3] == PING && head[4] & ACK == 0 {
+            // It may close before it has read this.
+            let _ = client.write_all(&frame(PING, ACK, 0, &payload)).await;
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_reply_loses_its_connection() {
+    let limits = CallLimits {
+        // When a connection that had no call yet is looked at.
+        first_call: Duration::from_secs(1),
+        idle: Duration::from_secs(1),
+        send: Duration::from_millis(100),
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, LARGE).await;
+    let mut client = stage.served.client().await;
+    stage.may_answer.add_permits(1);
+    begin(&mut client, 1).await;
+    send(&mut client, 1, 10, END_STREAM).await;
+    assert_eq!(stage.next().await.expect("it fits"), 10);
+    // It reads, but never says that there is room for more.
+    let taken = timeout(PATIENCE, until_closed(&mut client)).await;
+    let taken = taken.expect("the server closes it");
+    assert!(taken < LARGE, "{taken} bytes");
+}
