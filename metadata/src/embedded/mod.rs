@@ -62,6 +62,9 @@ impl Default for EmbeddedOptions {
 /// after the store was closed.
 type Shared = Arc<RwLock<Option<Database>>>;
 
+/// A table of records, as one transaction sees it.
+type Table = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
 /// A metadata store in one local file, which one process has open at a time. See [`MetadataStore`].
 ///
 /// Reads run on the calling thread and see the last commit; they neither wait for writes nor hold
@@ -166,7 +169,7 @@ impl EmbeddedStore {
         &self,
         transaction: &ReadTransaction,
         key: &[u8],
-    ) -> Result<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>, MetadataError> {
+    ) -> Result<Option<Table>, MetadataError> {
         let is_apart = key.first() == Some(&key::SETTINGS);
         match transaction.open_table(if is_apart { SETTINGS } else { RECORDS }) {
             Err(TableError::TableDoesNotExist(_)) if is_apart => Ok(None),

@@ -180,22 +180,23 @@ impl Copy {
     }
 
     /// What lies at `address` is about to change: if the mark speaks of it, the mark goes first, so that
-    /// all checksums are looked at, and all bytes brought to the disk, before they count again.
+    /// all checksums are looked at, and all bytes brought to the disk, before they count again. How far the copy
+    /// reached stays in the mark: until it reaches as far again it is damaged, and not short.
     fn distrust(&self, address: u64) -> io::Result<()> {
         let before = self.mark()?;
-        if before.synced.max(before.written) <= address {
+        if before.synced <= address {
             return Ok(());
         }
-        let nothing = DurableMark {
+        let lowered = DurableMark {
             sequence: before.sequence + 1,
-            written: 0,
-            written_ordinal: 0,
+            written: before.written.max(before.synced),
+            written_ordinal: before.written_ordinal.max(before.synced_ordinal),
             synced: 0,
             synced_ordinal: 0,
             ..before
         };
-        self.memory.lower_mark(&nothing)?;
-        self.state.lock().mark = nothing;
+        self.memory.lower_mark(&lowered)?;
+        self.state.lock().mark = lowered;
         Ok(())
     }
 
@@ -272,8 +273,8 @@ impl Copy {
         incarnation: Incarnation,
         faults: &Faults,
     ) -> Result<CopyAnswer, Refusal> {
-        let flushed = match self.mark() {
-            Ok(mark) => mark.synced,
+        let reached = match self.mark() {
+            Ok(mark) => mark.synced.max(mark.written),
             Err(error) if is_lost(&error) => {
                 let detail = error.to_string();
                 return Ok(CopyAnswer::Damaged { detail });
@@ -291,8 +292,8 @@ impl Copy {
                 let detail = error.to_string();
                 return Ok(CopyAnswer::Damaged { detail });
             }
-            Err(error) if flushed > 0 => {
-                let detail = format!("{flushed} bytes were on disk, and now {error}");
+            Err(error) if reached > 0 => {
+                let detail = format!("{reached} bytes were on disk, and now {error}");
                 return Ok(CopyAnswer::Damaged { detail });
             }
             Err(_) => {
@@ -303,9 +304,9 @@ impl Copy {
                 });
             }
         };
-        if scanned.end.address < flushed {
+        if scanned.end.address < reached {
             let detail = format!(
-                "the valid data ends at byte {}, {flushed} bytes were on disk: {}",
+                "the valid data ends at byte {}, {reached} bytes were on disk: {}",
                 scanned.end.address, scanned.stop
             );
             return Ok(CopyAnswer::Damaged { detail });

@@ -191,3 +191,50 @@ fn the_mark_goes_before_the_bytes_that_it_spoke_of() {
     let answered = store.seal(&id, 8, store.incarnation());
     assert!(matches!(answered, Ok(CopyAnswer::Scanned { .. })));
 }
+
+/// Nobody may take it for one that never held more: whoever has the rest may be away when it is asked next.
+#[test]
+fn a_damaged_copy_that_is_half_completed_is_not_a_short_one() {
+    over_each_memory(|stage| {
+        let id = copy(1, 7);
+        let content = segment(&id, 8, 700);
+        let length = content.bytes.len() as u64;
+        let store = stage.store();
+        let here = store.incarnation();
+        store.fill(&id, &content).expect("fills");
+        store.flush(&id, length, true).expect("is closed");
+        store.seal(&id, 8, here).expect("seals");
+        let (bad, half) = (damaged(&content), content.ends[4] as usize);
+        store.complete(&id, 8, 0, &bad[..half]).expect("takes it");
+        let is_damaged = |answered: CopyAnswer| {
+            matches!(answered, CopyAnswer::Damaged { .. } | CopyAnswer::Unknown)
+        };
+        let answered = store.seal(&id, 9, here).expect("answers");
+        assert!(
+            matches!(answered, CopyAnswer::Damaged { .. }),
+            "{answered:?}"
+        );
+        drop(store);
+        stage.restart();
+        let store = stage.store();
+        assert!(is_damaged(store.seal(&id, 10, here).expect("answers")));
+        // The rest alone is not enough, and no checksum is taken for looked at.
+        let rest = &content.bytes[half..];
+        store
+            .complete(&id, 10, half as u64, rest)
+            .expect("takes it");
+        let whole_until = content.ends[1];
+        let short = Err(Refusal::Short {
+            length: whole_until,
+        });
+        assert_eq!(store.flush(&id, length, true), short);
+        assert!(is_damaged(store.seal(&id, 11, here).expect("answers")));
+        store
+            .complete(&id, 11, 0, &content.bytes)
+            .expect("takes it");
+        store.flush(&id, length, true).expect("is whole");
+        drop(store);
+        stage.restart();
+        assert_eq!(stage.store().state(&id), Some(CopyState::Flushed));
+    });
+}

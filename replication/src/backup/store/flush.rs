@@ -81,7 +81,8 @@ impl ReplicaStore {
             state.version
         };
         let before = before.map_err(failed)?;
-        let seen = (before.sequence > 0).then_some(before);
+        // One that was lowered vouches for no checksum.
+        let seen = (before.synced > 0).then_some(before);
         let scanned = match copy.scan(self.incarnation, &self.faults, seen) {
             Ok(scanned) => scanned,
             Err(ScanError::Io(error)) if is_lost(&error) && why != Why::Sealed => {
