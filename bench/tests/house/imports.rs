@@ -9,7 +9,7 @@ use crate::check;
 use crate::tree::{files, root};
 
 /// The members and the members each may name in its dependencies. `None`: any.
-/// `streamlet` and `replication` never see each other; the clients never see the
+/// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
 const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
     ("protocol", Some(&[])),
@@ -56,6 +56,9 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
     ("bench", None),
     ("instructions", None),
 ];
+
+/// What the tests of a member may import besides: replication is judged over real streamlets.
+const FOR_TESTS: [(&str, &str); 1] = [("replication", "streamlet")];
 
 /// The codec of Kafka's protocol, and the members that may name it: what it has to say is said in
 /// the broker's own words beyond `kafka-shim`, and the tests with real clients speak for themselves.
@@ -120,7 +123,8 @@ fn forbidden(member: &str, manifest: &Table, may: &[&str]) -> Vec<String> {
                 continue;
             };
             // The checker of histories is made for tests, so any test may use it.
-            let for_tests = kind == "dev-dependencies" && import == "history";
+            let for_tests = kind == "dev-dependencies"
+                && (import == "history" || FOR_TESTS.contains(&(member, import)));
             if !may.contains(&import) && !for_tests {
                 broken.push(format!("{member} names {package} in its {kind}"));
             }

@@ -22,6 +22,7 @@ use super::leftovers::Leftovers;
 use super::records::StoreRecords;
 use super::restore;
 use super::source::GroupSource;
+use crate::clock::now_ms;
 
 /// A reader waits at most so long for a damaged group to be fetched.
 const MEND_WITHIN: Duration = Duration::from_secs(20);
@@ -244,7 +245,7 @@ impl Copies for StreamletCopies {
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {
         let streamlet = self.streamlet.get().cloned().unwrap_or_default();
-        let source = GroupSource::new(group.clone(), lane, streamlet);
+        let source = GroupSource::new(group.clone(), lane, streamlet, now_ms);
         let shipping: Arc<dyn Shipping> = source.clone();
         group.ship_by(Arc::downgrade(&shipping));
         self.records.writes(group);

@@ -11,8 +11,6 @@ use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
-use crate::clock::now_ms;
-
 /// Ends of appends remembered, so that a durable address can be told as a batch boundary. With more
 /// under way the last one stands for those behind it.
 const MAX_PLACES: usize = 4096;
@@ -23,6 +21,8 @@ pub(super) struct GroupSource {
     group: Arc<Group>,
     lane: LaneId,
     streamlet: Weak<Streamlet>,
+    /// Milliseconds since 1970.
+    clock: fn() -> u64,
     /// Where appends ended that are not known to be durable, in order of address.
     places: Mutex<VecDeque<Place>>,
     /// What ships it; set right after it was made.
@@ -30,11 +30,17 @@ pub(super) struct GroupSource {
 }
 
 impl GroupSource {
-    pub(super) fn new(group: Arc<Group>, lane: LaneId, streamlet: Weak<Streamlet>) -> Arc<Self> {
+    pub(super) fn new(
+        group: Arc<Group>,
+        lane: LaneId,
+        streamlet: Weak<Streamlet>,
+        clock: fn() -> u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             group,
             lane,
             streamlet,
+            clock,
             places: Mutex::default(),
             shipped: OnceLock::new(),
         })
@@ -115,7 +121,7 @@ impl Source for GroupSource {
 
     fn freeze(&self) -> Place {
         match self.streamlet.upgrade() {
-            Some(streamlet) => streamlet.freeze_group(self.lane, &self.group, now_ms()),
+            Some(streamlet) => streamlet.freeze_group(self.lane, &self.group, (self.clock)()),
             None => self.group.end(),
         }
     }

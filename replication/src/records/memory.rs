@@ -105,6 +105,14 @@ impl MemoryRecords {
         self.state.lock().read(streamlet).ok()
     }
 
+    /// Commits without any weather.
+    ///
+    /// # Errors
+    /// As [`Records::try_commit`].
+    pub fn commit_at_once(&self, transaction: &Transaction) -> Result<u64, RecordsError> {
+        self.state.lock().commit(transaction, self.faults)
+    }
+
     fn ask<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut State) -> Result<T, RecordsError> + Send + 'static,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kera_replication::ids::BrokerId;
 use kera_replication::own::OwnFiles;
 use kera_replication::primary::ReplicaSet;
-use kera_replication::records::{MemoryRecords, RecordsRef, StreamletRecords, Trouble};
+use kera_replication::records::{MemoryRecords, StreamletRecords, Trouble};
 use kera_replication::runtime::{Runtime, RuntimeRef};
 use kera_replication::transport::sim::{MemoryFate, Sim, Storm};
 use kera_replication::transport::{Pending, TransportRef};
@@ -18,8 +18,9 @@ use tempfile::TempDir;
 use crate::suite::asked::{Asked, Silent};
 use crate::suite::own::Disks;
 use crate::suite::scenario::{Seen, run, streamlet};
+use crate::suite::served::Disk;
 use crate::suite::source::TestSource;
-use crate::suite::{Plan, Stage};
+use crate::suite::{Plan, Stage, lanes};
 
 const NODES: u32 = 4;
 
@@ -96,7 +97,7 @@ impl Stage for SimStage {
         Arc::new(self.sim.transport(node))
     }
 
-    fn records(&self, node: BrokerId) -> RecordsRef {
+    fn asked(&self, node: BrokerId) -> Arc<Asked> {
         Arc::new(Asked {
             records: self.records.clone(),
             clock: self.sim.runtime(None),
@@ -125,6 +126,13 @@ impl Stage for SimStage {
 
     fn own(&self, node: BrokerId) -> Option<Arc<OwnFiles>> {
         self.disks.as_ref().map(|(disks, _)| disks.own(node))
+    }
+
+    fn disk(&self, node: BrokerId) -> Disk {
+        match &self.disks {
+            Some((disks, _)) => disks.disk(node),
+            None => Disk::of_no_account(),
+        }
     }
 
     fn write_own(&self, node: BrokerId, set: &ReplicaSet, source: &TestSource) {
@@ -172,11 +180,27 @@ impl Stage for SimStage {
 
 /// One run, with its log if `log`.
 pub fn once(plan: Plan, log: bool) -> (Result<Seen, String>, Vec<String>) {
+    once_of(plan, log, |stage| run(stage, plan))
+}
+
+/// One run over lanes without streamlets.
+pub fn once_over_lanes(plan: Plan) -> Result<Seen, String> {
+    once_of(plan, false, |stage| lanes::scenario::run(stage, plan)).0
+}
+
+fn once_of<F>(
+    plan: Plan,
+    log: bool,
+    run: impl FnOnce(Arc<SimStage>) -> F,
+) -> (Result<Seen, String>, Vec<String>)
+where
+    F: Future<Output = Result<Seen, String>> + Send + 'static,
+{
     let stage = SimStage::new(&plan);
     if log {
         stage.sim.keep_log();
     }
-    let result = stage.sim.run(run(stage.clone(), plan));
+    let result = stage.sim.run(run(stage.clone()));
     let result = result.unwrap_or_else(|| Err("nothing moves any more".into()));
     let log = stage.sim.log();
     stage.sim.end();

@@ -14,7 +14,7 @@ use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions};
 use kera_replication::faults::Faults;
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::Config;
-use kera_replication::records::{MemoryRecords, RecordsRef};
+use kera_replication::records::MemoryRecords;
 use kera_replication::runtime::{Runtime, RuntimeRef, TokioRuntime};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::tcp::{BackupServer, LinkOptions, ServerOptions, TcpTransport};
@@ -216,7 +216,7 @@ impl Stage for SocketStage {
         self.way.transport(node, tcp, &self.gates)
     }
 
-    fn records(&self, node: BrokerId) -> RecordsRef {
+    fn asked(&self, node: BrokerId) -> Arc<Asked> {
         Arc::new(Asked {
             records: self.records.clone(),
             clock: self.clock.clone(),

@@ -38,6 +38,19 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// Commits without any weather, unless `node` gets no answer.
+    ///
+    /// # Errors
+    /// As [`Records::try_commit`].
+    pub fn commit_at_once(&self, transaction: &Transaction) -> Result<u64, RecordsError> {
+        if self.silent.lock().unwrap().contains(&self.node) {
+            return Err(RecordsError::Unknown("cut off".into()));
+        }
+        self.records.commit_at_once(transaction)
+    }
+}
+
 impl Records for Asked {
     fn try_commit(&self, transaction: Transaction) -> Pending<Result<u64, RecordsError>> {
         self.ask(|| self.records.try_commit(transaction))

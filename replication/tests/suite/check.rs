@@ -14,45 +14,74 @@ use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 
 use super::StageRef;
-use super::source::{SHAPE, TestSource};
+use super::source::SHAPE;
 
 /// The batches that some client was told of.
 pub type Acked = Arc<Mutex<BTreeSet<u64>>>;
 
 /// Everything that was ever appended, by whichever owner.
-#[derive(Default)]
-pub struct Model {
-    groups: BTreeMap<CopyId, Arc<TestSource>>,
+#[derive(Clone, Default)]
+pub struct Model(Arc<Mutex<BTreeMap<CopyId, Written>>>);
+
+/// A group as its owner wrote it.
+struct Written {
+    lane: LaneId,
+    batches: Vec<Batch>,
+}
+
+/// A batch as it was appended.
+#[derive(Clone)]
+struct Batch {
+    /// Unique among all batches of a run.
+    id: u64,
+    /// With ordinal and epoch in place.
+    bytes: Bytes,
 }
 
 impl Model {
-    pub fn opened(&mut self, source: Arc<TestSource>) {
-        self.groups.insert(source.copy, source);
+    pub fn opened(&self, copy: CopyId, lane: LaneId) {
+        let batches = Vec::new();
+        let written = Written { lane, batches };
+        self.0.lock().unwrap().insert(copy, written);
+    }
+
+    pub fn appended(&self, copy: CopyId, id: u64, bytes: Bytes) {
+        let mut groups = self.0.lock().unwrap();
+        let written = groups.get_mut(&copy).expect("it was opened");
+        written.batches.push(Batch { id, bytes });
     }
 
     pub fn len(&self) -> usize {
-        self.groups.len()
+        self.0.lock().unwrap().len()
     }
 
     /// Where a batch was appended, for people.
     pub fn place(&self, id: u64) -> String {
-        let found = self.groups.values().find_map(|source| {
-            let batches = source.batches();
-            let at = batches.iter().position(|b| b.id == id)?;
+        let groups = self.0.lock().unwrap();
+        let found = groups.iter().find_map(|(copy, written)| {
+            let at = written.batches.iter().position(|b| b.id == id)?;
             Some(format!(
-                "number {at} of {} in {}",
-                batches.len(),
-                source.copy
+                "number {at} of {} in {copy}",
+                written.batches.len()
             ))
         });
         found.unwrap_or_default()
     }
 
-    /// Groups of the same lane and epoch that came before `copy`.
-    fn before(&self, copy: CopyId, lane: LaneId) -> impl Iterator<Item = &Arc<TestSource>> {
-        self.groups.values().filter(move |s| {
-            s.copy.epoch == copy.epoch && s.lane == lane && s.copy.group < copy.group
-        })
+    fn batches(&self, copy: &CopyId) -> Option<Vec<Batch>> {
+        let groups = self.0.lock().unwrap();
+        groups.get(copy).map(|written| written.batches.clone())
+    }
+
+    /// Groups of the same lane and epoch that came before `copy`, with their numbers of batches.
+    fn before(&self, copy: CopyId, lane: LaneId) -> Vec<(CopyId, usize)> {
+        let groups = self.0.lock().unwrap();
+        let before = groups.iter().filter(|(other, written)| {
+            other.epoch == copy.epoch && written.lane == lane && other.group < copy.group
+        });
+        before
+            .map(|(other, written)| (*other, written.batches.len()))
+            .collect()
     }
 }
 
@@ -79,9 +108,8 @@ pub async fn check(
                 ));
             }
             next = record.next_ordinal;
-            let source = model.groups.get(copy);
-            let source = source.ok_or(format!("{copy} was never opened"))?;
-            let batches = source.batches();
+            let batches = model.batches(copy);
+            let batches = batches.ok_or(format!("{copy} was never opened"))?;
             let found = group(stage, from, *copy, record, vanished).await?;
             for (at, bytes) in found.iter().enumerate() {
                 let appended = batches.get(at);
@@ -97,13 +125,11 @@ pub async fn check(
                 return Err(format!("{copy}: its end ordinal is not its last batch's"));
             }
             // A prefix: whatever came before in the same reign is there whole.
-            for before in model.before(*copy, lane.lane) {
-                let all = before.batches().len();
-                let have = kept.get(&before.copy).copied().unwrap_or(0);
+            for (before, all) in model.before(*copy, lane.lane) {
+                let have = kept.get(&before).copied().unwrap_or(0);
                 if have < all {
                     return Err(format!(
-                        "{copy} is kept, and only {have} of {all} batches of {} before it",
-                        before.copy
+                        "{copy} is kept, and only {have} of {all} batches of {before} before it"
                     ));
                 }
             }
@@ -146,7 +172,7 @@ async fn group(
             }
             Err(error) => return Err(format!("{copy} at {}: {error}", holder.broker)),
         };
-        let batches = match batches(&bytes, copy, record.length) {
+        let batches = match whole_batches(&bytes, copy, record.length) {
             Ok(batches) => batches,
             Err(error) if vanished.contains(&holder.broker) => {
                 said.push(error);
@@ -188,7 +214,11 @@ async fn ask(
     Err(lost)
 }
 
-fn batches(bytes: &Bytes, copy: CopyId, length: u64) -> Result<Vec<Bytes>, String> {
+/// The batches of a group's bytes, of which `length` must be whole.
+///
+/// # Errors
+/// Says where they are not.
+pub fn whole_batches(bytes: &Bytes, copy: CopyId, length: u64) -> Result<Vec<Bytes>, String> {
     let spec = ScanSpec {
         group: Some(copy.group),
         epoch: Some(copy.epoch),

@@ -4,8 +4,13 @@
 
 pub mod asked;
 pub mod check;
+/// What a broker puts between a group and its copies: the suite judges the very same.
+#[path = "../../../broker/src/cluster/source.rs"]
+mod group_source;
+pub mod lanes;
 pub mod own;
 pub mod scenario;
+pub mod served;
 pub mod source;
 
 use std::sync::Arc;
@@ -22,6 +27,8 @@ use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Pending, TransportRef};
 
+use asked::Asked;
+use served::Disk;
 use source::TestSource;
 
 /// Brokers that can be hurt. Each runs a backup store, and primaries beside it.
@@ -31,7 +38,16 @@ pub trait Stage: Send + Sync {
     /// Their network, as `node` sees it.
     fn transport(&self, node: BrokerId) -> TransportRef;
     /// The records, as asked from `node`.
-    fn records(&self, node: BrokerId) -> RecordsRef;
+    fn records(&self, node: BrokerId) -> RecordsRef {
+        self.asked(node)
+    }
+    /// The same, for whoever does not wait for an answer.
+    fn asked(&self, node: BrokerId) -> Arc<Asked>;
+    /// Where the groups that `node` owns have their files. If these do not count as copies, each owner
+    /// begins with an empty disk.
+    fn disk(&self, _node: BrokerId) -> Disk {
+        Disk::of_no_account()
+    }
     /// Tasks that end with the present process of `node`.
     fn runtime(&self, node: BrokerId) -> RuntimeRef;
     /// The process is gone at once.

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
-use kera_replication::own::OwnFiles;
+use kera_replication::own::{OwnCopies, OwnFiles};
 use kera_replication::primary::{ReplicaSet, Source};
 use uuid::Uuid;
 
+use super::served::Disk;
 use super::source::{SHAPE, TestSource};
 
 /// The disks of some brokers.
@@ -45,6 +46,15 @@ impl Disks {
         });
         fs::create_dir_all(self.dir(node)).expect("a directory");
         OwnFiles::new(self.io.clone(), self.dir(node), life)
+    }
+
+    /// Where `node` writes its groups.
+    pub fn disk(&self, node: BrokerId) -> Disk {
+        Disk {
+            io: self.io.clone(),
+            root: self.dir(node),
+            life: self.own(node).incarnation(),
+        }
     }
 
     /// The machine was booted: what was not synced may be gone.

@@ -1,21 +1,20 @@
 //! A run: owners come and go, some without knowing that they have gone, while brokers are hurt.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::jobs::{Jobs, Owned};
-use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
+use kera_replication::primary::{Lane, Primary};
 use kera_replication::records::GroupRecord;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::transport::sim::{Dice, MemoryFate};
 use kera_replication::transport::{CopyState, Reply, Request};
 
 use super::check::{Acked, Model, check};
-use super::source::{Closed, TestSource};
+use super::served::{Served, durable};
 use super::{Plan, StageRef, busy};
 
 /// Attempts to recover before the run counts as stuck.
@@ -38,11 +37,15 @@ pub struct Seen {
 
 /// One owner's lane, written by one client.
 struct Writer {
-    owner: BrokerId,
-    own: bool,
-    lane: Arc<Lane>,
-    next_ordinal: Ordinal,
-    open: Option<(Arc<ReplicaSet>, Arc<TestSource>)>,
+    lane: LaneId,
+    served: Arc<Served>,
+}
+
+/// An owner once it has taken over.
+struct Owner {
+    primary: Arc<Primary>,
+    recovered: Recovered,
+    served: Arc<Served>,
 }
 
 struct Run {
@@ -77,9 +80,8 @@ pub async fn run(stage: StageRef, plan: Plan) -> Result<Seen, String> {
     };
     for reign in 0..plan.reigns {
         let owner = run.next_owner().await;
-        let (primary, recovered) = run.recover(owner).await?;
-        run.reign(owner, &primary, &recovered, reign + 1 == plan.reigns)
-            .await?;
+        let owner = run.recover(owner).await?;
+        run.reign(&owner, reign + 1 == plan.reigns).await?;
     }
     run.finish().await
 }
@@ -107,7 +109,7 @@ impl Run {
     }
 
     fn may_own(&self, node: BrokerId) -> bool {
-        self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.owner == node)
+        self.stage.is_alive(node) && !self.zombies.iter().any(|z| z.served.owner == node)
     }
 
     /// Who is next; with own files it is always the same broker, whose process is a new one.
@@ -124,14 +126,15 @@ impl Run {
         owner
     }
 
-    async fn recover(&mut self, owner: BrokerId) -> Result<(Arc<Primary>, Recovered), String> {
+    /// Replication's recovery, then the streamlet's, until both are done.
+    async fn recover(&mut self, owner: BrokerId) -> Result<Owner, String> {
         let spec = RecoverSpec {
             streamlet: streamlet(),
             min_insync_replicas: self.plan.min_insync_replicas,
             unclean: Unclean::Wait,
             starts: BTreeMap::new(),
         };
-        let mut last = String::new();
+        let (mut last, mut lacking) = (String::new(), None);
         for attempt in 0..RECOVERIES {
             if attempt >= 4 {
                 // It could not be done among what is left: let them come back.
@@ -152,14 +155,29 @@ impl Run {
             let primary = Arc::new(primary);
             match recover(&primary, &spec).await {
                 Ok(recovered) if recovered.lanes.iter().all(|l| l.stopped.is_none()) => {
-                    return Ok((primary, recovered));
+                    let (stage, plan) = (&self.stage, &self.plan);
+                    let served = Served::take_over(stage, plan, &primary, &recovered, &self.model);
+                    match served.await {
+                        Ok(served) => {
+                            return Ok(Owner {
+                                primary,
+                                recovered,
+                                served,
+                            });
+                        }
+                        Err(error) => lacking = Some(error),
+                    }
                 }
                 Ok(recovered) => last = format!("{recovered:?}"),
                 Err(error) => last = error.to_string(),
             }
             self.stage.wait(Duration::from_millis(30)).await;
         }
-        Err(format!("recovery is stuck: {last}"))
+        // What is recorded must be had once all are back: this is harm, and no lack of luck.
+        Err(match lacking {
+            Some(lacking) => format!("recorded, and not to be served: {lacking}"),
+            None => format!("recovery is stuck: {last}"),
+        })
     }
 
     async fn mend(&mut self) {
@@ -169,17 +187,13 @@ impl Run {
         }
     }
 
-    async fn reign(
-        &mut self,
-        owner: BrokerId,
-        primary: &Arc<Primary>,
-        recovered: &Recovered,
-        last: bool,
-    ) -> Result<(), String> {
-        let mut writers = self.writers(owner, primary, recovered);
+    async fn reign(&mut self, reigning: &Owner, last: bool) -> Result<(), String> {
+        let (owner, primary) = (reigning.served.owner, &reigning.primary);
+        let writers = self.writers(reigning);
         if self.plan.jobs {
-            let lanes = writers.iter().map(|writer| Arc::downgrade(&writer.lane));
-            let jobs = self.jobs(primary, recovered, lanes.collect());
+            let lanes = writers.iter().map(|writer| writer.served.lane(writer.lane));
+            let lanes = lanes.map(|lane| Arc::downgrade(&lane));
+            let jobs = self.jobs(primary, &reigning.recovered, lanes.collect());
             let runtime = self.stage.runtime(owner);
             let clock = runtime.clone();
             runtime.spawn(Box::pin(async move {
@@ -201,18 +215,17 @@ impl Run {
             match self.dice.below(100) {
                 0..80 => {
                     let at = self.dice.below(writers.len() as u64) as usize;
-                    self.append(&mut writers[at]);
+                    self.append(&writers[at])?;
                 }
-                80..92 => self.append_to_a_zombie(),
+                80..92 => self.append_to_a_zombie()?,
                 _ => {
                     let at = self.dice.below(writers.len() as u64) as usize;
-                    if let Some((set, source)) = &writers[at].open {
-                        source.freeze();
-                        writers[at].lane.froze(set);
+                    let Writer { lane, served } = &writers[at];
+                    if served.end_group(*lane) {
                         let early = self.plan.empty;
                         if early > 0 && self.dice.chance(early) {
                             // Whoever is to append to it is not there yet.
-                            self.roll(&mut writers[at]);
+                            served.open_empty(*lane);
                         }
                     }
                 }
@@ -241,7 +254,7 @@ impl Run {
             2 => {
                 // It hands over, and may or may not get there before its successor.
                 for writer in &writers {
-                    let lane = writer.lane.clone();
+                    let lane = writer.served.lane(writer.lane);
                     let finish = async move {
                         let _deposed_maybe = lane.finish().await;
                     };
@@ -272,13 +285,10 @@ impl Run {
     /// takes appends, or is to take some, counts on anybody as it was before. Once closed groups have all
     /// their copies, others may lose their memory.
     async fn rest(&mut self, writer: &Writer, primary: &Arc<Primary>) -> Result<(), String> {
-        if let Some((set, source)) = &writer.open {
-            source.freeze();
-            writer.lane.froze(set);
-        }
+        writer.served.end_group(writer.lane);
         self.mend().await;
         self.stage.wait(Duration::from_millis(300)).await;
-        let (owner, node) = (writer.owner, self.any_node());
+        let (owner, node) = (writer.served.owner, self.any_node());
         if node != owner && self.may_vanish(node) {
             self.vanished.insert(node);
             self.stage.kill_with_memory(node).await;
@@ -293,7 +303,7 @@ impl Run {
             let Ok(found) = primary.records().try_read(streamlet()).await else {
                 continue;
             };
-            if found.epoch != writer.lane.spec().epoch {
+            if found.epoch != writer.served.epoch() {
                 // An owner that gave up taking it over has it after all.
                 return Ok(());
             }
@@ -359,31 +369,12 @@ impl Run {
         Some(there)
     }
 
-    fn writers(
-        &mut self,
-        owner: BrokerId,
-        primary: &Arc<Primary>,
-        recovered: &Recovered,
-    ) -> Vec<Writer> {
-        let next_group = Arc::new(AtomicU64::new(recovered.next_group.0));
+    fn writers(&self, owner: &Owner) -> Vec<Writer> {
         let lanes = (0..self.plan.lanes).map(LaneId);
         lanes
-            .map(|lane| {
-                let known = recovered.lanes.iter().find(|l| l.lane == lane);
-                let spec = LaneSpec {
-                    streamlet: streamlet(),
-                    epoch: recovered.epoch,
-                    lane,
-                    replicas: self.plan.replicas,
-                    min_insync_replicas: self.plan.min_insync_replicas,
-                };
-                Writer {
-                    owner,
-                    own: self.plan.own,
-                    lane: Lane::new(primary.clone(), spec, next_group.clone()),
-                    next_ordinal: known.map_or(0, |l| l.next_ordinal),
-                    open: None,
-                }
+            .map(|lane| Writer {
+                lane,
+                served: owner.served.clone(),
             })
             .collect()
     }
@@ -408,70 +399,35 @@ impl Run {
         Jobs::new(primary, Box::new(owned), busy())
     }
 
-    fn append_to_a_zombie(&mut self) {
+    fn append_to_a_zombie(&mut self) -> Result<(), String> {
         if self.zombies.is_empty() {
-            return;
+            return Ok(());
         }
         let at = self.dice.below(self.zombies.len() as u64) as usize;
-        let mut zombie = self.zombies.swap_remove(at);
-        if self.stage.is_alive(zombie.owner) {
-            self.append(&mut zombie);
+        let zombie = self.zombies.swap_remove(at);
+        if self.stage.is_alive(zombie.served.owner) {
+            self.append(&zombie)?;
         }
         self.zombies.push(zombie);
+        Ok(())
     }
 
-    /// Appends one batch, in a new group if need be, and sees whether it is acknowledged.
-    fn append(&mut self, writer: &mut Writer) {
+    /// Appends one batch, and sees whether it is acknowledged.
+    fn append(&mut self, writer: &Writer) -> Result<(), String> {
         self.next_id += 1;
         let id = self.next_id;
         let filler = self.dice.below(200) as usize;
-        loop {
-            if writer.open.as_ref().is_none_or(|(_, s)| s.is_frozen()) {
-                self.roll(writer);
-            }
-            let Some((set, source)) = &writer.open else {
-                return;
-            };
-            match source.append(id, filler) {
-                Ok(batch) => {
-                    if writer.own {
-                        self.stage.write_own(writer.owner, set, source);
-                    }
-                    writer.lane.grew(set);
-                    let (lane, acked) = (writer.lane.clone(), self.acked.clone());
-                    let group = set.id().group;
-                    let acknowledged = async move {
-                        if lane.acknowledged(group, batch.end).await.is_ok() {
-                            acked.lock().unwrap().insert(id);
-                        }
-                    };
-                    let runtime = self.stage.runtime(writer.owner);
-                    runtime.spawn(Box::pin(acknowledged));
-                    return;
-                }
-                Err(Closed::Full) => {
-                    source.freeze();
-                    writer.lane.froze(set);
-                }
-                Err(Closed::Frozen) => {}
-            }
-        }
-    }
-
-    fn roll(&mut self, writer: &mut Writer) {
-        if let Some((_, source)) = &writer.open {
-            writer.next_ordinal = source.end().ordinal;
-        }
-        let spec = *writer.lane.spec();
-        let copy = CopyId {
-            streamlet: spec.streamlet,
-            group: writer.lane.next_group(),
-            epoch: spec.epoch,
+        let Some(appended) = writer.served.append(writer.lane, id, filler)? else {
+            return Ok(());
         };
-        let source = Arc::new(TestSource::new(copy, spec.lane, writer.next_ordinal));
-        self.model.opened(source.clone());
-        let set = writer.lane.open(copy.group, source.clone());
-        writer.open = Some((set, source));
+        let acked = self.acked.clone();
+        let runtime = self.stage.runtime(writer.served.owner);
+        runtime.spawn(Box::pin(async move {
+            if durable(appended).await {
+                acked.lock().unwrap().insert(id);
+            }
+        }));
+        Ok(())
     }
 
     async fn trouble(&mut self, owner: BrokerId) {
@@ -557,9 +513,9 @@ impl Run {
         }
         let owner = self.next_owner().await;
         // Perhaps over what is left at first: one copy that counts must be enough to keep all.
-        let (_, _) = self.recover(owner).await?;
+        drop(self.recover(owner).await?);
         for _ in 0..6 {
-            self.append_to_a_zombie();
+            self.append_to_a_zombie()?;
         }
         self.stage.calm();
         self.mend().await;
@@ -567,13 +523,13 @@ impl Run {
         let settled = self.plan.config.append_deadline + Duration::from_secs(1);
         // Where time is real a busy machine needs more of it; what is never done is found all the same.
         self.plan.config.append_deadline = Duration::from_secs(60);
-        let (mut primary, mut recovered) = self.recover(owner).await?;
+        let mut last = self.recover(owner).await?;
         let zombies = std::mem::take(&mut self.zombies);
         self.stage.wait(Duration::from_secs(1)).await;
         if self.plan.jobs {
             // Before they make good what should not have been.
-            check(&self.stage, owner, &recovered, &self.model, &self.vanished).await?;
-            let jobs = self.jobs(&primary, &recovered, Vec::new());
+            self.check(&last).await?;
+            let jobs = self.jobs(&last.primary, &last.recovered, Vec::new());
             for round in 0..60 {
                 if round >= 8 && jobs.stats().wanting == 0 {
                     break;
@@ -581,8 +537,8 @@ impl Run {
                 jobs.round().await;
                 self.stage.wait(Duration::from_millis(500)).await;
             }
-            (primary, recovered) = self.recover(owner).await?;
-            for (copy, closed) in recovered.lanes.iter().flat_map(|lane| &lane.groups) {
+            last = self.recover(owner).await?;
+            for (copy, closed) in last.recovered.lanes.iter().flat_map(|lane| &lane.groups) {
                 if closed.length > 0 && closed.holders.len() < self.plan.replicas {
                     return Err(format!(
                         "{copy} has too few copies although all is well: {closed:?}, {:?}",
@@ -593,7 +549,8 @@ impl Run {
             // Each of them has it, or a job would have replaced it.
             self.vanished.clear();
         }
-        let content = check(&self.stage, owner, &recovered, &self.model, &self.vanished).await?;
+        let content = self.check(&last).await?;
+        last.served.restore_all(&last.recovered).await?;
         {
             let acked = self.acked.lock().unwrap();
             if let Some(lost) = acked.difference(&content).next() {
@@ -604,10 +561,10 @@ impl Run {
             }
         }
         let before = self.acked.lock().unwrap().len();
-        let mut writers = self.writers(owner, &primary, &recovered);
-        for writer in &mut writers {
+        let writers = self.writers(&last);
+        for writer in &writers {
             for _ in 0..5 {
-                self.append(writer);
+                self.append(writer)?;
             }
         }
         self.stage.wait(settled).await;
@@ -623,14 +580,56 @@ impl Run {
         if acked != expected {
             return Err(format!(
                 "{acked} batches are acknowledged, not {expected}, although all is well: {:?}",
-                writers.iter().map(|w| w.lane.deposed()).collect::<Vec<_>>()
+                writers
+                    .iter()
+                    .map(|w| w.served.lane(w.lane).deposed())
+                    .collect::<Vec<_>>()
             ));
         }
+        self.read_all(&writers, &content)?;
         drop(zombies);
         Ok(Seen {
             appended: self.next_id,
             acked: acked as u64,
             groups: self.model.len() as u64,
         })
+    }
+
+    async fn check(&self, owner: &Owner) -> Result<BTreeSet<u64>, String> {
+        let (model, vanished) = (&self.model, &self.vanished);
+        check(
+            &self.stage,
+            owner.served.owner,
+            &owner.recovered,
+            model,
+            vanished,
+        )
+        .await
+    }
+
+    /// Who reads the lanes finds what was recovered and what was acknowledged since, and nothing twice.
+    fn read_all(&self, writers: &[Writer], recovered: &BTreeSet<u64>) -> Result<(), String> {
+        let mut read = BTreeSet::new();
+        for writer in writers {
+            for id in writer.served.read(writer.lane)? {
+                if !read.insert(id) {
+                    return Err(format!("a reader finds batch {id} twice"));
+                }
+            }
+        }
+        let acked = self.acked.lock().unwrap();
+        let expected: BTreeSet<_> = acked.union(recovered).copied().collect();
+        match expected.symmetric_difference(&read).next() {
+            None => Ok(()),
+            Some(id) => Err(format!(
+                "batch {id} is {} ({})",
+                if read.contains(id) {
+                    "read, and not recovered"
+                } else {
+                    "not found by a reader"
+                },
+                self.model.place(*id)
+            )),
+        }
     }
 }

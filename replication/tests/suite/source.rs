@@ -163,8 +163,22 @@ impl TestSource {
     }
 }
 
+/// A batch that no lane takes: its producer is not known, and it does not begin at 0.
+pub fn out_of_sequence() -> Vec<u8> {
+    let stamp = ProducerStamp {
+        producer_id: 1,
+        producer_epoch: 0,
+        base_sequence: 9,
+    };
+    stamped(0, 0, stamp)
+}
+
 /// One record whose value begins with `id`.
-fn batch(id: u64, filler: usize) -> Vec<u8> {
+pub fn batch(id: u64, filler: usize) -> Vec<u8> {
+    stamped(id, filler, ProducerStamp::NONE)
+}
+
+fn stamped(id: u64, filler: usize, stamp: ProducerStamp) -> Vec<u8> {
     let mut value = id.to_be_bytes().to_vec();
     value.resize(8 + filler, id as u8);
     let mut builder = BatchBuilder::new();
@@ -174,7 +188,7 @@ fn batch(id: u64, filler: usize) -> Vec<u8> {
         ..Default::default()
     };
     builder.push(&record).expect("a small record");
-    let batch = builder.finish(Compression::None, ProducerStamp::NONE);
+    let batch = builder.finish(Compression::None, stamp);
     batch.expect("one record").to_vec()
 }
 

@@ -1,0 +1,212 @@
+//! What must be true of what was recovered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use kera_log_segments::scan::{ScanSpec, scan};
+use kera_protocol::ids::{LaneId, Ordinal};
+use kera_replication::certificate::FetchedFile;
+use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::own::OwnCopies;
+use kera_replication::records::ClosedRecord;
+use kera_replication::recovery::Recovered;
+use kera_replication::transport::{Reply, Request};
+
+use crate::suite::StageRef;
+use crate::suite::source::{SHAPE, TestSource};
+
+/// The batches that some client was told of.
+pub type Acked = Arc<Mutex<BTreeSet<u64>>>;
+
+/// Everything that was ever appended, by whichever owner.
+#[derive(Default)]
+pub struct Model {
+    groups: BTreeMap<CopyId, Arc<TestSource>>,
+}
+
+impl Model {
+    pub fn opened(&mut self, source: Arc<TestSource>) {
+        self.groups.insert(source.copy, source);
+    }
+
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Where a batch was appended, for people.
+    pub fn place(&self, id: u64) -> String {
+        let found = self.groups.values().find_map(|source| {
+            let batches = source.batches();
+            let at = batches.iter().position(|b| b.id == id)?;
+            Some(format!(
+                "number {at} of {} in {}",
+                batches.len(),
+                source.copy
+            ))
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Groups of the same lane and epoch that came before `copy`.
+    fn before(&self, copy: CopyId, lane: LaneId) -> impl Iterator<Item = &Arc<TestSource>> {
+        self.groups.values().filter(move |s| {
+            s.copy.epoch == copy.epoch && s.lane == lane && s.copy.group < copy.group
+        })
+    }
+}
+
+/// Reads every recovered group at every holder that has it, and returns the batches' ids.
+///
+/// # Errors
+/// If bytes differ from what was appended, are not a prefix, or leave a gap.
+pub async fn check(
+    stage: &StageRef,
+    from: BrokerId,
+    recovered: &Recovered,
+    model: &Model,
+    vanished: &BTreeSet<BrokerId>,
+) -> Result<BTreeSet<u64>, String> {
+    let mut content = BTreeSet::new();
+    for lane in &recovered.lanes {
+        let mut next: Ordinal = 0;
+        let mut kept: BTreeMap<CopyId, usize> = BTreeMap::new();
+        for (copy, record) in &lane.groups {
+            if record.first_ordinal != next {
+                return Err(format!(
+                    "{copy} begins at {}, the lane goes on at {next}",
+                    record.first_ordinal
+                ));
+            }
+            next = record.next_ordinal;
+            let source = model.groups.get(copy);
+            let source = source.ok_or(format!("{copy} was never opened"))?;
+            let batches = source.batches();
+            let found = group(stage, from, *copy, record, vanished).await?;
+            for (at, bytes) in found.iter().enumerate() {
+                let appended = batches.get(at);
+                let appended = appended.ok_or(format!("{copy}: batch {at} was never appended"))?;
+                if appended.bytes != *bytes {
+                    return Err(format!("{copy}: batch {at} is not what was appended"));
+                }
+                if !content.insert(appended.id) {
+                    return Err(format!("batch {} is there twice", appended.id));
+                }
+            }
+            if record.end_ordinal != record.first_ordinal + found.len() as u64 {
+                return Err(format!("{copy}: its end ordinal is not its last batch's"));
+            }
+            // A prefix: whatever came before in the same reign is there whole.
+            for before in model.before(*copy, lane.lane) {
+                let all = before.batches().len();
+                let have = kept.get(&before.copy).copied().unwrap_or(0);
+                if have < all {
+                    return Err(format!(
+                        "{copy} is kept, and only {have} of {all} batches of {} before it",
+                        before.copy
+                    ));
+                }
+            }
+            kept.insert(*copy, found.len());
+        }
+        if next != lane.next_ordinal {
+            return Err(format!("lane {} goes on at the wrong ordinal", lane.lane));
+        }
+    }
+    Ok(content)
+}
+
+/// The batches of a closed group, the same at all holders. Only who has lost its memory since may be
+/// without them.
+async fn group(
+    stage: &StageRef,
+    from: BrokerId,
+    copy: CopyId,
+    record: &ClosedRecord,
+    vanished: &BTreeSet<BrokerId>,
+) -> Result<Vec<Bytes>, String> {
+    if record.length == 0 {
+        // Nobody need have anything of it.
+        return Ok(Vec::new());
+    }
+    let mut found: Option<Vec<Bytes>> = None;
+    let mut said = Vec::new();
+    for holder in &record.holders {
+        let read = Request::Read {
+            copy,
+            address: 0,
+            len: SHAPE.segment_size * SHAPE.segments,
+        };
+        let bytes = match ask(stage, from, holder.broker, read).await {
+            Ok(Reply::Bytes(bytes)) => bytes,
+            Ok(other) => return Err(format!("{other:?} is no answer to read")),
+            Err(error) if vanished.contains(&holder.broker) => {
+                said.push(error);
+                continue;
+            }
+            Err(error) => return Err(format!("{copy} at {}: {error}", holder.broker)),
+        };
+        let batches = match batches(&bytes, copy, record.length) {
+            Ok(batches) => batches,
+            Err(error) if vanished.contains(&holder.broker) => {
+                said.push(error);
+                continue;
+            }
+            Err(error) => return Err(format!("{copy} at {}: {error}", holder.broker)),
+        };
+        match &found {
+            Some(before) if *before != batches => {
+                return Err(format!("{copy} differs between its holders"));
+            }
+            Some(_) => {}
+            None => found = Some(batches),
+        }
+    }
+    found.ok_or(format!("{copy}: no holder has it: {said:?}, {record:?}"))
+}
+
+async fn ask(
+    stage: &StageRef,
+    from: BrokerId,
+    holder: BrokerId,
+    request: Request,
+) -> Result<Reply, String> {
+    if let Some(own) = stage.own(holder).filter(|_| holder == from) {
+        return own
+            .ask(request)
+            .await
+            .map_err(|refusal| refusal.to_string());
+    }
+    let transport = stage.transport(from);
+    let mut lost = String::new();
+    for _ in 0..5 {
+        match transport.call(holder, request.clone()).await {
+            Err(error) if error.refusal().is_none() => lost = error.to_string(),
+            other => return other.map_err(|error| error.to_string()),
+        }
+    }
+    Err(lost)
+}
+
+fn batches(bytes: &Bytes, copy: CopyId, length: u64) -> Result<Vec<Bytes>, String> {
+    let spec = ScanSpec {
+        group: Some(copy.group),
+        epoch: Some(copy.epoch),
+        verify_all: true,
+        ..ScanSpec::default()
+    };
+    let mut out = Vec::new();
+    let scanned = scan(&FetchedFile(bytes.clone()), &spec, |batch, at| {
+        if at < length {
+            out.push(bytes.slice(at as usize..at as usize + batch.total_bytes));
+        }
+    });
+    let scanned = scanned.map_err(|error| error.to_string())?;
+    if scanned.end.address < length {
+        return Err(format!(
+            "whole up to {} only, {length} are recorded: {}",
+            scanned.end.address, scanned.stop
+        ));
+    }
+    Ok(out)
+}

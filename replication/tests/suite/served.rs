@@ -1,0 +1,575 @@
+//! A streamlet as a broker serves it: appends, rolls, groups, files and the durable head are those of
+//! `kera-streamlet`, and replication is wired to it as in `broker/src/cluster`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
+use kera_log_segments::io::fault::FaultIo;
+use kera_log_segments::io::{Io, OpenHow};
+use kera_log_segments::layout::FOOTER_OFFSET;
+use kera_log_segments::local_writer::LocalWriter;
+use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::ship::Shipping;
+use kera_protocol::batch::BatchHeader;
+use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
+use kera_replication::primary::{Lane, LaneSpec, Primary};
+use kera_replication::records::{Change, ClosedRecord, Transaction};
+use kera_replication::recovery::Recovered;
+use kera_replication::transport::{Reply, Request};
+use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
+use kera_streamlet::{
+    AppendError, AppendSpec, Appended, BatchRules, Copies, Env, Job, LaneReadSpec, LaneRecords,
+    Limits, Located, Outcome, RecoveredGroup, Settings, Streamlet,
+};
+
+use super::asked::Asked;
+use super::check::{Model, whole_batches};
+use super::group_source::GroupSource;
+use super::source::{SHAPE, batch, out_of_sequence};
+use super::{Plan, StageRef};
+
+/// Address space for the segments of one streamlet.
+const POOL_BYTES: usize = 64 << 20;
+/// Between two attempts at a job.
+const JOB_PAUSE: Duration = Duration::from_millis(100);
+/// Attempts at a job. Not for ever: when nothing else moves any more, somebody must notice.
+const JOB_ATTEMPTS: u32 = 50;
+
+/// Ages and expiry are no part of the suite: time stands still for them.
+fn clock() -> u64 {
+    1_700_000_000_000
+}
+
+/// Where an owner's own group files lie.
+pub struct Disk {
+    pub io: Arc<dyn Io>,
+    /// Directory of stream directories.
+    pub root: PathBuf,
+    pub life: Incarnation,
+}
+
+impl Disk {
+    /// An empty one in memory. Nothing that is written to it counts as a copy.
+    pub fn of_no_account() -> Self {
+        Self {
+            io: Arc::new(FaultIo::new(0)),
+            root: "/store".into(),
+            life: Incarnation::default(),
+        }
+    }
+}
+
+/// A streamlet under one owner and one epoch.
+pub struct Served {
+    pub owner: BrokerId,
+    streamlet: Arc<Streamlet>,
+    env: Arc<Env>,
+    copies: Arc<LaneCopies>,
+    primary: Arc<Primary>,
+    disk: Disk,
+}
+
+impl Served {
+    /// Takes over what was recovered, as a broker does: the newest group of each lane is fetched where the
+    /// owner's own file lacks it, the streamlet is put together from records and files, and serves.
+    ///
+    /// # Errors
+    /// Says which group could be had from nobody, or what the streamlet found wrong.
+    pub async fn take_over(
+        stage: &StageRef,
+        plan: &Plan,
+        primary: &Arc<Primary>,
+        recovered: &Recovered,
+        model: &Model,
+    ) -> Result<Arc<Self>, String> {
+        let owner = primary.me();
+        let key = super::scenario::streamlet();
+        let disk = stage.disk(owner);
+        restore(&disk, primary, recovered, false).await?;
+
+        let target: Arc<OnceLock<Weak<Streamlet>>> = Arc::default();
+        let env = Arc::new(Env {
+            io: disk.io.clone(),
+            pool: ChunkPool::new(POOL_BYTES).expect("address space"),
+            pump: LocalWriter::new(disk.io.clone()),
+            recorder: Arc::new(Recorder {
+                records: stage.asked(owner),
+                streamlet: key,
+            }),
+            incarnation: disk.life,
+            jobs: jobs(primary, &target),
+            root: disk.root.clone(),
+            limits: Limits::default(),
+            disk_full: Default::default(),
+            losses: Default::default(),
+        });
+        let streamlet = Streamlet::awaiting(
+            key.stream,
+            key.streamlet,
+            recovered.epoch,
+            settings(plan.lanes),
+            env.clone(),
+        );
+        let _ = target.set(Arc::downgrade(&streamlet));
+        let next = recovered.next_group;
+        let records = lane_records(recovered, &disk);
+        let found = streamlet
+            .take_over(recovered.epoch, next, records, clock())
+            .map_err(|error| format!("the owner's own files: {error}"))?;
+        if !found.changes.is_empty() || !found.gaps.is_empty() || !found.reports.is_empty() {
+            return Err(format!("all groups were closed, and still: {found:?}"));
+        }
+        for path in found.remove.iter().chain(&found.aside) {
+            disk.io.remove_file(path).expect("it is listed");
+        }
+        disk.io
+            .create_dir_all(&streamlet.dir())
+            .expect("a directory");
+        for lane in &recovered.lanes {
+            let end = streamlet.log_end(lane.lane);
+            if end != Some(lane.next_ordinal) {
+                return Err(format!(
+                    "lane {} goes on at {end:?} in the streamlet, at {} in the records",
+                    lane.lane, lane.next_ordinal
+                ));
+            }
+        }
+        let next = next.max(streamlet.next_group());
+        let copies = Arc::new(LaneCopies {
+            primary: primary.clone(),
+            key,
+            epoch: recovered.epoch,
+            replicas: plan.replicas,
+            min_insync_replicas: plan.min_insync_replicas,
+            streamlet: Arc::downgrade(&streamlet),
+            next_group: Arc::new(AtomicU64::new(next.0)),
+            lanes: Mutex::default(),
+            newest: Mutex::default(),
+            model: model.clone(),
+        });
+        streamlet.serve(copies.clone());
+        Ok(Arc::new(Self {
+            owner,
+            streamlet,
+            env,
+            copies,
+            primary: primary.clone(),
+            disk,
+        }))
+    }
+
+    /// The lane as replication has it.
+    pub fn lane(&self, lane: LaneId) -> Arc<Lane> {
+        self.copies.lane(lane)
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.copies.epoch
+    }
+
+    /// Appends a batch that says `id`; `None` where another broker owns the streamlet by now.
+    ///
+    /// # Errors
+    /// Any other refusal.
+    pub fn append(&self, lane: LaneId, id: u64, filler: usize) -> Result<Option<Appended>, String> {
+        let mut bytes = batch(id, filler);
+        match self.place(lane, &mut bytes) {
+            Ok(appended) => {
+                let copy = self.copies.id(appended.group.id());
+                self.copies.model.appended(copy, id, bytes.into());
+                appended.group.pump(&self.env.pump);
+                Ok(Some(appended))
+            }
+            Err(AppendError::NotOwner) => Ok(None),
+            Err(error) => Err(format!("an append is refused: {error}")),
+        }
+    }
+
+    fn place(&self, lane: LaneId, bytes: &mut [u8]) -> Result<Appended, AppendError> {
+        let header = BatchHeader::peek(bytes).expect("a batch");
+        let spec = AppendSpec {
+            lane: lane.0,
+            lane_generation: None,
+            now_ms: clock(),
+            essential: false,
+        };
+        self.streamlet.append(bytes, &header, spec)
+    }
+
+    /// The lane goes on in a group that nothing is appended to yet: the batch that opens it is refused.
+    pub fn open_empty(&self, lane: LaneId) {
+        let refused = self.place(lane, &mut out_of_sequence());
+        assert!(
+            matches!(
+                refused,
+                Err(AppendError::Sequence(_) | AppendError::NotOwner)
+            ),
+            "{refused:?}"
+        );
+    }
+
+    /// Ends the group that the lane appends to, as its age would; whether there is any.
+    pub fn end_group(&self, lane: LaneId) -> bool {
+        let Some(group) = self.copies.newest(lane) else {
+            return false;
+        };
+        if !group.is_frozen() {
+            self.streamlet.freeze_group(lane, &group, clock());
+            group.announce_frozen();
+        }
+        true
+    }
+
+    /// The records of a lane from its start to its head: what each batch says, in order.
+    ///
+    /// # Errors
+    /// If the lane cannot be read, or its ordinals have a gap.
+    pub fn read(&self, lane: LaneId) -> Result<Vec<u64>, String> {
+        let mut from = Located {
+            ordinal: 0,
+            at: None,
+        };
+        let (mut said, mut next) = (Vec::new(), 0);
+        loop {
+            let spec = LaneReadSpec {
+                lane,
+                from,
+                end_ordinal: u64::MAX,
+                max_bytes: 1 << 20,
+                cached_only: false,
+            };
+            let found = self.streamlet.read(spec);
+            let found = found.map_err(|error| format!("lane {lane}: {error}"))?;
+            let bytes = found.bufs.concat();
+            let mut at = 0;
+            while at < bytes.len() {
+                let header = BatchHeader::peek(&bytes[at..]).map_err(|error| error.to_string())?;
+                if header.base_ordinal != next {
+                    return Err(format!(
+                        "lane {lane}: a reader finds ordinal {} after {next}",
+                        header.base_ordinal
+                    ));
+                }
+                next += header.ordinals();
+                said.push(header.max_timestamp as u64);
+                at += header.total_bytes;
+            }
+            if found.next.ordinal >= found.head {
+                return Ok(said);
+            }
+            if found.batches == 0 && found.next == from {
+                return Err(format!(
+                    "lane {lane}: a reader stands still at {from:?} below {}",
+                    found.head
+                ));
+            }
+            from = found.next;
+        }
+    }
+
+    /// Fetches every recovered group that the owner's own files lack.
+    ///
+    /// # Errors
+    /// Says which group could be had from nobody.
+    pub async fn restore_all(&self, recovered: &Recovered) -> Result<(), String> {
+        restore(&self.disk, &self.primary, recovered, true).await
+    }
+}
+
+/// Waits at the lane's durable head; false if the bytes were given up.
+pub async fn durable(appended: Appended) -> bool {
+    poll_fn(move |cx| match appended.poll(cx.waker()) {
+        Outcome::Pending => Poll::Pending,
+        outcome => Poll::Ready(outcome == Outcome::Durable),
+    })
+    .await
+}
+
+fn settings(lanes: u32) -> Settings {
+    Settings {
+        lanes,
+        uneven_partitions: 0,
+        lane_generation: 1,
+        lane_by_key: true,
+        segment_size: SHAPE.segment_size,
+        segments_per_group: SHAPE.segments,
+        ack: AckPolicy::Written,
+        max_batch_bytes: 1 << 20,
+        append_time: false,
+        group_max_age_ms: 0,
+        rules: BatchRules::default(),
+    }
+}
+
+/// Work off the append path, as tasks of the owner's process.
+fn jobs(
+    primary: &Arc<Primary>,
+    target: &Arc<OnceLock<Weak<Streamlet>>>,
+) -> Box<dyn Fn(Job) + Send + Sync> {
+    let (runtime, target) = (primary.runtime().clone(), target.clone());
+    Box::new(move |job| {
+        let (clock_of_pauses, target) = (runtime.clone(), target.clone());
+        runtime.spawn(Box::pin(async move {
+            for _ in 0..JOB_ATTEMPTS {
+                let Some(streamlet) = target.get().and_then(Weak::upgrade) else {
+                    return;
+                };
+                if streamlet.do_job(&job, clock()) {
+                    return;
+                }
+                drop(streamlet);
+                clock_of_pauses.sleep(JOB_PAUSE).await;
+            }
+        }));
+    })
+}
+
+/// What was recovered, as the streamlet takes it over.
+fn lane_records(recovered: &Recovered, disk: &Disk) -> HashMap<LaneId, LaneRecords> {
+    let of_group = |lane: LaneId, copy: &CopyId, record: &ClosedRecord| RecoveredGroup {
+        group: copy.group,
+        generation: 0,
+        epoch: copy.epoch,
+        first_ordinal: Some(record.first_ordinal),
+        file_made: false,
+        closed: Some(Closed {
+            group: GroupName {
+                stream: copy.streamlet.stream,
+                streamlet: copy.streamlet.streamlet,
+                group: copy.group,
+            },
+            lane,
+            epoch: copy.epoch,
+            first_ordinal: record.first_ordinal,
+            data_start: 0,
+            length: record.length,
+            end_ordinal: record.end_ordinal,
+            next_ordinal: record.next_ordinal,
+            max_timestamp: -1,
+            closed_ms: 0,
+            damage: String::new(),
+        }),
+        boot_id: disk.life.boot_id,
+    };
+    let lanes = recovered.lanes.iter().map(|lane| {
+        let groups = lane.groups.iter();
+        let groups = groups.map(|(copy, record)| of_group(lane.lane, copy, record));
+        let records = LaneRecords {
+            log_start: 0,
+            groups: groups.collect(),
+        };
+        (lane.lane, records)
+    });
+    lanes.collect()
+}
+
+/// Fetches what the owner's own files lack: of every group if `all`, otherwise of each lane's newest.
+async fn restore(
+    disk: &Disk,
+    primary: &Primary,
+    recovered: &Recovered,
+    all: bool,
+) -> Result<(), String> {
+    for lane in &recovered.lanes {
+        let groups = lane.groups.iter().rev();
+        let holding = groups.filter(|(_, record)| record.end_ordinal > record.first_ordinal);
+        for (copy, record) in holding.take(if all { usize::MAX } else { 1 }) {
+            let path = disk
+                .root
+                .join(copy.streamlet.stream.to_string())
+                .join(copy.streamlet.streamlet.0.to_string())
+                .join(GroupSpec::file_name(copy.group, 0));
+            if is_whole(disk, &path, *copy, record) {
+                continue;
+            }
+            let bytes = fetch(primary, *copy, record).await?;
+            let _may_be_there = disk.io.remove_file(&path);
+            let dir = path.parent().expect("a directory");
+            disk.io.create_dir_all(dir).expect("a directory");
+            let file = disk.io.open(&path, OpenHow::CreateNew, false);
+            let file = file.expect("a new file");
+            let group_bytes = u64::from(SHAPE.segment_size) * u64::from(SHAPE.segments);
+            file.set_len(group_bytes + FOOTER_OFFSET).expect("room");
+            file.write_vectored_at(&[IoSlice::new(&bytes)], 0)
+                .expect("room");
+        }
+    }
+    Ok(())
+}
+
+fn is_whole(disk: &Disk, path: &std::path::Path, copy: CopyId, record: &ClosedRecord) -> bool {
+    let Ok(file) = disk.io.open(path, OpenHow::ReadOnly, false) else {
+        return false;
+    };
+    let mut bytes = vec![0; record.length as usize];
+    let read = file.read_at(&mut bytes, 0).expect("it is read");
+    read == bytes.len() && whole_batches(&bytes.into(), copy, record.length).is_ok()
+}
+
+async fn fetch(primary: &Primary, copy: CopyId, record: &ClosedRecord) -> Result<Bytes, String> {
+    let mut said = Vec::new();
+    for holder in &record.holders {
+        let read = Request::Read {
+            copy,
+            address: 0,
+            len: record.length as u32,
+        };
+        match primary.ask(holder.broker, read).await {
+            Ok(Reply::Bytes(bytes)) => match whole_batches(&bytes, copy, record.length) {
+                Ok(_) => return Ok(bytes),
+                Err(error) => said.push(error),
+            },
+            Ok(other) => said.push(format!("{other:?} is no answer to read")),
+            Err(error) => said.push(error.to_string()),
+        }
+    }
+    Err(format!("{copy} can be fetched from no holder: {said:?}"))
+}
+
+/// Replication as the streamlet sees it; `broker/src/cluster/copies.rs` without what only a broker has.
+struct LaneCopies {
+    primary: Arc<Primary>,
+    key: StreamletKey,
+    epoch: Epoch,
+    replicas: usize,
+    min_insync_replicas: usize,
+    streamlet: Weak<Streamlet>,
+    next_group: Arc<AtomicU64>,
+    lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
+    /// The last group of each lane.
+    newest: Mutex<BTreeMap<LaneId, Arc<Group>>>,
+    model: Model,
+}
+
+impl LaneCopies {
+    fn id(&self, group: GroupId) -> CopyId {
+        CopyId {
+            streamlet: self.key,
+            group,
+            epoch: self.epoch,
+        }
+    }
+
+    fn lane(&self, lane: LaneId) -> Arc<Lane> {
+        let mut lanes = self.lanes.lock().expect("no panic");
+        let made = lanes.entry(lane).or_insert_with(|| {
+            let spec = LaneSpec {
+                streamlet: self.key,
+                epoch: self.epoch,
+                lane,
+                replicas: self.replicas,
+                min_insync_replicas: self.min_insync_replicas,
+            };
+            Lane::new(self.primary.clone(), spec, self.next_group.clone())
+        });
+        made.clone()
+    }
+
+    fn newest(&self, lane: LaneId) -> Option<Arc<Group>> {
+        self.newest.lock().expect("no panic").get(&lane).cloned()
+    }
+}
+
+impl Copies for LaneCopies {
+    fn next_group(&self, lane: LaneId) -> GroupId {
+        self.lane(lane).next_group()
+    }
+
+    fn begin(&self, lane: LaneId, group: &Arc<Group>) {
+        self.model.opened(self.id(group.id()), lane);
+        let source = GroupSource::new(group.clone(), lane, self.streamlet.clone(), clock);
+        let shipping: Arc<dyn Shipping> = source.clone();
+        group.ship_by(Arc::downgrade(&shipping));
+        self.newest
+            .lock()
+            .expect("no panic")
+            .insert(lane, group.clone());
+        let lane = self.lane(lane);
+        let set = lane.open(group.id(), source.clone());
+        source.goes_to(&lane, &set);
+    }
+
+    fn deleted(&self, groups: &[(GroupId, Epoch)]) {
+        let (primary, key, epoch) = (self.primary.clone(), self.key, self.epoch);
+        let groups = groups.to_vec();
+        let runtime = primary.runtime().clone();
+        runtime.spawn(Box::pin(async move {
+            for (group, of_epoch) in groups {
+                let copy = CopyId {
+                    streamlet: key,
+                    group,
+                    epoch: of_epoch,
+                };
+                for peer in primary.peers().iter().filter(|peer| **peer != primary.me()) {
+                    let free = Request::Free {
+                        copy,
+                        epoch,
+                        version: None,
+                    };
+                    let _kept_for_a_job = primary.transport().call(*peer, free).await;
+                }
+            }
+        }));
+    }
+
+    fn mend(&self, _: GroupId) -> bool {
+        false
+    }
+
+    fn abandon(&self) {
+        let lanes: Vec<_> = {
+            let lanes = self.lanes.lock().expect("no panic");
+            lanes.values().cloned().collect()
+        };
+        lanes.iter().for_each(|lane| lane.abandon());
+    }
+}
+
+/// The streamlet's own changes of records; replication makes all others.
+struct Recorder {
+    records: Arc<Asked>,
+    streamlet: StreamletKey,
+}
+
+impl GroupRecorder for Recorder {
+    fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+        let deleted = changes.into_iter().try_for_each(|change| match change {
+            GroupChange::Delete(name) => self.delete(epoch, name.group),
+            other => Err(RecordError(format!(
+                "replication records groups: {other:?}"
+            ))),
+        });
+        done(deleted);
+    }
+}
+
+impl Recorder {
+    fn delete(&self, epoch: Epoch, group: GroupId) -> Result<(), RecordError> {
+        let found = self.records.records.look(self.streamlet);
+        let found = found.ok_or(RecordError("no such streamlet".into()))?;
+        let Some(record) = found.groups.iter().find(|r| r.copy.group == group) else {
+            return Ok(());
+        };
+        let transaction = Transaction {
+            streamlet: self.streamlet,
+            epoch,
+            changes: vec![Change::Delete {
+                group,
+                revision: record.revision,
+            }],
+        };
+        let committed = self.records.commit_at_once(&transaction);
+        committed
+            .map(drop)
+            .map_err(|error| RecordError(error.to_string()))
+    }
+}
