@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::Router;
@@ -110,6 +111,7 @@ pub struct Http {
     watched: Watched,
     ended: watch::Sender<bool>,
     task: JoinHandle<()>,
+    freed: Arc<AtomicU64>,
 }
 
 impl Http {
@@ -132,7 +134,8 @@ impl Http {
             .route("/healthz", get(live))
             .route("/readyz", get(ready))
             .with_state(watched.clone());
-        let listener = HttpListener::new(listener, config);
+        let freed = Arc::default();
+        let listener = HttpListener::new(listener, config, Arc::clone(&freed));
         let (ended, mut end) = watch::channel(false);
         let task = tokio::spawn(async move {
             let end = async move {
@@ -150,7 +153,13 @@ impl Http {
             watched,
             ended,
             task,
+            freed,
         })
+    }
+
+    /// Bytes that connections which have ended gave back to the allocator.
+    pub(crate) fn freed(&self) -> Arc<AtomicU64> {
+        self.freed.clone()
     }
 
     /// Where it listens.

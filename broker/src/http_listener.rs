@@ -10,6 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,12 +23,16 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::config::HttpConfig;
 use crate::listener::accept_next;
 
+/// About what a connection takes of the allocator, its request's buffer included.
+const OF_CONNECTION: u64 = 8 << 10;
+
 /// Accepts connections of the HTTP address.
 pub(crate) struct HttpListener {
     inner: TcpListener,
     request_timeout: Duration,
     places: Arc<Semaphore>,
     open: Arc<Open>,
+    freed: Arc<AtomicU64>,
 }
 
 /// The connections that are open.
@@ -75,12 +80,14 @@ impl Open {
 }
 
 impl HttpListener {
-    pub(crate) fn new(inner: TcpListener, config: &HttpConfig) -> Self {
+    /// What connections took is added to `freed` once they have ended: the allocator keeps it.
+    pub(crate) fn new(inner: TcpListener, config: &HttpConfig, freed: Arc<AtomicU64>) -> Self {
         Self {
             inner,
             request_timeout: config.request_timeout,
             places: Arc::new(Semaphore::new(config.max_connections as usize)),
             open: Arc::default(),
+            freed,
         }
     }
 }
@@ -106,6 +113,7 @@ impl axum::serve::Listener for HttpListener {
                 timeout: self.request_timeout,
                 end: Box::pin(sleep(self.request_timeout)),
                 open: self.open.clone(),
+                freed: self.freed.clone(),
                 _place: place,
             };
             return (stream, peer);
@@ -126,6 +134,7 @@ pub(crate) struct HttpStream {
     timeout: Duration,
     end: Pin<Box<Sleep>>,
     open: Arc<Open>,
+    freed: Arc<AtomicU64>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -153,6 +162,7 @@ impl HttpStream {
 impl Drop for HttpStream {
     fn drop(&mut self) {
         self.open.remove(self.number);
+        self.freed.fetch_add(OF_CONNECTION, Ordering::Relaxed);
     }
 }
 

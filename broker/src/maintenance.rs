@@ -308,7 +308,7 @@ fn release_idle(shared: &Arc<Shared>) {
     shared.env.pool.give_back_idle();
     kera_log_segments::buffers::give_back();
     if shared.freed.load(StdOrdering::Relaxed) >= MUCH_FREED {
-        shared.freed.store(0, StdOrdering::Relaxed);
+        shared.freed.swap(0, StdOrdering::Relaxed);
         kera_log_segments::pool::heap::give_back();
     }
 }

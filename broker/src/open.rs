@@ -50,6 +50,8 @@ pub(crate) struct Begun {
     pub(crate) backup: Option<Arc<Backup>>,
     /// The store that it shares with other brokers; `None` for one of its own.
     pub(crate) store: Option<Arc<dyn ClusterStore>>,
+    /// Bytes that connections gave back to the allocator since it was last asked for them.
+    pub(crate) freed: Arc<AtomicU64>,
 }
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
@@ -73,6 +75,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         local,
         backup,
         store,
+        freed,
     } = begun;
     let advertised = config
         .server
@@ -233,7 +236,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         metrics: Metrics::default(),
         in_flight: AtomicU64::new(0),
         incoming: AtomicU64::new(0),
-        freed: Arc::default(),
+        freed,
         outgoing: AtomicU64::new(0),
         connections: AtomicU64::new(0),
         data_connections: AtomicU64::new(0),

@@ -194,12 +194,14 @@ impl Broker {
             Some(address) => Some(Http::start(address, &config.http).await?),
             None => None,
         };
+        let freed = http.as_ref().map_or_else(Arc::default, Http::freed);
         let begun = Begun {
             config,
             dir,
             local,
             backup,
             store,
+            freed,
         };
         let (shared, maintenance) = off_runtime(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.engine()));

@@ -2,7 +2,7 @@
 //!
 //! [`Group`] is what everyone may hold; [`GroupWriter`] is the one right to append and stands
 //! under the lane's group lock. The writer never waits: it copies into pool memory and publishes;
-//! making bytes durable is the pumps' work ([`crate::pump`]).
+//! making bytes durable is the work of [`crate::local_writer`].
 
 use std::io::{ErrorKind, IoSlice};
 use std::path::PathBuf;

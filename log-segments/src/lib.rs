@@ -5,7 +5,7 @@
 //! | [`layout`] | segment headers and durable marks, byte for byte |
 //! | [`group`] | a group of segments: one writer appends, many read |
 //! | [`window`] | the part of a group that is in memory |
-//! | [`pump`] | makes appended bytes durable and moves the head |
+//! | [`local_writer`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
 //! | [`read`] | whole batches from memory or file |
 //! | [`buffers`] | memory that file bytes are read into |

@@ -26,7 +26,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
 
-use body::{ReplyBody, RequestBody, over};
+use body::{ReplyBody, RequestBody, over, too_many};
 use quiet::{Calls, Quiet, Word};
 
 /// How long a connection that was told that it ends may take for it.
@@ -49,6 +49,9 @@ pub struct CallLimits {
     pub quiet_connections: usize,
     /// Calls of one connection at a time; others wait at the client.
     pub calls: u32,
+    /// Calls of all connections at a time, most of which wait for something at about 9 KiB each. Beyond it a
+    /// connection may still have eight.
+    pub total_calls: usize,
     /// Calls of one connection that are worked on at once.
     pub calls_at_work: usize,
     /// Bytes of the requests of one connection that arrive or are worked on; 16 KiB more for each that arrives.
@@ -100,6 +103,7 @@ impl CallServer {
             quiet: Arc::new(Quiet::new(
                 limits.quiet_connections,
                 limits.total_bytes,
+                limits.total_calls,
                 freed,
             )),
             stopping,
@@ -130,6 +134,9 @@ impl CallServer {
                 async move {
                     if let Some(refusal) = refusal {
                         return Ok::<_, Infallible>(refusal.into_http::<Body>());
+                    }
+                    if let Err(limit) = call.has_room() {
+                        return Ok(too_many(limit).into_http::<Body>());
                     }
                     if let Err(limit) = call.begins() {
                         return Ok(over(limit).into_http::<Body>());

@@ -30,6 +30,7 @@ const LIMITS: CallLimits = CallLimits {
     send: Duration::from_secs(600),
     quiet_connections: 4,
     calls: 8,
+    total_calls: 1000,
     calls_at_work: 8,
     connection_bytes: 1 << 20,
     total_bytes: 1 << 20,

@@ -7,34 +7,34 @@
 //! | `alone` | a process that only keeps copies |
 //! | `backup` | the passive side: a store of other brokers' copies, and its listener |
 //! | `cards` | network cards that write copies by themselves |
-//! | `changes` | what it counts of streamlets that come and leave |
+//! | `cluster_view` | owners and copies of all streamlets, kept by watching the store |
+//! | `controller_metrics` | what the controller counts |
 //! | `controller` | who owns what, decided at the broker that is elected |
 //! | `copies` | the copies of one streamlet's groups |
+//! | `deleted_streams` | deleted streams that not every backup has heard of |
 //! | `describe` | what it tells of itself and its peers |
 //! | `election` | standing for election as controller |
-//! | `forgotten` | deleted streams that not every backup has heard of |
-//! | `joining` | becoming one of the brokers that share a store |
+//! | `external_moves` | which changes of owners the controller did not ask for |
 //! | `jobs` | work in the background: lost copies are made again |
-//! | `known` | how far the shared store was read, over restarts |
+//! | `joining` | becoming one of the brokers that share a store |
 //! | `leaving` | what a broker hands over before it stops |
 //! | `local` | all copies at this broker: its own files, and those in its store |
 //! | `members` | the brokers that share a store, and who owns what |
 //! | `metrics` | what it counts of both |
-//! | `movers` | which changes of owners the controller did not ask for |
+//! | `ownership_metrics` | what it counts of streamlets that come and leave |
 //! | `ownership` | how streamlets come to this broker and leave it |
-//! | `pictured` | owners and copies of all streamlets, kept by watching the store |
 //! | `records` | groups' records in the metadata store |
 //! | `replicated` | the streamlets with copies elsewhere that are served |
 //! | `restore` | own files that are missing, fetched from the other copies |
-//! | `ruling` | what the controller counts |
+//! | `seen_revision` | how far the shared store was read, over restarts |
 //! | `shortage` | copies that streams lack, and streamlets that are not served |
 //! | `source` | a group as replication takes it |
 //! | `spreading` | which copies move so that brokers hold about as much each |
-//! | `standing` | lanes that do not go on, told in the log |
+//! | `stall_report` | lanes that do not go on, told in the log |
+//! | `store` | the metadata store that brokers share |
 //! | `suspicion` | brokers that are most likely gone before their lease ends |
 //! | `takeover` | replicated streamlets at a start |
 //! | `transports` | over what copies travel |
-//! | `store` | the metadata store that brokers share |
 //! | `waiting` | streamlets that wait for their copies, and the operator's decision |
 //! | `watching` | what others change in the shared store, as it comes |
 //!

@@ -29,6 +29,8 @@ const TOTAL_BYTES: usize = 16 * MAX_REQUEST_BYTES;
 const QUIET_CONNECTIONS: usize = 1024;
 /// Calls of one connection; most wait for something.
 const CALLS: u32 = 4096;
+/// Calls of all connections: each member of a group may have two that wait.
+const TOTAL_CALLS: usize = 16_384;
 
 /// What serves control calls on the connections of the native address.
 pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
@@ -48,6 +50,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
         send: config.send_timeout,
         quiet_connections: QUIET_CONNECTIONS,
         calls: CALLS,
+        total_calls: TOTAL_CALLS,
         calls_at_work: CALLS as usize,
         connection_bytes: CONNECTION_BYTES,
         total_bytes: TOTAL_BYTES,

@@ -2,7 +2,7 @@
 //!
 //! Transactions of one store that have anything in common take effect in the order they were
 //! submitted. What each rests on is compared by etcd itself, so that brokers do not disturb each other
-//! and nothing relies on clocks or on who is alive. See `pump` and `writer` for how, and `space` for
+//! and nothing relies on clocks or on who is alive. See `metadata_writer` and `writer` for how, and `space` for
 //! where things lie.
 
 mod access;

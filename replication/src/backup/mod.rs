@@ -8,7 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `store` | the requests, one function each |
-//! | `beside` | copies outside of the store: the broker's own group files |
+//! | `owner_files` | copies outside of the store: the broker's own group files |
 //! | `copy` | one copy: who may write it, and its buffers |
 //! | `seals` | which epochs have lost their right to write, as stored |
 //! | `memory` | what a store needs of the memory below it |

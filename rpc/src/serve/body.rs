@@ -47,6 +47,14 @@ pub(super) fn over(limit: usize) -> Status {
     status_of(&WireError::new(ErrorCode::Overloaded, text))
 }
 
+/// There are `limit` calls already.
+pub(super) fn too_many(limit: usize) -> Status {
+    let text = format!(
+        "the broker has {limit} control calls that are not answered yet, its limit; end some of this connection's, or try again"
+    );
+    status_of(&WireError::new(ErrorCode::Overloaded, text))
+}
+
 impl Drop for RequestBody {
     fn drop(&mut self) {
         self.call.has_arrived();

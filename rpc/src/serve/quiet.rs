@@ -16,6 +16,8 @@ pub(super) const CALL_BYTES: usize = 16 << 10;
 /// A connection that holds no more than this is not refused for what others hold: a stranger's requests that
 /// never arrive keep nobody from a small call.
 const SMALL_BYTES: usize = 32 << 10;
+/// Likewise of calls that wait: a connection that has no more is not refused for what others have.
+const FEW_CALLS: usize = 8;
 
 /// What a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(super) struct Quiet {
     connections: Mutex<Connections>,
     total_bytes: usize,
     bytes: AtomicUsize,
+    total_calls: usize,
+    calls: AtomicUsize,
     /// Bytes given back to the allocator by calls that are over.
     freed: Arc<AtomicU64>,
 }
@@ -60,12 +64,19 @@ impl Bell {
 }
 
 impl Quiet {
-    pub(super) fn new(most: usize, total_bytes: usize, freed: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(
+        most: usize,
+        total_bytes: usize,
+        total_calls: usize,
+        freed: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             most,
             connections: Mutex::default(),
             total_bytes,
             bytes: AtomicUsize::new(0),
+            total_calls,
+            calls: AtomicUsize::new(0),
             freed,
         }
     }
@@ -151,6 +162,7 @@ impl Calls {
         let mut state = self.state.lock();
         state.had_one = true;
         state.open += 1;
+        self.all.calls.fetch_add(1, Ordering::Relaxed);
         let number = state.number.take();
         drop(state);
         if let Some(number) = number {
@@ -225,6 +237,16 @@ struct CallState {
 }
 
 impl Call {
+    /// Whether there may be one more call, with this one; if not, the limit.
+    pub(super) fn has_room(&self) -> Result<(), usize> {
+        let all = &self.calls.all;
+        let is_full = all.calls.load(Ordering::Relaxed) > all.total_calls;
+        match is_full && self.calls.state.lock().open > FEW_CALLS {
+            true => Err(all.total_calls),
+            false => Ok(()),
+        }
+    }
+
     /// Counts what the call takes by itself until its request [has arrived](Self::has_arrived); the limit that
     /// it exceeds, if one.
     pub(super) fn begins(&self) -> Result<(), usize> {
@@ -285,6 +307,7 @@ impl Drop for Call {
         let call = self.state.get_mut();
         let all = &self.calls.all;
         all.bytes.fetch_sub(call.bytes, Ordering::Relaxed);
+        all.calls.fetch_sub(1, Ordering::Relaxed);
         let freed = (CALL_BYTES + call.bytes) as u64;
         all.freed.fetch_add(freed, Ordering::Relaxed);
         let mut state = self.calls.state.lock();

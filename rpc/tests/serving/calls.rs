@@ -296,6 +296,47 @@ async fn calls_whose_requests_do_not_come_have_a_limit() {
 }
 
 #[tokio::test]
+async fn calls_that_wait_have_a_limit_for_all_and_a_few_are_everybodys() {
+    let limits = CallLimits {
+        total_calls: 9,
+        calls: 100,
+        calls_at_work: 100,
+        ..LIMITS
+    };
+    let stage = Stage::with(limits, 10).await;
+    let mut hoarder = stage.served.client().await;
+    for number in 0..9 {
+        begin(&mut hoarder, 2 * number + 1).await;
+        send(&mut hoarder, 2 * number + 1, 10, END_STREAM).await;
+        assert_eq!(stage.next().await.expect("it fits"), 10);
+    }
+    // The tenth is answered: with a refusal, which has no bytes.
+    begin(&mut hoarder, 19).await;
+    assert_eq!(reply(&mut hoarder, 19).await, 0);
+    // Others have their few all the same, and no more.
+    let mut other = stage.served.client().await;
+    for number in 0..8 {
+        begin(&mut other, 2 * number + 1).await;
+        send(&mut other, 2 * number + 1, 10, END_STREAM).await;
+        assert_eq!(stage.next().await.expect("they are few"), 10);
+    }
+    begin(&mut other, 17).await;
+    assert_eq!(reply(&mut other, 17).await, 0);
+    // What is answered makes room.
+    stage.may_answer.add_permits(17);
+    let mut stream = 21;
+    loop {
+        begin(&mut hoarder, stream).await;
+        send(&mut hoarder, stream, 10, END_STREAM).await;
+        tokio::select! {
+            arrived = stage.next() => break assert_eq!(arrived.expect("there is room again"), 10),
+            // Refused: the others' replies are not taken yet.
+            _ = reply(&mut hoarder, stream) => stream += 2,
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_request_arrives_in_time_or_not_at_all() {
     let limits = CallLimits {
         receive: Duration::from_millis(50),

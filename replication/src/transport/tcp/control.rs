@@ -33,6 +33,8 @@ const LIST_PART: usize = 1024;
 const CALLS: usize = 64;
 /// Those that wait for it, or are answered, among them.
 const OPEN_CALLS: u32 = 1024;
+/// Calls of all connections.
+const TOTAL_CALLS: usize = 16_384;
 /// How long a broker may take nothing of a reply; those that copy slowly on purpose pause for less.
 const REPLY_TAKEN: Duration = Duration::from_secs(120);
 
@@ -54,6 +56,7 @@ pub(super) fn server(
         send: REPLY_TAKEN,
         quiet_connections: options.connections,
         calls: OPEN_CALLS,
+        total_calls: TOTAL_CALLS,
         calls_at_work: CALLS,
         connection_bytes: CALLS * MAX_MESSAGE_BYTES,
         total_bytes: 4 * CALLS * MAX_MESSAGE_BYTES,
