@@ -2,12 +2,12 @@
 //! watching the disk.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering as StdOrdering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kera_log_segments::group::Group;
 use kera_log_segments::local_writer::sync_together;
+use kera_log_segments::pool::heap;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{Job, Streamlet};
 use parking_lot::{Condvar, Mutex};
@@ -29,8 +29,6 @@ const PROBE: Duration = Duration::from_secs(1);
 const SPACE_CHECK: Duration = Duration::from_millis(250);
 /// More groups than this are flushed by one flush of the file system.
 const FLUSHED_TOGETHER: usize = 16;
-/// The allocator keeps what connections give back: it is asked for it after so many bytes.
-const MUCH_FREED: u64 = 1 << 20;
 /// Appends are refused while less than this is free, so that metadata can still be written.
 const MIN_FREE: u64 = 8 << 20;
 /// And accepted again once this is free.
@@ -46,7 +44,7 @@ pub struct Jobs {
 #[derive(Default)]
 struct Queue {
     jobs: Vec<Job>,
-    /// Whoever waits is to look at the clock anew.
+    /// The thread that waits in [`Jobs::take`] returns, although there is no job.
     woken: bool,
     stopping: bool,
 }
@@ -307,9 +305,8 @@ fn release_idle(shared: &Arc<Shared>) {
     });
     shared.env.pool.give_back_idle();
     kera_log_segments::buffers::give_back();
-    if shared.freed.load(StdOrdering::Relaxed) >= MUCH_FREED {
-        shared.freed.swap(0, StdOrdering::Relaxed);
-        kera_log_segments::pool::heap::give_back();
+    if heap::is_due(&shared.freed) {
+        heap::give_back();
     }
 }
 

@@ -457,7 +457,7 @@ mod tests {
             std::fs::write(home.path().join(name), vec![1; bytes]).expect("a file");
         }
         let told = short_files(home.path(), &groups);
-        // One that is gone is told of where the directory is listed.
+        // The start that lists the directory reports the missing file.
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(
             told[0].contains("has 99 bytes, and 100 are recorded"),

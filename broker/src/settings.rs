@@ -188,18 +188,12 @@ impl Shared {
             |errors: Vec<String>| WireError::new(ErrorCode::InvalidArgument, errors.join("; "));
         // By themselves first: a value of all brokers that this one has another for counts too.
         self.config.clone().alter_all(values).map_err(invalid)?;
-        let other = match scope {
-            Scope::All => Scope::Own,
-            Scope::Own => Scope::All,
+        // This broker's own values come before those of all.
+        let (mut together, own) = match scope {
+            Scope::All => (values.clone(), self.settings.set_of(Scope::Own)),
+            Scope::Own => (self.settings.set_of(Scope::All), values.clone()),
         };
-        let mut together = match scope {
-            Scope::All => values.clone(),
-            Scope::Own => self.settings.set_of(other),
-        };
-        together.extend(match scope {
-            Scope::All => self.settings.set_of(other),
-            Scope::Own => values.clone(),
-        });
+        together.extend(own);
         self.config.clone().alter_all(&together).map_err(invalid)
     }
 }

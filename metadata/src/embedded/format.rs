@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kera_protocol::batch::crc32c;
+use kera_records::key;
 use prost::Message;
 use redb::{ReadTransaction, TableDefinition, TableError};
 use uuid::Uuid;
@@ -21,6 +22,11 @@ pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefiniti
 /// no kind of key that they do not know; not counted in the summary. Absent until the first was changed.
 pub(super) const SETTINGS: TableDefinition<'static, &[u8], &[u8]> =
     TableDefinition::new("settings");
+/// Whether a key lies in the table of settings, and not among the records.
+pub(super) fn is_setting(key: &[u8]) -> bool {
+    key.first() == Some(&key::SETTINGS)
+}
+
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =
     TableDefinition::new("kera-metadata");

@@ -27,7 +27,7 @@ use crate::image::{ImageBuilder, corrupt};
 use crate::queue::{Job, Queue, Worker};
 use crate::store::{Done, MetadataStore};
 use file::{Opener, PathOpener, file_error};
-use format::{RECORDS, SETTINGS, Summary};
+use format::{RECORDS, SETTINGS, Summary, is_setting};
 use kera_records::Transaction;
 use kera_records::key::{self, Key, prefix_end};
 use kera_records::{Image, StreamletRecord};
@@ -170,7 +170,7 @@ impl EmbeddedStore {
         transaction: &ReadTransaction,
         key: &[u8],
     ) -> Result<Option<Table>, MetadataError> {
-        let is_apart = key.first() == Some(&key::SETTINGS);
+        let is_apart = is_setting(key);
         match transaction.open_table(if is_apart { SETTINGS } else { RECORDS }) {
             Err(TableError::TableDoesNotExist(_)) if is_apart => Ok(None),
             other => other.map(Some).map_err(|e| file_error(&self.path, e)),

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::file::{Opener, file_error, reopen};
-use super::format::{META, RECORDS, SETTINGS, Summary, write_summary};
+use super::format::{META, RECORDS, SETTINGS, Summary, is_setting, write_summary};
 use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
 use crate::image::corrupt;
 use crate::queue::Outcome;
-use kera_records::key::{self, prefix_end};
+use kera_records::key::prefix_end;
 use kera_records::{Committed, Transaction};
 
 /// Why a whole batch failed.
@@ -195,11 +195,6 @@ impl Records<'_> {
         let table = self.write.open_table(SETTINGS);
         table.map_err(|e| file_error(self.path, e))
     }
-}
-
-/// Whether a key lies in the table of settings.
-fn is_setting(key: &[u8]) -> bool {
-    key.first() == Some(&key::SETTINGS)
 }
 
 impl Keyspace for Records<'_> {

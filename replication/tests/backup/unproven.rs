@@ -192,7 +192,7 @@ fn the_mark_goes_before_the_bytes_that_it_spoke_of() {
     assert!(matches!(answered, Ok(CopyAnswer::Scanned { .. })));
 }
 
-/// Nobody may take it for one that never held more: whoever has the rest may be away when it is asked next.
+/// A recovery must not take it for a replica that never held more: the replicas with the missing bytes may be away.
 #[test]
 fn a_damaged_copy_that_is_half_completed_is_not_a_short_one() {
     over_each_memory(|stage| {

@@ -41,7 +41,7 @@ pub trait Stage: Send + Sync {
     fn records(&self, node: BrokerId) -> RecordsRef {
         self.asked(node)
     }
-    /// The same, for whoever does not wait for an answer.
+    /// The same records, as tests ask them without waiting for an answer.
     fn asked(&self, node: BrokerId) -> Arc<Asked>;
     /// Where the groups that `node` owns have their files. If these do not count as copies, each owner
     /// begins with an empty disk.

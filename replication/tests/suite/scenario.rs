@@ -137,7 +137,7 @@ impl Run {
         let (mut last, mut lacking) = (String::new(), None);
         for attempt in 0..RECOVERIES {
             if attempt >= 4 {
-                // It could not be done among what is left: let them come back.
+                // Too few brokers are left to do it: all come back first.
                 self.mend().await;
             }
             let primary = Primary::new(
@@ -224,7 +224,7 @@ impl Run {
                     if served.end_group(*lane) {
                         let early = self.plan.empty;
                         if early > 0 && self.dice.chance(early) {
-                            // Whoever is to append to it is not there yet.
+                            // Its first append comes later.
                             served.open_empty(*lane);
                         }
                     }
@@ -512,7 +512,7 @@ impl Run {
             self.mend().await;
         }
         let owner = self.next_owner().await;
-        // Perhaps over what is left at first: one copy that counts must be enough to keep all.
+        // Not all brokers may answer yet: one counted replica must keep every record.
         drop(self.recover(owner).await?);
         for _ in 0..6 {
             self.append_to_a_zombie()?;

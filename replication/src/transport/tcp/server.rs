@@ -54,7 +54,6 @@ const PARTING: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 16 << 20;
 /// How often memory of connections that have ended is given back to the system, once there is much of it.
 const GIVE_BACK: Duration = Duration::from_secs(10);
-const MUCH_FREED: u64 = 1 << 20;
 /// About what the allocator gets back from any connection, and from one of data besides.
 const OF_CONNECTION: u64 = 16 << 10;
 const OF_DATA_CONNECTION: u64 = SPARE_BYTES as u64;
@@ -214,8 +213,7 @@ impl BackupServer {
                 _ = stopping.wait_for(|stop| *stop) => return,
                 () = tokio::time::sleep(GIVE_BACK) => {}
             }
-            if self.freed.load(Ordering::Relaxed) >= MUCH_FREED {
-                self.freed.store(0, Ordering::Relaxed);
+            if heap::is_due(&self.freed) {
                 // It takes milliseconds.
                 let _ = tokio::task::spawn_blocking(heap::give_back).await;
             }

@@ -120,7 +120,7 @@ impl Run {
         let mut last = String::new();
         for attempt in 0..RECOVERIES {
             if attempt >= 4 {
-                // It could not be done among what is left: let them come back.
+                // Too few brokers are left to do it: all come back first.
                 self.mend().await;
             }
             let primary = Primary::new(
@@ -197,7 +197,7 @@ impl Run {
                         writers[at].lane.froze(set);
                         let early = self.plan.empty;
                         if early > 0 && self.dice.chance(early) {
-                            // Whoever is to append to it is not there yet.
+                            // Its first append comes later.
                             self.roll(&mut writers[at]);
                         }
                     }
@@ -542,7 +542,7 @@ impl Run {
             self.mend().await;
         }
         let owner = self.next_owner().await;
-        // Perhaps over what is left at first: one copy that counts must be enough to keep all.
+        // Not all brokers may answer yet: one counted replica must keep every record.
         let (_, _) = self.recover(owner).await?;
         for _ in 0..6 {
             self.append_to_a_zombie();
