@@ -100,7 +100,6 @@
 mod answer;
 mod check;
 mod cluster;
-pub mod controller;
 mod embedded;
 mod encode;
 mod error;

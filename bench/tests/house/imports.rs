@@ -11,12 +11,13 @@ use crate::tree::{files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 18] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("streamlet", Some(&["log-segments", "protocol"])),
     ("records", Some(&["protocol"])),
     ("metadata", Some(&["records", "protocol"])),
+    ("controller", Some(&["metadata", "records", "protocol"])),
     ("coordinator", Some(&["protocol"])),
     ("rpc", Some(&["protocol"])),
     (
@@ -33,6 +34,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 17] = [
             "streamlet",
             "records",
             "metadata",
+            "controller",
             "coordinator",
             "rpc",
             "replication",

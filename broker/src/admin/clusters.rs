@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kera_metadata::controller::{
+use kera_controller::{
     GroupView, HeldBytes, KeptBecause, Members, Move, Needs, Picture, StreamView, TooLittleRoom,
     UnderWay, drained, plan, rebalance, restart_plan, share, spread,
 };
@@ -673,7 +673,7 @@ fn wait_for(picture: &Picture, members: &Members, living: &Living) -> Vec<String
 
 #[cfg(test)]
 mod tests {
-    use kera_metadata::controller::Member;
+    use kera_controller::Member;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! What is recorded of owners and copies, kept at every broker that shares a metadata store: whoever is
 //! elected controller decides at once, and any broker can tell how the cluster is.
 
-use kera_metadata::controller::Picture;
+use kera_controller::Picture;
 use kera_metadata::{Change, Image, Key, Record, Write};
 use parking_lot::RwLock;
 use tokio::sync::watch;

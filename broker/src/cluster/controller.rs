@@ -1,4 +1,4 @@
-//! The controller at work: what [`kera_metadata::controller`] decides, at the broker that was elected.
+//! The controller at work: what [`kera_controller`] decides, at the broker that was elected.
 //!
 //! Streamlets of an owner that is gone get new owners in bulk, by transactions that compare each
 //! streamlet's revision and that this broker still is controller. Everything else is a hand-over, which
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use kera_metadata::controller::{
+use kera_controller::{
     Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, StreamletRef, UnderWay, plan,
     takeovers,
 };

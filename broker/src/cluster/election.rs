@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use kera_metadata::controller::{Limits, Move};
+use kera_controller::{Limits, Move};
 use kera_protocol::v1;
 use tokio::sync::watch;
 

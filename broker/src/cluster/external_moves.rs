@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kera_metadata::controller::{Move, Picture, StreamletRef};
+use kera_controller::{Move, Picture, StreamletRef};
 
 /// Owners as they were last seen, and what was asked for and has not been seen yet.
 #[derive(Debug, Default)]

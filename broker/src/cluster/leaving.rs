@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use kera_controller::{Move, farewell};
 use kera_metadata::LiveState;
-use kera_metadata::controller::{Move, farewell};
 use kera_protocol::error::WireError;
 use tokio::time::Instant;
 

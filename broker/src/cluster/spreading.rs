@@ -1,11 +1,11 @@
-//! Copies of closed groups move to where fewer bytes are: what [`kera_metadata::controller::spread`] plans
+//! Copies of closed groups move to where fewer bytes are: what [`kera_controller::spread`] plans
 //! for this broker's own streamlets, for the jobs to carry out. All brokers plan alike from what is
 //! recorded, so that nobody has to tell anybody.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use kera_metadata::controller::{CopyMove, Spread, spread};
+use kera_controller::{CopyMove, Spread, spread};
 use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::jobs::{Jobs, Shift};
 

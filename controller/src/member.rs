@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cluster::{LiveBroker, LiveState};
+use kera_metadata::{LiveBroker, LiveState};
 
 /// A broker that is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kera_metadata::controller::*;
+use kera_controller::*;
 use kera_metadata::*;
 use kera_protocol::ids::*;
 use proptest::prelude::*;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
 
 use super::StreamletRef;
-use crate::encode::Record;
+use kera_metadata::Record;
 use kera_records::key::Key;
 use kera_records::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
 

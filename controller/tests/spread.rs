@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kera_metadata::controller::*;
+use kera_controller::*;
 use kera_metadata::*;
 use kera_protocol::ids::*;
 use proptest::prelude::*;

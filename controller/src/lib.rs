@@ -22,7 +22,7 @@
 //! * The same picture and members give the same plan, and a plan that was carried out is not made again.
 //!
 //! ```
-//! use kera_metadata::controller::{Cause, Member, Members, Picture, Limits, plan, takeovers};
+//! use kera_controller::{Cause, Member, Members, Picture, Limits, plan, takeovers};
 //! use kera_metadata::*;
 //!
 //! let store = MemoryStore::new();
@@ -42,6 +42,7 @@
 //! assert!(store.streamlets()?.iter().all(|streamlet| streamlet.owner != 1));
 //! # Ok::<(), MetadataError>(())
 //! ```
+#![forbid(unsafe_code)]
 
 mod balance;
 mod drain;

@@ -76,7 +76,7 @@ struct Candidate<'a> {
 /// others first.
 ///
 /// ```
-/// use kera_metadata::controller::{Member, Members, Picture, spread};
+/// use kera_controller::{Member, Members, Picture, spread};
 /// let members = Members::new([1, 2].map(|id| Member::new(id, format!("host{id}"))), false);
 /// let spread = spread(&Picture::default(), &members, 1 << 20);
 /// assert!(spread.moves.is_empty() && spread.settled);
