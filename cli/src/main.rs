@@ -11,6 +11,7 @@ mod consume;
 mod demo;
 mod failure;
 mod group;
+mod members;
 mod notify;
 mod output;
 mod parse;

@@ -7,9 +7,9 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::{Asked, BrokerView, answering, how_to_start, progress, progress_bytes};
 use crate::connect::ConnectArgs;
 use crate::failure::{Failure, Outcome};
+use crate::members::{Asked, BrokerView, answering, how_to_start, progress, progress_bytes};
 use crate::output::{Out, OutputArgs, Steps, count, end, rounded_bytes};
 use crate::parse;
 

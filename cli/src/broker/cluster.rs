@@ -6,7 +6,7 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Out, Table, ago, count, rounded_bytes, short_time};
+use crate::output::{Out, Table, ago, count, rounded_bytes, short_time, uuid};
 
 /// What is shown of a broker that has a number.
 #[derive(Serialize)]
@@ -99,16 +99,6 @@ pub(super) struct PeerView {
     store_id: Option<String>,
     boot_id: Option<String>,
     free_bytes: Option<u64>,
-}
-
-/// An id as UUIDs are written; empty if it is none.
-pub(crate) fn uuid(bytes: &[u8]) -> String {
-    if bytes.len() != 16 {
-        return String::new();
-    }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
-    parts.join("-")
 }
 
 fn told(text: String) -> Option<String> {
@@ -371,13 +361,6 @@ impl PeerView {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_are_written_as_uuids() {
-        let bytes: Vec<u8> = (0..16).collect();
-        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
-        assert_eq!(uuid(&[1, 2]), "");
-    }
 
     #[test]
     fn work_in_the_background_says_what_it_did_and_what_is_left() {

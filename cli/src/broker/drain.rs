@@ -7,9 +7,9 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::{Asked, answering, progress};
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
+use crate::members::{Asked, answering, progress};
 use crate::output::{Out, OutputArgs, Steps, Table, count, end, rfc3339, rounded_bytes};
 use crate::parse;
 

@@ -13,13 +13,12 @@ use kera_protocol::v1;
 use serde::Serialize;
 
 use cluster::ClusterView;
-pub(crate) use cluster::uuid;
 
-use crate::cluster::{brokers, print_brokers};
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
+use crate::members::{brokers, print_brokers};
 use crate::output::{
-    Out, OutputArgs, Table, count, now_ms, print_json, rfc3339, rounded_bytes, short_time,
+    Out, OutputArgs, Table, count, now_ms, print_json, rfc3339, rounded_bytes, short_time, uuid,
 };
 
 /// `kera broker ...`
@@ -193,8 +192,8 @@ async fn describe_copies(connect: &ConnectArgs, output: OutputArgs) -> Result<bo
     let answer = answer.into_inner();
     let incarnation = answer.incarnation.unwrap_or_default();
     let view = CopiesView {
-        store_id: cluster::uuid(&incarnation.store_id),
-        boot_id: cluster::uuid(&incarnation.boot_id),
+        store_id: uuid(&incarnation.store_id),
+        boot_id: uuid(&incarnation.boot_id),
         free_bytes: answer.free_bytes,
     };
     if output.json {

@@ -6,9 +6,9 @@ use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use crate::cluster::answering;
 use crate::connect::{ConnectArgs, refused};
 use crate::failure::{Failure, Outcome};
+use crate::members::answering;
 use crate::output::{Out, OutputArgs, Table, count, print_json};
 
 /// Arguments of `kera broker restart-plan`.

@@ -2,41 +2,11 @@
 
 use serde::Serialize;
 
-use super::compared::ComparedView;
-use super::status::{BrokerView, StrandedView};
+use crate::members::{BrokerView, ComparedView, Problem};
 use crate::output::count;
 
 /// Problems that are told one by one.
 const TOLD: usize = 8;
-
-/// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Problem {
-    /// What it is about, such as `broker 2`.
-    pub(super) object: String,
-    /// What is wrong with it.
-    pub(super) problem: String,
-    /// What to do about it.
-    pub(super) advice: String,
-}
-
-impl Problem {
-    fn new(
-        object: impl Into<String>,
-        problem: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            object: object.into(),
-            problem: problem.into(),
-            advice: advice.into(),
-        }
-    }
-
-    fn text(&self) -> String {
-        format!("{} {}; {}", self.object, self.problem, self.advice)
-    }
-}
 
 /// What a cluster lacks, the worst first.
 #[derive(Debug, Serialize)]
@@ -45,6 +15,16 @@ pub(super) struct Health {
     /// The same for people.
     pub(super) summary: String,
     pub(super) problems: Vec<Problem>,
+}
+
+/// A streamlet whose owner is gone.
+#[derive(Serialize)]
+pub(super) struct StrandedView {
+    pub(super) stream: String,
+    pub(super) streamlet: u32,
+    pub(super) owner: u32,
+    pub(super) needs: String,
+    pub(super) brokers: Vec<u32>,
 }
 
 /// What is looked at.

@@ -7,8 +7,8 @@ use clap::Args;
 use kera_metadata::{EtcdAccess, EtcdOptions, EtcdStore, MetadataError};
 use serde::Serialize;
 
-use super::how_to_start;
 use crate::failure::{Failure, Outcome};
+use crate::members::how_to_start;
 use crate::output::{Out, OutputArgs, print_json};
 
 /// Arguments of `kera cluster init`.

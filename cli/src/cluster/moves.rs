@@ -4,14 +4,69 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use super::asked::may_pass;
-use super::{ApplyArgs, Asked, PlanArgs, answering, progress, progress_bytes};
-use crate::connect::{Control, refused};
+use crate::connect::{ConnectArgs, Control, refused};
 use crate::failure::{Failure, Outcome};
-use crate::output::{Out, Steps, Table, count, end, print_json, rounded_bytes, short_time};
+use crate::members::{Asked, answering, may_pass, progress, progress_bytes};
+use crate::output::{
+    Out, OutputArgs, Steps, Table, count, end, print_json, rounded_bytes, short_time,
+};
+use crate::parse;
+
+/// Arguments of `kera cluster plan`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera cluster plan
+  kera cluster plan --most 10 --json
+
+Streamlets move by themselves when brokers come, go or drain, which evens out their number. The plan also evens out \
+bytes. A move takes no records with it: the new owner has copies, or they follow in the background. Copies of closed \
+groups move by themselves too, until brokers hold about as many bytes each (cluster.spread_tolerance_bytes), or go \
+where a group has too many; they are shown by stream.")]
+pub struct PlanArgs {
+    /// Show at most so many moves
+    #[arg(long, value_name = "MOVES", default_value_t = 1000)]
+    most: u32,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera cluster apply`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera cluster apply
+  kera cluster apply --most 10 --yes
+  kera cluster apply --yes --copies --timeout 6h
+
+The plan is made, shown and, after a yes, carried out. Interrupted, it leaves the streamlet in hand with one owner or \
+the other and the rest where they are; applied again it goes on. Copies of closed groups follow by themselves at \
+cluster.repair_bytes_per_second; --copies waits for them.
+
+With --json every move is a line once it is made, an object with \"event\":\"step\"; the last line has \
+\"event\":\"end\" and \"outcome\": done, timeout or failed.")]
+pub struct ApplyArgs {
+    /// Make at most so many moves
+    #[arg(long, value_name = "MOVES", default_value_t = 1000)]
+    most: u32,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Wait too until copies of closed groups are where they are to be
+    #[arg(long)]
+    copies: bool,
+    /// Wait for copies at most so long
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse::duration, requires = "copies")]
+    timeout: Duration,
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
 
 /// Between two looks at copies that are to come.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

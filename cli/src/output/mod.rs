@@ -1,5 +1,6 @@
 //! What commands print: tables for people, JSON for programs.
 
+mod id;
 mod number;
 mod stdout;
 mod steps;
@@ -7,6 +8,7 @@ mod table;
 mod time;
 mod width;
 
+pub use id::uuid;
 pub use number::{ago, count, per_second, rounded_bytes, short_time};
 pub use stdout::{Out, print_json};
 pub use steps::{Steps, end};

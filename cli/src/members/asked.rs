@@ -8,7 +8,7 @@ use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::wire_error_of_status;
 use tonic::{Code, Response, Status};
 
-use super::{ANSWER_WITHIN, answering, does_not_answer};
+use super::answering::{ANSWER_WITHIN, answering, does_not_answer};
 use crate::connect::{ConnectArgs, Control, refused};
 use crate::failure::Failure;
 use crate::waits::Watched;

@@ -7,8 +7,8 @@ use futures::future::join_all;
 use kera_protocol::v1;
 use serde::Serialize;
 
-use super::health::Problem;
-use super::status::BrokerView;
+use super::problem::Problem;
+use super::view::BrokerView;
 use crate::connect::{Control, control, refused};
 use crate::failure::Failure;
 use crate::output::{Out, Table, ago, count, rounded_bytes};
@@ -18,7 +18,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// What one broker tells.
 #[derive(Debug, Serialize)]
-pub(super) struct ComparedView {
+pub(crate) struct ComparedView {
     broker_id: u32,
     /// Why it told nothing, if so.
     unknown: Option<String>,
@@ -149,7 +149,7 @@ async fn told_at(
 }
 
 impl ComparedView {
-    pub(super) fn new(broker_id: u32, told: Result<v1::DescribeBrokerResponse, String>) -> Self {
+    pub(crate) fn new(broker_id: u32, told: Result<v1::DescribeBrokerResponse, String>) -> Self {
         let (mut troubles, mut troubles_total) = (Vec::new(), 0);
         let (mut unreachable, mut reached) = (Vec::new(), Vec::new());
         if let Ok(told) = &told
@@ -199,14 +199,14 @@ impl ComparedView {
 
     /// Why a broker that has its lease did not answer, if so. That it is not reached from here alone, as through
     /// a forwarded port, is no silence: `all` tell whether others reach it.
-    pub(super) fn silence(&self, all: &[Self]) -> Option<&str> {
+    pub(crate) fn silence(&self, all: &[Self]) -> Option<&str> {
         let is_reached = all.iter().any(|one| one.reached.contains(&self.broker_id));
         let silent = self.is_silent && !is_reached;
         self.unknown.as_deref().filter(|_| silent)
     }
 
     /// What the broker tells that is not as it should be; others know of those that are `away`.
-    pub(super) fn problems(&self, away: &[u32]) -> Vec<Problem> {
+    pub(crate) fn problems(&self, away: &[u32]) -> Vec<Problem> {
         let owner = format!("the log of its owner, broker {}, says more", self.broker_id);
         let of_trouble = |one: &TroubleView| {
             let object = format!("stream {} streamlet {}", one.stream, one.streamlet);
@@ -321,7 +321,7 @@ fn table(all: &[ComparedView]) -> Table {
 }
 
 /// Which streamlets' copies have been compared, broker by broker.
-pub(super) fn print(out: &mut Out, all: &[ComparedView]) -> Result<(), Failure> {
+pub(crate) fn print_compared(out: &mut Out, all: &[ComparedView]) -> Result<(), Failure> {
     if all.is_empty() {
         return Ok(());
     }
