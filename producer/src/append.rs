@@ -11,9 +11,10 @@ use parking_lot::MutexGuard;
 
 use crate::delivery::BatchCell;
 use crate::error::AppendError;
+use crate::link::Flushes;
 use crate::metrics::Counters;
 use crate::record::Record;
-use crate::shared::{Flushes, Shared};
+use crate::shared::Shared;
 use crate::slot::{OpenBatch, Slot, SlotState};
 
 /// Slots that are looked at to find one that is not held up.

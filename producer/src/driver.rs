@@ -5,14 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::v1;
 use kera_rpc::{DataConnection, FrameSink, LOOK_EVERY, Reports, RpcError, StreamMeta};
 
 use crate::error::ProduceError;
-use crate::link::{Link, LinkSink};
+use crate::event::Event;
+use crate::link::{Flushes, Link};
+use crate::link_sink::LinkSink;
 use crate::metrics::Counters;
 use crate::settle::Next;
-use crate::shared::{Flushes, Shared, check_slots};
+use crate::shared::{Shared, check_slots};
 use crate::slot::Mode;
 use crate::timer::Timer;
 
@@ -25,13 +26,6 @@ const SLOW_TICK: Duration = Duration::from_millis(50);
 const OWNERS_EVERY: Duration = Duration::from_millis(150);
 /// An owner that says nothing for so long, although batches wait for its answer, may have been replaced.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// What a helper task of the driver brought about.
-pub(crate) enum Event {
-    Connected(Arc<Link>, Result<Arc<DataConnection>, RpcError>),
-    Identity(usize, Result<v1::InitProducerResponse, RpcError>),
-    Meta(Result<Arc<StreamMeta>, RpcError>),
-}
 
 /// The driver's own state.
 #[derive(Default)]
@@ -49,11 +43,6 @@ struct Driver {
 }
 
 impl Shared {
-    pub(crate) fn post(&self, event: Event) {
-        self.events.lock().push(event);
-        self.wake_driver();
-    }
-
     /// Connects `link` in a task of its own; the result comes back as an event.
     fn connect(self: &Arc<Self>, link: &Arc<Link>) {
         let (shared, link) = (self.clone(), link.clone());

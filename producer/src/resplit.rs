@@ -14,8 +14,9 @@ use kera_rpc::StreamMeta;
 
 use crate::delivery::{BatchCell, Targets};
 use crate::error::ProduceError;
+use crate::link::Flushes;
 use crate::metrics::Counters;
-use crate::shared::{Flushes, Shared};
+use crate::shared::Shared;
 use crate::slot::{Again, Content, Finished, Mode, ReadyBatch, SlotState, Split, Status};
 
 /// A batch taken out of its slot.

@@ -11,8 +11,8 @@ use kera_protocol::error::ErrorCode;
 use kera_protocol::v1;
 use kera_rpc::{DataConnection, RpcError};
 
-use crate::driver::Event;
 use crate::error::ProduceError;
+use crate::event::Event;
 use crate::metrics::Counters;
 use crate::reply::asks_for_owner;
 use crate::shared::{Shared, wire_error};

@@ -20,9 +20,9 @@ use tokio::sync::Notify;
 
 use crate::config::Settings;
 use crate::delivery::{BatchCell, Targets};
-use crate::driver::Event;
 use crate::error::ProduceError;
-use crate::link::Link;
+use crate::event::Event;
+use crate::link::{Flushes, Link};
 use crate::memory::Memory;
 use crate::metrics::Counters;
 use crate::slot::{Finished, Identity, Mode, ReadyBatch, Slot, SlotState, Split, Status};
@@ -169,6 +169,12 @@ impl Shared {
 
     pub(crate) fn tick_clock(&self) {
         self.clock.store(now_ms(), Ordering::Relaxed);
+    }
+
+    /// Tells the background task what a helper task of it brought about.
+    pub(crate) fn post(&self, event: Event) {
+        self.events.lock().push(event);
+        self.wake_driver();
     }
 
     pub(crate) fn wake_driver(&self) {
@@ -361,26 +367,6 @@ pub(crate) fn check_slots(meta: &StreamMeta) -> Result<(), RpcError> {
         )));
     }
     Ok(())
-}
-
-/// Connections to flush once no slot is locked, each once.
-#[derive(Default)]
-pub(crate) struct Flushes(Vec<Arc<DataConnection>>);
-
-impl Flushes {
-    pub(crate) fn add(&mut self, connection: Option<Arc<DataConnection>>) {
-        if let Some(connection) = connection
-            && !self.0.iter().any(|known| Arc::ptr_eq(known, &connection))
-        {
-            self.0.push(connection);
-        }
-    }
-
-    pub(crate) fn run(self) {
-        for connection in self.0 {
-            connection.flush();
-        }
-    }
 }
 
 pub(crate) fn wire_error(error: &ConnectionError) -> WireError {
