@@ -15,7 +15,7 @@ use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped};
 use crate::group::{Group, GroupSettings, LeaseInfo};
 use crate::metrics::Metrics;
-use crate::records::OpenedBatch;
+use crate::opened::OpenedBatch;
 
 /// How long [`Consumer::close`] waits for commits.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);

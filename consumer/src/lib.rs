@@ -33,6 +33,7 @@ mod error;
 mod fetch;
 mod group;
 mod metrics;
+mod opened;
 mod reader;
 mod records;
 

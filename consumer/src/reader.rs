@@ -17,7 +17,7 @@ use crate::config::{Fetch, FetchSettings, Seek, Start};
 use crate::error::ConsumeError;
 use crate::fetch::{Fetcher, Popped, SourceSpec};
 use crate::metrics::Metrics;
-use crate::records::OpenedBatch;
+use crate::opened::OpenedBatch;
 
 /// How often a reader that follows all lanes looks for new ones.
 const LANES_INTERVAL: Duration = Duration::from_secs(2);

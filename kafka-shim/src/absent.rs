@@ -14,7 +14,6 @@ use kafka_protocol::messages::{
 
 use crate::configs::{BROKER, TOPIC};
 use crate::context::Ctx;
-use crate::metadata::visible;
 use crate::refusal::text;
 use crate::{brokers, topic};
 
@@ -127,7 +126,11 @@ pub(crate) async fn list_config_resources(
     };
     let mut all = Vec::new();
     if wanted(TOPIC) {
-        all.extend(visible(ctx).iter().map(|s| resource(TOPIC, s.name())));
+        all.extend(
+            topic::visible(&ctx.shared)
+                .iter()
+                .map(|s| resource(TOPIC, s.name())),
+        );
     }
     if wanted(BROKER) {
         let brokers = brokers::endpoints(ctx).into_iter();

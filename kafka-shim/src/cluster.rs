@@ -17,7 +17,6 @@ use kera_broker::catalog::Stream;
 use crate::allowed;
 use crate::brokers;
 use crate::context::Ctx;
-use crate::metadata::visible;
 use crate::refusal::{Refusal, text};
 use crate::topic;
 
@@ -67,7 +66,7 @@ pub(crate) async fn describe_log_dirs(
         partitions.extend(topic.partitions);
     }
     let mut topics = Vec::new();
-    for stream in visible(ctx) {
+    for stream in topic::visible(&ctx.shared) {
         let name = stream.name();
         let partitions = wanted.get(&name);
         if !all && partitions.is_none() {

@@ -103,16 +103,9 @@ pub(crate) async fn metadata(
     response
 }
 
-/// Every stream that is a topic, by name.
-pub(crate) fn visible(ctx: &Ctx) -> Vec<Arc<Stream>> {
-    let mut streams = ctx.shared.catalog.all();
-    streams.retain(|s| !s.record.load().internal);
-    streams
-}
-
-/// As [`visible`], and the internal topic.
+/// As [`topic::visible`], and the internal topic.
 fn listed(ctx: &Ctx) -> Vec<Arc<Stream>> {
-    let mut streams = visible(ctx);
+    let mut streams = topic::visible(&ctx.shared);
     streams.extend(topic::shown(&ctx.shared, topic::OFFSETS_TOPIC));
     streams
 }
@@ -160,7 +153,7 @@ async fn asked_topic(
     if validate_stream_name(name).is_err() {
         return failed(ResponseError::InvalidTopicException.code());
     }
-    if !create || topics::is_kafkas_own(name) {
+    if !create || topic::is_kafkas_own(name) {
         return failed(ResponseError::UnknownTopicOrPartition.code());
     }
     let partitions = ctx.default_partitions();

@@ -12,7 +12,6 @@ use kera_protocol::partition;
 use kera_streamlet::Streamlet;
 use uuid::Uuid;
 
-use crate::topics::is_kafkas_own;
 use crate::wire::reader::{ReadError, Reader};
 use crate::wire::writer::Writer;
 
@@ -114,6 +113,25 @@ pub(crate) fn named(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
 /// The stream of a topic's id.
 pub(crate) fn with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
     shown_with_id(shared, id).filter(|s| !is_internal(s))
+}
+
+/// Every stream that is a topic, by name.
+pub(crate) fn visible(shared: &Shared) -> Vec<Arc<Stream>> {
+    let mut streams = shared.catalog.all();
+    streams.retain(|s| !s.record.load().internal);
+    streams
+}
+
+/// Kafka's own topics, which clients may name but here hold nothing.
+const KAFKAS_OWN: [&str; 3] = [
+    "__consumer_offsets",
+    "__transaction_state",
+    "__share_group_state",
+];
+
+/// True for the names of Kafka's internal topics: its clients look for them, and must not make them.
+pub(crate) fn is_kafkas_own(name: &str) -> bool {
+    KAFKAS_OWN.contains(&name)
 }
 
 /// Kafka's name for the topic that groups and their offsets are kept in, under which tools look for it.

@@ -23,7 +23,6 @@ use uuid::Uuid;
 
 use crate::brokers;
 use crate::context::Ctx;
-use crate::metadata::visible;
 use crate::refusal::{Refusal, doubled, short, text};
 use crate::topic_config::{Wanted, known};
 use crate::{configs, topic};
@@ -36,17 +35,6 @@ const IDS_FROM: i16 = 7;
 const BY_ID_FROM: i16 = 6;
 /// First version of DeleteTopics whose answer has texts.
 const TEXTS_FROM: i16 = 5;
-/// Kafka's own topics, which clients may name but here hold nothing.
-const KAFKAS_OWN: [&str; 3] = [
-    "__consumer_offsets",
-    "__transaction_state",
-    "__share_group_state",
-];
-
-/// True for the names of Kafka's internal topics: its clients look for them, and must not make them.
-pub(crate) fn is_kafkas_own(name: &str) -> bool {
-    KAFKAS_OWN.contains(&name)
-}
 
 fn named_twice(name: &str) -> Refusal {
     let text = format!("topic \"{}\" is named twice in one request", short(name));
@@ -163,7 +151,7 @@ fn check(
     partitions: i32,
     wanted: &Wanted,
 ) -> Result<v1::StreamConfig, Refusal> {
-    if is_kafkas_own(name) {
+    if topic::is_kafkas_own(name) {
         let text = format!("topic \"{name}\" is Kafka's own; clients cannot create it");
         return Err(Refusal::new(ResponseError::InvalidRequest, text));
     }
@@ -171,7 +159,7 @@ fn check(
     let like = name.replace('.', "_");
     if topic::named(&ctx.shared, name).is_none()
         && name.contains(['.', '_'])
-        && let Some(other) = visible(ctx)
+        && let Some(other) = topic::visible(&ctx.shared)
             .iter()
             .map(|s| s.name())
             .find(|other| other.contains(['.', '_']) && other.replace('.', "_") == like)

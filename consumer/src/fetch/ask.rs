@@ -46,7 +46,7 @@ impl State {
             return;
         };
         source.detour = detour;
-        if source.copies.wanted {
+        if source.replicas.wanted {
             // First it is asked who holds copies.
             self.idle.push_back(key);
             after.drive = true;

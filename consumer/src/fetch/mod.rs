@@ -6,11 +6,13 @@
 
 mod arrive;
 mod ask;
-mod copies;
+mod detour;
 mod driver;
+mod replicas;
 mod source;
 mod stall;
 mod state;
+mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,8 +7,8 @@ use kera_protocol::ids::Ordinal;
 use kera_protocol::v1::{self, Cursor};
 use tokio::time::Instant;
 
-use super::copies::Copies;
-use super::stall::{Tried, Trouble};
+use super::replicas::KnownReplicas;
+use super::trouble::{Tried, Trouble};
 use super::{SourceSpec, stream_bytes};
 use crate::config::FetchSettings;
 
@@ -62,7 +62,7 @@ pub(super) struct Source {
     pub(super) head: Ordinal,
     /// The broker that is asked for a copy now, in place of the owner.
     pub(super) detour: Option<Arc<str>>,
-    pub(super) copies: Copies,
+    pub(super) replicas: KnownReplicas,
 }
 
 impl Source {
@@ -84,7 +84,7 @@ impl Source {
             asked_at: None,
             head: 0,
             detour: None,
-            copies: Copies::new(false),
+            replicas: KnownReplicas::new(false),
             spec,
         }
     }

@@ -9,25 +9,10 @@ use tokio::time::Instant;
 use super::Fetcher;
 use super::source::Source;
 use super::state::State;
-
-/// What keeps a source from going on.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    since: Instant,
-    why: String,
-    /// It is about the connection, and over with that.
-    of_link: bool,
-}
+use super::trouble::{Tried, Trouble};
 
 /// For so long a trouble counts as the same that went on while another attempt was made.
 const SAME_TROUBLE: Duration = Duration::from_secs(10);
-
-/// A trouble that may be over: another attempt has begun, and has brought nothing yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tried {
-    since: Instant,
-    at: Instant,
-}
 
 impl Source {
     /// Notes why it does not go on.

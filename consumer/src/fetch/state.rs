@@ -126,7 +126,7 @@ impl State {
         let key = self.last_key;
         let owner = self.owners.get(spec.lane.streamlet.0 as usize).cloned();
         let mut source = Source::new(spec, owner);
-        source.copies.wanted = self.rack.is_some() && source.spec.lane_generation.is_none();
+        source.replicas.wanted = self.rack.is_some() && source.spec.lane_generation.is_none();
         if source.next.ordinal >= source.spec.end {
             source.phase = Phase::Ended;
             self.sources.insert(key, source);
@@ -199,10 +199,10 @@ impl State {
             };
             // What arrived damaged is not read there again.
             match source.detour.take() {
-                Some(_) => source.copies.forget(false),
+                Some(_) => source.replicas.forget(false),
                 None => {
                     let wanted = has_rack && source.spec.lane_generation.is_none();
-                    source.copies.forget(wanted);
+                    source.replicas.forget(wanted);
                 }
             }
             source.attempt += 1;

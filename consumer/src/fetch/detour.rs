@@ -1,88 +1,28 @@
-//! Reading closed groups from copies: in the reader's own rack, or from whoever has one while the
+//! Reading closed groups from replicas: in the reader's own rack, or from another broker while the
 //! owner is away.
 //!
-//! Any broker tells which closed groups hold a lane's records from an ordinal on, and who holds copies.
+//! Any broker tells which closed groups hold a lane's records from an ordinal on, and which brokers hold replicas.
 //! A source that is sent there asks batch by batch; whatever is refused, or not there, it asks the owner
 //! for. Lanes of which a generation may end are read from owners alone: only they know where.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_protocol::ids::Ordinal;
 use kera_protocol::v1;
 use kera_rpc::Client;
 use tokio::time::Instant;
 
 use super::After;
+use super::replicas::{Range, ranges};
 use super::source::{Phase, Source};
 use super::state::{Link, State};
 
-/// Questions for copies under way at once.
+/// Questions for replicas under way at once.
 const LOOKS: usize = 16;
 /// Shortest time between two questions for one source.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A broker that has not answered by then is not waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-
-/// Records of one closed group.
-#[derive(Clone, Debug)]
-struct Range {
-    first: Ordinal,
-    /// Where the next begins, as far as is known.
-    end: Ordinal,
-    /// Who holds them, nearest first: the address, and whether it is in the reader's rack.
-    holders: Vec<(Arc<str>, bool)>,
-}
-
-impl Range {
-    /// Whether this one is among the holders in the reader's rack.
-    fn is_near(&self, holder: &Arc<str>) -> bool {
-        self.holders.iter().any(|(a, near)| *near && a == holder)
-    }
-}
-
-/// What a source knows of copies.
-#[derive(Debug, Default)]
-pub(super) struct Copies {
-    ranges: Vec<Range>,
-    /// Who did not give which range, by its first ordinal.
-    refused: BTreeSet<(Ordinal, Arc<str>)>,
-    /// There may be more groups behind those known.
-    more: bool,
-    /// To be asked for before the owner is.
-    pub(super) wanted: bool,
-    looking: bool,
-    not_before: Option<Instant>,
-}
-
-impl Copies {
-    /// Of a source that begins, with or without a rack.
-    pub(super) fn new(wanted: bool) -> Self {
-        Self {
-            wanted,
-            ..Self::default()
-        }
-    }
-
-    /// Nothing is known any more: the source goes on elsewhere.
-    pub(super) fn forget(&mut self, wanted: bool) {
-        let looking = self.looking;
-        *self = Self {
-            looking,
-            ..Self::new(wanted)
-        };
-    }
-
-    fn range(&self, at: Ordinal) -> Option<&Range> {
-        let mut ranges = self.ranges.iter();
-        ranges.find(|range| range.first <= at && at < range.end)
-    }
-
-    fn is_exhausted(&self, at: Ordinal) -> bool {
-        self.more && self.ranges.last().is_some_and(|last| at >= last.end)
-    }
-}
 
 /// A question to be asked for a source.
 pub(super) struct Look {
@@ -105,7 +45,9 @@ impl Look {
             let mut stub = client.streams().ok()?;
             let answer = stub.find_copies(request).await;
             answer
-                .inspect_err(|error| tracing::debug!(%error, "who holds copies is not known"))
+                .inspect_err(
+                    |error| tracing::debug!(%error, "which brokers hold replicas is not known"),
+                )
                 .ok()
         };
         let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await;
@@ -119,7 +61,7 @@ impl State {
     /// asked before the owner is known: it may be the nearest.
     pub(super) fn detour(&self, source: &Source) -> Option<Arc<str>> {
         let owner = source.owner.as_ref()?;
-        let range = source.copies.range(source.next.ordinal)?;
+        let range = source.replicas.range(source.next.ordinal)?;
         let owner_is_away = self.is_away(source);
         // The owner has all, so it is asked if it is no further away.
         if range.is_near(owner) && !owner_is_away {
@@ -138,7 +80,11 @@ impl State {
             return false;
         };
         let at = source.next.ordinal;
-        let mut ahead = source.copies.ranges.iter().filter(|range| range.first > at);
+        let mut ahead = source
+            .replicas
+            .ranges
+            .iter()
+            .filter(|range| range.first > at);
         ahead.any(|range| {
             let mut holders = range.holders.iter();
             !range.is_near(owner)
@@ -153,7 +99,7 @@ impl State {
         source.owner.as_ref() != Some(address)
             && !is_down
             && !source
-                .copies
+                .replicas
                 .refused
                 .contains(&(range.first, address.clone()))
     }
@@ -167,7 +113,7 @@ impl State {
         matches!(link, Some(Link::Down { attempt, .. }) if *attempt > 0)
     }
 
-    /// The questions for copies that are to be asked now; when to look again, if it is too early.
+    /// The questions for replicas that are to be asked now; when to look again, if it is too early.
     pub(super) fn looks(&mut self, now: Instant) -> (Vec<Look>, Option<Instant>) {
         let mut looks = Vec::new();
         let mut wake: Option<Instant> = None;
@@ -179,19 +125,20 @@ impl State {
             let Some(source) = self.sources.get(key) else {
                 continue;
             };
-            let copies = &source.copies;
+            let replicas = &source.replicas;
             if source.phase != Phase::Idle
-                || copies.looking
+                || replicas.looking
                 || source.spec.lane_generation.is_some()
             {
                 continue;
             }
             let at = source.next.ordinal;
             let is_stranded = self.is_away(source) && self.detour(source).is_none();
-            if !(copies.wanted || copies.is_exhausted(at) && self.rack.is_some() || is_stranded) {
+            if !(replicas.wanted || replicas.is_exhausted(at) && self.rack.is_some() || is_stranded)
+            {
                 continue;
             }
-            match copies.not_before.filter(|at| *at > now) {
+            match replicas.not_before.filter(|at| *at > now) {
                 Some(at) => wake = Some(wake.map_or(at, |wake| wake.min(at))),
                 None => ask.push(*key),
             }
@@ -203,7 +150,7 @@ impl State {
             let Some(source) = self.sources.get_mut(&key) else {
                 continue;
             };
-            source.copies.looking = true;
+            source.replicas.looking = true;
             self.looks_under_way += 1;
             looks.push(Look {
                 key,
@@ -218,7 +165,7 @@ impl State {
         (looks, wake)
     }
 
-    /// An answer to a question for copies.
+    /// An answer to a question for replicas.
     pub(super) fn looked(
         &mut self,
         key: u64,
@@ -231,19 +178,19 @@ impl State {
         let Some(source) = self.sources.get_mut(&key) else {
             return;
         };
-        let copies = &mut source.copies;
-        copies.looking = false;
-        copies.wanted = false;
-        copies.not_before = Some(Instant::now() + LOOK_AGAIN);
-        copies.refused.clear();
+        let replicas = &mut source.replicas;
+        replicas.looking = false;
+        replicas.wanted = false;
+        replicas.not_before = Some(Instant::now() + LOOK_AGAIN);
+        replicas.refused.clear();
         match answer {
             Some(found) => {
-                copies.more = !found.groups.is_empty();
-                copies.ranges = ranges(&found, rack.as_deref());
+                replicas.more = !found.groups.is_empty();
+                replicas.ranges = ranges(&found, rack.as_deref());
             }
             None => {
-                copies.ranges.clear();
-                copies.more = false;
+                replicas.ranges.clear();
+                replicas.more = false;
             }
         }
         self.ask_idle(after);
@@ -255,39 +202,14 @@ impl State {
             return;
         };
         if let Some(address) = source.detour.take()
-            && let Some(range) = source.copies.range(source.next.ordinal)
+            && let Some(range) = source.replicas.range(source.next.ordinal)
         {
             let first = range.first;
-            source.copies.refused.insert((first, address));
+            source.replicas.refused.insert((first, address));
         }
         source.phase = Phase::Idle;
         source.round = source.round.wrapping_add(1);
         self.idle.push_back(key);
         after.drive = true;
     }
-}
-
-fn ranges(found: &v1::FindCopiesResponse, rack: Option<&str>) -> Vec<Range> {
-    let begins = found.groups.iter().skip(1).map(|group| group.first_ordinal);
-    let ends = begins.map(Some).chain(std::iter::once(None));
-    let ranges = found.groups.iter().zip(ends).map(|(group, next)| {
-        let of = |id: &u32| found.brokers.iter().find(|broker| broker.broker == *id);
-        let mut holders: Vec<_> = group
-            .holders
-            .iter()
-            .filter_map(of)
-            .filter(|broker| !broker.address.is_empty())
-            .map(|broker| {
-                let near = rack.is_some_and(|rack| rack == broker.rack);
-                (Arc::from(broker.address.as_str()), near)
-            })
-            .collect();
-        holders.sort_by_key(|(_, near)| !near);
-        Range {
-            first: group.first_ordinal,
-            end: next.unwrap_or(group.end_ordinal),
-            holders,
-        }
-    });
-    ranges.collect()
 }
