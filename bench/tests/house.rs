@@ -5,6 +5,8 @@
 
 #[path = "house/benchmarks.rs"]
 mod benchmarks;
+#[path = "house/circles.rs"]
+mod circles;
 #[path = "house/documents.rs"]
 mod documents;
 #[path = "house/imports.rs"]
