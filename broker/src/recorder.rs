@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kera_metadata::{
-    Compare, Damage, GroupKey, GroupRecord, GroupState, Image, MAX_DAMAGE_DETAIL, MetadataError,
-    MetadataStore, Replica, StreamletRecord, Transaction, Write,
+    Compare, GroupKey, GroupRecord, Image, Key, MetadataError, MetadataStore, Replica,
+    StreamletRecord, Transaction, Write,
 };
-use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, StreamId, StreamletId};
-use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, StreamId, StreamletKey};
+use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 use parking_lot::Mutex;
 
 /// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
@@ -32,21 +32,18 @@ struct State {
     groups: BTreeMap<GroupKey, Known>,
     /// Groups with a change on its way, and what waits behind it.
     busy: HashMap<GroupKey, VecDeque<Waiting>>,
-    streamlets: HashMap<(StreamId, StreamletId), StreamletRecord>,
+    streamlets: HashMap<StreamletKey, StreamletRecord>,
 }
 
 impl State {
     /// Learns of the groups in `image` that are of a known streamlet.
     fn know(&mut self, image: &Image) {
         for group in &image.groups {
-            if !self
-                .streamlets
-                .contains_key(&(group.stream, group.streamlet))
-            {
+            if !self.streamlets.contains_key(&group.streamlet_key()) {
                 continue;
             }
             // Only groups still to be closed are needed whole.
-            let record = (group.state != GroupState::Closed).then(|| Box::new(group.clone()));
+            let record = (!group.is_closed()).then(|| Box::new(group.clone()));
             let known = Known {
                 revision: group.revision,
                 record,
@@ -56,24 +53,20 @@ impl State {
         }
     }
 
-    fn forget(&mut self, (stream, streamlet): (StreamId, StreamletId)) {
-        let at = |group| GroupKey {
-            stream,
-            streamlet,
-            group: GroupId(group),
-        };
+    fn forget(&mut self, streamlet: StreamletKey) {
+        let at = |group| streamlet.group(GroupId(group));
         let of = self.groups.range(at(0)..=at(u64::MAX));
         let of: Vec<_> = of.map(|(key, _)| *key).collect();
         for key in of {
             self.groups.remove(&key);
         }
-        self.streamlets.remove(&(stream, streamlet));
+        self.streamlets.remove(&streamlet);
     }
 }
 
 struct Waiting {
     epoch: Epoch,
-    changes: Vec<GroupChange>,
+    changes: Vec<Write>,
     done: Done,
 }
 
@@ -94,10 +87,7 @@ impl StoreRecorder {
         streamlets: &[StreamletRecord],
     ) -> Self {
         let mut state = State {
-            streamlets: streamlets
-                .iter()
-                .map(|s| ((s.stream, s.streamlet), s.clone()))
-                .collect(),
+            streamlets: streamlets.iter().map(|s| (s.key(), s.clone())).collect(),
             ..State::default()
         };
         state.know(image);
@@ -115,27 +105,24 @@ impl StoreRecorder {
     /// Learns of streamlets just created.
     pub fn add_streamlets(&self, streamlets: &[StreamletRecord]) {
         let mut state = self.0.state.lock();
-        state.streamlets.extend(
-            streamlets
-                .iter()
-                .map(|s| ((s.stream, s.streamlet), s.clone())),
-        );
+        state
+            .streamlets
+            .extend(streamlets.iter().map(|s| (s.key(), s.clone())));
     }
 
     /// Learns what is recorded of a streamlet that this broker has taken over: all of `image`.
     pub fn adopt(&self, image: &Image) {
         let mut state = self.0.state.lock();
         for streamlet in &image.streamlets {
-            let id = (streamlet.stream, streamlet.streamlet);
-            state.forget(id);
-            state.streamlets.insert(id, streamlet.clone());
+            state.forget(streamlet.key());
+            state.streamlets.insert(streamlet.key(), streamlet.clone());
         }
         state.know(image);
     }
 
     /// Forgets a streamlet that another broker owns.
-    pub fn forget_streamlet(&self, stream: StreamId, streamlet: StreamletId) {
-        self.0.state.lock().forget((stream, streamlet));
+    pub fn forget_streamlet(&self, streamlet: StreamletKey) {
+        self.0.state.lock().forget(streamlet);
     }
 
     /// Learns that others have written a group's record, which has this revision now, or deleted it.
@@ -158,14 +145,14 @@ impl StoreRecorder {
     pub fn forget_stream(&self, stream: StreamId) {
         let mut state = self.0.state.lock();
         state.groups.retain(|key, _| key.stream != stream);
-        state.streamlets.retain(|(id, _), _| *id != stream);
+        state.streamlets.retain(|key, _| key.stream != stream);
     }
 }
 
 impl Inner {
     /// Submits `changes` in their order, in as few transactions as the store allows, each once the one
     /// before is durable: what a later change relies on comes first.
-    fn submit_all(self: &Arc<Self>, epoch: Epoch, mut changes: Vec<GroupChange>, done: Done) {
+    fn submit_all(self: &Arc<Self>, epoch: Epoch, mut changes: Vec<Write>, done: Done) {
         // Each is a comparison and a write; the streamlet's are beside them.
         let most = (self.store.max_operations() / 2).clamp(1, CHANGES_PER_TRANSACTION);
         if changes.len() <= most {
@@ -181,7 +168,7 @@ impl Inner {
     }
 
     /// Submits `changes`, or has them wait behind an earlier change of one of their groups.
-    fn submit(self: &Arc<Self>, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+    fn submit(self: &Arc<Self>, epoch: Epoch, changes: Vec<Write>, done: Done) {
         let keys = keys_of(&changes);
         {
             let mut state = self.state.lock();
@@ -202,7 +189,7 @@ impl Inner {
                 .extend(keys.iter().map(|key| (*key, VecDeque::new())));
         }
         self.settle(&keys);
-        let (transaction, pending) = self.transaction(epoch, &changes);
+        let (transaction, pending) = self.transaction(epoch, changes);
         if transaction.write.is_empty() {
             done(Ok(()));
             self.release(&keys);
@@ -269,78 +256,49 @@ impl Inner {
         }
     }
 
-    fn transaction(&self, epoch: Epoch, changes: &[GroupChange]) -> (Transaction, Vec<Pending>) {
+    /// The transaction of `changes`: what they compare, and what the streamlet leaves to the recorder. A group
+    /// that has come as far already is left out.
+    fn transaction(&self, epoch: Epoch, changes: Vec<Write>) -> (Transaction, Vec<Pending>) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let mut transaction = Transaction::default();
         let mut pending = Vec::with_capacity(changes.len());
         let mut compared = Vec::new();
         for change in changes {
-            let owner = match change {
-                GroupChange::Open { group, .. } | GroupChange::Delete(group) => {
-                    (group.stream, group.streamlet)
-                }
-                GroupChange::Close(closed) => (closed.group.stream, closed.group.streamlet),
-                GroupChange::LogStart(lane, _) => (lane.stream, lane.streamlet),
-            };
-            if !compared.contains(&owner) {
-                compared.push(owner);
-                transaction.compare.push(Compare::StreamletEpoch {
-                    stream: owner.0,
-                    streamlet: owner.1,
-                    epoch,
-                });
+            if let Some(streamlet) = change.key().streamlet_of()
+                && !compared.contains(&streamlet)
+            {
+                compared.push(streamlet);
+                let epoch = Compare::epoch_of(streamlet, epoch);
+                transaction.compare.push(epoch);
             }
             match change {
-                GroupChange::Open {
-                    group,
-                    lane,
-                    epoch,
-                    first_ordinal,
-                    file_made,
-                } => {
-                    let key = key_of(group);
-                    if let Some(known) = state.groups.get(&key)
-                        && known.record.as_ref().is_some_and(|r| {
-                            r.state != GroupState::Ahead || first_ordinal.is_none()
-                        })
-                    {
+                Write::PutGroup(mut record) => {
+                    let key = record.key();
+                    let known = state.groups.get(&key);
+                    let old = known.and_then(|known| known.record.as_deref());
+                    if old.is_some_and(|old| old.state >= record.state) {
                         continue;
                     }
-                    self.reserve(state, group, &mut transaction);
-                    let record = GroupRecord {
-                        stream: group.stream,
-                        streamlet: group.streamlet,
-                        group: group.group,
-                        generation: 0,
-                        lane: *lane,
-                        epoch: *epoch,
-                        state: if first_ordinal.is_some() {
-                            GroupState::Open
-                        } else {
-                            GroupState::Ahead
-                        },
-                        first_ordinal: *first_ordinal,
-                        length: 0,
-                        end_ordinal: 0,
-                        next_ordinal: 0,
-                        max_timestamp_ms: -1,
-                        closed_ms: 0,
-                        live_bytes: 0,
-                        copies: vec![self.copy],
-                        damaged: None,
-                        file_made: *file_made,
-                        revision: 0,
-                    };
-                    put(state, key, record, &mut transaction, &mut pending);
+                    if let Some(old) = old.filter(|_| record.is_closed()) {
+                        record.generation = old.generation;
+                        record.copies.clone_from(&old.copies);
+                        record.file_made = old.file_made;
+                    } else {
+                        record.copies = vec![self.copy];
+                    }
+                    transaction.compare.push(Compare::GroupRevision {
+                        key,
+                        revision: known.map_or(0, |known| known.revision),
+                    });
+                    if !record.is_closed() {
+                        reserve(&mut state.streamlets, key, &mut transaction);
+                    }
+                    transaction.write.push(Write::PutGroup(record.clone()));
+                    let record = Some(Box::new(record));
+                    pending.push(Pending { key, record });
                 }
-                GroupChange::Close(closed) => {
-                    let key = key_of(&closed.group);
-                    let record = self.closed(state, closed);
-                    put(state, key, record, &mut transaction, &mut pending);
-                }
-                GroupChange::Delete(group) => {
-                    let key = key_of(group);
+                Write::DeleteGroup(key) => {
                     let Some(known) = state.groups.get(&key) else {
                         continue;
                     };
@@ -351,90 +309,30 @@ impl Inner {
                     transaction.write.push(Write::DeleteGroup(key));
                     pending.push(Pending { key, record: None });
                 }
-                GroupChange::LogStart(lane, ordinal) => {
-                    transaction.write.push(Write::PutLaneStart {
-                        key: *lane,
-                        ordinal: *ordinal,
-                    });
-                }
+                other => transaction.write.push(other),
             }
         }
         (transaction, pending)
     }
+}
 
-    fn reserve(&self, state: &mut State, group: &GroupName, transaction: &mut Transaction) {
-        let Some(streamlet) = state.streamlets.get_mut(&(group.stream, group.streamlet)) else {
-            return;
-        };
-        if group.group < streamlet.next_group {
-            return;
-        }
+/// Has `transaction` reserve ids from `group` on, unless that is done.
+fn reserve(
+    streamlets: &mut HashMap<StreamletKey, StreamletRecord>,
+    group: GroupKey,
+    transaction: &mut Transaction,
+) {
+    let streamlet = streamlets.get_mut(&group.streamlet_key());
+    if let Some(streamlet) = streamlet.filter(|streamlet| streamlet.next_group <= group.group) {
         streamlet.next_group = GroupId(group.group.0 + RESERVED_GROUPS);
-        transaction
-            .write
-            .push(Write::PutStreamlet(streamlet.clone()));
-    }
-
-    fn closed(&self, state: &State, closed: &Closed) -> GroupRecord {
-        let key = key_of(&closed.group);
-        let old = state.groups.get(&key).and_then(|k| k.record.as_deref());
-        let mut detail = closed.damage.clone();
-        detail.truncate(detail.floor_char_boundary(MAX_DAMAGE_DETAIL));
-        GroupRecord {
-            stream: closed.group.stream,
-            streamlet: closed.group.streamlet,
-            group: closed.group.group,
-            generation: old.map_or(0, |o| o.generation),
-            lane: closed.lane,
-            epoch: closed.epoch,
-            state: GroupState::Closed,
-            first_ordinal: Some(closed.first_ordinal),
-            length: closed.length,
-            end_ordinal: closed.end_ordinal,
-            next_ordinal: closed.next_ordinal,
-            max_timestamp_ms: closed.max_timestamp.max(-1),
-            closed_ms: closed.closed_ms,
-            live_bytes: closed.length,
-            copies: old.map_or_else(|| vec![self.copy], |o| o.copies.clone()),
-            damaged: (!detail.is_empty()).then_some(Damage {
-                address: closed.length,
-                detail,
-            }),
-            file_made: old.is_some_and(|o| o.file_made),
-            revision: 0,
-        }
+        let reserved = Write::PutStreamlet(streamlet.clone());
+        transaction.write.push(reserved);
     }
 }
 
 struct Pending {
     key: GroupKey,
     record: Option<Box<GroupRecord>>,
-}
-
-fn put(
-    state: &State,
-    key: GroupKey,
-    record: GroupRecord,
-    transaction: &mut Transaction,
-    pending: &mut Vec<Pending>,
-) {
-    let revision = state.groups.get(&key).map_or(0, |k| k.revision);
-    transaction
-        .compare
-        .push(Compare::GroupRevision { key, revision });
-    transaction.write.push(Write::PutGroup(record.clone()));
-    pending.push(Pending {
-        key,
-        record: Some(Box::new(record)),
-    });
-}
-
-fn key_of(group: &GroupName) -> GroupKey {
-    GroupKey {
-        stream: group.stream,
-        streamlet: group.streamlet,
-        group: group.group,
-    }
 }
 
 fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, MetadataError>) {
@@ -445,7 +343,7 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
                 state.groups.remove(&key);
             }
             (Ok(revision), Some(record)) => {
-                let keep = (record.state != GroupState::Closed).then_some(record);
+                let keep = (!record.is_closed()).then_some(record);
                 state.groups.insert(
                     key,
                     Known {
@@ -457,7 +355,7 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
             }
             (Err(_), _) => {
                 // Ids reserved by this transaction may not be: reserve again with the next.
-                if let Some(streamlet) = state.streamlets.get_mut(&(key.stream, key.streamlet)) {
+                if let Some(streamlet) = state.streamlets.get_mut(&key.streamlet_key()) {
                     streamlet.next_group = GroupId(0);
                 }
                 let known = state.groups.entry(key).or_insert(Known {
@@ -471,17 +369,16 @@ fn learn(state: &Mutex<State>, pending: Vec<Pending>, outcome: &Result<u64, Meta
     }
 }
 
-fn keys_of(changes: &[GroupChange]) -> Vec<GroupKey> {
-    let of_change = |change: &GroupChange| match change {
-        GroupChange::Open { group, .. } | GroupChange::Delete(group) => Some(key_of(group)),
-        GroupChange::Close(closed) => Some(key_of(&closed.group)),
-        GroupChange::LogStart(..) => None,
+fn keys_of(changes: &[Write]) -> Vec<GroupKey> {
+    let group = |change: &Write| match change.key() {
+        Key::Group(key) => Some(key),
+        _ => None,
     };
-    changes.iter().filter_map(of_change).collect()
+    changes.iter().filter_map(group).collect()
 }
 
 impl GroupRecorder for StoreRecorder {
-    fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+    fn record(&self, epoch: Epoch, changes: Vec<Write>, done: Done) {
         self.0.submit_all(epoch, changes, done);
     }
 }

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kera_log_segments::group::GroupSpec;
-use kera_metadata::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
+use kera_metadata::{GroupRecord, Image, StreamRecord, StreamletRecord};
 use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
-use kera_streamlet::recorder::{Closed, GroupName, GroupRecorder};
-use kera_streamlet::{Env, LaneRecords, RecoveredGroup, Recovery, Streamlet};
-use uuid::Uuid;
+use kera_streamlet::recorder::GroupRecorder;
+use kera_streamlet::{Env, LaneRecords, Recovery, Streamlet};
 
 use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
@@ -164,7 +163,7 @@ pub(crate) fn lane_records(
             .entry(group.lane)
             .or_default()
             .groups
-            .push(recovered_group(group));
+            .push(group.clone());
     }
     lanes
 }
@@ -230,10 +229,9 @@ const SHORT_TOLD: usize = 10;
 /// The files of closed groups that are shorter than is recorded, in words. Each is asked for its length alone,
 /// since there may be very many; batches are checked when they are read. Of those that are gone the recovery tells.
 fn short_files(dir: &Path, groups: &[GroupRecord]) -> Vec<String> {
-    let closed = groups.iter().filter(|record| {
-        let first = record.first_ordinal.unwrap_or(record.end_ordinal);
-        record.state == GroupState::Closed && record.end_ordinal > first
-    });
+    let closed = groups
+        .iter()
+        .filter(|record| record.is_closed() && record.end_ordinal > record.start_ordinal());
     let told = closed.filter_map(|record| {
         let file = dir.join(GroupSpec::file_name(record.group, record.generation));
         let (path, recorded) = (file.display(), record.length);
@@ -250,42 +248,6 @@ fn short_files(dir: &Path, groups: &[GroupRecord]) -> Vec<String> {
         }
     });
     told.collect()
-}
-
-fn recovered_group(record: &GroupRecord) -> RecoveredGroup {
-    let closed = (record.state == GroupState::Closed).then(|| Closed {
-        group: GroupName {
-            stream: record.stream,
-            streamlet: record.streamlet,
-            group: record.group,
-        },
-        lane: record.lane,
-        epoch: record.epoch,
-        first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
-        data_start: 0,
-        length: record.length,
-        end_ordinal: record.end_ordinal,
-        next_ordinal: record.next_ordinal,
-        max_timestamp: record.max_timestamp_ms,
-        closed_ms: record.closed_ms,
-        damage: record
-            .damaged
-            .as_ref()
-            .map(|d| d.detail.clone())
-            .unwrap_or_default(),
-    });
-    RecoveredGroup {
-        group: record.group,
-        generation: record.generation,
-        epoch: record.epoch,
-        first_ordinal: record.first_ordinal,
-        file_made: record.file_made,
-        closed,
-        boot_id: record
-            .copies
-            .first()
-            .map_or(Uuid::nil(), |c| c.incarnation.boot_id),
-    }
 }
 
 /// Records what recovery decided, then removes what no longer counts.
@@ -420,30 +382,26 @@ fn set_aside(dir: &StoreDir, stream: StreamId) {
 
 #[cfg(test)]
 mod tests {
+    use kera_metadata::GroupState;
+    use kera_protocol::ids::{GroupId, StreamletKey};
+
     use super::*;
 
     #[test]
     fn files_of_closed_groups_that_were_cut_short_are_told_of() {
         let home = tempfile::tempdir().expect("a directory");
-        let record = |number: u64, length: u64, state| GroupRecord {
+        let streamlet = StreamletKey {
             stream: StreamId::from_slice(&[7; 16]).expect("16 bytes"),
             streamlet: StreamletId(0),
-            group: kera_protocol::ids::GroupId(number),
-            generation: 0,
-            lane: LaneId(0),
-            epoch: Epoch(1),
+        };
+        let record = |number: u64, length: u64, state| GroupRecord {
             state,
             first_ordinal: Some(0),
             length,
             end_ordinal: u64::from(length > 0),
             next_ordinal: 1,
-            max_timestamp_ms: -1,
-            closed_ms: 1,
             live_bytes: length,
-            copies: Vec::new(),
-            damaged: None,
-            file_made: true,
-            revision: 1,
+            ..GroupRecord::new(streamlet.group(GroupId(number)), LaneId(0), Epoch(1))
         };
         let groups = [
             record(1, 100, GroupState::Closed),

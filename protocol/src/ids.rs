@@ -185,6 +185,16 @@ pub struct LaneKey {
     pub lane: LaneId,
 }
 
+impl LaneKey {
+    /// The key of its streamlet.
+    pub fn streamlet_key(self) -> StreamletKey {
+        StreamletKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+        }
+    }
+}
+
 impl fmt::Display for LaneKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.stream, self.streamlet, self.lane)

@@ -13,7 +13,7 @@
 //! t stream:16 streamlet:u32                   streamlet
 //! ```
 
-use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId};
+use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId, StreamletKey};
 
 use crate::record::{Counter, GroupKey};
 
@@ -59,6 +59,15 @@ pub const STREAMLET: u8 = b't';
 pub const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
 
 impl Key {
+    /// The streamlet that a group or a lane belongs to.
+    pub fn streamlet_of(&self) -> Option<StreamletKey> {
+        match self {
+            Key::Group(group) => Some(group.streamlet_key()),
+            Key::LaneStart(lane) => Some(lane.streamlet_key()),
+            _ => None,
+        }
+    }
+
     /// The key's bytes in the keyspace.
     pub fn encode(&self) -> Vec<u8> {
         match self {

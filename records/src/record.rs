@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kera_protocol::ids::{
     BrokerId, Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
+    StreamletKey,
 };
 use uuid::Uuid;
 
@@ -120,6 +121,16 @@ pub struct StreamletRecord {
     pub revision: u64,
 }
 
+impl StreamletRecord {
+    /// The key it is recorded under.
+    pub fn key(&self) -> StreamletKey {
+        StreamletKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+        }
+    }
+}
+
 /// Where a group stands in its life; it only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupState {
@@ -153,6 +164,14 @@ pub struct Damage {
 
 /// Most bytes of [`Damage::detail`].
 pub const MAX_DAMAGE_DETAIL: usize = 1024;
+
+impl Damage {
+    /// Damage at `address`; of `detail`, the first [`MAX_DAMAGE_DETAIL`] bytes.
+    pub fn new(address: u64, mut detail: String) -> Self {
+        detail.truncate(detail.floor_char_boundary(MAX_DAMAGE_DETAIL));
+        Self { address, detail }
+    }
+}
 
 /// A group: the unit of copies, retention and movement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,12 +220,50 @@ pub struct GroupRecord {
 pub const MAX_COPIES: usize = 16;
 
 impl GroupRecord {
+    /// A group recorded ahead of its use. Its replicas are still to be named.
+    pub fn new(key: GroupKey, lane: LaneId, epoch: Epoch) -> Self {
+        Self {
+            stream: key.stream,
+            streamlet: key.streamlet,
+            group: key.group,
+            generation: 0,
+            lane,
+            epoch,
+            state: GroupState::Ahead,
+            first_ordinal: None,
+            length: 0,
+            end_ordinal: 0,
+            next_ordinal: 0,
+            max_timestamp_ms: -1,
+            closed_ms: 0,
+            live_bytes: 0,
+            copies: Vec::new(),
+            damaged: None,
+            file_made: false,
+            revision: 0,
+        }
+    }
+
+    /// True once its length and ordinals are final.
+    pub fn is_closed(&self) -> bool {
+        self.state == GroupState::Closed
+    }
+
+    /// Ordinal of a closed group's first record, or `end_ordinal` if it has none.
+    pub fn start_ordinal(&self) -> Ordinal {
+        self.first_ordinal.unwrap_or(self.end_ordinal)
+    }
+
     /// The key it is recorded under.
     pub fn key(&self) -> GroupKey {
-        GroupKey {
+        self.streamlet_key().group(self.group)
+    }
+
+    /// The key of its streamlet's record.
+    pub fn streamlet_key(&self) -> StreamletKey {
+        StreamletKey {
             stream: self.stream,
             streamlet: self.streamlet,
-            group: self.group,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is asked of a store: compare, then write, all or nothing.
 
-use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId, StreamletKey};
 
 use crate::key::Key;
 use crate::record::{
@@ -107,10 +107,16 @@ impl Compare {
 
     /// A comparison with the epoch of `streamlet`, as it was read or written last.
     pub fn epoch(streamlet: &StreamletRecord) -> Self {
+        Self::epoch_of(streamlet.key(), streamlet.epoch)
+    }
+
+    /// A comparison of a streamlet's epoch with `epoch`.
+    pub fn epoch_of(streamlet: StreamletKey, epoch: Epoch) -> Self {
+        let StreamletKey { stream, streamlet } = streamlet;
         Self::StreamletEpoch {
-            stream: streamlet.stream,
-            streamlet: streamlet.streamlet,
-            epoch: streamlet.epoch,
+            stream,
+            streamlet,
+            epoch,
         }
     }
 }

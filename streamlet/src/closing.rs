@@ -6,8 +6,8 @@ use std::ops::Bound;
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId};
+use kera_records::{Damage, GroupRecord, GroupState, Write};
 
-use crate::recorder::{Closed, GroupChange};
 use crate::streamlet::{LaneSlot, Streamlet};
 
 /// Work for the broker's maintenance thread; see [`Streamlet::do_job`].
@@ -165,7 +165,7 @@ impl Streamlet {
         if let Err(error) = self
             .env
             .recorder
-            .record_now(self.epoch(), vec![GroupChange::Close(closed)])
+            .record_now(self.epoch(), vec![Write::PutGroup(closed)])
         {
             tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
             return false;
@@ -185,7 +185,7 @@ impl Streamlet {
     /// Removes a group that ended without a batch. The lane's state is in an older group, in its
     /// successor or in memory: an empty one never became the only place for it.
     pub(crate) fn drop_empty(&self, lane: LaneId, group: &Arc<Group>) -> bool {
-        let change = GroupChange::Delete(self.group_name(group.id()));
+        let change = Write::DeleteGroup(self.group_key(group.id()));
         if let Err(error) = self.env.recorder.record_now(self.epoch(), vec![change]) {
             tracing::warn!(group = ?group, %error, "dropping an empty group could not be recorded; trying again");
             return false;
@@ -231,21 +231,20 @@ impl Streamlet {
         group: &Group,
         now_ms: u64,
         damage: Option<String>,
-    ) -> Closed {
-        let end = group.end();
+    ) -> GroupRecord {
+        let (spec, end) = (group.spec(), group.end());
         group.note_end(now_ms);
-        Closed {
-            group: self.group_name(group.id()),
-            lane,
-            epoch: group.spec().epoch,
-            first_ordinal: group.spec().first_ordinal,
-            data_start: group.data_start(),
+        GroupRecord {
+            state: GroupState::Closed,
+            first_ordinal: Some(spec.first_ordinal),
             length: end.address,
             end_ordinal: end.ordinal,
             next_ordinal: end.ordinal,
-            max_timestamp: group.max_timestamp(),
+            max_timestamp_ms: group.max_timestamp().max(-1),
             closed_ms: now_ms,
-            damage: damage.unwrap_or_default(),
+            live_bytes: end.address,
+            damaged: damage.map(|detail| Damage::new(end.address, detail)),
+            ..GroupRecord::new(self.group_key(group.id()), lane, spec.epoch)
         }
     }
 

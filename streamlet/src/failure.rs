@@ -9,9 +9,9 @@ use std::io::ErrorKind;
 use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::Write;
 
 use crate::producers::LaneState;
-use crate::recorder::GroupChange;
 use crate::recovery::ORDINAL_JUMP;
 use crate::streamlet::{Carry, LaneSlot, Prepared, Streamlet};
 
@@ -64,14 +64,14 @@ impl Streamlet {
         if let Some(last) = changes.last_mut() {
             last.next_ordinal = next;
         }
-        let carriers: Vec<_> = changes.iter().map(|closed| closed.group.group).collect();
+        let carriers: Vec<_> = changes.iter().map(|closed| closed.group).collect();
         let whole = recovered.iter();
         changes.extend(whole.map(|group| self.closed_record(lane, group, now_ms, None)));
-        let mut changes: Vec<_> = changes.into_iter().map(GroupChange::Close).collect();
+        let mut changes: Vec<_> = changes.into_iter().map(Write::PutGroup).collect();
         let gone = discarded
             .iter()
             .filter(|group| !carriers.contains(&group.id()));
-        changes.extend(gone.map(|group| GroupChange::Delete(self.group_name(group.id()))));
+        changes.extend(gone.map(|group| Write::DeleteGroup(self.group_key(group.id()))));
         if let Err(error) = self.env.recorder.record_now(epoch, changes) {
             tracing::warn!(lane = %self.lane_key(lane), %error, "a lane could not be put in order yet");
             return false;

@@ -16,10 +16,10 @@ use kera_log_segments::sync::Arc;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::{Damage, GroupRecord, GroupState, Write};
 
 use crate::producers::{LaneState, Verdict};
-use crate::recorder::{Closed, GroupChange};
-use crate::recovery::{LaneRecords, ORDINAL_JUMP, RecoveredGroup, Recovery};
+use crate::recovery::{LaneRecords, ORDINAL_JUMP, Recovery};
 use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Why records that had been shown may be missing.
@@ -118,9 +118,9 @@ impl<'a> LaneBuild<'a> {
     pub(crate) fn finish(mut self, mut records: LaneRecords) -> std::io::Result<Lane> {
         records.groups.sort_by_key(|g| g.group);
         for record in &records.groups {
-            match &record.closed {
-                Some(closed) => self.take_closed(record, closed),
-                None => self.take_open(record)?,
+            match record.is_closed() {
+                true => self.take_closed(record),
+                false => self.take_open(record)?,
             }
         }
         let end = self.end();
@@ -154,7 +154,7 @@ impl<'a> LaneBuild<'a> {
         })
     }
 
-    fn spec(&self, record: &RecoveredGroup, first_ordinal: Ordinal) -> GroupSpec {
+    fn spec(&self, record: &GroupRecord, first_ordinal: Ordinal) -> GroupSpec {
         let mut spec = self.streamlet.spec(
             self.settings,
             self.lane,
@@ -171,10 +171,11 @@ impl<'a> LaneBuild<'a> {
         spec
     }
 
-    fn take_closed(&mut self, record: &RecoveredGroup, closed: &Closed) {
+    fn take_closed(&mut self, closed: &GroupRecord) {
+        let first_ordinal = closed.start_ordinal();
         // One without records only says where the lane goes on.
-        if closed.end_ordinal > closed.first_ordinal {
-            let spec = self.spec(record, closed.first_ordinal);
+        if closed.end_ordinal > first_ordinal {
+            let spec = self.spec(closed, first_ordinal);
             let end = Place {
                 address: closed.length,
                 ordinal: closed.end_ordinal,
@@ -183,8 +184,8 @@ impl<'a> LaneBuild<'a> {
             self.kept.push(Group::closed(
                 spec,
                 end,
-                closed.data_start,
-                closed.max_timestamp,
+                0,
+                closed.max_timestamp_ms,
                 closed.closed_ms,
                 io,
             ));
@@ -193,7 +194,7 @@ impl<'a> LaneBuild<'a> {
         self.missing
             .iter_mut()
             .filter(|m| m.next.is_none())
-            .for_each(|m| m.next = Some(closed.first_ordinal));
+            .for_each(|m| m.next = Some(first_ordinal));
         self.expected = Some(closed.next_ordinal);
         self.open_end = false;
         self.lost = None;
@@ -205,7 +206,7 @@ impl<'a> LaneBuild<'a> {
         self.expected.unwrap_or(self.log_start).max(self.log_start)
     }
 
-    fn take_open(&mut self, record: &RecoveredGroup) -> std::io::Result<()> {
+    fn take_open(&mut self, record: &GroupRecord) -> std::io::Result<()> {
         let spec = self.spec(record, 0);
         let (mut scanned, mut state) = match self.scan(&spec) {
             Ok(found) => found,
@@ -273,7 +274,7 @@ impl<'a> LaneBuild<'a> {
         Ok(())
     }
 
-    fn recovered(&self, record: &RecoveredGroup, scanned: &Scanned) -> Arc<Group> {
+    fn recovered(&self, record: &GroupRecord, scanned: &Scanned) -> Arc<Group> {
         Group::recovered(
             self.spec(record, scanned.header.first_ordinal),
             self.settings.ack,
@@ -286,7 +287,7 @@ impl<'a> LaneBuild<'a> {
     /// A group that is open in the records but has no usable file, for a reason that is `known` or told by the error.
     fn take_missing(
         &mut self,
-        record: &RecoveredGroup,
+        record: &GroupRecord,
         spec: GroupSpec,
         error: ScanError,
         known: Option<&'static str>,
@@ -387,7 +388,7 @@ impl<'a> LaneBuild<'a> {
 
     /// Why the file of a group counts as damaged that begins with no header, if it does: it may have been made, and
     /// never written.
-    fn headless(&self, record: &RecoveredGroup, spec: &GroupSpec) -> Option<&'static str> {
+    fn headless(&self, record: &GroupRecord, spec: &GroupSpec) -> Option<&'static str> {
         let env = &self.streamlet.env;
         let look = || -> std::io::Result<Option<&'static str>> {
             let file = env.io.open(&spec.path, OpenHow::ReadOnly, false)?;
@@ -405,14 +406,15 @@ impl<'a> LaneBuild<'a> {
         look().unwrap_or(Some(DAMAGED))
     }
 
-    fn is_same_boot(&self, record: &RecoveredGroup) -> bool {
-        record.boot_id == self.streamlet.env.incarnation.boot_id
+    fn is_same_boot(&self, record: &GroupRecord) -> bool {
+        let boot_id = record.copies.first().map(|copy| copy.incarnation.boot_id);
+        boot_id == Some(self.streamlet.env.incarnation.boot_id)
     }
 
     /// Why records that had been shown may be missing from the end of this group, if they may.
     fn loss(
         &self,
-        record: &RecoveredGroup,
+        record: &GroupRecord,
         spec: &GroupSpec,
         scanned: &Scanned,
     ) -> Option<&'static str> {
@@ -441,7 +443,7 @@ impl<'a> LaneBuild<'a> {
             .or_else(|| self.may_have_lost(record, scanned.header.ack))
     }
 
-    fn may_have_lost(&self, record: &RecoveredGroup, ack: AckPolicy) -> Option<&'static str> {
+    fn may_have_lost(&self, record: &GroupRecord, ack: AckPolicy) -> Option<&'static str> {
         match ack {
             AckPolicy::Memory => Some(MEMORY),
             AckPolicy::Written if !self.is_same_boot(record) => Some(POWER),
@@ -519,7 +521,7 @@ impl<'a> LaneBuild<'a> {
                 Some(damage.clone()),
             );
             closed.next_ordinal = open.next.unwrap_or(closed.next_ordinal);
-            self.out.changes.push(GroupChange::Close(closed));
+            self.out.changes.push(Write::PutGroup(closed));
         }
         for group in &mut self.kept {
             if self
@@ -541,18 +543,15 @@ impl<'a> LaneBuild<'a> {
             self.out.reports.push(damage.clone());
             self.out.damaged += usize::from(missing.is_damaged);
             let first = missing.first.unwrap_or(missing.at);
-            self.out.changes.push(GroupChange::Close(Closed {
-                group: self.streamlet.group_name(missing.spec.group),
-                lane: self.lane,
-                epoch: missing.spec.epoch,
-                first_ordinal: first,
-                data_start: 0,
-                length: 0,
+            let spec = &missing.spec;
+            self.out.changes.push(Write::PutGroup(GroupRecord {
+                state: GroupState::Closed,
+                first_ordinal: Some(first),
                 end_ordinal: first,
                 next_ordinal: missing.next.unwrap_or(first).max(first),
-                max_timestamp: i64::MIN,
                 closed_ms: self.now_ms,
-                damage,
+                damaged: Some(Damage::new(0, damage)),
+                ..GroupRecord::new(self.streamlet.group_key(spec.group), self.lane, spec.epoch)
             }));
         }
     }
@@ -560,7 +559,7 @@ impl<'a> LaneBuild<'a> {
     fn discard(&mut self, spec: &GroupSpec) {
         self.out
             .changes
-            .push(GroupChange::Delete(self.streamlet.group_name(spec.group)));
+            .push(Write::DeleteGroup(self.streamlet.group_key(spec.group)));
         if !self.out.aside.contains(&spec.path) {
             self.out.remove.push(spec.path.clone());
         }

@@ -38,7 +38,7 @@ pub use copies::Copies;
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use read::{Found, LaneReadError, LaneReadSpec, Located};
-pub use recovery::{LaneRecords, RecoveredGroup, Recovery};
+pub use recovery::{LaneRecords, Recovery};
 pub use strays::Strays;
 pub use streamlet::{BatchRules, Env, GroupView, LaneView, Limits, Settings, Streamlet};
 pub use times::{RecordAt, SearchWork};

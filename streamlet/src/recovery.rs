@@ -15,34 +15,14 @@ use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Ordering, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
-use uuid::Uuid;
+use kera_records::{GroupRecord, Write};
 
 use crate::append::MIN_PINS;
 use crate::lane_recovery::LaneBuild;
-use crate::recorder::{Closed, GroupChange};
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
 
 /// How far ordinals jump after a loss of records that may have been shown: a group never spans more.
 pub const ORDINAL_JUMP: u64 = MAX_GROUP_ORDINALS;
-
-/// A group as its record describes it.
-#[derive(Clone, Debug)]
-pub struct RecoveredGroup {
-    /// Its id.
-    pub group: GroupId,
-    /// Its file generation.
-    pub generation: u32,
-    /// Its epoch.
-    pub epoch: Epoch,
-    /// Its first ordinal, if it is recorded: it was begun, even if nothing of it was written.
-    pub first_ordinal: Option<Ordinal>,
-    /// Its file was there before the record was.
-    pub file_made: bool,
-    /// How it was closed; `None` if it is open or was only recorded ahead.
-    pub closed: Option<Closed>,
-    /// The boot in which it was opened.
-    pub boot_id: Uuid,
-}
 
 /// A lane's records.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +30,7 @@ pub struct LaneRecords {
     /// First readable ordinal.
     pub log_start: Ordinal,
     /// Its groups, in any order.
-    pub groups: Vec<RecoveredGroup>,
+    pub groups: Vec<GroupRecord>,
 }
 
 /// What a start compares: the files there are, and those that records name. Both are made once, since there may be
@@ -79,7 +59,7 @@ const GONE_TOLD: usize = 10;
 pub struct Recovery {
     /// To be recorded before the streamlet serves. Groups that are whole are not among them: they
     /// stay open in the records, frozen, until the ordinary [`crate::Job::Close`] has synced them.
-    pub changes: Vec<GroupChange>,
+    pub changes: Vec<Write>,
     /// To be removed once the changes are recorded.
     pub remove: Vec<PathBuf>,
     /// To be set aside once the changes are recorded: files that do not count, and that hold, or may hold,

@@ -7,9 +7,9 @@
 use kera_log_segments::group::{AckPolicy, Group, MadeFile};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
+use kera_records::{GroupRecord, GroupState, Write};
 
 use crate::closing::Job;
-use crate::recorder::GroupChange;
 use crate::streamlet::{
     ActiveGroup, Carry, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };
@@ -162,13 +162,12 @@ impl Streamlet {
     fn record_open(&self, group: &Arc<Group>, lane: LaneId) {
         let spec = group.spec();
         let file_made = group.policy() != AckPolicy::Memory && group.file().is_ok();
-        let change = GroupChange::Open {
-            group: self.group_name(spec.group),
-            lane,
-            epoch: spec.epoch,
+        let change = Write::PutGroup(GroupRecord {
+            state: GroupState::Open,
             first_ordinal: Some(spec.first_ordinal),
             file_made,
-        };
+            ..GroupRecord::new(self.group_key(spec.group), lane, spec.epoch)
+        });
         let (env, stream, streamlet) = (self.env.clone(), self.stream, self.id);
         let group = group.clone();
         let done = Box::new(move |outcome: Result<(), _>| match outcome {
@@ -242,13 +241,10 @@ impl Streamlet {
             }
             slot.prepared = Prepared::Asked(group, file);
         }
-        let change = GroupChange::Open {
-            group: self.group_name(group),
-            lane,
-            epoch,
-            first_ordinal: None,
+        let change = Write::PutGroup(GroupRecord {
             file_made,
-        };
+            ..GroupRecord::new(self.group_key(group), lane, epoch)
+        });
         let this = self.clone();
         self.env.recorder.record(
             epoch,

@@ -12,14 +12,15 @@ use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank, mutex};
 use kera_protocol::ids::{
-    Epoch, GroupId, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
+    Epoch, GroupId, GroupKey, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
+    StreamletKey,
 };
 
 use crate::closing::Job;
 use crate::copies::Copies;
 use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};
-use crate::recorder::{GroupName, GroupRecorder};
+use crate::recorder::GroupRecorder;
 
 /// Bounds that hold for every lane.
 #[derive(Clone, Copy, Debug)]
@@ -239,12 +240,8 @@ impl Streamlet {
         }
     }
 
-    pub(crate) fn group_name(&self, group: GroupId) -> GroupName {
-        GroupName {
-            stream: self.stream,
-            streamlet: self.id,
-            group,
-        }
+    pub(crate) fn group_key(&self, group: GroupId) -> GroupKey {
+        self.key().group(group)
     }
 
     /// The directory that holds the streamlet's group files.
@@ -280,6 +277,14 @@ impl Streamlet {
     /// The stream.
     pub fn stream(&self) -> StreamId {
         self.stream
+    }
+
+    /// Names it.
+    pub fn key(&self) -> StreamletKey {
+        StreamletKey {
+            stream: self.stream,
+            streamlet: self.id,
+        }
     }
 
     /// Its number.

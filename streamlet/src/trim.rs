@@ -3,8 +3,9 @@
 use kera_log_segments::group::Group;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::Write;
 
-use crate::recorder::{GroupChange, RecordError};
+use crate::recorder::RecordError;
 use crate::streamlet::Streamlet;
 
 /// What a trim did.
@@ -81,11 +82,14 @@ impl Streamlet {
                 doomed.clear();
             }
         }
-        let mut changes = vec![GroupChange::LogStart(self.lane_key(lane), log_start)];
+        let mut changes = vec![Write::PutLaneStart {
+            key: self.lane_key(lane),
+            ordinal: log_start,
+        }];
         changes.extend(
             doomed
                 .iter()
-                .map(|g| GroupChange::Delete(self.group_name(g.id()))),
+                .map(|g| Write::DeleteGroup(self.group_key(g.id()))),
         );
         self.env.recorder.record_now(epoch, changes)?;
         {

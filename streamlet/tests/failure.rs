@@ -451,7 +451,7 @@ fn a_memory_group_that_left_nothing_keeps_the_ordinal_it_began_at() {
     let (node, recovery) = machine.recover(settings(AckPolicy::Memory));
     let closed = machine.store.closed(second.group.0);
     let closed = closed.expect("it carries the gap");
-    assert_eq!(closed.first_ordinal, second.first_ordinal);
+    assert_eq!(closed.first_ordinal, Some(second.first_ordinal));
     assert_eq!(recovery.gaps.len(), 1);
     let (_, _, next) = recovery.gaps[0];
     assert!(closed.next_ordinal == next && next >= shown);

@@ -16,7 +16,8 @@ use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_protocol::batch::{BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp};
 use kera_protocol::ids::{Epoch, Incarnation, StreamId, StreamletId};
-use kera_streamlet::recorder::{Done as Recorded, GroupChange, GroupRecorder};
+use kera_records::Write;
+use kera_streamlet::recorder::{Done as Recorded, GroupRecorder};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Env, Job, Limits, Settings, Streamlet};
 
 /// A batch of 100-byte records, `bytes` long or a little less.
@@ -47,7 +48,7 @@ pub fn batch(bytes: usize, producer: i64) -> Vec<u8> {
 struct Records;
 
 impl GroupRecorder for Records {
-    fn record(&self, _epoch: Epoch, _changes: Vec<GroupChange>, done: Recorded) {
+    fn record(&self, _epoch: Epoch, _changes: Vec<Write>, done: Recorded) {
         done(Ok(()));
     }
 }

@@ -178,12 +178,6 @@ impl Maker<'_> {
             ends[lane as usize] = end;
             let length = self.file(streamlet, LaneId(lane), group, first, &folder)?;
             records.push(GroupRecord {
-                stream: streamlet.stream,
-                streamlet: streamlet.streamlet,
-                group,
-                generation: 0,
-                lane: LaneId(lane),
-                epoch: streamlet.epoch,
                 state: GroupState::Closed,
                 first_ordinal: Some(first),
                 length,
@@ -193,9 +187,7 @@ impl Maker<'_> {
                 closed_ms: self.now_ms,
                 live_bytes: length,
                 copies: vec![self.holder],
-                damaged: None,
-                file_made: false,
-                revision: 0,
+                ..GroupRecord::new(streamlet.key().group(group), LaneId(lane), streamlet.epoch)
             });
         }
         Ok(records)

@@ -14,8 +14,8 @@ use crate::tree::{files, root};
 const MAY_IMPORT: [(&str, Option<&[&str]>); 18] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
-    ("streamlet", Some(&["log-segments", "protocol"])),
     ("records", Some(&["protocol"])),
+    ("streamlet", Some(&["log-segments", "records", "protocol"])),
     ("metadata", Some(&["records", "protocol"])),
     ("controller", Some(&["metadata", "records", "protocol"])),
     ("coordinator", Some(&["protocol"])),

@@ -76,7 +76,7 @@ impl StreamletCopies {
         let this = Self {
             primary,
             records,
-            key: key_of(streamlet),
+            key: streamlet.key(),
             epoch,
             promise,
             streamlet: OnceLock::new(),
@@ -228,14 +228,6 @@ async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<()
         primary.ask(primary.me(), free).await?;
     }
     Ok(())
-}
-
-/// A streamlet in the words of replication.
-pub(super) fn key_of(streamlet: &Streamlet) -> StreamletKey {
-    StreamletKey {
-        stream: streamlet.stream(),
-        streamlet: streamlet.id(),
-    }
 }
 
 impl Copies for StreamletCopies {

@@ -13,7 +13,6 @@ use kera_replication::primary::Primary;
 use kera_replication::transport::{CopyInfo, Reply, Request};
 use kera_streamlet::Streamlet;
 
-use super::copies::key_of;
 use super::own_file::OwnFile;
 
 /// Files and replicas that this broker keeps of a streamlet it owns, under one epoch, and may not need.
@@ -28,7 +27,7 @@ impl Leftovers<'_> {
     /// Frees it; how many replicas. What cannot be freed now is looked at again with the next round of jobs.
     pub(super) async fn free(&self) -> u64 {
         self.try_free().await.unwrap_or_else(|error| {
-            tracing::info!(streamlet = %key_of(self.streamlet), error, "what this broker keeps of it without need is not freed; it is tried again");
+            tracing::info!(streamlet = %self.streamlet.key(), error, "what this broker keeps of it without need is not freed; it is tried again");
             0
         })
     }
@@ -57,7 +56,7 @@ impl Leftovers<'_> {
     /// What lies in this broker's store.
     async fn kept(&self) -> Vec<CopyInfo> {
         let list = Request::List {
-            streamlet: Some(key_of(self.streamlet)),
+            streamlet: Some(self.streamlet.key()),
         };
         // A broker whose own files are all that it asks keeps nothing of its own in a store.
         match self.primary.ask(self.primary.me(), list).await {

@@ -21,7 +21,6 @@ use kera_replication::transport::{
 use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::copies::key_of;
 use crate::fault_rules::Rule;
 use crate::start::Shared;
 
@@ -186,7 +185,7 @@ impl OwnWriters {
                 continue;
             }
             let moved = stream.streamlets.iter().filter(|one| one.is_moved());
-            let keys = moved.map(|one| key_of(&one));
+            let keys = moved.map(|one| one.key());
             let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
             found.extend(keys.filter(|key| {
                 owner(key).is_some_and(|broker| broker != 0 && broker != shared.broker_id)

@@ -21,7 +21,6 @@ use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::copies::key_of;
 use super::replicated::Replicated;
 use super::seen_revision;
 use super::takeover::TakeOver;
@@ -184,7 +183,7 @@ fn recorded(shared: &Arc<Shared>, stream: &Arc<Stream>, record: &StreamletRecord
         give_up(shared, replicated, stream, &now);
         return;
     }
-    let latest = replicated.records().latest(key_of(&now));
+    let latest = replicated.records().latest(now.key());
     if !now.is_over() && latest.is_some_and(|latest| record.epoch <= latest) {
         return;
     }
@@ -199,15 +198,15 @@ fn give_up(
     stream: &Stream,
     streamlet: &Arc<Streamlet>,
 ) {
-    let mine = replicated.records().latest(key_of(streamlet)).is_some();
+    let mine = replicated.records().latest(streamlet.key()).is_some();
     if !mine && streamlet.is_moved() {
         return;
     }
     streamlet.mark_moved();
     replicated.unserve(streamlet);
-    replicated.records().forget_streamlet(key_of(streamlet));
+    replicated.records().forget_streamlet(streamlet.key());
     let (of, id) = (streamlet.stream(), streamlet.id());
-    shared.recorder.forget_streamlet(of, id);
+    shared.recorder.forget_streamlet(streamlet.key());
     let settings = settings_of(&stream.record.load(), id);
     let epoch = streamlet.epoch();
     stream.put(Streamlet::elsewhere(
@@ -545,7 +544,7 @@ fn go_on(shared: &Arc<Shared>, stream: &Arc<Stream>, streamlet: &Arc<Streamlet>)
     );
     replicated
         .records()
-        .again(key_of(streamlet), streamlet.epoch());
+        .again(streamlet.key(), streamlet.epoch());
     stream.put(again.clone());
     TakeOver::spawn(shared, replicated, stream, &again);
 }

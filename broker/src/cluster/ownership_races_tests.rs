@@ -317,7 +317,7 @@ async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     let held = turns.acquire_many(all).await.expect("they are there");
     trio.assign(stream, number, 1);
     // The take-over is under way, and waits for its turn.
-    let taking = replicated.taking(key_of(&before));
+    let taking = replicated.taking(before.key());
     until(|| taking.try_lock().is_err()).await;
     let awaiting = trio.streamlet(1, stream, number);
     let dir = awaiting.dir().to_path_buf();
@@ -329,9 +329,9 @@ async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     assert!(trio.shared(1).catalog.get(stream).is_none());
     drop(held);
     drop(taking.lock().await);
-    assert!(replicated.records().latest(key_of(&awaiting)).is_none());
+    assert!(replicated.records().latest(awaiting.key()).is_none());
     assert!(replicated.served(&awaiting).is_none());
-    let waits = replicated.waiting().describe(key_of(&awaiting));
+    let waits = replicated.waiting().describe(awaiting.key());
     assert_eq!(waits.reason, "");
     assert!(!dir.exists());
     until(|| before.is_deleted() || before.is_moved()).await;

@@ -49,7 +49,7 @@ impl Trio {
 
     /// The files of the stream's first streamlet that broker `at` tells others of.
     fn listed(&self, at: u32, stream: StreamId) -> Vec<CopyInfo> {
-        let streamlet = key_of(&self.streamlet(at, stream, 0));
+        let streamlet = self.streamlet(at, stream, 0).key();
         let files = self.files(at, stream);
         let list = Request::List {
             streamlet: Some(streamlet),
@@ -320,7 +320,7 @@ async fn groups_lack_copies_whose_bytes_are_gone() {
 
     // It takes no other for now.
     let seal = Request::Seal {
-        streamlet: key_of(&after),
+        streamlet: after.key(),
         epoch: Epoch(after.epoch().0 + 1),
         copies: Vec::new(),
     };

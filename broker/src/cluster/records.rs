@@ -67,11 +67,9 @@ impl StoreRecords {
         recorder: Arc<StoreRecorder>,
         streamlets: &[StreamletRecord],
     ) -> Arc<Self> {
-        let taken = streamlets
-            .iter()
-            .map(|s| (key_of(s), (s.epoch, s.revision)));
+        let taken = streamlets.iter().map(|s| (s.key(), (s.epoch, s.revision)));
         let state = State {
-            latest: streamlets.iter().map(|s| (key_of(s), s.epoch)).collect(),
+            latest: streamlets.iter().map(|s| (s.key(), s.epoch)).collect(),
             taken: taken.collect(),
             ..State::default()
         };
@@ -86,7 +84,7 @@ impl StoreRecords {
 
     /// The record makes this broker the owner: recovery goes on under its epoch.
     pub(super) fn assigned(&self, record: &StreamletRecord) {
-        let (key, mut state) = (key_of(record), self.0.state.lock());
+        let (key, mut state) = (record.key(), self.0.state.lock());
         state.taken.insert(key, (record.epoch, record.revision));
         state.latest.insert(key, record.epoch);
     }
@@ -118,11 +116,7 @@ impl StoreRecords {
     /// A group is being written here, until it is closed.
     pub fn writes(&self, group: &Arc<Group>) {
         let spec = group.spec();
-        let key = GroupKey {
-            stream: spec.lane.stream,
-            streamlet: spec.lane.streamlet,
-            group: spec.group,
-        };
+        let key = spec.lane.streamlet_key().group(spec.group);
         self.0.live.lock().insert(key, Arc::downgrade(group));
     }
 
@@ -412,13 +406,6 @@ impl Changes {
             None => Write::DeleteGroup(*key),
         };
         self.groups.iter().map(write).collect()
-    }
-}
-
-fn key_of(record: &StreamletRecord) -> StreamletKey {
-    StreamletKey {
-        stream: record.stream,
-        streamlet: record.streamlet,
     }
 }
 

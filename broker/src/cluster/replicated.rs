@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use super::controller_metrics::Ruling;
-use super::copies::{Replicas, StreamletCopies, key_of};
+use super::copies::{Replicas, StreamletCopies};
 use super::deleted_streams::Forgotten;
 use super::ownership_metrics::Changes;
 use super::records::StoreRecords;
@@ -159,13 +159,13 @@ impl Replicated {
 
     /// The copies of `streamlet`, if it is served with copies.
     pub(super) fn served(&self, streamlet: &Arc<Streamlet>) -> Option<Arc<StreamletCopies>> {
-        let served = self.served.lock().get(&key_of(streamlet)).cloned();
+        let served = self.served.lock().get(&streamlet.key()).cloned();
         served.filter(|copies| copies.are_of(streamlet))
     }
 
     /// `streamlet` is over: another broker owns it.
     pub(super) fn unserve(&self, streamlet: &Arc<Streamlet>) {
-        let key = key_of(streamlet);
+        let key = streamlet.key();
         let mut served = self.served.lock();
         if served
             .get(&key)
@@ -203,7 +203,7 @@ impl Replicated {
             if streamlet.is_over() {
                 return;
             }
-            served.insert(key_of(streamlet), copies.clone());
+            served.insert(streamlet.key(), copies.clone());
         }
         streamlet.serve(copies);
     }

@@ -10,7 +10,6 @@ use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
 use parking_lot::Mutex;
 
-use super::copies::key_of;
 use super::records::record_of;
 use crate::catalog::Stream;
 use crate::start::Shared;
@@ -120,7 +119,7 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
             streamlet.id().0,
             "its files are in another data directory of its broker, and there are no copies; start the broker with that --data-dir",
         ),
-        Some(replicated) => replicated.waiting().describe(key_of(&streamlet)),
+        Some(replicated) => replicated.waiting().describe(streamlet.key()),
         None => not_served(
             streamlet.id().0,
             "the stream has copies at other brokers and this one works alone; set cluster.broker_id and cluster.peers as they were",

@@ -15,7 +15,6 @@ use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
-use super::copies::key_of;
 use super::replicated::Replicated;
 use super::restore::Restore;
 use super::waiting::Stuck;
@@ -96,7 +95,7 @@ impl TakeOver {
         let taken = self.replicated.changes().taking_over();
         let waiting = self.replicated.waiting();
         while !*stopping.borrow() {
-            let taking = self.replicated.taking(key_of(&self.streamlet));
+            let taking = self.replicated.taking(self.streamlet.key());
             let alone = taking.lock().await;
             if self.streamlet.is_over() || self.streamlet.is_recovered() {
                 return;
@@ -114,7 +113,7 @@ impl TakeOver {
                 // Another broker's meanwhile, or nobody's.
                 return;
             }
-            waiting.ended(key_of(&self.streamlet), attempt.as_ref().err());
+            waiting.ended(self.streamlet.key(), attempt.as_ref().err());
             drop(alone);
             match attempt {
                 Ok(()) => {
@@ -161,9 +160,9 @@ impl TakeOver {
         let config = self.stream.record.load().config.clone();
         let image = self.image().await?;
         let spec = RecoverSpec {
-            streamlet: key_of(&self.streamlet),
+            streamlet: self.streamlet.key(),
             min_insync_replicas: config.min_insync_replicas as usize,
-            unclean: self.replicated.waiting().begin(key_of(&self.streamlet)),
+            unclean: self.replicated.waiting().begin(self.streamlet.key()),
             starts: starts_of(&image, config.lanes_of(self.streamlet.id())),
         };
         // Seals and records may be left anywhere: whoever comes next goes on from there.
@@ -267,7 +266,7 @@ impl TakeOver {
         for lane in &recovered.lanes {
             for (from, to) in &lane.gaps {
                 let waiting = self.replicated.waiting();
-                waiting.lost(key_of(&self.streamlet), lane.lane.0, *from, *to);
+                waiting.lost(self.streamlet.key(), lane.lane.0, *from, *to);
                 tracing::warn!(
                     stream,
                     streamlet,

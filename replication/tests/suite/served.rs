@@ -20,15 +20,16 @@ use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_records::{GroupRecord, GroupState, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::primary::{Lane, LaneSpec, Primary};
 use kera_replication::records::{Change, ClosedRecord, Transaction};
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
-use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupName, GroupRecorder, RecordError};
+use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 use kera_streamlet::{
     AppendError, AppendSpec, Appended, BatchRules, Copies, Env, Job, LaneReadSpec, LaneRecords,
-    Limits, Located, Outcome, RecoveredGroup, Settings, Streamlet,
+    Limits, Located, Outcome, Settings, Streamlet,
 };
 
 use super::asked::Asked;
@@ -121,7 +122,7 @@ impl Served {
         );
         let _ = target.set(Arc::downgrade(&streamlet));
         let next = recovered.next_group;
-        let records = lane_records(recovered, &disk);
+        let records = lane_records(recovered);
         let found = streamlet
             .take_over(recovered.epoch, next, records, clock())
             .map_err(|error| format!("the owner's own files: {error}"))?;
@@ -334,31 +335,15 @@ fn jobs(
 }
 
 /// What was recovered, as the streamlet takes it over.
-fn lane_records(recovered: &Recovered, disk: &Disk) -> HashMap<LaneId, LaneRecords> {
-    let of_group = |lane: LaneId, copy: &CopyId, record: &ClosedRecord| RecoveredGroup {
-        group: copy.group,
-        generation: 0,
-        epoch: copy.epoch,
+fn lane_records(recovered: &Recovered) -> HashMap<LaneId, LaneRecords> {
+    let of_group = |lane: LaneId, copy: &CopyId, record: &ClosedRecord| GroupRecord {
+        state: GroupState::Closed,
         first_ordinal: Some(record.first_ordinal),
-        file_made: false,
-        closed: Some(Closed {
-            group: GroupName {
-                stream: copy.streamlet.stream,
-                streamlet: copy.streamlet.streamlet,
-                group: copy.group,
-            },
-            lane,
-            epoch: copy.epoch,
-            first_ordinal: record.first_ordinal,
-            data_start: 0,
-            length: record.length,
-            end_ordinal: record.end_ordinal,
-            next_ordinal: record.next_ordinal,
-            max_timestamp: -1,
-            closed_ms: 0,
-            damage: String::new(),
-        }),
-        boot_id: disk.life.boot_id,
+        length: record.length,
+        end_ordinal: record.end_ordinal,
+        next_ordinal: record.next_ordinal,
+        copies: record.holders.clone(),
+        ..GroupRecord::new(copy.streamlet.group(copy.group), lane, copy.epoch)
     };
     let lanes = recovered.lanes.iter().map(|lane| {
         let groups = lane.groups.iter();
@@ -541,9 +526,9 @@ struct Recorder {
 }
 
 impl GroupRecorder for Recorder {
-    fn record(&self, epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+    fn record(&self, epoch: Epoch, changes: Vec<Write>, done: Done) {
         let deleted = changes.into_iter().try_for_each(|change| match change {
-            GroupChange::Delete(name) => self.delete(epoch, name.group),
+            Write::DeleteGroup(key) => self.delete(epoch, key.group),
             other => Err(RecordError(format!(
                 "replication records groups: {other:?}"
             ))),

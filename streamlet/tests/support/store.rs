@@ -3,28 +3,19 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
 
-use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
-use kera_streamlet::recorder::{Closed, Done, GroupChange, GroupRecorder, RecordError};
-use kera_streamlet::{LaneRecords, RecoveredGroup};
+use kera_protocol::ids::{BrokerId, Epoch, GroupId, Incarnation, LaneId, Ordinal};
+use kera_records::{GroupRecord, GroupState, Replica, Write};
+use kera_streamlet::LaneRecords;
+use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 use uuid::Uuid;
-
-#[derive(Clone, Debug)]
-struct Record {
-    lane: LaneId,
-    epoch: Epoch,
-    boot: Uuid,
-    first_ordinal: Option<Ordinal>,
-    file_made: bool,
-    closed: Option<Closed>,
-}
 
 #[derive(Default)]
 struct State {
-    groups: BTreeMap<GroupId, Record>,
+    groups: BTreeMap<GroupId, GroupRecord>,
     log_starts: HashMap<LaneId, Ordinal>,
     boot: Uuid,
     /// Asked for and not yet durable, oldest first.
-    waiting: VecDeque<(Vec<GroupChange>, Option<Done>)>,
+    waiting: VecDeque<(Vec<Write>, Option<Done>)>,
     slow: bool,
     failures: usize,
 }
@@ -101,7 +92,7 @@ impl Store {
     }
 
     /// Records changes, as a start does.
-    pub fn apply_now(&self, changes: Vec<GroupChange>) {
+    pub fn apply_now(&self, changes: Vec<Write>) {
         self.state().commit(changes).expect("no failure is ordered");
     }
 
@@ -112,25 +103,9 @@ impl Store {
         for (lane, ordinal) in &state.log_starts {
             lanes.entry(*lane).or_default().log_start = *ordinal;
         }
-        for (group, record) in &state.groups {
-            // As the broker's store does, the place of the first batch is not kept.
-            let closed = record.closed.clone().map(|closed| Closed {
-                data_start: 0,
-                ..closed
-            });
-            lanes
-                .entry(record.lane)
-                .or_default()
-                .groups
-                .push(RecoveredGroup {
-                    group: *group,
-                    generation: 0,
-                    epoch: record.epoch,
-                    first_ordinal: record.first_ordinal,
-                    file_made: record.file_made,
-                    closed,
-                    boot_id: record.boot,
-                });
+        for record in state.groups.values() {
+            let lane = lanes.entry(record.lane).or_default();
+            lane.groups.push(record.clone());
         }
         lanes
     }
@@ -140,96 +115,91 @@ impl Store {
         let state = self.state();
         (
             state.groups.len(),
-            state.groups.values().filter(|g| g.closed.is_some()).count(),
+            state.groups.values().filter(|g| g.is_closed()).count(),
         )
     }
 
     /// How a group was closed, if it is.
-    pub fn closed(&self, group: u64) -> Option<Closed> {
-        self.state()
-            .groups
-            .get(&GroupId(group))
-            .and_then(|g| g.closed.clone())
+    pub fn closed(&self, group: u64) -> Option<GroupRecord> {
+        let found = self.state().groups.get(&GroupId(group)).cloned();
+        found.filter(GroupRecord::is_closed)
     }
 }
 
 impl State {
-    fn commit(&mut self, changes: Vec<GroupChange>) -> Result<(), RecordError> {
+    fn commit(&mut self, changes: Vec<Write>) -> Result<(), RecordError> {
         if self.failures > 0 {
             self.failures -= 1;
             return Err(RecordError("ordered by the test".into()));
         }
         for change in changes {
             match change {
-                GroupChange::Open {
-                    group,
-                    lane,
-                    epoch,
-                    first_ordinal,
-                    file_made,
-                } => {
-                    let boot = self.boot;
-                    let record = self.groups.entry(group.group).or_insert(Record {
-                        lane,
-                        epoch,
-                        boot,
-                        first_ordinal,
-                        file_made,
-                        closed: None,
-                    });
-                    record.first_ordinal = record.first_ordinal.or(first_ordinal);
-                    assert!(
-                        record.closed.is_none(),
-                        "group {} is opened after it was closed",
-                        group.group
-                    );
-                }
-                GroupChange::Close(closed) => {
-                    let boot = self.boot;
-                    // As the broker's store, which refuses it.
-                    let begun = self.groups.get(&closed.group.group);
-                    if let Some(first) = begun.and_then(|record| record.first_ordinal) {
-                        assert_eq!(
-                            closed.first_ordinal, first,
-                            "group {}'s first ordinal cannot change",
-                            closed.group.group
+                Write::PutGroup(mut record) => {
+                    let old = self.groups.get(&record.group);
+                    if let Some(old) = old {
+                        assert!(
+                            !old.is_closed() || record.is_closed(),
+                            "group {} is opened after it was closed",
+                            record.group
                         );
                     }
-                    assert!(closed.first_ordinal <= closed.end_ordinal);
-                    assert!(closed.end_ordinal <= closed.next_ordinal);
-                    let record = Record {
-                        lane: closed.lane,
-                        epoch: closed.epoch,
-                        boot,
-                        first_ordinal: Some(closed.first_ordinal),
-                        file_made: false,
-                        closed: Some(closed.clone()),
+                    if record.is_closed() {
+                        // As the broker's store, which refuses it.
+                        if let Some(first) = old.and_then(|old| old.first_ordinal) {
+                            assert_eq!(
+                                record.first_ordinal,
+                                Some(first),
+                                "group {}'s first ordinal cannot change",
+                                record.group
+                            );
+                        }
+                        assert!(record.start_ordinal() <= record.end_ordinal);
+                        assert!(record.end_ordinal <= record.next_ordinal);
+                    } else if let Some(old) = old {
+                        record = GroupRecord {
+                            state: old.state.max(record.state),
+                            first_ordinal: old.first_ordinal.or(record.first_ordinal),
+                            ..old.clone()
+                        };
+                    }
+                    let boot_id = self.boot;
+                    let made = || Replica {
+                        broker: BrokerId(1),
+                        incarnation: Incarnation {
+                            store_id: Uuid::nil(),
+                            boot_id,
+                        },
                     };
-                    self.groups.insert(closed.group.group, record);
+                    if record.copies.is_empty() {
+                        record.copies.push(made());
+                    }
+                    self.groups.insert(record.group, record);
                 }
-                GroupChange::Delete(group) => {
-                    self.groups.remove(&group.group);
+                Write::DeleteGroup(key) => {
+                    self.groups.remove(&key.group);
                 }
-                GroupChange::LogStart(lane, ordinal) => {
-                    let start = self.log_starts.entry(lane.lane).or_default();
+                Write::PutLaneStart { key, ordinal } => {
+                    let start = self.log_starts.entry(key.lane).or_default();
                     *start = ordinal.max(*start);
                 }
+                other => panic!("a streamlet does not write {other:?}"),
             }
         }
         Ok(())
     }
 }
 
+/// Whether a group is only opened.
+fn opens(changes: &[Write]) -> bool {
+    matches!(changes, [Write::PutGroup(record)] if record.state != GroupState::Closed)
+}
+
 impl GroupRecorder for Store {
-    fn record(&self, _epoch: Epoch, changes: Vec<GroupChange>, done: Done) {
+    fn record(&self, _epoch: Epoch, changes: Vec<Write>, done: Done) {
         let mut state = self.state();
         state.waiting.push_back((changes, Some(done)));
         // Only the record of a group's opening is not waited for.
-        let wait = state.slow
-            && state
-                .waiting
-                .iter()
-                .all(|(changes, _)| matches!(changes[..], [GroupChange::Open { .. }]));
+        let wait = state.slow && state.waiting.iter().all(|(changes, _)| opens(changes));
         drop(state);
         if !wait {
             self.settle(usize::MAX);
