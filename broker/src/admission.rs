@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::config::BrokerConfig;
-use crate::start::Shared;
+use crate::directory::Directory;
 use crate::{machine, process};
 
 /// For how long the addresses of brokers are believed.
@@ -47,29 +47,34 @@ impl Admission {
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
-}
 
-impl Shared {
-    /// True if there is room for a connection from `peer`, with which `open` are open.
-    pub async fn admits(&self, open: u64, peer: IpAddr) -> bool {
-        let limit = self.admission.limit();
+    /// True if there is room for a connection from `peer`, with which `open` are open; `reserved` more are for
+    /// the other brokers of `directory`.
+    pub async fn admits(
+        &self,
+        open: u64,
+        peer: IpAddr,
+        reserved: u32,
+        directory: &dyn Directory,
+    ) -> bool {
+        let limit = self.limit();
         if open <= limit {
             return true;
         }
-        let reserved = u64::from(self.config.cluster.reserved_connections);
-        open <= limit + reserved && self.directory.is_shared() && self.is_broker(peer).await
+        let may_be = open <= limit + u64::from(reserved) && directory.is_shared();
+        may_be && self.is_broker(peer, directory).await
     }
 
     /// True if another broker of the cluster is known at this address.
-    async fn is_broker(&self, peer: IpAddr) -> bool {
-        if let Some((since, known)) = &*self.admission.brokers.lock()
+    async fn is_broker(&self, peer: IpAddr, directory: &dyn Directory) -> bool {
+        if let Some((since, known)) = &*self.brokers.lock()
             && since.elapsed() < BELIEVED
         {
             return known.contains(&peer.to_canonical());
         }
-        let me = self.directory.me();
+        let me = directory.me();
         let mut known = HashSet::new();
-        for broker in self.directory.brokers().iter().filter(|b| b.id != me) {
+        for broker in directory.brokers().iter().filter(|b| b.id != me) {
             match tokio::net::lookup_host(&broker.address).await {
                 Ok(found) => known.extend(found.map(|address| address.ip().to_canonical())),
                 Err(error) => {
@@ -78,7 +83,7 @@ impl Shared {
             }
         }
         let is_known = known.contains(&peer.to_canonical());
-        *self.admission.brokers.lock() = Some((Instant::now(), known));
+        *self.brokers.lock() = Some((Instant::now(), known));
         is_known
     }
 }

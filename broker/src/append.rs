@@ -14,7 +14,7 @@ use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Strea
 
 use crate::accept;
 use crate::clock::{now_ms, wall_ms};
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// A write to the page cache that takes longer than this means the disk cannot keep up: the next
 /// ones are made where blocking is allowed.

@@ -29,7 +29,7 @@ use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
 use crate::memory_budget::{Claims, MOST_IN_A_CROWD};
 use crate::outbox::Outbox;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// A connection that has received nothing for this long gives back its buffer.
 const KEEP_INPUT: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Str
 
 use crate::append::find_streamlet;
 use crate::cluster::cluster_view::Pictured;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Most bytes of one reply or push, whatever is asked for.
 const MAX_READ_BYTES: usize = 8 << 20;

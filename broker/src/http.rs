@@ -21,9 +21,8 @@ use tokio::time::timeout;
 use crate::config::HttpConfig;
 use crate::error::BrokerError;
 use crate::http_listener::HttpListener;
-use crate::listener;
-use crate::metrics;
-use crate::start::Shared;
+use crate::shared::Shared;
+use crate::{scrape, socket};
 
 /// Requests under way when the broker ends may take this long to finish.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
@@ -49,7 +48,7 @@ pub trait Told: Send + Sync + 'static {
 
 impl Told for Shared {
     fn metrics(&self) -> String {
-        metrics::render(self)
+        scrape::render(self)
     }
 
     fn live(&self) -> Result<(), String> {
@@ -121,7 +120,7 @@ impl Http {
     /// # Errors
     /// [`BrokerError::Listen`].
     pub async fn start(address: &str, config: &HttpConfig) -> Result<Self, BrokerError> {
-        let listener = listener::bind(address, "http.listen").await?;
+        let listener = socket::bind(address, "http.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: address.to_string(),
             key: "http.listen",
@@ -186,7 +185,7 @@ async fn scrape(State(watched): State<Watched>) -> impl IntoResponse {
         let told = watched.read().clone();
         match told {
             Some(told) => told.metrics(),
-            None => metrics::render_recovering(),
+            None => scrape::render_recovering(),
         }
     });
     (

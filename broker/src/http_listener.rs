@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::config::HttpConfig;
-use crate::listener::accept_next;
+use crate::socket::accept_next;
 
 /// About what a connection takes of the allocator, its request's buffer included.
 const OF_CONNECTION: u64 = 8 << 10;

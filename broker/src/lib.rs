@@ -1,5 +1,6 @@
 //! The broker: the only crate that composes the log, streamlets, metadata, coordinator and listeners.
 //!
+//! What all parts share stands in `shared.rs`, which names no part that uses it; `start.rs` puts the parts together.
 //! Data path, in order: [`listener`] accepts and tells data connections from control calls;
 //! [`connection`] reads frames; [`append`] places batches, pumps, waits for the durable head and
 //! acknowledges; [`fetch`] serves reads and pushes.
@@ -8,6 +9,7 @@
 pub mod accept;
 pub mod admin;
 pub mod admission;
+mod alter_settings;
 pub mod append;
 pub mod bell;
 pub mod catalog;
@@ -18,6 +20,7 @@ pub mod connection;
 pub mod control;
 pub mod coordination;
 pub mod copy_reads;
+mod create;
 pub mod directory;
 mod error;
 pub mod fault_rules;
@@ -25,6 +28,7 @@ pub mod fetch;
 pub mod http;
 mod http_listener;
 pub mod inbox;
+mod job_queue;
 pub mod listener;
 pub mod machine;
 pub mod maintenance;
@@ -38,9 +42,14 @@ pub mod process;
 pub mod recorder;
 mod recover;
 mod retention;
+mod scrape;
 pub mod settings;
+mod shared;
+pub mod socket;
 mod start;
 pub mod store_dir;
 
+pub use alter_settings::alter as alter_settings;
 pub use error::BrokerError;
-pub use start::{BROKER_ID, Broker, Shared};
+pub use shared::{BROKER_ID, Shared};
+pub use start::Broker;

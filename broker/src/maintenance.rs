@@ -10,14 +10,14 @@ use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::pool::heap;
 use kera_log_segments::sync::Ordering;
 use kera_streamlet::{Job, Streamlet};
-use parking_lot::{Condvar, Mutex};
 
 use crate::catalog::make_missing_dir;
 use crate::clock::{now_ms, retention_ms};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
+use crate::job_queue::Jobs;
 use crate::retention::doomed;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Jobs that could not be done are tried again after this.
 const RETRY: Duration = Duration::from_millis(20);
@@ -33,68 +33,6 @@ const FLUSHED_TOGETHER: usize = 16;
 const MIN_FREE: u64 = 8 << 20;
 /// And accepted again once this is free.
 const ENOUGH_FREE: u64 = 16 << 20;
-
-/// Jobs that the append path leaves behind.
-#[derive(Default)]
-pub struct Jobs {
-    queue: Mutex<Queue>,
-    ready: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: Vec<Job>,
-    /// The thread that waits in [`Jobs::take`] returns, although there is no job.
-    woken: bool,
-    stopping: bool,
-}
-
-impl Jobs {
-    /// Leaves a job. Never blocks.
-    pub fn push(&self, job: Job) {
-        let mut queue = self.queue.lock();
-        if !queue.jobs.contains(&job) {
-            queue.jobs.push(job);
-            self.ready.notify_one();
-        }
-    }
-
-    /// Ends a wait early, without a job.
-    fn wake(&self) {
-        self.queue.lock().woken = true;
-        self.ready.notify_one();
-    }
-
-    /// Waits for jobs until `deadline`; `None` once stopping.
-    fn take(&self, deadline: Instant) -> Option<Vec<Job>> {
-        let mut queue = self.queue.lock();
-        while queue.jobs.is_empty() && !queue.stopping && !std::mem::take(&mut queue.woken) {
-            if self.ready.wait_until(&mut queue, deadline).timed_out() {
-                break;
-            }
-        }
-        if queue.stopping {
-            None
-        } else {
-            Some(std::mem::take(&mut queue.jobs))
-        }
-    }
-}
-
-/// The threads that wait for a time that a setting tells.
-#[derive(Default)]
-pub(crate) struct Retimed {
-    intervals: Arc<Jobs>,
-    flushes: Arc<Jobs>,
-}
-
-impl Shared {
-    /// Times that settings tell may have changed: what waits for the old ones looks anew.
-    pub(crate) fn intervals_changed(&self) {
-        self.retimed.intervals.wake();
-        self.retimed.flushes.wake();
-    }
-}
 
 /// The maintenance threads of a broker: one for jobs, one for intervals, one that
 /// flushes, one that pumps.
@@ -151,8 +89,7 @@ impl Maintenance {
     /// Ends jobs and intervals; the pump goes on until it is stopped itself, as closing needs it.
     pub fn stop(mut self) {
         for queue in [&self.jobs, &self.clock, &self.flushes] {
-            queue.queue.lock().stopping = true;
-            queue.ready.notify_all();
+            queue.stop();
         }
         let pump = self.threads.pop();
         for thread in self.threads.drain(..) {

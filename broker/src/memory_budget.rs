@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::inbox::READ_AHEAD;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Frames up to this size need no claim of their own while there is room for buffers that hold them.
 const SMALL_FRAME: usize = READ_AHEAD;

@@ -29,13 +29,14 @@ use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
-use crate::maintenance::{Jobs, Maintenance, Retimed};
+use crate::job_queue::{Jobs, Retimed};
+use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::panicked_threads::Fallen;
 use crate::recorder::StoreRecorder;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
-use crate::start::{BROKER_ID, MEMORY_WAIT, Shared};
+use crate::shared::{BROKER_ID, MEMORY_WAIT, Shared};
 use crate::store_dir::{StoreDir, outlasting};
 
 /// Longest attempt to connect to another broker.
@@ -251,7 +252,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         fallen: Fallen::default(),
     });
     if let Some(cluster) = &shared.cluster {
-        cluster.written_by(&shared);
+        cluster.written_by(shared.known());
     }
     let maintenance = Maintenance::start(shared.clone(), jobs)?;
     Ok((shared, maintenance))

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::catalog::Stream;
 use crate::directory::Owner;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Longest answer accepted: descriptions of streams with thousands of lanes are large.
 const MAX_ANSWER_BYTES: usize = 64 << 20;

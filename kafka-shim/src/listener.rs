@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kera_broker::listener::{Counted, bind, next, set_up};
+use kera_broker::listener::{Counted, set_up};
 use kera_broker::metrics::Counter;
+use kera_broker::socket::{bind, next};
 use kera_broker::{BrokerError, Shared};
 use tokio::net::TcpListener;
 

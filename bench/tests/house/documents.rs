@@ -133,7 +133,7 @@ fn literals_after<'a>(text: &'a str, mark: &str) -> BTreeSet<&'a str> {
 #[test]
 fn every_metric_is_documented_and_every_documented_metric_exists() {
     let sources = [
-        "broker/src/metrics.rs",
+        "broker/src/scrape.rs",
         "broker/src/cluster/metrics.rs",
         "broker/src/cluster/ownership_metrics.rs",
         "broker/src/cluster/controller_metrics.rs",

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use super::{blocking, metadata_error};
 use crate::cluster::ownership;
 use crate::others;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// The longest that a call which is passed on may take: a hand-over waits for what is in flight.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 use crate::catalog::Stream;
 use crate::cluster::shortage::not_served;
 use crate::others;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// How long another owner is given: it may have to read its disk.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use super::{blocking, metadata_error};
 use crate::catalog::Stream;
 use crate::others;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Attempts to cut lanes while one of them is recovering.
 const CUT_ATTEMPTS: usize = 200;

@@ -14,7 +14,7 @@ use kera_metadata::MetadataError;
 use kera_protocol::error::{ErrorCode, WireError};
 
 use crate::catalog::Stream;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 pub(crate) use cluster::base64url;
 pub(crate) use elsewhere::describe as describe_elsewhere;

@@ -12,7 +12,7 @@ use kera_streamlet::{LaneReadError, Located, Streamlet, Trimmed};
 use super::{blocking, elsewhere};
 use crate::catalog::Stream;
 use crate::fetch::cursor;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Forgets what lies below the place that a request names, in the lanes it names.
 ///

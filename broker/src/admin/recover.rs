@@ -8,7 +8,7 @@ use super::elsewhere;
 use crate::catalog::Stream;
 use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// The streamlets of a stream that this broker owns and does not serve.
 pub(crate) fn not_served_here(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {

@@ -12,7 +12,7 @@ use super::growth::grow;
 use super::{blocking, metadata_error};
 use crate::catalog::Stream;
 use crate::clock::wall_ms;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Bytes of a frame that are not its batch.
 const FRAME_ALLOWANCE: u64 = 4096;

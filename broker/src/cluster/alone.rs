@@ -8,7 +8,7 @@ use super::Backup;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::http::{Http, Told};
-use crate::{machine, metrics};
+use crate::{machine, scrape};
 
 /// Copies of other brokers' groups, and nothing else.
 pub struct BackupProcess {
@@ -24,7 +24,7 @@ struct Alone {
 
 impl Told for Alone {
     fn metrics(&self) -> String {
-        metrics::render_backup(&self.backup, self.ready().is_ok())
+        scrape::render_backup(&self.backup, self.ready().is_ok())
     }
 
     fn live(&self) -> Result<(), String> {

@@ -16,7 +16,7 @@ use super::{cards, transports};
 use crate::config::{BrokerConfig, TransportChoice, units};
 use crate::error::BrokerError;
 use crate::fault_rules::Rule;
-use crate::listener;
+use crate::socket;
 
 /// Where shared memory is.
 const SHARED_MEMORY: &str = "/dev/shm";
@@ -122,7 +122,7 @@ impl Backup {
         if has_files && !Rule::OwnFilesDenied.is_broken() {
             store.expect_beside();
         }
-        let listener = listener::bind(&options.listen, "cluster.listen").await?;
+        let listener = socket::bind(&options.listen, "cluster.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: options.listen.clone(),
             key: "cluster.listen",

@@ -18,9 +18,9 @@ use kera_replication::transport::{CallError, Pending, Reply, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
+use super::fetch_file;
 use super::leftovers::Leftovers;
 use super::records::StoreRecords;
-use super::restore;
 use super::source::GroupSource;
 use crate::clock::now_ms;
 
@@ -289,7 +289,7 @@ impl Copies for StreamletCopies {
             let stored = records.stored(key).map_err(|error| error.to_string());
             let mended = match stored {
                 Ok(Some(record)) if record.state == GroupState::Closed => {
-                    restore::replace(&primary, &streamlet, &record).await
+                    fetch_file::replace(&primary, &streamlet, &record).await
                 }
                 Ok(_) => Err("its close is not recorded".into()),
                 Err(error) => Err(error),

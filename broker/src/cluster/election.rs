@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::controller::{Controller, HandOvers, Timing, Tools};
 use super::suspicion::{Suspects, watch_over};
 use crate::admin;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Pause before the office is tried for once more, as when the store did not answer.
 const AGAIN: Duration = Duration::from_millis(200);

@@ -10,7 +10,7 @@ use kera_replication::jobs::JobConfig;
 
 use super::{deleted_streams, shortage, spreading, stall_report};
 use crate::coordination;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Changes within this time come together.
 const TOGETHER: Duration = Duration::from_secs(3);

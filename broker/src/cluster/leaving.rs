@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::ownership;
 use crate::admin;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Streamlets handed over side by side.
 const AT_ONCE: usize = 8;

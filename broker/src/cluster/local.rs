@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kera_metadata::{GroupState, Replica};
+use kera_metadata::{GroupState, MetadataStore, Replica};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::{Beside, ReplicaStore};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
@@ -21,8 +21,10 @@ use kera_replication::transport::{
 use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
+use super::cluster_view::Pictured;
+use super::replicated::Replicated;
+use crate::catalog::Catalog;
 use crate::fault_rules::Rule;
-use crate::start::Shared;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
 /// wrote as an earlier owner, or a copy in its store.
@@ -113,10 +115,64 @@ impl OwnCopies for LocalCopies {
     }
 }
 
+/// What this broker knows of the streamlets whose files others ask for. The broker's parts hold the files, and so
+/// what serves streamlets is not held here.
+pub(crate) struct Known {
+    pub(crate) broker_id: u32,
+    pub(crate) catalog: Weak<Catalog>,
+    pub(crate) metadata: Weak<dyn MetadataStore>,
+    /// Owners and replicas of all streamlets, as far as they are known here.
+    pub(crate) pictured: Arc<Pictured>,
+    pub(crate) replicated: Weak<Replicated>,
+}
+
+impl Known {
+    /// The replicated streamlets that other brokers own.
+    fn of_others(&self, catalog: &Catalog) -> Vec<StreamletKey> {
+        let mut found = Vec::new();
+        for stream in catalog.all() {
+            // Without copies elsewhere a streamlet stays where its files are.
+            if !stream.record.load().config.is_replicated() {
+                continue;
+            }
+            let moved = stream.streamlets.iter().filter(|one| one.is_moved());
+            let keys = moved.map(|one| one.key());
+            let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
+            found.extend(keys.filter(|key| {
+                owner(key).is_some_and(|broker| broker != 0 && broker != self.broker_id)
+            }));
+        }
+        found
+    }
+
+    /// Whether a record that is known here names this broker's replica of a group. The latest may not be known.
+    fn is_named(&self, copy: &CopyId) -> bool {
+        let StreamletKey { stream, streamlet } = copy.streamlet;
+        let named = self.pictured.read(|picture| {
+            let view = picture.streamlet(stream, streamlet);
+            let group = view.and_then(|view| view.groups.get(&copy.group));
+            group.is_some_and(|group| group.copies.contains(&self.broker_id))
+        });
+        named.unwrap_or(true)
+    }
+
+    /// How long a closed group is of which this broker has a replica, by the records that are known here.
+    fn recorded(&self, copy: &CopyId) -> Option<u64> {
+        let StreamletKey { stream, streamlet } = copy.streamlet;
+        let length = self.pictured.read(|picture| {
+            let view = picture.streamlet(stream, streamlet)?;
+            let group = view.groups.get(&copy.group)?;
+            let named = group.copies.contains(&self.broker_id);
+            (named && group.state == GroupState::Closed && group.bytes > 0).then_some(group.bytes)
+        });
+        length.flatten()
+    }
+}
+
 /// This broker's own group files as other brokers ask for them.
 pub(super) struct OwnWriters {
     files: Arc<OwnFiles>,
-    shared: OnceLock<Weak<Shared>>,
+    known: OnceLock<Known>,
     /// Held while another broker writes one of them. Who owns the streamlet is looked at under it.
     writing: Mutex<()>,
     /// Files that were found cut short, and told of.
@@ -136,7 +192,7 @@ impl OwnWriters {
     pub(super) fn new(files: Arc<OwnFiles>) -> Arc<Self> {
         Arc::new(Self {
             files,
-            shared: OnceLock::new(),
+            known: OnceLock::new(),
             writing: Mutex::new(()),
             short: Mutex::default(),
         })
@@ -163,41 +219,29 @@ impl OwnWriters {
         }
     }
 
-    /// The broker whose streamlets write them.
-    pub(super) fn written_by(&self, shared: &Arc<Shared>) {
-        let _only_once = self.shared.set(Arc::downgrade(shared));
+    /// From now on it is known which streamlets write them.
+    pub(super) fn written_by(&self, known: Known) {
+        let _only_once = self.known.set(known);
+    }
+
+    /// What is known of them, and the streams, while the broker serves.
+    fn known(&self) -> Option<(&Known, Arc<Catalog>)> {
+        let known = self.known.get()?;
+        Some((known, known.catalog.upgrade()?))
     }
 
     /// The epoch under which this broker owns a streamlet, if it does.
     fn owned_since(&self, streamlet: StreamletKey) -> Option<Epoch> {
-        let shared = self.shared.get().and_then(Weak::upgrade)?;
-        let stream = shared.catalog.get(streamlet.stream)?;
+        let (known, catalog) = self.known()?;
+        let stream = catalog.get(streamlet.stream)?;
         let owner = stream.owner(streamlet.streamlet)?;
-        (owner.broker == shared.broker_id).then_some(owner.epoch)
-    }
-
-    /// The replicated streamlets that other brokers own, as far as this one knows.
-    fn of_others(shared: &Shared) -> Vec<StreamletKey> {
-        let mut found = Vec::new();
-        for stream in shared.catalog.all() {
-            // Without copies elsewhere a streamlet stays where its files are.
-            if !stream.record.load().config.is_replicated() {
-                continue;
-            }
-            let moved = stream.streamlets.iter().filter(|one| one.is_moved());
-            let keys = moved.map(|one| one.key());
-            let owner = |key: &StreamletKey| stream.owner(key.streamlet).map(|owner| owner.broker);
-            found.extend(keys.filter(|key| {
-                owner(key).is_some_and(|broker| broker != 0 && broker != shared.broker_id)
-            }));
-        }
-        found
+        (owner.broker == known.broker_id).then_some(owner.epoch)
     }
 
     /// Whether a file of a closed group ends before the group does: the owner is not told of it then, so that it counts
     /// as missing and another is made. Told once for people.
-    fn is_short(&self, shared: &Shared, info: &CopyInfo) -> bool {
-        let Some(recorded) = recorded(shared, &info.copy) else {
+    fn is_short(&self, known: &Known, info: &CopyInfo) -> bool {
+        let Some(recorded) = known.recorded(&info.copy) else {
             return false;
         };
         let path = self.files.path(&info.copy);
@@ -217,32 +261,29 @@ impl OwnWriters {
     fn free(&self, request: Request, copy: &CopyId, listed: bool) -> Result<Reply, Refusal> {
         let path = self.files.path(copy);
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.blocks() * 512);
-        let shared = self.shared.get().and_then(Weak::upgrade);
-        if listed && shared.as_ref().is_none_or(|shared| is_named(shared, copy)) {
+        let known = self.known.get();
+        if listed && known.is_none_or(|known| known.is_named(copy)) {
             return Err(Refusal::Invalid(format!(
                 "a record that this broker knows of names its file of {copy}"
             )));
         }
         let freed = self.files.handle(request)?;
-        if let Some(replicated) = shared
-            .as_ref()
-            .and_then(|shared| shared.replicated.as_ref())
-        {
+        if let Some(replicated) = known.and_then(|known| known.replicated.upgrade()) {
             tracing::debug!(file = %path.display(), "another broker owns its streamlet, and no record names it any more: it is removed");
             replicated.changes().removed(1, bytes);
         }
         Ok(freed)
     }
-}
 
-impl OwnWriters {
     /// Breaks [`Rule::StoreIdsCompared`]: whether a file was removed.
-    fn remove_of_other_store(&self, shared: &Shared, info: &CopyInfo) -> bool {
+    fn remove_of_other_store(&self, known: &Known, info: &CopyInfo) -> bool {
         let StreamletKey { stream, streamlet } = info.copy.streamlet;
-        let Ok(image) = shared.metadata.load_streamlet(stream, streamlet) else {
+        let metadata = known.metadata.upgrade();
+        let loaded = metadata.map(|metadata| metadata.load_streamlet(stream, streamlet));
+        let Some(Ok(image)) = loaded else {
             return false;
         };
-        let me = (shared.broker_id, shared.dir.incarnation().store_id);
+        let me = (known.broker_id, self.files.incarnation().store_id);
         let is_named = image.groups.iter().any(|record| {
             let mut copies = record.copies.iter();
             let names = |copy: &Replica| (copy.broker.0, copy.incarnation.store_id) == me;
@@ -257,30 +298,6 @@ impl OwnWriters {
     }
 }
 
-/// Whether this broker knows of a record that names its replica of a copy's group. It may not know of the
-/// latest.
-fn is_named(shared: &Shared, copy: &CopyId) -> bool {
-    let StreamletKey { stream, streamlet } = copy.streamlet;
-    let named = shared.pictured.read(|picture| {
-        let view = picture.streamlet(stream, streamlet);
-        let group = view.and_then(|view| view.groups.get(&copy.group));
-        group.is_some_and(|group| group.copies.contains(&shared.broker_id))
-    });
-    named.unwrap_or(true)
-}
-
-/// How long a closed group is of which this broker has a replica, by the records that it knows of.
-fn recorded(shared: &Shared, copy: &CopyId) -> Option<u64> {
-    let StreamletKey { stream, streamlet } = copy.streamlet;
-    let length = shared.pictured.read(|picture| {
-        let view = picture.streamlet(stream, streamlet)?;
-        let group = view.groups.get(&copy.group)?;
-        let named = group.copies.contains(&shared.broker_id);
-        (named && group.state == GroupState::Closed && group.bytes > 0).then_some(group.bytes)
-    });
-    length.flatten()
-}
-
 impl Beside for OwnWriters {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
@@ -290,10 +307,10 @@ impl Beside for OwnWriters {
         if let Err(error) = self.files.end_making(streamlet, epoch) {
             tracing::warn!(%streamlet, %error, "files that an earlier owner began to make here are not removed; the next start removes them");
         }
-        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+        let Some((_, catalog)) = self.known() else {
             return;
         };
-        let served = shared.streamlet(streamlet.stream, streamlet.streamlet);
+        let served = catalog.streamlet(streamlet.stream, streamlet.streamlet);
         // One that is not recovered acknowledges nothing; it may be the one for whom this is sealed.
         let ends = |s: &Streamlet| !s.is_over() && s.is_recovered() && s.epoch() < epoch;
         if let Some(served) = served.filter(|s| ends(s)) {
@@ -307,12 +324,12 @@ impl Beside for OwnWriters {
     }
 
     fn superseded(&self, copy: &CopyId, version: CopyVersion, length: u64) {
-        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+        let Some((known, _)) = self.known() else {
             return;
         };
         let _writing = self.writing.lock();
         // Whoever takes the streamlet over reads one of the two, and no other is to go meanwhile.
-        if self.owned_since(copy.streamlet).is_some() || recorded(&shared, copy) != Some(length) {
+        if self.owned_since(copy.streamlet).is_some() || known.recorded(copy) != Some(length) {
             return;
         }
         let free = Request::Free {
@@ -331,17 +348,15 @@ impl Beside for OwnWriters {
     }
 
     fn list(&self, streamlet: Option<StreamletKey>) -> Vec<CopyInfo> {
-        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else {
+        let Some((known, catalog)) = self.known() else {
             return Vec::new();
         };
-        let mut keys = Self::of_others(&shared);
+        let mut keys = known.of_others(&catalog);
         keys.retain(|key| streamlet.is_none_or(|wanted| wanted == *key));
         let listed = keys.into_iter().flat_map(|key| self.files.list(key));
-        let mut listed: Vec<_> = listed
-            .filter(|info| !self.is_short(&shared, info))
-            .collect();
+        let mut listed: Vec<_> = listed.filter(|info| !self.is_short(known, info)).collect();
         if Rule::StoreIdsCompared.is_broken() {
-            listed.retain(|info| !self.remove_of_other_store(&shared, info));
+            listed.retain(|info| !self.remove_of_other_store(known, info));
         }
         listed
     }

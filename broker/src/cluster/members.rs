@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Stranger};
+use kera_metadata::{LiveBroker, Living, Membership, MetadataError};
 use kera_protocol::ids::{StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -12,7 +12,6 @@ use uuid::Uuid;
 use super::joining::Joined;
 use crate::catalog::Catalog;
 use crate::directory::{BrokerInfo, Directory, Owner};
-use crate::start::Shared;
 
 /// Pause before the others are told once more what they could not be told.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
@@ -151,20 +150,5 @@ impl Directory for Members {
             Ok(runtime) => drop(runtime.spawn(until_told(tell))),
             Err(_) => _ = tell(),
         }
-    }
-}
-
-impl Shared {
-    /// What answers at the shared store's address and is not the store, while that is so.
-    pub fn stranger(&self) -> Option<Stranger> {
-        let store = self.store.as_ref()?;
-        store.stranger().borrow().clone()
-    }
-
-    /// True while others may take this broker's word for who owns what: it works alone, or its lease is
-    /// valid and it has heard of all that was recorded before the lease was taken. Cheap.
-    pub fn is_member(&self) -> bool {
-        let membership = self.membership.as_ref();
-        membership.is_none_or(|membership| membership.is_current())
     }
 }

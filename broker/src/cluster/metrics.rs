@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Backup, Cluster, Replicated};
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Both sides: the copies kept for others, and what goes to each peer.
 pub(crate) fn register(registry: &mut Registry, cluster: &Cluster) {
@@ -263,4 +263,29 @@ fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
     let counter: Counter = Counter::default();
     counter.inc_by(value);
     registry.register(name, help, counter);
+}
+
+/// Owners' changes at this broker; how many streamlets it owns where brokers share a store.
+pub(crate) fn register_owners(registry: &mut Registry, shared: &Shared) {
+    let Some(replicated) = &shared.replicated else {
+        return;
+    };
+    replicated.changes().register_takeovers(registry);
+    if shared.ownership.is_none() {
+        return;
+    }
+    replicated.ruling().register(registry);
+    let me = shared.broker_id;
+    let streams = shared.catalog.all();
+    let owned = streams.iter().map(|stream| {
+        let owners = stream.owners();
+        owners.iter().filter(|owner| owner.broker == me).count() as u64
+    });
+    gauge(
+        registry,
+        "streamlets_owned",
+        "Streamlets that are recorded to be this broker's, as far as it knows",
+        owned.sum(),
+    );
+    replicated.changes().register_moves(registry);
 }

@@ -15,6 +15,7 @@
 //! | `describe` | what it tells of itself and its peers |
 //! | `election` | standing for election as controller |
 //! | `external_moves` | which changes of owners the controller did not ask for |
+//! | `fetch_file` | an own file, fetched from another replica |
 //! | `jobs` | work in the background: lost copies are made again |
 //! | `joining` | becoming one of the brokers that share a store |
 //! | `leaving` | what a broker hands over before it stops |
@@ -22,6 +23,7 @@
 //! | `members` | the brokers that share a store, and who owns what |
 //! | `metrics` | what it counts of both |
 //! | `ownership_metrics` | what it counts of streamlets that come and leave |
+//! | `owner_changes` | how far changes of owners are known here |
 //! | `ownership` | how streamlets come to this broker and leave it |
 //! | `records` | groups' records in the metadata store |
 //! | `replicated` | the streamlets with copies elsewhere that are served |
@@ -36,6 +38,7 @@
 //! | `takeover` | replicated streamlets at a start |
 //! | `transports` | over what copies travel |
 //! | `waiting` | streamlets that wait for their copies, and the operator's decision |
+//! | `waiting_moves` | replicas that are to move |
 //! | `watching` | what others change in the shared store, as it comes |
 //!
 //! The order of a start: the backup store waits for its predecessor to be gone, reads its seals and
@@ -58,6 +61,7 @@ mod deleted_streams;
 mod describe;
 pub(crate) mod election;
 mod external_moves;
+mod fetch_file;
 pub(crate) mod jobs;
 mod joining;
 pub(crate) mod leaving;
@@ -66,6 +70,7 @@ mod local;
 mod members;
 pub(crate) mod metrics;
 mod own_file;
+mod owner_changes;
 pub mod ownership;
 pub(crate) mod ownership_metrics;
 mod records;
@@ -81,6 +86,7 @@ mod suspicion;
 pub(crate) mod takeover;
 mod transports;
 mod waiting;
+mod waiting_moves;
 pub(crate) mod watching;
 
 use std::collections::BTreeMap;
@@ -99,11 +105,13 @@ use kera_replication::runtime::TokioRuntime;
 use crate::config::{BrokerConfig, Peer, is_of_every_machine};
 use crate::error::BrokerError;
 use crate::fault_rules::{self, Rule};
-use crate::start::Shared;
 
+/// What nobody needs before a streamlet is served waits so long.
+const LATER: Duration = Duration::from_secs(3);
 /// How long a broker that breaks [`Rule::OwnFilesDenied`] denies them: some rounds of others' jobs.
 const DENIED_FOR: Duration = Duration::from_secs(15);
 use addresses::elsewhere;
+pub(crate) use local::Known;
 use local::{LocalCopies, OwnWriters};
 
 pub use alone::BackupProcess;
@@ -112,7 +120,7 @@ pub use copies::Replicas;
 pub use describe::describe;
 pub(crate) use joining::Joined;
 pub use members::Members;
-pub use ownership::Ownership;
+pub use owner_changes::Ownership;
 pub use records::StoreRecords;
 pub use replicated::Replicated;
 pub(crate) use stall_report::standing_still;
@@ -183,7 +191,7 @@ impl Cluster {
             records,
             Arc::new(TokioRuntime::new(tokio::runtime::Handle::current())),
             PrimaryConfig {
-                tidy_after: takeover::LATER,
+                tidy_after: LATER,
                 ..PrimaryConfig::default()
             },
         )
@@ -218,9 +226,9 @@ impl Cluster {
     }
 
     /// Says whose streamlets write this broker's own files, which other brokers may ask for from now on.
-    pub(crate) fn written_by(&self, shared: &Arc<Shared>) {
+    pub(crate) fn written_by(&self, known: Known) {
         if let Some(writers) = &self.writers {
-            writers.written_by(shared);
+            writers.written_by(known);
             let (store, writers) = (self.backup.store().clone(), writers.clone());
             if Rule::OwnFilesDenied.is_broken() {
                 tokio::spawn(async move {

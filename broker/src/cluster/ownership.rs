@@ -18,9 +18,8 @@ use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
 use kera_replication::records::RecordsError;
 use kera_streamlet::Streamlet;
-use parking_lot::Mutex;
-use tokio::sync::watch;
 
+use super::owner_changes::{Early, Ownership};
 use super::replicated::Replicated;
 use super::seen_revision;
 use super::takeover::TakeOver;
@@ -29,7 +28,7 @@ use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
 use crate::directory::Owner;
 use crate::recover::{elsewhere, is_here, lane_records, settle};
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Longest wait of a hand-over for everything that was appended to be durable and closed.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
@@ -38,39 +37,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// each lane before it serves, and nobody is to wait for much of it.
 const LONG_BYTES: u64 = 1 << 20;
 
-/// How streamlets come to this broker and leave it.
-pub struct Ownership {
-    /// One change at a time; with it, streamlets whose stream is not known yet.
-    turn: Mutex<Early>,
-    /// The revision up to which the store's changes are seen here.
-    seen: watch::Sender<u64>,
-}
-
-/// Streamlets that were recorded before their stream.
-type Early = HashMap<StreamId, Vec<StreamletRecord>>;
-
-impl std::fmt::Debug for Ownership {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ownership")
-            .field("seen", &*self.seen.borrow())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Ownership {
-    /// Everything up to `revision` is in the catalog.
-    pub(crate) fn new(revision: u64) -> Self {
-        Self {
-            turn: Mutex::default(),
-            seen: watch::Sender::new(revision),
-        }
-    }
-
-    /// The revision up to which the store's changes are seen here, as it grows.
-    pub fn seen(&self) -> watch::Receiver<u64> {
-        self.seen.subscribe()
-    }
-
     /// A stream that this broker has just created; nothing is done if the store has told of it already.
     pub(crate) fn created(
         &self,

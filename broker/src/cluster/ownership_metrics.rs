@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::metrics::{Counter, Family, Labels, gauge};
-use crate::start::Shared;
+use crate::metrics::{Counter, Family, Labels};
 
 /// Counts of this process.
 #[derive(Debug)]
@@ -101,61 +100,47 @@ impl Changes {
     }
 }
 
-/// Owners' changes at this broker; how many streamlets it owns where brokers share a store.
-pub(crate) fn register(registry: &mut Registry, shared: &Shared) {
-    let Some(replicated) = &shared.replicated else {
-        return;
-    };
-    let changes = replicated.changes();
-    registry.register(
-        "takeover_duration_seconds",
-        "From being named the owner of a streamlet with copies, or from the start, until it is served",
-        changes.takeovers.clone(),
-    );
-    registry.register(
-        "takeovers_begun",
-        "Streamlets with copies that this broker began to take over",
-        changes.begun.clone(),
-    );
-    registry.register(
-        "takeovers_ended",
-        "Of these, those that it serves, and those that it gave up because they are another's or deleted",
-        changes.ended.clone(),
-    );
-    if shared.ownership.is_none() {
-        return;
+impl Changes {
+    /// Take-overs of this broker.
+    pub(super) fn register_takeovers(&self, registry: &mut Registry) {
+        registry.register(
+            "takeover_duration_seconds",
+            "From being named the owner of a streamlet with copies, or from the start, until it is served",
+            self.takeovers.clone(),
+        );
+        registry.register(
+            "takeovers_begun",
+            "Streamlets with copies that this broker began to take over",
+            self.begun.clone(),
+        );
+        registry.register(
+            "takeovers_ended",
+            "Of these, those that it serves, and those that it gave up because they are another's or deleted",
+            self.ended.clone(),
+        );
     }
-    replicated.ruling().register(registry);
-    let me = shared.broker_id;
-    let streams = shared.catalog.all();
-    let owned = streams.iter().map(|stream| {
-        let owners = stream.owners();
-        owners.iter().filter(|owner| owner.broker == me).count() as u64
-    });
-    gauge(
-        registry,
-        "streamlets_owned",
-        "Streamlets that are recorded to be this broker's, as far as it knows",
-        owned.sum(),
-    );
-    registry.register(
-        "streamlets_given_up",
-        "Streamlets that were this broker's until another one was recorded as the owner",
-        changes.given_up.clone(),
-    );
-    registry.register(
-        "hand_overs",
-        "Streamlets that this broker began to hand over to another one",
-        changes.hand_overs.clone(),
-    );
-    registry.register(
-        "former_files_removed",
-        "Files of streamlets that are another broker's now, removed as no record names them any more",
-        changes.removed_files.clone(),
-    );
-    registry.register(
-        "former_bytes_removed",
-        "What those files took on disk",
-        changes.removed_bytes.clone(),
-    );
+
+    /// What else changes where brokers share a store.
+    pub(super) fn register_moves(&self, registry: &mut Registry) {
+        registry.register(
+            "streamlets_given_up",
+            "Streamlets that were this broker's until another one was recorded as the owner",
+            self.given_up.clone(),
+        );
+        registry.register(
+            "hand_overs",
+            "Streamlets that this broker began to hand over to another one",
+            self.hand_overs.clone(),
+        );
+        registry.register(
+            "former_files_removed",
+            "Files of streamlets that are another broker's now, removed as no record names them any more",
+            self.removed_files.clone(),
+        );
+        registry.register(
+            "former_bytes_removed",
+            "What those files took on disk",
+            self.removed_bytes.clone(),
+        );
+    }
 }

@@ -344,7 +344,7 @@ async fn owners_that_change_show_in_the_metrics() {
     let old = trio.owner(1, stream, 0).broker;
     let to = old % 3 + 1;
     let says = |id: u32, line: &str| {
-        let text = crate::metrics::render(trio.shared(id));
+        let text = crate::scrape::render(trio.shared(id));
         text.lines().any(|found| found == line)
     };
     for id in 1..=3 {

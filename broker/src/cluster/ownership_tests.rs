@@ -14,8 +14,9 @@ use kera_protocol::batch::{
 use kera_protocol::ids::LaneId;
 use kera_protocol::v1;
 use kera_streamlet::{AppendError, AppendSpec, Appended, LaneReadSpec, Located, Outcome};
+use parking_lot::Mutex;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::*;

@@ -20,15 +20,17 @@ use super::copies::{Replicas, StreamletCopies};
 use super::deleted_streams::Forgotten;
 use super::ownership_metrics::Changes;
 use super::records::StoreRecords;
-use super::shortage::Counted;
-use super::spreading::Spreading;
 use super::waiting::WaitingList;
+use super::waiting_moves::WaitingMoves;
 
 /// For so long after a stream was deleted its directory is looked for. Nobody is at work for it any more then.
 const GONE_FOR: Duration = Duration::from_secs(600);
 
 /// Streamlets taken over side by side. Each mostly waits: for the store, for copies, for disks.
 const AT_ONCE: usize = 64;
+
+/// Groups that lack copies, as they were counted last, by stream.
+pub(super) type Counted = Mutex<HashMap<StreamId, u64>>;
 
 /// Replicated streamlets that this broker serves.
 pub struct Replicated {
@@ -44,7 +46,7 @@ pub struct Replicated {
     taking: Mutex<HashMap<StreamletKey, Weak<Taking>>>,
     changes: Changes,
     counted: Counted,
-    spreading: Spreading,
+    spreading: WaitingMoves,
     stirred: watch::Sender<u64>,
     ruling: Arc<Ruling>,
     /// Streams that were deleted in this process's time, and when.
@@ -78,7 +80,7 @@ impl Replicated {
             taking: Mutex::default(),
             changes: Changes::default(),
             counted: Counted::default(),
-            spreading: Spreading::default(),
+            spreading: WaitingMoves::default(),
             stirred: watch::Sender::new(0),
             ruling: Arc::default(),
             gone: Mutex::default(),
@@ -113,7 +115,7 @@ impl Replicated {
     }
 
     /// Copies that are to move, as they were counted last.
-    pub(super) fn spreading(&self) -> &Spreading {
+    pub(super) fn spreading(&self) -> &WaitingMoves {
         &self.spreading
     }
 

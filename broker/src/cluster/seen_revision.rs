@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// How often it is written, where the store has changed at all.
 const INTERVAL: Duration = Duration::from_secs(5);

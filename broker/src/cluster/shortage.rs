@@ -1,6 +1,5 @@
 //! What streams with copies at other brokers lack: copies, and streamlets that are served.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +7,10 @@ use kera_metadata::{GroupRecord, GroupState, MetadataError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
-use parking_lot::Mutex;
 
 use super::records::record_of;
 use crate::catalog::Stream;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Groups of a stream that have fewer copies than it is to have: fewer are recorded, or brokers that are
 /// recorded to have one did not have its bytes when they were last asked. Reads the records of all its
@@ -53,9 +51,6 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
     }
     Ok(short)
 }
-
-/// Groups that lack copies, as they were counted last, by stream.
-pub(super) type Counted = Mutex<HashMap<StreamId, u64>>;
 
 /// As [`under_replicated`], but where brokers share a store it is not read for it: `None` until
 /// [`count`] has counted the stream.

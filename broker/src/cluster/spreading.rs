@@ -2,7 +2,6 @@
 //! for this broker's own streamlets, for the jobs to carry out. All brokers plan alike from what is
 //! recorded, so that nobody has to tell anybody.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use kera_controller::{CopyMove, Spread, spread};
@@ -10,26 +9,7 @@ use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::jobs::{Jobs, Shift};
 
 use crate::admin;
-use crate::start::Shared;
-
-/// What is left to move, as of the last round.
-#[derive(Debug, Default)]
-pub(super) struct Spreading {
-    waiting_bytes: AtomicU64,
-    waiting_copies: AtomicU64,
-}
-
-impl Spreading {
-    /// Bytes of copies of this broker's groups that are to move.
-    pub(super) fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes.load(Ordering::Relaxed)
-    }
-
-    /// These copies, and those that are one too many.
-    pub(super) fn waiting_copies(&self) -> u64 {
-        self.waiting_copies.load(Ordering::Relaxed)
-    }
-}
+use crate::shared::Shared;
 
 /// Tells the jobs what is to move, where brokers share a store.
 pub(super) fn begin(shared: &Arc<Shared>, jobs: &Jobs) {
@@ -64,12 +44,8 @@ fn planned(shared: &Weak<Shared>, most: usize) -> Vec<Shift> {
         .read(|picture| spread(picture, &members, tolerance));
     let mine = mine(plan.unwrap_or_default(), shared.broker_id);
     let moving = mine.iter().filter(|one| one.to.is_some());
-    let spreading = replicated.spreading();
     let bytes = moving.map(|one| one.bytes).sum();
-    spreading.waiting_bytes.store(bytes, Ordering::Relaxed);
-    spreading
-        .waiting_copies
-        .store(mine.len() as u64, Ordering::Relaxed);
+    replicated.spreading().set(bytes, mine.len() as u64);
     mine.iter().take(most).map(shift).collect()
 }
 

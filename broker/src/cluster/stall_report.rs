@@ -7,7 +7,7 @@ use std::time::Duration;
 use kera_replication::primary::{LaneSpec, Standstill, StillLane};
 
 use super::replicated::Replicated;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);

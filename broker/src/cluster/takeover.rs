@@ -15,21 +15,20 @@ use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
+use super::LATER;
 use super::replicated::Replicated;
 use super::restore::Restore;
 use super::waiting::Stuck;
 use crate::catalog::{Stream, make_missing_dir};
 use crate::clock::now_ms;
 use crate::recover::{lane_records, settle};
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Pause before the second attempt; it doubles up to [`MAX_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// How often an attempt looks whether the streamlet is still this broker's.
 const LOOK: Duration = Duration::from_millis(50);
-/// What nobody needs before the streamlet is served waits so long.
-pub(super) const LATER: Duration = Duration::from_secs(3);
 
 /// Begins to take over every streamlet that waits for it; returns at once.
 pub(crate) fn start(shared: &Arc<Shared>) {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::ownership::{self, News};
 use super::seen_revision;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Pause before the store is read anew, after it could not be.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::status;
 use crate::admin::clusters as admin;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
 

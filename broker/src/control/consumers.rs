@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::status;
 use crate::others;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// How long another broker is given to tell its groups.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

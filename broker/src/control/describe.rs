@@ -12,7 +12,7 @@ use crate::catalog::Stream;
 use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
 use crate::fetch::group_info;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// What clients need of a stream.
 pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {

@@ -16,7 +16,7 @@ use crate::admin;
 use crate::bell::Bell;
 use crate::catalog::Stream;
 use crate::fetch::cursor;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Longest wait for news.
 const MAX_WAIT: Duration = Duration::from_secs(30);

@@ -18,7 +18,7 @@ use kera_rpc::v1::streams_server::StreamsServer;
 use tonic::Status;
 use tonic::service::Routes;
 
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Largest control request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 << 20;

@@ -11,7 +11,7 @@ use super::status;
 use crate::admin;
 use crate::catalog::Stream;
 use crate::copy_reads;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
 

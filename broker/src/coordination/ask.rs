@@ -11,7 +11,7 @@ use kera_rpc::v1::lanes_client::LanesClient;
 use tonic::transport::Channel;
 
 use crate::others;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// How long an owner is given for what it has in memory.
 pub(super) const ASK_WITHIN: Duration = Duration::from_secs(2);

@@ -8,7 +8,9 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use kera_coordinator::classic::Listing;
-use kera_coordinator::{Coordinator, Event, EventError, Limits, Replay, Reply, Request, Step};
+use kera_coordinator::{
+    Coordinator, Event, EventError, LaneView, Limits, Replay, Reply, Request, Step,
+};
 use kera_log_segments::local_writer::LocalWriter;
 use kera_protocol::batch::{
     self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
@@ -22,11 +24,9 @@ use kera_streamlet::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::catalog::Streamlets;
+use crate::catalog::{Stream, Streamlets};
 use crate::clock::now_ms;
-use crate::coordination::view::View;
 use crate::coordination::{GROUPS_STREAM, TICK};
-use crate::start::Shared;
 
 /// The one lane of an internal streamlet.
 const LANE: LaneId = LaneId(0);
@@ -309,7 +309,7 @@ impl Host {
     /// Hands a request to the coordinator. `None` while it is loading.
     pub fn handle(
         &self,
-        shared: &Arc<Shared>,
+        view: &dyn LaneView,
         request: Request,
         waker: &Waker,
     ) -> Option<(u64, oneshot::Receiver<Answer>)> {
@@ -318,7 +318,7 @@ impl Host {
         state.next_ticket += 1;
         let ticket = state.next_ticket;
         let coordinator = state.coordinator.as_mut()?;
-        let step = coordinator.handle(now_ms(), ticket, request, &View::of(shared));
+        let step = coordinator.handle(now_ms(), ticket, request, view);
         state.waiting.insert(ticket, tell);
         self.take(&mut state, step);
         self.settle(&mut state, waker);
@@ -336,13 +336,12 @@ impl Host {
     }
 
     /// Groups of this coordinator.
-    pub fn summaries(&self, shared: &Shared) -> Vec<v1::GroupSummary> {
+    pub fn summaries(&self, view: &dyn LaneView) -> Vec<v1::GroupSummary> {
         let mut state = self.state.lock();
-        let view = View::of(shared);
         state
             .coordinator
             .as_mut()
-            .map(|c| c.summaries(&view))
+            .map(|c| c.summaries(view))
             .unwrap_or_default()
     }
 
@@ -353,7 +352,7 @@ impl Host {
     }
 
     /// Moves everything on that can be moved on.
-    pub fn drive(&self, shared: &Arc<Shared>, waker: &Waker, ticked: bool) {
+    pub fn drive(&self, view: &dyn LaneView, streams: &[Arc<Stream>], waker: &Waker, ticked: bool) {
         let mut state = self.state.lock();
         if state.coordinator.is_none() {
             let ended = state.ended;
@@ -368,10 +367,9 @@ impl Host {
             }
             return;
         }
-        let view = View::of(shared);
         let now = now_ms();
         if ticked && let Some(coordinator) = state.coordinator.as_mut() {
-            let step = coordinator.tick(now, &view);
+            let step = coordinator.tick(now, view);
             self.take(&mut state, step);
         }
         if state
@@ -379,7 +377,7 @@ impl Host {
             .as_ref()
             .is_some_and(Coordinator::awaits_any_heads)
         {
-            for stream in shared.catalog.all() {
+            for stream in streams {
                 let awaited = |s: &State| {
                     s.coordinator
                         .as_ref()
@@ -389,7 +387,7 @@ impl Host {
                     continue;
                 }
                 if let Some(coordinator) = state.coordinator.as_mut() {
-                    let step = coordinator.heads_moved(now, stream.id(), &view);
+                    let step = coordinator.heads_moved(now, stream.id(), view);
                     self.take(&mut state, step);
                 }
                 if awaited(&state) {

@@ -15,7 +15,7 @@ use super::{Coordination, GROUPS_STREAM};
 use crate::admin;
 use crate::catalog::Stream;
 use crate::clock::wall_ms;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Copies of the internal stream where brokers share a store, once there are brokers for them.
 const COPIES: u32 = 3;

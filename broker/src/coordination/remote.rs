@@ -4,23 +4,17 @@
 //! asked, again and again, to tell as soon as one of them moves; and where a range ends is asked for when
 //! it is first needed, and answered at the next look.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kera_coordinator::{Cut, CutWish, LaneStatus};
 use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
-use kera_protocol::v1::{self, find_ordinals_request::At};
+use kera_protocol::v1;
 use parking_lot::Mutex;
 
-use super::ask::{self, ASK_WITHIN};
 use crate::bell::Bell;
-use crate::start::Shared;
 
-/// How long an owner may wait for news before it answers that there is none.
-const NEWS_WAIT: Duration = Duration::from_secs(5);
-/// Pause after an owner was not reached.
-const PAUSE: Duration = Duration::from_millis(100);
 /// A stream that nobody looked at for so long is not followed any more.
 const UNWATCHED: Duration = Duration::from_secs(60);
 /// Most ranges remembered, and for how long.
@@ -136,71 +130,31 @@ impl Remote {
         self.state.lock().times.get(&(lane, timestamp_ms)).copied()
     }
 
-    /// Asks whom there is to ask: owners of lanes that are looked at, for news; and for ranges.
-    pub fn tend(shared: &Arc<Shared>) {
-        let remote = shared.coordination.remote();
+    /// The streams that are looked at, and the ranges that nobody was asked for yet: they count as asked for now.
+    pub(super) fn wishes(&self) -> (Vec<StreamId>, Vec<((LaneKey, Ordinal), CutWish)>) {
         let now = Instant::now();
-        let (streams, cuts) = {
-            let mut state = remote.state.lock();
-            state
-                .streams
-                .retain(|_, followed| now.duration_since(followed.looked) < UNWATCHED);
-            state
-                .cuts
-                .retain(|_, wanted| now.duration_since(wanted.since) < KEEP_CUT);
-            let mut cuts = Vec::new();
-            for (key, wanted) in &mut state.cuts {
-                if wanted.progress == Progress::New {
-                    wanted.progress = Progress::Asked;
-                    cuts.push((*key, wanted.wish));
-                }
-            }
-            let streams: Vec<StreamId> = state.streams.keys().copied().collect();
-            (streams, cuts)
-        };
-        for stream in streams {
-            let owners = ask::other_owners(shared, stream);
-            for broker in owners {
-                let is_new = {
-                    let mut state = remote.state.lock();
-                    let followed = state.streams.get_mut(&stream);
-                    followed.is_some_and(|followed| followed.asked.insert(broker))
-                };
-                if is_new {
-                    tokio::spawn(follow(shared.clone(), stream, broker));
-                }
+        let mut state = self.state.lock();
+        state
+            .streams
+            .retain(|_, followed| now.duration_since(followed.looked) < UNWATCHED);
+        state
+            .cuts
+            .retain(|_, wanted| now.duration_since(wanted.since) < KEEP_CUT);
+        let mut cuts = Vec::new();
+        for (key, wanted) in &mut state.cuts {
+            if wanted.progress == Progress::New {
+                wanted.progress = Progress::Asked;
+                cuts.push((*key, wanted.wish));
             }
         }
-        for ((lane, from), wish) in cuts {
-            let shared = shared.clone();
-            tokio::spawn(async move {
-                let cut = ask::cut(&shared, lane, from, wish).await;
-                shared.coordination.remote().learn_cut((lane, from), cut);
-            });
-        }
+        (state.streams.keys().copied().collect(), cuts)
     }
 
-    /// Asks every other owner of the stream's lanes now where they begin and end, and with a time, where
-    /// that is. Owners that are not reached in time leave their lanes unknown.
-    pub async fn refresh(shared: &Arc<Shared>, stream: StreamId, time: Option<u64>) {
-        let remote = shared.coordination.remote();
-        let owners = ask::other_owners(shared, stream);
-        let asked = owners.into_iter().map(|broker| async move {
-            let news = ask::watch(shared, stream, broker, Vec::new(), Duration::ZERO);
-            match news.await {
-                Ok(lanes) => remote.learn(shared, stream, broker, lanes),
-                Err(error) => {
-                    tracing::debug!(%stream, broker, %error, "an owner was not reached");
-                    remote.forget(shared, stream, broker);
-                }
-            }
-            let Some(time) = time else { return };
-            match ask::find(shared, stream, broker, At::TimestampMs(time)).await {
-                Ok(found) => remote.learn_times(stream, time, found),
-                Err(error) => tracing::debug!(%stream, broker, %error, "a time was not found"),
-            }
-        });
-        futures::future::join_all(asked).await;
+    /// A broker is to be asked for news of a stream; true if it was not asked already.
+    pub(super) fn begin_asking(&self, stream: StreamId, broker: u32) -> bool {
+        let mut state = self.state.lock();
+        let followed = state.streams.get_mut(&stream);
+        followed.is_some_and(|followed| followed.asked.insert(broker))
     }
 
     /// Forgets the times that were looked up.
@@ -208,8 +162,13 @@ impl Remote {
         self.state.lock().times.retain(|(_, at), _| *at != time);
     }
 
-    fn learn(&self, shared: &Shared, stream: StreamId, broker: u32, lanes: Vec<v1::LaneBounds>) {
-        let owned = ask::streamlets_of(shared, stream, broker);
+    /// Takes in what the owner of these streamlets told of its lanes.
+    pub(super) fn learn(
+        &self,
+        stream: StreamId,
+        owned: &BTreeSet<u32>,
+        lanes: Vec<v1::LaneBounds>,
+    ) {
         let mut state = self.state.lock();
         let followed = state.follow(stream);
         followed
@@ -231,12 +190,8 @@ impl Remote {
         self.bell.ring();
     }
 
-    /// Nothing is known of the lanes of an owner that is not reached.
-    fn forget(&self, shared: &Shared, stream: StreamId, broker: u32) {
-        self.learn(shared, stream, broker, Vec::new());
-    }
-
-    fn learn_cut(&self, key: (LaneKey, Ordinal), cut: Option<Cut>) {
+    /// Takes in where a range ends; without an answer it is asked for again when it is needed again.
+    pub(super) fn learn_cut(&self, key: (LaneKey, Ordinal), cut: Option<Cut>) {
         let mut state = self.state.lock();
         match (cut, state.cuts.get_mut(&key)) {
             (Some(cut), Some(wanted)) => {
@@ -254,7 +209,8 @@ impl Remote {
         self.bell.ring();
     }
 
-    fn learn_times(&self, stream: StreamId, time: u64, found: Vec<v1::LaneCursor>) {
+    /// Takes in the ordinals of a time.
+    pub(super) fn learn_times(&self, stream: StreamId, time: u64, found: Vec<v1::LaneCursor>) {
         let mut state = self.state.lock();
         for lane in found {
             let key = LaneKey {
@@ -267,9 +223,12 @@ impl Remote {
         }
     }
 
-    /// What is known of the lanes of an owner; `None` if nobody looks at the stream any more.
-    fn known(&self, shared: &Shared, stream: StreamId, broker: u32) -> Option<Vec<v1::LaneBounds>> {
-        let owned = ask::streamlets_of(shared, stream, broker);
+    /// What is known of the lanes of the owner of these streamlets; `None` if nobody looks at the stream any more.
+    pub(super) fn known(
+        &self,
+        stream: StreamId,
+        owned: &BTreeSet<u32>,
+    ) -> Option<Vec<v1::LaneBounds>> {
         let state = self.state.lock();
         let followed = state.streams.get(&stream)?;
         let lanes = followed.lanes.iter();
@@ -284,7 +243,8 @@ impl Remote {
         (!owned.is_empty()).then(|| known.collect())
     }
 
-    fn stop_asking(&self, stream: StreamId, broker: u32) {
+    /// A broker is asked for news no more.
+    pub(super) fn stop_asking(&self, stream: StreamId, broker: u32) {
         if let Some(followed) = self.state.lock().streams.get_mut(&stream) {
             followed.asked.remove(&broker);
         }
@@ -312,28 +272,6 @@ impl State {
             });
         }
     }
-}
-
-/// Asks one owner for news of a stream, until nobody looks at the stream or the owner has nothing of it.
-async fn follow(shared: Arc<Shared>, stream: StreamId, broker: u32) {
-    let remote = shared.coordination.remote();
-    let mut stopping = shared.stopping.subscribe();
-    while let Some(known) = remote.known(&shared, stream, broker) {
-        let news = ask::watch(&shared, stream, broker, known, NEWS_WAIT);
-        let answer = tokio::select! {
-            answer = news => answer,
-            _ = stopping.wait_for(|stop| *stop) => break,
-        };
-        match answer {
-            Ok(lanes) => remote.learn(&shared, stream, broker, lanes),
-            Err(error) => {
-                tracing::debug!(%stream, broker, %error, "an owner tells nothing");
-                remote.forget(&shared, stream, broker);
-                tokio::time::sleep(PAUSE.min(ASK_WITHIN)).await;
-            }
-        }
-    }
-    remote.stop_asking(stream, broker);
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use kera_streamlet::Streamlet;
 use super::remote::Remote;
 use crate::catalog::Stream;
 use crate::fetch::cursor;
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// A look at the catalog, and at what other owners told.
 pub struct View<'a> {

@@ -21,7 +21,7 @@ use kera_streamlet::Located;
 
 use crate::fault_rules::Rule;
 use crate::fetch::{cursor, located, read_refusal};
-use crate::start::Shared;
+use crate::shared::Shared;
 use listed::Lane;
 
 pub use near::{Nearby, brokers_in, nearby};

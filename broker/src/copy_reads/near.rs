@@ -4,7 +4,7 @@ use kera_metadata::{GroupState, LiveBroker, LiveState};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{GroupView, Located, Streamlet};
 
-use crate::start::Shared;
+use crate::shared::Shared;
 
 /// Closed groups looked at for one answer.
 const GROUPS: usize = 16;

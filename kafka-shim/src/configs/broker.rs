@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::config::{ALTERABLE, Alterable, BrokerConfig, KEYS, KafkaUnit, Key};
-use kera_broker::settings::{self, Scope, Values};
+use kera_broker::settings::{Scope, Values};
 
 use super::alter::{Change, DELETE, SET};
 use super::broker_named;
@@ -223,7 +223,7 @@ pub(super) async fn alter(
             };
         }
     };
-    settings::alter(&ctx.shared, scope, only_check, change)
+    kera_broker::alter_settings(&ctx.shared, scope, only_check, change)
         .await
         .map_err(Refusal::of_settings)?;
     if !only_check && (whole || !changes.is_empty()) {

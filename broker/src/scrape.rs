@@ -1,0 +1,355 @@
+//! Metrics, in the text format that Prometheus scrapes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kera_protocol::v1::GroupKind;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use crate::cluster::{self, Backup, shortage};
+use crate::http::Told;
+use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
+use crate::process;
+use crate::shared::Shared;
+
+/// Everything, as a scrape sees it.
+pub fn render(shared: &Shared) -> String {
+    let mut registry = Registry::with_prefix("kera");
+    let metrics = &shared.metrics;
+    registry.register(
+        "appended_records",
+        "Records appended",
+        metrics.appended_records.clone(),
+    );
+    registry.register(
+        "appended_bytes",
+        "Bytes of batches appended",
+        metrics.appended_bytes.clone(),
+    );
+    registry.register(
+        "duplicate_batches",
+        "Batches recognised as sent before",
+        metrics.duplicates.clone(),
+    );
+    registry.register(
+        "append_errors",
+        "Append requests refused",
+        metrics.append_errors.clone(),
+    );
+    registry.register(
+        "append_duration_seconds",
+        "From an append's arrival to its acknowledgement",
+        metrics.append_seconds.clone(),
+    );
+    registry.register(
+        "read_bytes",
+        "Bytes of batches sent to readers",
+        metrics.read_bytes.clone(),
+    );
+    registry.register(
+        "copy_read_bytes",
+        "Bytes of batches sent to readers from copies of groups whose streamlets other brokers own",
+        metrics.copy_read_bytes.clone(),
+    );
+    registry.register(
+        "memory_waits",
+        "Times an append waited for pool memory",
+        metrics.memory_waits.clone(),
+    );
+    registry.register(
+        "connections_accepted",
+        "Connections accepted",
+        metrics.connections_accepted.clone(),
+    );
+    registry.register(
+        "protocol_errors",
+        "Connections closed because the peer broke the protocol",
+        metrics.protocol_errors.clone(),
+    );
+    registry.register(
+        "connections_refused",
+        "Connections refused because there were as many as there may be",
+        metrics.connections_refused.clone(),
+    );
+    registry.register(
+        "unread_connections",
+        "Connections closed because the peer did not read what was sent to it",
+        metrics.unread_connections.clone(),
+    );
+    registry.register(
+        "kafka_large_replies",
+        "Replies to Kafka clients cut short at kafka.max_reply_bytes",
+        metrics.large_replies.clone(),
+    );
+    registry.register(
+        "kafka_requests",
+        "Requests of Kafka clients, by API",
+        metrics.kafka_requests.clone(),
+    );
+    ready(&mut registry, shared.ready().is_ok());
+    gauge(
+        &mut registry,
+        "recovery_damaged_groups",
+        "Groups that recoveries since the start found damaged, cut short or gone",
+        shared.env.losses.groups.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "recovery_files_set_aside",
+        "Damaged files that recoveries since the start moved to the folder damaged",
+        shared.env.losses.files_aside.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "connections",
+        "Connections open",
+        shared.connections.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "connections_limit",
+        "Connections that may be open",
+        shared.admission.limit(),
+    );
+    gauge(
+        &mut registry,
+        "in_flight_limit_bytes",
+        "Bytes in flight at which sockets are not read any more",
+        shared.config.server.max_in_flight_bytes,
+    );
+    gauge(
+        &mut registry,
+        "in_flight_bytes",
+        "Bytes appended and not yet acknowledged",
+        shared.in_flight.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "incoming_bytes",
+        "Bytes of larger buffers that connections receive into",
+        shared.incoming.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "outgoing_bytes",
+        "Bytes that wait to be sent",
+        shared.outgoing.load(Ordering::Relaxed),
+    );
+    gauge(
+        &mut registry,
+        "pool_limit_bytes",
+        "Memory the pool may hand out",
+        shared.env.pool.limit() as u64,
+    );
+    gauge(
+        &mut registry,
+        "pool_used_bytes",
+        "Memory the pool has handed out",
+        shared.env.pool.used() as u64,
+    );
+    gauge(
+        &mut registry,
+        "disk_full",
+        "1 while appends are refused because the disk is full",
+        u64::from(disk_full(shared)),
+    );
+    gauge(
+        &mut registry,
+        "recovery_milliseconds",
+        "Time the last start took until appends were served",
+        shared.recovery_ms.load(Ordering::Relaxed),
+    );
+    if let Ok((free, total)) = shared.dir.space() {
+        gauge(
+            &mut registry,
+            "disk_free_bytes",
+            "Free bytes of the data directory's file system",
+            free,
+        );
+        gauge(
+            &mut registry,
+            "disk_total_bytes",
+            "Bytes of the data directory's file system",
+            total,
+        );
+    }
+    of_process(Some(shared.engine()), &mut registry);
+    streams(shared, &mut registry);
+    groups(shared, &mut registry);
+    if let Some(cluster) = &shared.cluster {
+        cluster::metrics::register(&mut registry, cluster);
+    }
+    if shared.directory.is_shared() {
+        cluster::metrics::register_members(&mut registry, shared);
+    }
+    if let Some(replicated) = &shared.replicated {
+        cluster::metrics::register_jobs(&mut registry, replicated);
+    }
+    cluster::metrics::register_owners(&mut registry, shared);
+    text(&registry)
+}
+
+/// What a scrape sees while the broker recovers.
+pub fn render_recovering() -> String {
+    let mut registry = Registry::with_prefix("kera");
+    ready(&mut registry, false);
+    text(&registry)
+}
+
+/// What a process that only keeps copies has to say.
+pub fn render_backup(backup: &Backup, is_ready: bool) -> String {
+    let mut registry = Registry::with_prefix("kera");
+    ready(&mut registry, is_ready);
+    of_process(None, &mut registry);
+    cluster::metrics::register_backup(&mut registry, backup);
+    text(&registry)
+}
+
+fn ready(registry: &mut Registry, ready: bool) {
+    let help = "1 while the process does what it is there for";
+    gauge(registry, "ready", help, u64::from(ready));
+}
+
+fn text(registry: &Registry) -> String {
+    let mut out = String::new();
+    if encode(&mut out, registry).is_err() {
+        tracing::error!("metrics could not be encoded");
+    }
+    out
+}
+
+/// The program, and what the system says about its process.
+fn of_process(engine: Option<&str>, registry: &mut Registry) {
+    let info = Family::<Labels, Gauge>::default();
+    info.get_or_create(&vec![
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("engine", engine.unwrap_or_default().to_owned()),
+    ])
+    .set(1);
+    registry.register(
+        "info",
+        "1; the labels say the version and the I/O engine",
+        info,
+    );
+    let cpu = Counter::<f64, AtomicU64>::default();
+    cpu.inc_by(process::cpu_time().as_secs_f64());
+    registry.register("cpu_seconds", "CPU time used", cpu);
+    if let Some(bytes) = process::resident_bytes() {
+        gauge(registry, "resident_bytes", "Memory held", bytes);
+    }
+    if let Some(files) = process::open_files() {
+        gauge(registry, "open_files", "Files and sockets open", files);
+    }
+    if let Some(limit) = process::open_files_limit() {
+        gauge(
+            registry,
+            "open_files_limit",
+            "Files and sockets that may be open",
+            limit,
+        );
+    }
+}
+
+fn disk_full(shared: &Shared) -> bool {
+    shared
+        .env
+        .disk_full
+        .load(kera_log_segments::sync::Ordering::Relaxed)
+}
+
+fn streams(shared: &Shared, registry: &mut Registry) {
+    let records = Family::<Labels, Gauge>::default();
+    let bytes = Family::<Labels, Gauge>::default();
+    let groups = Family::<Labels, Gauge>::default();
+    let lag = Family::<Labels, Gauge>::default();
+    let short = Family::<Labels, Gauge>::default();
+    let waiting = Family::<Labels, Gauge>::default();
+    for stream in shared.catalog.all() {
+        let labels: Labels = vec![("stream", stream.name())];
+        let (mut held, mut size, mut count, mut behind) = (0, 0, 0, 0);
+        for lane in stream.streamlets.iter().flat_map(|s| s.describe()) {
+            held += lane.head.saturating_sub(lane.log_start);
+            behind += lane.end_ordinal.saturating_sub(lane.head);
+            count += lane.groups.len();
+            size += lane.groups.iter().map(|g| g.bytes).sum::<u64>();
+        }
+        records.get_or_create(&labels).set(held as i64);
+        bytes.get_or_create(&labels).set(size as i64);
+        groups.get_or_create(&labels).set(count as i64);
+        lag.get_or_create(&labels).set(behind as i64);
+        if !stream.record.load().config.is_replicated() {
+            continue;
+        }
+        match shortage::as_counted(shared, &stream) {
+            Ok(Some(groups)) => {
+                short.get_or_create(&labels).set(groups as i64);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(stream = stream.name(), %error, "its copies could not be counted");
+            }
+        }
+        let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        waiting.get_or_create(&labels).set(unserved.count() as i64);
+    }
+    registry.register("stream_records", "Records readable", records);
+    registry.register("stream_bytes", "Bytes stored", bytes);
+    registry.register("stream_groups", "Groups stored", groups);
+    registry.register(
+        "stream_head_lag_records",
+        "Records appended and not yet durable",
+        lag,
+    );
+    if shared.replicated.is_some() {
+        registry.register(
+            "stream_under_replicated_groups",
+            "Groups with fewer copies than their stream's replicas, by what is recorded and what brokers have",
+            short,
+        );
+        registry.register(
+            "stream_unrecovered_streamlets",
+            "Streamlets that wait for their copies and serve nothing",
+            waiting,
+        );
+    }
+}
+
+fn groups(shared: &Shared, registry: &mut Registry) {
+    let lag = Family::<Labels, Gauge>::default();
+    let members = Family::<Labels, Gauge>::default();
+    for group in shared.coordination.summaries(shared) {
+        let labels = |stream: &str| -> Labels {
+            vec![
+                ("group", group.group.clone()),
+                ("stream", stream.to_owned()),
+            ]
+        };
+        match group.kind() {
+            GroupKind::Native => {
+                lag.get_or_create(&labels(&group.stream))
+                    .set(group.lag as i64);
+            }
+            GroupKind::Kafka => {
+                for of_stream in &group.streams {
+                    lag.get_or_create(&labels(&of_stream.stream))
+                        .set(of_stream.lag as i64);
+                }
+            }
+        }
+        members
+            .get_or_create(&labels(&group.stream))
+            .set(i64::from(group.members));
+    }
+    registry.register(
+        "consumer_lag_records",
+        "Durable records a consumer group has not committed",
+        lag,
+    );
+    registry.register("consumer_members", "Members of a consumer group", members);
+    gauge(
+        registry,
+        "consumer_events_passed_over",
+        "Records among the events of consumer groups that could not be read when their state was",
+        shared.coordination.passed_over(),
+    );
+}
