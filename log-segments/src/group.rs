@@ -5,68 +5,27 @@
 //! making bytes durable is the work of [`crate::local_writer`].
 
 use std::io::{ErrorKind, IoSlice};
-use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use kera_protocol::ids::{Epoch, GroupId, LaneKey, Ordinal};
+use kera_protocol::ids::{GroupId, Ordinal};
 
 use crate::head::LaneHead;
 use crate::io::direct::DirectWriter;
 use crate::io::{FileRef, Io, OpenHow};
 use crate::layout::{DurableMark, SEGMENT_HEADER_BYTES};
-use crate::pool::{CHUNK_BYTES, ChunkPool};
+use crate::place::Place;
+use crate::pool::CHUNK_BYTES;
 use crate::scan::Scanned;
-use crate::ship::Shipping;
+use crate::shipping::Shipping;
 use crate::sync::{Arc, AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, Rank, Weak, mutex};
-use crate::window::{Place, Window};
+use crate::window::Window;
 
-pub use crate::writer::{GroupFull, GroupWriter, MAX_GROUP_ORDINALS};
+pub use crate::spec::{GroupSpec, MAX_GROUP_ORDINALS};
+pub use crate::writer::{GroupFull, GroupWriter};
 pub use kera_protocol::ack::AckPolicy;
 
 /// Chunks a closed group keeps for readers near the tail, until it is idle.
 const CLOSED_CHUNKS: usize = 4;
-
-/// The fixed facts of a group.
-#[derive(Clone, Debug)]
-pub struct GroupSpec {
-    /// Its lane.
-    pub lane: LaneKey,
-    /// Its id.
-    pub group: GroupId,
-    /// Its file generation.
-    pub generation: u32,
-    /// Its one epoch.
-    pub epoch: Epoch,
-    /// Bytes of each segment.
-    pub segment_size: u32,
-    /// Most segments.
-    pub segments: u32,
-    /// Ordinal of its first record.
-    pub first_ordinal: Ordinal,
-    /// When it was begun, milliseconds since 1970.
-    pub created_ms: u64,
-    /// Its file.
-    pub path: PathBuf,
-}
-
-impl GroupSpec {
-    /// Bytes of all segments; marks and footer stand behind them.
-    pub fn group_bytes(&self) -> u64 {
-        u64::from(self.segment_size) * u64::from(self.segments)
-    }
-
-    /// The name of the group's file within its streamlet's directory.
-    pub fn file_name(group: GroupId, generation: u32) -> String {
-        format!("{:016}.{generation}.log", group.0)
-    }
-
-    /// Reads group and generation back from a file name; `None` for a foreign file.
-    pub fn parse_file_name(name: &str) -> Option<(GroupId, u32)> {
-        let stem = name.strip_suffix(".log")?;
-        let (group, generation) = stem.split_once('.')?;
-        Some((GroupId(group.parse().ok()?), generation.parse().ok()?))
-    }
-}
 
 /// How far a group has come by the stream's policy; what the durable head is made of.
 #[derive(Clone, Copy, Debug)]
@@ -247,23 +206,21 @@ impl Group {
         }
     }
 
-    /// A new group to be appended to, with its writer. Does no I/O: the file is made by the first
-    /// write. `snapshot` is the lane's state, shipped before the first batch.
-    pub fn create(
+    /// A new group to be appended to; see [`Group::create`].
+    pub(crate) fn begin(
         spec: GroupSpec,
         policy: AckPolicy,
         head: Arc<LaneHead>,
         io: Arc<dyn Io>,
-        pool: ChunkPool,
         snapshot: Vec<u8>,
-    ) -> (Arc<Self>, GroupWriter) {
+    ) -> Arc<Self> {
         let data_start = (SEGMENT_HEADER_BYTES + snapshot.len()) as u64;
         let start = Place {
             address: 0,
             ordinal: spec.first_ordinal,
         };
         let window = Window::new(u64::from(spec.segment_size), start);
-        let group = Arc::new(Self {
+        Arc::new(Self {
             direct: policy == AckPolicy::Synced,
             // `memory` shows records before they are written, so no order of writing proves anything.
             in_order: policy != AckPolicy::Memory,
@@ -271,9 +228,7 @@ impl Group {
             snapshot,
             data_start: AtomicU64::new(data_start),
             ..Self::with(spec, io, policy, window, false)
-        });
-        let writer = GroupWriter::new(group.clone(), pool);
-        (group, writer)
+        })
     }
 
     /// A closed group as its record describes it. Index and segment ends are loaded on first use,

@@ -10,12 +10,11 @@
 //! `S` is the segment size, `P` the segments of a group. The file is sparse: what was never written
 //! reads as zeros, and zeros end a scan. Numbers are little-endian, except inside batches.
 
+use kera_protocol::ack::AckPolicy;
 use kera_protocol::batch::crc32c;
 use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneId, Ordinal, StreamId, StreamletId};
 use thiserror::Error;
 use uuid::Uuid;
-
-use crate::group::AckPolicy;
 
 /// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: usize = 96;

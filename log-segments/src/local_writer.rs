@@ -14,9 +14,10 @@ use crate::group::{AckPolicy, Gate, Group};
 use crate::io::direct::{DirectRange, DirectWriter};
 use crate::io::{File, Io, rewrite};
 use crate::layout::DurableMark;
+use crate::place::Place;
 use crate::scan::write_mark;
 use crate::sync::{Arc, Ordering, Weak, pause};
-use crate::window::{Place, Run};
+use crate::window::Run;
 
 /// What a turn at a file found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,16 +5,17 @@
 //! the batch's own checksum in the role of the extra bytes. Below the recorded durable length only
 //! headers are walked, since those bytes were seen to be whole.
 
+use kera_protocol::ack::AckPolicy;
 use kera_protocol::batch::{self, BatchError, BatchHeader, HEADER_BYTES, crc32c};
 use kera_protocol::ids::{Epoch, GroupId, Incarnation, LaneKey, Ordinal};
 
 use crate::footer::SparseIndex;
-use crate::group::{AckPolicy, GroupSpec, MAX_GROUP_ORDINALS};
 use crate::io::File;
 use crate::layout::{
     DurableMark, LayoutError, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
-use crate::window::Place;
+use crate::place::Place;
+use crate::spec::{GroupSpec, MAX_GROUP_ORDINALS};
 
 /// Bytes read from the file at once.
 const BLOCK: usize = 256 * 1024;

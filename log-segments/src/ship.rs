@@ -12,22 +12,11 @@ use crate::buffers::Buffer;
 use crate::group::Group;
 use crate::io::rewrite;
 use crate::local_writer::Turn;
+use crate::place::Place;
 use crate::scan::{ScanSpec, scan};
 use crate::sync::{Arc, Ordering, Weak};
-use crate::window::Place;
 
-/// Brings a group's bytes to its other copies. Called without any lock; must not block.
-pub trait Shipping: Send + Sync {
-    /// Bytes were published.
-    fn grew(&self);
-
-    /// The group's own file has more, or its writing failed: see [`Group::written`] and
-    /// [`Group::is_broken`].
-    fn wrote(&self);
-
-    /// Nothing more is appended.
-    fn froze(&self);
-}
+pub use crate::shipping::Shipping;
 
 /// Bytes of one segment, without a gap.
 #[derive(Clone, Debug)]

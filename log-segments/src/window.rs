@@ -6,22 +6,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kera_protocol::ids::Ordinal;
-
 use crate::footer::SparseIndex;
 use crate::group::Group;
 use crate::layout::SEGMENT_HEADER_BYTES;
 use crate::pool::ChunkReader;
 use crate::sync::Weak;
 
-/// A place in a group: an address and the ordinal of the batch that begins there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Byte address: `segment * segment_size + position`.
-    pub address: u64,
-    /// Ordinal at that address.
-    pub ordinal: Ordinal,
-}
+pub use crate::place::Place;
 
 #[derive(Debug)]
 pub(crate) struct Slot {

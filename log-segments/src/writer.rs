@@ -1,16 +1,18 @@
 //! The one right to append to a group: reserve, copy, publish.
 
+use kera_protocol::ack::AckPolicy;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::Ordinal;
 
-use crate::group::{AckPolicy, Group};
+use crate::group::Group;
+use crate::head::LaneHead;
+use crate::io::Io;
 use crate::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::place::Place;
 use crate::pool::{CHUNK_BYTES, ChunkPool, ChunkWriter};
+use crate::spec::{GroupSpec, MAX_GROUP_ORDINALS};
 use crate::sync::Arc;
-use crate::window::{Place, Slot};
-
-/// A group spans no more ordinals, so that a jump by as many is never too short.
-pub const MAX_GROUP_ORDINALS: u64 = 1 << 32;
+use crate::window::Slot;
 
 /// Once this part of the pool is in use there are so many lanes that each finds its memory cold when its
 /// next batch comes. Then a batch's memory is given back as soon as it is in the file: the next lane's
@@ -41,8 +43,25 @@ pub struct GroupWriter {
     max_timestamp: i64,
 }
 
+impl Group {
+    /// A new group to be appended to, with its writer. Does no I/O: the file is made by the first
+    /// write. `snapshot` is the lane's state, shipped before the first batch.
+    pub fn create(
+        spec: GroupSpec,
+        policy: AckPolicy,
+        head: Arc<LaneHead>,
+        io: Arc<dyn Io>,
+        pool: ChunkPool,
+        snapshot: Vec<u8>,
+    ) -> (Arc<Self>, GroupWriter) {
+        let group = Self::begin(spec, policy, head, io, snapshot);
+        let writer = GroupWriter::new(group.clone(), pool);
+        (group, writer)
+    }
+}
+
 impl GroupWriter {
-    pub(crate) fn new(group: Arc<Group>, pool: ChunkPool) -> Self {
+    fn new(group: Arc<Group>, pool: ChunkPool) -> Self {
         let next_ordinal = group.spec.first_ordinal;
         Self {
             group,

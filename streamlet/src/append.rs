@@ -9,7 +9,7 @@ use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::batch::{self, BatchHeader};
 use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
 
-use crate::closing::Job;
+use crate::job::Job;
 use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
 use crate::streamlet::{ActiveGroup, Inner, LaneSlot, Settings, Streamlet};

@@ -10,7 +10,7 @@ use kera_log_segments::sync::{Arc, Ordering};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 
-use crate::closing::Job;
+use crate::job::Job;
 use crate::streamlet::{LaneSlot, Streamlet};
 
 /// Makes the copies of a streamlet's groups.

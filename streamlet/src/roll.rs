@@ -9,7 +9,7 @@ use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, GroupState, Write};
 
-use crate::closing::Job;
+use crate::job::Job;
 use crate::streamlet::{
     ActiveGroup, Carry, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };

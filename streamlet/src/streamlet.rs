@@ -16,8 +16,8 @@ use kera_protocol::ids::{
     StreamletKey,
 };
 
-use crate::closing::Job;
 use crate::copies::Copies;
+use crate::job::Job;
 use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};
 use crate::recorder::GroupRecorder;

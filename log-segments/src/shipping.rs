@@ -1,0 +1,14 @@
+//! Who is told of a group's bytes, where the group has replicas at other brokers.
+
+/// Brings a group's bytes to its other copies. Called without any lock; must not block.
+pub trait Shipping: Send + Sync {
+    /// Bytes were published.
+    fn grew(&self);
+
+    /// The group's own file has more, or its writing failed: see [`Group::written`](crate::group::Group::written) and
+    /// [`Group::is_broken`](crate::group::Group::is_broken).
+    fn wrote(&self);
+
+    /// Nothing more is appended.
+    fn froze(&self);
+}
