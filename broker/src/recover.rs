@@ -229,9 +229,7 @@ const SHORT_TOLD: usize = 10;
 /// The files of closed groups that are shorter than is recorded, in words. Each is asked for its length alone,
 /// since there may be very many; batches are checked when they are read. Of those that are gone the recovery tells.
 fn short_files(dir: &Path, groups: &[GroupRecord]) -> Vec<String> {
-    let closed = groups
-        .iter()
-        .filter(|record| record.is_closed() && record.end_ordinal > record.start_ordinal());
+    let closed = groups.iter().filter(|record| record.holds_records());
     let told = closed.filter_map(|record| {
         let file = dir.join(GroupSpec::file_name(record.group, record.generation));
         let (path, recorded) = (file.display(), record.length);

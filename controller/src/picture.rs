@@ -48,12 +48,11 @@ pub struct GroupView {
 
 impl GroupView {
     fn of(record: &GroupRecord) -> Self {
-        let closed = record.state == GroupState::Closed;
-        let first = record.first_ordinal.unwrap_or(record.end_ordinal);
+        let closed = record.is_closed();
         Self {
             state: record.state,
             bytes: if closed { record.live_bytes } else { 0 },
-            empty: closed && first == record.end_ordinal,
+            empty: closed && !record.holds_records(),
             max_timestamp_ms: record.max_timestamp_ms,
             copies: record.copies.iter().map(|copy| copy.broker.0).collect(),
         }

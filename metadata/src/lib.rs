@@ -127,10 +127,10 @@ pub use error::{Conflict, MetadataError};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore};
 pub use kera_records::{
-    AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupKey,
-    GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration, LaneStart,
-    MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, SettingsRecord, StreamConfig,
-    StreamRecord, StreamletRecord, TimestampType, Transaction, Write, config,
+    AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupChange,
+    GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration,
+    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, SettingsRecord,
+    StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, Write, config,
     validate_internal_name, validate_stream_name,
 };
 pub use memory::{Fault, MemoryStore};

@@ -42,4 +42,4 @@ pub use record::{
     LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, SettingsRecord, StreamRecord,
     StreamletRecord,
 };
-pub use transaction::{Committed, Compare, Transaction, Write};
+pub use transaction::{Committed, Compare, GroupChange, Transaction, Write};

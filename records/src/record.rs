@@ -249,6 +249,42 @@ impl GroupRecord {
         self.state == GroupState::Closed
     }
 
+    /// True if it is closed and has records. One without only says where its lane goes on.
+    pub fn holds_records(&self) -> bool {
+        self.is_closed() && self.end_ordinal > self.start_ordinal()
+    }
+
+    /// Its end: the group holds bytes below `length`, of records below `end_ordinal`. The next group of its
+    /// lane begins at `next_ordinal`, and `copies` hold all of it.
+    pub fn closed(
+        self,
+        first_ordinal: Ordinal,
+        (length, end_ordinal): (u64, Ordinal),
+        next_ordinal: Ordinal,
+        copies: Vec<Replica>,
+    ) -> Self {
+        Self {
+            state: GroupState::Closed,
+            first_ordinal: Some(first_ordinal),
+            length,
+            end_ordinal,
+            next_ordinal,
+            live_bytes: length,
+            copies,
+            ..self
+        }
+    }
+
+    /// True if both say the same of the group's life, place and end. Times, damage, revision and what
+    /// compaction left may differ.
+    pub fn agrees(&self, other: &Self) -> bool {
+        self.key() == other.key()
+            && (self.lane, self.epoch, self.state) == (other.lane, other.epoch, other.state)
+            && (self.first_ordinal, self.length) == (other.first_ordinal, other.length)
+            && (self.end_ordinal, self.next_ordinal) == (other.end_ordinal, other.next_ordinal)
+            && self.copies == other.copies
+    }
+
     /// Ordinal of a closed group's first record, or `end_ordinal` if it has none.
     pub fn start_ordinal(&self) -> Ordinal {
         self.first_ordinal.unwrap_or(self.end_ordinal)

@@ -99,10 +99,12 @@ pub enum Compare {
 impl Compare {
     /// A comparison with the revision of `group`, as it was read or written last.
     pub fn group(group: &GroupRecord) -> Self {
-        Self::GroupRevision {
-            key: group.key(),
-            revision: group.revision,
-        }
+        Self::revision_of(group.key(), group.revision)
+    }
+
+    /// A comparison of a group's revision with `revision`; 0: it does not exist.
+    pub fn revision_of(key: GroupKey, revision: u64) -> Self {
+        Self::GroupRevision { key, revision }
     }
 
     /// A comparison with the epoch of `streamlet`, as it was read or written last.
@@ -162,7 +164,23 @@ pub enum Write {
     },
 }
 
+/// A change of one group's record, with the comparison that it requires.
+pub type GroupChange = (Compare, Write);
+
+impl GroupRecord {
+    /// Writes this record in the place of the one of the same revision; 0: where there is none.
+    pub fn put(self) -> GroupChange {
+        (Compare::group(&self), Write::PutGroup(self))
+    }
+}
+
 impl Write {
+    /// Deletes the record of a group that has this revision.
+    pub fn delete_group(key: GroupKey, revision: u64) -> GroupChange {
+        let compare = Compare::revision_of(key, revision);
+        (compare, Self::DeleteGroup(key))
+    }
+
     /// The record that is written or deleted.
     pub fn key(&self) -> Key {
         match self {
@@ -207,6 +225,23 @@ impl Transaction {
     /// A transaction that writes `write` if all of `compare` holds.
     pub fn new(compare: Vec<Compare>, write: Vec<Write>) -> Self {
         Self { compare, write }
+    }
+
+    /// Changes of groups of `streamlet`, which hold only while its epoch is `epoch`.
+    pub fn of_groups(
+        streamlet: StreamletKey,
+        epoch: Epoch,
+        changes: impl IntoIterator<Item = GroupChange>,
+    ) -> Self {
+        let (mut compare, write): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+        compare.insert(0, Compare::epoch_of(streamlet, epoch));
+        Self { compare, write }
+    }
+
+    /// The streamlet of the first group or lane that it changes.
+    pub fn streamlet(&self) -> Option<StreamletKey> {
+        let mut keys = self.write.iter().map(Write::key);
+        keys.find_map(|key| key.streamlet_of())
     }
 
     /// Comparisons, those that its writes imply among them, or operations that its writes stand for,

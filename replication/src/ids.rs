@@ -8,6 +8,7 @@ use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 
 pub use kera_protocol::ids::{BrokerId, Incarnation, StreamletKey};
+use kera_records::GroupRecord;
 pub use kera_records::Replica;
 
 /// A group as written under its one epoch; each holder has at most one copy under this name.
@@ -22,6 +23,15 @@ pub struct CopyId {
 }
 
 impl CopyId {
+    /// The copies that `record` names.
+    pub fn of(record: &GroupRecord) -> Self {
+        Self {
+            streamlet: record.streamlet_key(),
+            group: record.group,
+            epoch: record.epoch,
+        }
+    }
+
     /// All copies of a streamlet, in the order of their ids.
     pub fn all_of(streamlet: StreamletKey) -> RangeInclusive<Self> {
         let at = |group, epoch| Self {

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kera_protocol::ids::LaneId;
+use kera_records::{GroupRecord, Transaction};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId, Replica};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::Primary;
-use kera_replication::records::{Change, StreamletRecords, Transaction};
+use kera_replication::records::StreamletRecords;
 use kera_replication::recovery::{RecoverSpec, Unclean, recover};
 use kera_replication::transport::Request;
 
@@ -199,20 +200,18 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
         .await
         .expect("it is the owner");
     let of = |found: StreamletRecords| {
-        let record = found.groups.into_iter().find(|r| r.copy == copy);
+        let record = found.groups.into_iter().find(|r| CopyId::of(r) == copy);
         record.expect("it is recorded")
     };
     let record = of(stage.look());
-    let place = |holders: Vec<Replica>| Transaction {
-        streamlet: streamlet(),
-        epoch: recovered.epoch,
-        changes: vec![Change::Place {
-            group: copy.group,
-            revision: record.revision,
-            holders,
-        }],
+    let place = |copies: Vec<Replica>| {
+        let placed = GroupRecord {
+            copies,
+            ..record.clone()
+        };
+        Transaction::of_groups(streamlet(), recovered.epoch, [placed.put()])
     };
-    let [a, b, c] = record.holders() else {
+    let [a, b, c] = &record.copies[..] else {
         return Err(format!("three copies were asked for: {record:?}"));
     };
     let records = stage.records(owner);
@@ -230,7 +229,7 @@ async fn late_change(stage: &Arc<SimStage>, plan: Plan) -> Result<(), String> {
     let jobs = Jobs::new(&primary, Box::new(move || vec![owned.clone()]), busy());
     jobs.round().await;
     let _refused_or_not = records.try_commit(place(vec![*a, *b])).await;
-    for holder in of(stage.look()).holders() {
+    for holder in of(stage.look()).copies {
         let read = Request::Read {
             copy,
             address: 0,

@@ -174,7 +174,7 @@ impl<'a> LaneBuild<'a> {
     fn take_closed(&mut self, closed: &GroupRecord) {
         let first_ordinal = closed.start_ordinal();
         // One without records only says where the lane goes on.
-        if closed.end_ordinal > first_ordinal {
+        if closed.holds_records() {
             let spec = self.spec(closed, first_ordinal);
             let end = Place {
                 address: closed.length,

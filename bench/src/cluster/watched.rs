@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use kera_metadata::{ClusterStore, EtcdOptions, EtcdStore, GroupState, MetadataStore, Record};
+use kera_metadata::{ClusterStore, EtcdOptions, EtcdStore, MetadataStore, Record};
 use kera_protocol::ids::{StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
@@ -182,7 +182,7 @@ impl Seen {
                     });
                 }
             }
-            Some(Record::Group(record)) if record.state == GroupState::Closed => {
+            Some(Record::Group(record)) if record.is_closed() => {
                 let of = (record.stream, record.streamlet);
                 self.closed.push(Closed { at, of });
             }

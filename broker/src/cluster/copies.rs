@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use kera_log_segments::group::Group;
 use kera_log_segments::ship::Shipping;
-use kera_metadata::{GroupKey, GroupState};
+use kera_metadata::GroupRecord;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::{CopyId, StreamletKey};
 use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{Lane, LaneSpec, Primary};
-use kera_replication::records::{GroupRecord, RecordsError};
+use kera_replication::records::RecordsError;
 use kera_replication::transport::{CallError, Pending, Reply, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
@@ -166,13 +166,13 @@ struct OwnFile {
 impl Mend for OwnFile {
     fn is_settled(&self, record: &GroupRecord) -> bool {
         let served = self.streamlet.upgrade();
-        served.is_some_and(|s| s.is_settled(record.lane, record.copy.group))
+        served.is_some_and(|s| s.is_settled(record.lane, record.group))
     }
 
     fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
-        let (lane, group) = (record.lane, record.copy.group);
+        let (lane, group) = (record.lane, record.group);
         let (served, primary) = (self.streamlet.upgrade(), self.primary.clone());
-        let (copy, epoch) = (record.copy, self.epoch);
+        let (copy, epoch) = (CopyId::of(record), self.epoch);
         Box::pin(async move {
             let Some(streamlet) = served else {
                 return Mended::NotYet;
@@ -278,17 +278,13 @@ impl Copies for StreamletCopies {
             return false;
         };
         let (primary, records) = (self.primary.clone(), self.records.clone());
-        let key = GroupKey {
-            stream: self.key.stream,
-            streamlet: self.key.streamlet,
-            group,
-        };
+        let key = self.key.group(group);
         let (told, outcome) = std::sync::mpsc::sync_channel(1);
         let runtime = primary.runtime().clone();
         runtime.spawn(Box::pin(async move {
             let stored = records.stored(key).map_err(|error| error.to_string());
             let mended = match stored {
-                Ok(Some(record)) if record.state == GroupState::Closed => {
+                Ok(Some(record)) if record.is_closed() => {
                     fetch_file::replace(&primary, &streamlet, &record).await
                 }
                 Ok(_) => Err("its close is not recorded".into()),

@@ -7,7 +7,6 @@ use kera_replication::transport::{Reply, Request};
 use kera_streamlet::Streamlet;
 
 use super::own_file::OwnFile;
-use super::records::record_of;
 
 /// Bytes fetched at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -47,7 +46,7 @@ async fn fetch_from_any(
     record: &GroupRecord,
 ) -> Result<i64, String> {
     let me = primary.me();
-    let (copy, path) = (record_of(record).copy, file.spec.path.display());
+    let (copy, path) = (CopyId::of(record), file.spec.path.display());
     let mut reasons = Vec::new();
     let mut holders: Vec<_> = record.copies.iter().map(|c| c.broker).collect();
     // One in this broker's own store needs no network; who is not alive may not answer for long.
@@ -89,7 +88,7 @@ async fn fetch_from(
     record: &GroupRecord,
     holder: BrokerId,
 ) -> Result<Option<i64>, String> {
-    let (copy, size) = (record_of(record).copy, u64::from(file.spec.segment_size));
+    let (copy, size) = (CopyId::of(record), u64::from(file.spec.segment_size));
     let mut address = 0;
     while address < record.length {
         let end_of_segment = (address / size + 1) * size;

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kera_metadata::{GroupState, Image, MetadataStore};
+use kera_metadata::{Image, MetadataStore};
 use kera_protocol::ids::Epoch;
 use kera_replication::primary::Primary;
 use kera_replication::transport::{CopyInfo, Reply, Request};
@@ -103,7 +103,7 @@ impl Leftovers<'_> {
             let mut records = image.groups.iter();
             if let Some(record) = records.find(|record| record.group == held.copy.group) {
                 let file = OwnFile::new(self.streamlet, record);
-                if record.state != GroupState::Closed || !self.stands_alone(&file).await? {
+                if !record.is_closed() || !self.stands_alone(&file).await? {
                     continue;
                 }
             }

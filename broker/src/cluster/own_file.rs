@@ -14,7 +14,7 @@ use kera_log_segments::layout::DurableMark;
 use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::GroupRecord;
-use kera_protocol::ids::{Incarnation, LaneKey};
+use kera_protocol::ids::Incarnation;
 use kera_replication::{aside, own};
 use kera_streamlet::Streamlet;
 
@@ -32,17 +32,13 @@ impl OwnFile {
         let settings = streamlet.settings();
         let name = GroupSpec::file_name(record.group, record.generation);
         let spec = GroupSpec {
-            lane: LaneKey {
-                stream: record.stream,
-                streamlet: record.streamlet,
-                lane: record.lane,
-            },
+            lane: record.lane_key(),
             group: record.group,
             generation: record.generation,
             epoch: record.epoch,
             segment_size: settings.segment_size,
             segments: settings.segments_per_group,
-            first_ordinal: record.first_ordinal.unwrap_or(record.end_ordinal),
+            first_ordinal: record.start_ordinal(),
             created_ms: 0,
             path: streamlet.dir().join(name),
         };

@@ -4,7 +4,7 @@ use kera_log_segments::group::AckPolicy;
 use kera_log_segments::io::fault::{CrashPlan, Fault, FaultIo};
 use kera_log_segments::layout::SegmentHeader;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, patch};
-use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, LaneKey, StreamId, StreamletId};
 
 use super::*;
 

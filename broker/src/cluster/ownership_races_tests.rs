@@ -1,11 +1,10 @@
 //! Owners that change while something else is going on.
 
 use kera_log_segments::group::GroupSpec;
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::transport::{Refusal, Request};
 
 use super::*;
-use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
 use crate::control::describe::{join, stream_description};
 
@@ -389,7 +388,7 @@ async fn a_former_owner_writes_no_file_of_the_present_one() {
     let image = image.expect("it is read");
     let mut groups = image.groups.iter();
     let group = groups.find(|group| group.end_ordinal == 10);
-    let copy = record_of(group.expect("it is recorded")).copy;
+    let copy = CopyId::of(group.expect("it is recorded"));
     let file = now.dir().join(GroupSpec::file_name(copy.group, 0));
     let whole = std::fs::read(&file).expect("the new owner has it");
     // A job of the former owner that has not heard yet gives the group a copy here.

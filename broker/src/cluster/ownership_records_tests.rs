@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState};
 use kera_protocol::ids::GroupId;
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
 
 use super::*;
 use crate::cluster::deleted_streams::catch_up;
-use crate::cluster::records::record_of;
 use crate::cluster::watching::apply_all;
 
 impl Trio {
@@ -280,9 +279,9 @@ async fn files_that_were_copies_in_a_store_stay_while_they_are_recorded() {
         let handed = hand_over(trio.shared(from), stream, StreamletId(0), to).await;
         handed.expect("it is handed over");
         trio.served(to, stream, 0).await;
-        let recorded: Vec<_> = trio.groups(stream).iter().map(record_of).collect();
+        let recorded = trio.groups(stream);
         until(|| {
-            let copies = || recorded.iter().map(|record| record.copy);
+            let copies = || recorded.iter().map(CopyId::of);
             !trio.files(to, stream).is_empty() && copies().all(|copy| !store_of(to).holds(&copy))
         })
         .await;
@@ -432,7 +431,7 @@ async fn of_a_file_and_a_copy_in_the_store_of_one_group_one_stays() {
     let third = 6 - old - to;
     let groups = trio.groups(stream);
     let group = groups.into_iter().find(|group| group.length > 0);
-    let copy = record_of(&group.expect("it is recorded")).copy;
+    let copy = CopyId::of(&group.expect("it is recorded"));
     let cluster = trio.shared(third).cluster.as_ref();
     let store = cluster.expect("it has a number").backup.store().clone();
     assert!(store.holds(&copy));
@@ -468,7 +467,7 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
     let name = GroupSpec::file_name(group.group, 0);
     let cluster = trio.shared(to).cluster.as_ref().expect("it has others");
     // Its file stands for the copy that it kept for the former owner.
-    until(|| !cluster.backup.store().holds(&record_of(&group).copy)).await;
+    until(|| !cluster.backup.store().holds(&CopyId::of(&group))).await;
     for at in [old, to] {
         let file = trio.streamlet(at, stream, 0).dir().join(&name);
         until(|| file.exists()).await;
@@ -505,7 +504,7 @@ async fn an_own_file_that_was_cut_short_is_made_anew_though_the_store_has_its_gr
     let groups = trio.groups(stream);
     let group = groups.into_iter().find(|group| group.length > 0);
     let group = group.expect("it is recorded");
-    let (copy, epoch) = (record_of(&group).copy, served.epoch());
+    let (copy, epoch) = (CopyId::of(&group), served.epoch());
     let cluster = trio.shared(owner).cluster.as_ref();
     let store = cluster.expect("it has others").backup.store();
     let file = served.dir().join(GroupSpec::file_name(group.group, 0));

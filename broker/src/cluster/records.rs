@@ -6,15 +6,12 @@ use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
 use kera_metadata::{
-    CommitFuture, Compare, Conflict, GroupKey, GroupRecord as Stored, GroupState as StoredState,
-    Image, MetadataError, MetadataStore, StreamletRecord, Transaction as StoreTransaction, Write,
+    CommitFuture, Compare, Conflict, GroupKey, GroupRecord, GroupState, Image, Key, MetadataError,
+    MetadataStore, StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId};
-use kera_replication::ids::{BrokerId, CopyId, Replica, StreamletKey};
-use kera_replication::records::{
-    Change, ClosedRecord, GroupRecord, GroupState, OpenRecord, Records, RecordsError,
-    StreamletRecords, Transaction,
-};
+use kera_replication::ids::{BrokerId, StreamletKey};
+use kera_replication::records::{Records, RecordsError, StreamletRecords};
 use kera_replication::transport::Pending;
 use parking_lot::Mutex;
 
@@ -124,7 +121,7 @@ impl StoreRecords {
     ///
     /// # Errors
     /// The metadata store's.
-    pub(super) fn stored(&self, key: GroupKey) -> Result<Option<Stored>, MetadataError> {
+    pub(super) fn stored(&self, key: GroupKey) -> Result<Option<GroupRecord>, MetadataError> {
         self.0.store.group(key)
     }
 
@@ -148,7 +145,7 @@ impl StoreRecords {
 impl Records for StoreRecords {
     fn try_commit(&self, transaction: Transaction) -> Pending<Result<u64, RecordsError>> {
         let inner = self.0.clone();
-        Box::pin(async move { inner.commit(&transaction).await })
+        Box::pin(async move { inner.commit(transaction).await })
     }
 
     fn try_read(&self, streamlet: StreamletKey) -> Pending<Result<StreamletRecords, RecordsError>> {
@@ -156,8 +153,8 @@ impl Records for StoreRecords {
         Box::pin(async move {
             off_runtime(move || {
                 let found = store.load_streamlet(streamlet.stream, streamlet.streamlet);
-                let image = found.map_err(|error| of_store(streamlet, None, error))?;
-                records_of(streamlet, &image)
+                let image = found.map_err(|error| of_store(streamlet, error))?;
+                records_of(streamlet, image)
             })
             .await
         })
@@ -187,146 +184,102 @@ async fn off_runtime<T: Send + 'static>(
 }
 
 impl Inner {
-    /// Submits `transaction`, over what is recorded now.
-    fn submit(&self, transaction: &Transaction) -> Result<(Changes, CommitFuture), RecordsError> {
+    /// Submits `transaction`, with the reservation of group ids that it needs; returns what is reserved then.
+    fn submit(
+        &self,
+        streamlet: StreamletKey,
+        mut transaction: Transaction,
+    ) -> Result<(Option<GroupId>, CommitFuture), RecordsError> {
         // Nobody waits for a store that does not answer, but who asked it.
-        let found = self.find(transaction)?;
+        let owner = self.unreserved(streamlet, &transaction)?;
         // Ids are reserved in the order in which transactions are submitted.
         let mut state = self.state.lock();
-        let mut changes = self.changes(&state, transaction, found.groups)?;
-        let mut write = changes.write();
-        if let (Some(next_group), Some(owner)) = (changes.reserve.take(), found.owner) {
-            // Never back behind what was reserved meanwhile.
-            let next_group = next_group.max(owner.next_group);
-            changes.reserve = Some(next_group);
-            write.push(Write::PutStreamlet(StreamletRecord {
-                next_group,
+        let mut next_group = None;
+        if let Some((owner, group)) = owner {
+            let asked = state.asked.entry(streamlet).or_default();
+            // Never back behind what was reserved meanwhile, or a reservation that is on its way.
+            let reserved = GroupId(group.0 + RESERVED_GROUPS);
+            *asked = reserved.max(*asked).max(owner.next_group);
+            next_group = Some(*asked);
+            transaction.write.push(Write::PutStreamlet(StreamletRecord {
+                next_group: *asked,
                 ..owner
             }));
-            state.asked.insert(transaction.streamlet, next_group);
         }
-        let asked = StoreTransaction::new(changes.compare(transaction), write);
-        let committed = self.store.commit_async(asked);
-        Ok((changes, committed))
+        Ok((next_group, self.store.commit_async(transaction)))
     }
 
-    /// Reads what `transaction` changes: the streamlet's record where group ids may have to be reserved,
-    /// and the groups that are closed or placed.
-    fn find(&self, transaction: &Transaction) -> Result<Found, RecordsError> {
-        let streamlet = transaction.streamlet;
-        let read = |error| of_store(streamlet, None, error);
+    /// The streamlet's record and the highest group, if `transaction` records a group whose id is not reserved.
+    fn unreserved(
+        &self,
+        streamlet: StreamletKey,
+        transaction: &Transaction,
+    ) -> Result<Option<(StreamletRecord, GroupId)>, RecordsError> {
+        let opened = transaction.write.iter().filter_map(|write| match write {
+            Write::PutGroup(record) if !record.is_closed() => Some(record.group),
+            _ => None,
+        });
+        let Some(highest) = opened.max() else {
+            return Ok(None);
+        };
         let reserved = self.state.lock().reserved.get(&streamlet).copied();
-        let is_above = |change: &Change| match change {
-            Change::Open { group, .. } => *group >= reserved.unwrap_or_default(),
-            _ => false,
-        };
-        let owner = if transaction.changes.iter().any(is_above) {
-            let found = self.store.streamlet(streamlet.stream, streamlet.streamlet);
-            let found = found.map_err(read)?;
-            Some(found.ok_or(RecordsError::NoStreamlet(streamlet))?)
-        } else {
-            None
-        };
-        if let Some(owner) = &owner {
-            let mut state = self.state.lock();
-            let known = state.reserved.entry(streamlet).or_default();
-            *known = owner.next_group.max(*known);
+        if highest < reserved.unwrap_or_default() {
+            return Ok(None);
         }
-        let mut groups = HashMap::new();
-        for change in &transaction.changes {
-            if let Change::Close { group, .. } | Change::Place { group, .. } = change {
-                let found = self.store.group(group_key(streamlet, *group));
-                groups.insert(*group, found.map_err(read)?);
+        let found = self.store.streamlet(streamlet.stream, streamlet.streamlet);
+        let found = found.map_err(|error| of_store(streamlet, error))?;
+        let owner = found.ok_or(RecordsError::NoStreamlet(streamlet))?;
+        let mut state = self.state.lock();
+        let reserved = state.reserved.entry(streamlet).or_default();
+        *reserved = owner.next_group.max(*reserved);
+        Ok((highest >= *reserved).then_some((owner, highest)))
+    }
+
+    async fn commit(self: &Arc<Self>, mut transaction: Transaction) -> Result<u64, RecordsError> {
+        let no_group = || RecordsError::Invalid("it changes no group".into());
+        let streamlet = transaction.streamlet().ok_or_else(no_group)?;
+        let mut changed = Vec::with_capacity(transaction.write.len());
+        for write in &mut transaction.write {
+            match write {
+                Write::PutGroup(record) => {
+                    self.stamp(record);
+                    changed.push((record.key(), Some(record.state)));
+                }
+                Write::DeleteGroup(key) => changed.push((*key, None)),
+                _ => {}
             }
         }
-        Ok(Found { owner, groups })
-    }
-
-    async fn commit(self: &Arc<Self>, transaction: &Transaction) -> Result<u64, RecordsError> {
-        let streamlet = transaction.streamlet;
-        let failed = |error| of_store(streamlet, Some(transaction), error);
-        let (changes, committed) = if self.shared {
-            let (this, transaction) = (self.clone(), transaction.clone());
-            off_runtime(move || this.submit(&transaction)).await?
+        let (next_group, committed) = if self.shared {
+            let this = self.clone();
+            off_runtime(move || this.submit(streamlet, transaction)).await?
         } else {
-            self.submit(transaction)?
+            self.submit(streamlet, transaction)?
         };
-        let revision = committed.await.map_err(failed)?.revision;
-        if let Some(next_group) = changes.reserve {
+        let committed = committed.await;
+        let revision = committed
+            .map_err(|error| of_store(streamlet, error))?
+            .revision;
+        if let Some(next_group) = next_group {
             let mut state = self.state.lock();
             let reserved = state.reserved.entry(streamlet).or_default();
             *reserved = next_group.max(*reserved);
         }
-        for (key, record) in changes.groups {
-            self.recorder
-                .learned(key, record.is_some().then_some(revision));
-            if record.is_none_or(|r| r.state == StoredState::Closed) {
+        for (key, state) in changed {
+            self.recorder.learned(key, state.map(|_| revision));
+            if state != Some(GroupState::Open) {
                 self.live.lock().remove(&key);
             }
         }
         Ok(revision)
     }
 
-    /// What `transaction` writes, over the groups that were `found`.
-    fn changes(
-        &self,
-        state: &State,
-        transaction: &Transaction,
-        mut found: HashMap<GroupId, Option<Stored>>,
-    ) -> Result<Changes, RecordsError> {
-        let streamlet = transaction.streamlet;
-        let mut changes = Changes {
-            reserve: None,
-            groups: Vec::with_capacity(transaction.changes.len()),
-            revisions: Vec::with_capacity(transaction.changes.len()),
-        };
-        let of = |known: &HashMap<StreamletKey, GroupId>| {
-            known.get(&streamlet).copied().unwrap_or_default()
-        };
-        let mut reserved = of(&state.reserved);
-        for change in &transaction.changes {
-            let key = group_key(streamlet, change.group());
-            let old = found.remove(&key.group).flatten();
-            let (expected, record) = match change {
-                Change::Open {
-                    group,
-                    lane,
-                    record,
-                } => {
-                    if *group >= reserved {
-                        // Never back behind a reservation that is on its way.
-                        reserved = GroupId(group.0 + RESERVED_GROUPS).max(of(&state.asked));
-                        changes.reserve = Some(reserved);
-                    }
-                    let copies = record.holders.clone();
-                    let mut opened = blank(key, *lane, transaction.epoch, copies);
-                    opened.first_ordinal = record.first_ordinal;
-                    (0, Some(opened))
-                }
-                Change::Close {
-                    revision, record, ..
-                } => {
-                    let old = there(old, key, *revision)?;
-                    if old.state == StoredState::Closed {
-                        return Err(closed_already(key));
-                    }
-                    let live = self.live.lock().get(&key).and_then(Weak::upgrade);
-                    let max_timestamp_ms = live.map_or(-1, |group| group.max_timestamp().max(-1));
-                    (*revision, Some(closed(old, record, max_timestamp_ms)))
-                }
-                Change::Place {
-                    revision, holders, ..
-                } => {
-                    let mut placed = there(old, key, *revision)?;
-                    placed.copies = holders.clone();
-                    (*revision, Some(placed))
-                }
-                Change::Delete { revision, .. } => (*revision, None),
-            };
-            changes.revisions.push((key, expected));
-            changes.groups.push((key, record));
+    /// A group that is closed now gets the time, and the greatest timestamp if it was written here.
+    fn stamp(&self, record: &mut GroupRecord) {
+        if record.is_closed() && record.closed_ms == 0 {
+            let live = self.live.lock().get(&record.key()).and_then(Weak::upgrade);
+            record.max_timestamp_ms = live.map_or(-1, |group| group.max_timestamp().max(-1));
+            record.closed_ms = now_ms();
         }
-        Ok(changes)
     }
 
     fn take_epoch(
@@ -334,7 +287,7 @@ impl Inner {
         streamlet: StreamletKey,
         owner: BrokerId,
     ) -> Result<(Epoch, u64), RecordsError> {
-        let failed = |error| of_store(streamlet, None, error);
+        let failed = |error| of_store(streamlet, error);
         let found = self.store.streamlet(streamlet.stream, streamlet.streamlet);
         let mut record = found
             .map_err(failed)?
@@ -361,7 +314,7 @@ impl Inner {
         let write = Write::PutStreamlet(record.clone());
         let committed = self
             .store
-            .commit(StoreTransaction::new(vec![compare], vec![write]));
+            .commit(Transaction::new(vec![compare], vec![write]));
         let revision = committed.map_err(failed)?.revision;
         record.revision = revision;
         self.recorder.add_streamlets(&[record.clone()]);
@@ -369,167 +322,19 @@ impl Inner {
     }
 }
 
-/// What is recorded of what a transaction changes.
-struct Found {
-    owner: Option<StreamletRecord>,
-    groups: HashMap<GroupId, Option<Stored>>,
-}
-
-/// A transaction as the store takes it.
-struct Changes {
-    /// Group ids below this are to be reserved with it.
-    reserve: Option<GroupId>,
-    /// Each group's record after it; `None`: deleted.
-    groups: Vec<(GroupKey, Option<Stored>)>,
-    /// Each group's revision before it.
-    revisions: Vec<(GroupKey, u64)>,
-}
-
-impl Changes {
-    fn compare(&self, transaction: &Transaction) -> Vec<Compare> {
-        let epoch = Compare::StreamletEpoch {
-            stream: transaction.streamlet.stream,
-            streamlet: transaction.streamlet.streamlet,
-            epoch: transaction.epoch,
-        };
-        let revisions = self.revisions.iter();
-        let groups = revisions.map(|(key, revision)| Compare::GroupRevision {
-            key: *key,
-            revision: *revision,
-        });
-        std::iter::once(epoch).chain(groups).collect()
-    }
-
-    fn write(&self) -> Vec<Write> {
-        let write = |(key, record): &(GroupKey, Option<Stored>)| match record {
-            Some(record) => Write::PutGroup(record.clone()),
-            None => Write::DeleteGroup(*key),
-        };
-        self.groups.iter().map(write).collect()
-    }
-}
-
-fn group_key(streamlet: StreamletKey, group: GroupId) -> GroupKey {
-    GroupKey {
-        stream: streamlet.stream,
-        streamlet: streamlet.streamlet,
-        group,
-    }
-}
-
-/// The record a change is about, as long as it has the revision compared.
-fn there(old: Option<Stored>, key: GroupKey, expected: u64) -> Result<Stored, RecordsError> {
-    match old {
-        Some(old) if old.revision == expected => Ok(old),
-        other => Err(RecordsError::Revision {
-            group: key.group,
-            expected,
-            found: other.map_or(0, |record| record.revision),
-        }),
-    }
-}
-
-fn closed_already(key: GroupKey) -> RecordsError {
-    RecordsError::Invalid(format!("group {} is closed already", key.group))
-}
-
-fn blank(
-    key: GroupKey,
-    lane: kera_protocol::ids::LaneId,
-    epoch: Epoch,
-    copies: Vec<Replica>,
-) -> Stored {
-    Stored {
-        stream: key.stream,
-        streamlet: key.streamlet,
-        group: key.group,
-        generation: 0,
-        lane,
-        epoch,
-        // With its copies decided, whether or not its lane has come to it.
-        state: StoredState::Open,
-        first_ordinal: None,
-        length: 0,
-        end_ordinal: 0,
-        next_ordinal: 0,
-        max_timestamp_ms: -1,
-        closed_ms: 0,
-        live_bytes: 0,
-        copies,
-        damaged: None,
-        file_made: false,
-        revision: 0,
-    }
-}
-
-fn closed(old: Stored, record: &ClosedRecord, max_timestamp_ms: i64) -> Stored {
-    Stored {
-        state: StoredState::Closed,
-        first_ordinal: Some(record.first_ordinal),
-        length: record.length,
-        end_ordinal: record.end_ordinal,
-        next_ordinal: record.next_ordinal,
-        max_timestamp_ms,
-        closed_ms: now_ms(),
-        live_bytes: record.length,
-        copies: record.holders.clone(),
-        ..old
-    }
-}
-
 /// What the store holds of a streamlet.
-fn records_of(streamlet: StreamletKey, image: &Image) -> Result<StreamletRecords, RecordsError> {
-    let owner = image
-        .streamlets
-        .iter()
-        .find(|s| s.stream == streamlet.stream && s.streamlet == streamlet.streamlet);
-    let owner = owner.ok_or(RecordsError::NoStreamlet(streamlet))?;
+fn records_of(streamlet: StreamletKey, image: Image) -> Result<StreamletRecords, RecordsError> {
+    let mut streamlets = image.streamlets.into_iter();
+    let found = streamlets.find(|found| found.key() == streamlet);
     Ok(StreamletRecords {
-        epoch: owner.epoch,
-        owner: BrokerId(owner.owner),
-        next_group: owner.next_group,
+        streamlet: found.ok_or(RecordsError::NoStreamlet(streamlet))?,
         revision: image.revision,
-        groups: image.groups.iter().map(record_of).collect(),
+        groups: image.groups,
     })
 }
 
-/// A group's record in the words of replication.
-pub fn record_of(stored: &Stored) -> GroupRecord {
-    let holders = stored.copies.clone();
-    let state = match (stored.state, stored.first_ordinal) {
-        (StoredState::Closed, first) => GroupState::Closed(ClosedRecord {
-            length: stored.length,
-            first_ordinal: first.unwrap_or(stored.end_ordinal),
-            end_ordinal: stored.end_ordinal,
-            next_ordinal: stored.next_ordinal,
-            holders,
-        }),
-        (_, first_ordinal) => GroupState::Open(OpenRecord {
-            first_ordinal,
-            holders,
-        }),
-    };
-    GroupRecord {
-        copy: CopyId {
-            streamlet: StreamletKey {
-                stream: stored.stream,
-                streamlet: stored.streamlet,
-            },
-            group: stored.group,
-            epoch: stored.epoch,
-        },
-        lane: stored.lane,
-        revision: stored.revision,
-        state,
-    }
-}
-
 /// The store's answer in the words of replication.
-fn of_store(
-    streamlet: StreamletKey,
-    transaction: Option<&Transaction>,
-    error: MetadataError,
-) -> RecordsError {
+fn of_store(streamlet: StreamletKey, error: MetadataError) -> RecordsError {
     match error {
         MetadataError::Conflict(Conflict::Epoch { found: None, .. } | Conflict::Absent { .. }) => {
             RecordsError::NoStreamlet(streamlet)
@@ -544,10 +349,10 @@ fn of_store(
             found,
         },
         MetadataError::Conflict(Conflict::Revision {
-            key: kera_metadata::Key::Group(key),
+            key: Key::Group(key),
             expected,
             found,
-        }) if transaction.is_some() => RecordsError::Revision {
+        }) => RecordsError::Revision {
             group: key.group,
             expected,
             found,

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use kera_metadata::{Fault, MemoryStore, StreamRecord};
+use kera_metadata::{Fault, GroupChange, MemoryStore, Replica, StreamRecord};
 use kera_protocol::ids::{Incarnation, LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
@@ -59,18 +59,34 @@ impl Stage {
         }
     }
 
-    fn transaction(&self, epoch: Epoch, changes: Vec<Change>) -> Transaction {
-        Transaction {
-            streamlet: self.key,
-            epoch,
-            changes,
-        }
+    fn transaction(&self, epoch: Epoch, changes: Vec<GroupChange>) -> Transaction {
+        Transaction::of_groups(self.key, epoch, changes)
     }
 
-    async fn commit(&self, changes: Vec<Change>) -> Result<u64, RecordsError> {
+    async fn commit(&self, changes: Vec<GroupChange>) -> Result<u64, RecordsError> {
         self.records
             .try_commit(self.transaction(self.epoch, changes))
             .await
+    }
+
+    fn opened(&self, group: u64) -> GroupRecord {
+        GroupRecord {
+            state: GroupState::Open,
+            copies: holders(&[1, 2, 3]),
+            ..GroupRecord::new(self.key.group(GroupId(group)), LANE, self.epoch)
+        }
+    }
+
+    fn open(&self, group: u64) -> GroupChange {
+        self.opened(group).put()
+    }
+
+    fn close(&self, group: u64, revision: u64) -> GroupChange {
+        let open = GroupRecord {
+            revision,
+            ..self.opened(group)
+        };
+        open.closed(0, (500, 5), 5, holders(&[1, 2])).put()
     }
 
     async fn groups(&self) -> Vec<GroupRecord> {
@@ -79,76 +95,48 @@ impl Stage {
     }
 }
 
-fn open(group: u64) -> Change {
-    Change::Open {
-        group: GroupId(group),
-        lane: LANE,
-        record: OpenRecord {
-            first_ordinal: None,
-            holders: holders(&[1, 2, 3]),
-        },
-    }
-}
-
-fn ended(brokers: &[u8]) -> ClosedRecord {
-    ClosedRecord {
-        length: 500,
-        first_ordinal: 0,
-        end_ordinal: 5,
-        next_ordinal: 5,
-        holders: holders(brokers),
-    }
-}
-
-fn close(group: u64, revision: u64) -> Change {
-    Change::Close {
-        group: GroupId(group),
-        revision,
-        record: ended(&[1, 2]),
-    }
-}
-
 #[tokio::test]
 async fn a_group_is_opened_closed_placed_and_deleted() {
     let stage = Stage::new();
-    let revision = stage.commit(vec![open(1), open(2)]).await.expect("opened");
+    let revision = stage
+        .commit(vec![stage.open(1), stage.open(2)])
+        .await
+        .expect("opened");
     let groups = stage.groups().await;
     assert_eq!(groups.len(), 2);
-    assert_eq!(
-        groups[0].open().expect("it is open").holders,
-        holders(&[1, 2, 3])
-    );
+    assert_eq!(groups[0].state, GroupState::Open);
+    assert_eq!(groups[0].copies, holders(&[1, 2, 3]));
     assert!(groups.iter().all(|group| group.revision == revision));
-    let delete = Change::Delete {
-        group: GroupId(2),
-        revision,
-    };
+    let delete = Write::delete_group(stage.key.group(GroupId(2)), revision);
     let revision = stage
-        .commit(vec![close(1, revision), delete])
+        .commit(vec![stage.close(1, revision), delete])
         .await
         .expect("closed");
     let groups = stage.groups().await;
-    assert_eq!(groups[0].closed(), Some(&ended(&[1, 2])));
-    assert_eq!(groups.len(), 1);
-    let place = Change::Place {
-        group: GroupId(1),
-        revision,
-        holders: holders(&[1, 2, 4]),
+    let ended = stage.opened(1).closed(0, (500, 5), 5, holders(&[1, 2]));
+    assert!(groups[0].agrees(&ended), "{:?}", groups[0]);
+    assert!(groups[0].closed_ms > 0);
+    assert_eq!((groups.len(), groups[0].revision), (1, revision));
+    let placed = GroupRecord {
+        copies: holders(&[1, 2, 4]),
+        ..groups[0].clone()
     };
-    stage.commit(vec![place]).await.expect("placed");
-    assert_eq!(stage.groups().await[0].holders(), holders(&[1, 2, 4]));
+    let place = placed.clone().put();
+    let revision = stage.commit(vec![place]).await.expect("placed");
+    let placed = GroupRecord { revision, ..placed };
+    assert_eq!(stage.groups().await, [placed], "nothing else changes");
 }
 
 #[tokio::test]
 async fn epochs_and_revisions_are_compared() {
     let stage = Stage::new();
-    let revision = stage.commit(vec![open(1)]).await.expect("opened");
-    let twice = stage.commit(vec![open(1)]).await;
+    let revision = stage.commit(vec![stage.open(1)]).await.expect("opened");
+    let twice = stage.commit(vec![stage.open(1)]).await;
     assert!(
         matches!(twice, Err(RecordsError::Revision { expected: 0, .. })),
         "{twice:?}"
     );
-    let stale = stage.commit(vec![close(1, revision + 1)]).await;
+    let stale = stage.commit(vec![stage.close(1, revision + 1)]).await;
     assert!(
         matches!(stale, Err(RecordsError::Revision { .. })),
         "{stale:?}"
@@ -159,19 +147,19 @@ async fn epochs_and_revisions_are_compared() {
     let taken = stage.records.try_take_epoch(stage.key, BrokerId(1)).await;
     let next = taken.expect("an epoch").0;
     assert!(next > stage.epoch);
-    let deposed = stage.commit(vec![close(1, revision)]).await;
+    let deposed = stage.commit(vec![stage.close(1, revision)]).await;
     let found = match deposed {
         Err(RecordsError::Epoch { found, .. }) => found,
         other => panic!("{other:?}"),
     };
     assert_eq!(found, next);
-    let transaction = stage.transaction(next, vec![close(1, revision)]);
+    let transaction = stage.transaction(next, vec![stage.close(1, revision)]);
     stage
         .records
         .try_commit(transaction)
         .await
         .expect("the new owner closes it");
-    let again = stage.transaction(next, vec![close(1, revision)]);
+    let again = stage.transaction(next, vec![stage.close(1, revision)]);
     assert!(
         stage.records.try_commit(again).await.is_err(),
         "a close is final"
@@ -189,13 +177,11 @@ async fn an_answer_that_was_lost_is_read_back() {
         (3, Fault::Storage),
     ] {
         stage.store.fail(1, fault);
-        let transaction = stage.transaction(stage.epoch, vec![open(group)]);
+        let transaction = stage.transaction(stage.epoch, vec![stage.open(group)]);
         let outcome = commit(&records, &runtime, &transaction, false).await;
         let revision = outcome.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         let groups = stage.groups().await;
-        let found = groups
-            .iter()
-            .find(|record| record.copy.group == GroupId(group));
+        let found = groups.iter().find(|record| record.group == GroupId(group));
         assert_eq!(
             found.map(|record| record.revision),
             Some(revision),
@@ -214,12 +200,15 @@ async fn ids_are_reserved_ahead_and_never_fall() {
             .expect("it is there")
             .next_group
     };
-    stage.commit(vec![open(5)]).await.expect("opened");
+    stage.commit(vec![stage.open(5)]).await.expect("opened");
     let reserved = next_group();
     assert!(reserved > GroupId(5));
-    stage.commit(vec![open(4)]).await.expect("opened");
+    stage.commit(vec![stage.open(4)]).await.expect("opened");
     assert_eq!(next_group(), reserved, "it was reserved before");
-    stage.commit(vec![open(reserved.0)]).await.expect("opened");
+    stage
+        .commit(vec![stage.open(reserved.0)])
+        .await
+        .expect("opened");
     assert!(next_group() > reserved);
 }
 
@@ -230,10 +219,11 @@ async fn a_stream_that_is_gone_says_so() {
         stream: StreamId::random(),
         streamlet: StreamletId(0),
     };
-    let transaction = Transaction {
-        streamlet: gone,
-        ..stage.transaction(stage.epoch, vec![open(1)])
+    let group = GroupRecord {
+        stream: gone.stream,
+        ..stage.opened(1)
     };
+    let transaction = Transaction::of_groups(gone, stage.epoch, [group.put()]);
     let refused = stage.records.try_commit(transaction).await;
     assert_eq!(refused, Err(RecordsError::NoStreamlet(gone)));
     let refused = stage.records.try_read(gone).await;

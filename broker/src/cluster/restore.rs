@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{
-    Compare, GroupRecord, GroupState, Image, MAX_COPIES, Replica, Transaction, Write,
-};
+use kera_metadata::{Compare, GroupRecord, Image, MAX_COPIES, Replica, Transaction, Write};
 use kera_protocol::ids::{Epoch, GroupId};
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::Primary;
@@ -48,7 +46,7 @@ impl Restore<'_> {
         &self,
         image: &mut Image,
     ) -> Result<Vec<GroupRecord>, String> {
-        let whole = image.groups.iter().filter(|record| holds_records(record));
+        let whole = image.groups.iter().filter(|record| record.holds_records());
         let (now, later): (Vec<_>, Vec<_>) = match &self.shared.store {
             // History moves when the streamlet is served.
             Some(_) => {
@@ -179,16 +177,10 @@ impl Restore<'_> {
     }
 }
 
-/// A closed group without records only says where its lane goes on.
-fn holds_records(record: &GroupRecord) -> bool {
-    let first = record.first_ordinal.unwrap_or(record.end_ordinal);
-    record.state == GroupState::Closed && record.end_ordinal > first
-}
-
 /// The last group with records of each lane: its file tells what the lane remembers of its producers.
 fn newest_of_lanes(image: &Image) -> BTreeSet<GroupId> {
     let mut newest = BTreeMap::new();
-    for record in image.groups.iter().filter(|record| holds_records(record)) {
+    for record in image.groups.iter().filter(|record| record.holds_records()) {
         let of_lane: &mut GroupId = newest.entry(record.lane).or_default();
         *of_lane = record.group.max(*of_lane);
     }

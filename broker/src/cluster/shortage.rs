@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{GroupRecord, GroupState, MetadataError};
+use kera_metadata::{GroupRecord, MetadataError};
 use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 
-use super::records::record_of;
 use crate::catalog::Stream;
 use crate::shared::Shared;
 
@@ -32,7 +31,7 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
     let missing = shared.replicated.as_ref();
     let missing = missing.map_or_else(Default::default, |replicated| replicated.missing());
     let there = |group: &GroupRecord| {
-        let gone = missing.get(&record_of(group).copy);
+        let gone = missing.get(&CopyId::of(group));
         let mut copies = group.copies.iter();
         let is_gone = |broker: u32| gone.is_some_and(|gone| gone.contains(&BrokerId(broker)));
         copies
@@ -46,7 +45,8 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
         let image = shared
             .metadata
             .load_streamlet(streamlet.stream(), streamlet.id())?;
-        let lacks = |group: &&GroupRecord| !is_empty(group) && there(group) < wanted;
+        let counts = |group: &GroupRecord| !group.is_closed() || group.holds_records();
+        let lacks = |group: &&GroupRecord| counts(group) && there(group) < wanted;
         short += image.groups.iter().filter(lacks).count() as u64;
     }
     Ok(short)
@@ -98,11 +98,6 @@ pub(crate) fn count_all(shared: &Shared) {
             }
         }
     }
-}
-
-/// A closed group without records only says where its lane goes on.
-fn is_empty(group: &GroupRecord) -> bool {
-    group.state == GroupState::Closed && group.first_ordinal.is_none_or(|o| o == group.end_ordinal)
 }
 
 /// The streamlets of a stream that are not recovered from their copies.

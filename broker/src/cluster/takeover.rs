@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{GroupRecord, GroupState, Image, StreamConfig};
+use kera_metadata::{GroupRecord, Image, StreamConfig};
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_streamlet::Streamlet;
@@ -225,7 +225,7 @@ impl TakeOver {
         config: StreamConfig,
         image: Image,
     ) -> Result<(), String> {
-        if let Some(open) = image.groups.iter().find(|g| g.state != GroupState::Closed) {
+        if let Some(open) = image.groups.iter().find(|group| !group.is_closed()) {
             return Err(format!("group {} was not closed", open.group));
         }
         let (shared, replicated) = (self.shared.clone(), self.replicated.clone());

@@ -50,8 +50,7 @@ impl Known {
             if Rule::OpenCopyServed.is_broken() && group.state == GroupState::Open {
                 pretend_closed(&mut group);
             }
-            let has_records = group.first_ordinal.is_some_and(|o| o < group.end_ordinal);
-            if group.state == GroupState::Closed && has_records {
+            if group.holds_records() {
                 lanes.entry(group.lane).or_default().groups.push(group);
             }
         }

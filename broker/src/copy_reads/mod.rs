@@ -263,7 +263,7 @@ fn group_info(group: &GroupRecord) -> v1::GroupInfo {
         generation: group.generation,
         lane: group.lane.0,
         epoch: group.epoch.0,
-        first_ordinal: group.first_ordinal.unwrap_or(group.end_ordinal),
+        first_ordinal: group.start_ordinal(),
         end_ordinal: group.end_ordinal,
         bytes: group.length,
         closed: true,

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use kera_log_segments::check::Progress;
 use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use kera_log_segments::window::Place;
+use kera_records::{GroupRecord, Transaction};
 
 use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
 use crate::ids::{BrokerId, CopyId, Replica};
 use crate::own::is_of;
 use crate::primary::Primary;
-use crate::records::{Change, ClosedRecord, GroupRecord, RecordsError, Transaction, commit};
+use crate::records::{RecordsError, commit};
 use crate::transport::{CallError, Refusal, Reply, Request};
 
 /// Bytes of one read and one write.
@@ -67,12 +68,8 @@ impl Target {
 
 /// Whether a holder has the first bytes of a closed copy, and a file as long as is recorded; `None` if it does not answer,
 /// or cannot tell.
-async fn can_be_read(
-    primary: &Primary,
-    holder: Replica,
-    copy: CopyId,
-    closed: &ClosedRecord,
-) -> Option<bool> {
+async fn can_be_read(primary: &Primary, holder: Replica, record: &GroupRecord) -> Option<bool> {
+    let copy = CopyId::of(record);
     let first = Request::Read {
         copy,
         address: 0,
@@ -83,7 +80,7 @@ async fn can_be_read(
         Ok(Reply::Bytes(bytes)) => {
             let header = SegmentHeader::decode(&bytes);
             let fits = header.is_ok_and(|h| is_of(&h, &copy) && h.epoch == copy.epoch);
-            Some(fits && !is_cut(primary, holder, copy, closed).await)
+            Some(fits && !is_cut(primary, holder, record).await)
         }
         Ok(_) => None,
         Err(error) => match error.refusal() {
@@ -96,13 +93,13 @@ async fn can_be_read(
 
 /// Whether a holder says that its file ends before the group does: asked of the end alone, where there is nothing to
 /// be read. Whatever else is wrong, or not answered, is for whoever compares copies.
-async fn is_cut(primary: &Primary, holder: Replica, copy: CopyId, closed: &ClosedRecord) -> bool {
+async fn is_cut(primary: &Primary, holder: Replica, record: &GroupRecord) -> bool {
     let end = Place {
-        address: closed.length,
-        ordinal: closed.end_ordinal,
+        address: record.length,
+        ordinal: record.end_ordinal,
     };
     let at_end = Request::Check {
-        copy,
+        copy: CopyId::of(record),
         from: Progress {
             place: end,
             digest: 0,
@@ -132,14 +129,12 @@ impl Jobs {
         }
         let mut wanting = 0;
         let (mut missing, mut found) = (BTreeMap::new(), BTreeMap::new());
-        for record in &records {
-            let Some(closed) = record.closed().filter(|closed| closed.length > 0) else {
-                continue;
-            };
-            let standing = self.standing(primary, owned, record, closed, held).await;
+        for record in records.iter().filter(|record| record.holds_records()) {
+            let copy = CopyId::of(record);
+            let standing = self.standing(primary, owned, record, held).await;
             if !standing.missing.is_empty() {
-                missing.insert(record.copy, standing.missing.clone());
-                found.insert(record.copy, standing.missing.clone());
+                missing.insert(copy, standing.missing.clone());
+                found.insert(copy, standing.missing.clone());
             }
             if standing
                 .missing
@@ -147,18 +142,18 @@ impl Jobs {
                 .any(|broker| primary.is_own(*broker))
             {
                 // Its file is made anew where it is, as one that is damaged.
-                self.suspect(record.copy);
+                self.suspect(copy);
             }
             let counted = standing.have.len() + standing.silent.len();
             if counted >= owned.replicas {
-                if counted < closed.holders.len() {
+                if counted < record.copies.len() {
                     // Enough without those that have lost it, or leave.
                     let mut holders = standing.have;
                     holders.extend(standing.silent);
                     let placed = self.place(primary, owned, record, holders).await;
                     let is_placed = placed.is_ok();
                     if is_placed {
-                        missing.remove(&record.copy);
+                        missing.remove(&copy);
                     }
                     self.note(placed.map(|_| ()), record);
                     for holder in standing.leaving.iter().filter(|_| is_placed) {
@@ -173,14 +168,14 @@ impl Jobs {
                 continue;
             }
             let _one_at_a_time = self.repairing.lock().await;
-            let restored = self.restore(primary, owned, record, closed, standing).await;
+            let restored = self.restore(primary, owned, record, standing).await;
             if matches!(restored, Err(BuildError::NoTarget)) && !lacking {
                 // Whoever leaves keeps its copy until somebody else can take it.
                 continue;
             }
             *left -= 1;
             if restored.is_ok() {
-                missing.remove(&record.copy);
+                missing.remove(&copy);
                 self.counts.built.fetch_add(1, Ordering::Relaxed);
             }
             self.note(restored, record);
@@ -194,7 +189,7 @@ impl Jobs {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
             // As many as there are groups, in every round.
             if let Some(others) = self.unrepaired.lock().due(Instant::now()) {
-                tracing::info!(group = %record.copy, %error, others, "a group's copies are not what they should be, and so it was with others lately; it is tried again");
+                tracing::info!(group = %CopyId::of(record), %error, others, "a group's copies are not what they should be, and so it was with others lately; it is tried again");
             }
         }
     }
@@ -207,15 +202,11 @@ impl Jobs {
         record: &GroupRecord,
         holders: Vec<Replica>,
     ) -> Result<u64, BuildError> {
-        let transaction = Transaction {
-            streamlet: owned.streamlet,
-            epoch: owned.epoch,
-            changes: vec![Change::Place {
-                group: record.copy.group,
-                revision: record.revision,
-                holders,
-            }],
+        let placed = GroupRecord {
+            copies: holders,
+            ..record.clone()
         };
+        let transaction = Transaction::of_groups(owned.streamlet, owned.epoch, [placed.put()]);
         Ok(commit(&primary.records, &*primary.runtime, &transaction, false).await?)
     }
 
@@ -224,26 +215,26 @@ impl Jobs {
         primary: &Primary,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         held: &Held,
     ) -> Standing {
+        let copy = CopyId::of(record);
         let mut out = Standing::default();
-        for holder in &closed.holders {
+        for holder in &record.copies {
             let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
             let has = if primary.is_own(holder.broker) {
                 // Until it is written there is nothing to judge.
                 let is_written = !owned.mend.as_ref().is_some_and(unsettled);
-                let read = can_be_read(primary, *holder, record.copy, closed).await;
+                let read = can_be_read(primary, *holder, record).await;
                 Some(!is_written || read == Some(true))
             } else {
-                match held.of(holder.broker, record.copy) {
+                match held.of(holder.broker, copy) {
                     Known::There => Some(true),
                     Known::Short => Some(false),
                     Known::Silent => None,
                     Known::NotListed => {
-                        let read = can_be_read(primary, *holder, record.copy, closed).await;
+                        let read = can_be_read(primary, *holder, record).await;
                         if read.is_none() {
-                            self.suspect(record.copy);
+                            self.suspect(copy);
                         }
                         read
                     }
@@ -268,7 +259,6 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         standing: Standing,
         harmed: Replica,
     ) -> Result<(), BuildError> {
@@ -279,7 +269,7 @@ impl Jobs {
                 .await
                 .map(|_| ());
         }
-        let mut without: Vec<_> = closed.holders.iter().map(|h| h.broker).collect();
+        let mut without: Vec<_> = record.copies.iter().map(|h| h.broker).collect();
         without.push(primary.me);
         let mut record = record.clone();
         let avoided = self.avoided(primary);
@@ -290,8 +280,7 @@ impl Jobs {
             let freed = ask_to_free(primary, owned, &record, harmed.broker).await;
             freed.map_err(|error| BuildError::target(harmed.broker, &error))?;
         }
-        self.restore(primary, owned, &record, closed, standing)
-            .await
+        self.restore(primary, owned, &record, standing).await
     }
 
     /// Builds one copy more, and records it.
@@ -300,10 +289,9 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         standing: Standing,
     ) -> Result<(), BuildError> {
-        let mut without: Vec<BrokerId> = closed.holders.iter().map(|h| h.broker).collect();
+        let mut without: Vec<BrokerId> = record.copies.iter().map(|h| h.broker).collect();
         if primary.own.is_some() {
             // Its own files are the broker's to restore: it may have them open.
             without.push(primary.me);
@@ -322,7 +310,7 @@ impl Jobs {
             holder: target.ok_or(BuildError::NoTarget)?,
             optional: false,
         };
-        self.restore_at(primary, owned, record, closed, standing, target)
+        self.restore_at(primary, owned, record, standing, target)
             .await
     }
 
@@ -333,16 +321,15 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         standing: Standing,
         target: Target,
     ) -> Result<(), BuildError> {
-        let copy = record.copy;
+        let copy = CopyId::of(record);
         let building = primary.building(copy, target.holder.broker);
         let sources: Vec<_> = [&standing.have[..], &standing.leaving[..]].concat();
         let faults = primary.faults;
         if !faults.recorded_before_built {
-            let built = self.build(primary, owned, record, closed, &sources, &target);
+            let built = self.build(primary, owned, record, &sources, &target);
             let built = built.await;
             self.learn(primary, copy, (target.holder.broker, sources.len()), &built);
             built?;
@@ -357,7 +344,7 @@ impl Jobs {
         if holders.len() < owned.min_insync_replicas {
             // Whoever is recorded and seems lost stays so until there are enough without it.
             let named: Vec<_> = holders.iter().map(|h| h.broker).collect();
-            let lost = closed.holders.iter().filter(|h| !named.contains(&h.broker));
+            let lost = record.copies.iter().filter(|h| !named.contains(&h.broker));
             holders.extend(lost);
         }
         let given_up = given_up
@@ -374,7 +361,7 @@ impl Jobs {
         }
         placed?;
         if faults.recorded_before_built {
-            self.build(primary, owned, record, closed, &sources, &target)
+            self.build(primary, owned, record, &sources, &target)
                 .await?;
         }
         tracing::info!(group = %copy, at = %target.holder.broker, "a closed group has another copy");
@@ -397,7 +384,7 @@ impl Jobs {
                 self.counts.freed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
-                tracing::info!(group = %record.copy, %error, "a copy that nothing names is not freed yet");
+                tracing::info!(group = %CopyId::of(record), %error, "a copy that nothing names is not freed yet");
             }
         }
     }
@@ -423,11 +410,10 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         sources: &[Replica],
         target: &Target,
     ) -> Result<(), BuildError> {
-        let (caller, copy) = (primary.caller(), record.copy);
+        let (caller, copy) = (primary.caller(), CopyId::of(record));
         let broker = target.holder.broker;
         let ask = async |request: Request| {
             if target.has_left(primary) {
@@ -452,8 +438,8 @@ impl Jobs {
         let header = SegmentHeader::decode(&head).map_err(|_| BuildError::NoSource(0))?;
         let size = u64::from(header.segment_size);
         let mut at = 0;
-        while at < closed.length {
-            let to = closed
+        while at < record.length {
+            let to = record
                 .length
                 .min(at + PIECE_BYTES)
                 .min((at / size + 1) * size);
@@ -476,7 +462,7 @@ impl Jobs {
         }
         let flushed = ask(Request::Flush {
             copy,
-            length: closed.length,
+            length: record.length,
             closed: true,
         })
         .await?;
@@ -484,7 +470,7 @@ impl Jobs {
             Reply::Flushed {
                 length,
                 end_ordinal,
-            } if length == closed.length && end_ordinal != closed.end_ordinal => {
+            } if length == record.length && end_ordinal != record.end_ordinal => {
                 Err(BuildError::Differs {
                     length,
                     end_ordinal,
@@ -531,7 +517,7 @@ async fn ask_to_free(
     at: BrokerId,
 ) -> Result<(), CallError> {
     let free = Request::Free {
-        copy: record.copy,
+        copy: CopyId::of(record),
         epoch: owned.epoch,
         version: None,
     };

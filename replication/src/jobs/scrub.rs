@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use kera_records::GroupRecord;
+
 use super::{Jobs, Owned, REST, Standing};
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::Primary;
-use crate::records::{ClosedRecord, GroupRecord, read};
+use crate::records::read;
 use crate::transport::{Pending, Place, Progress, Refusal, Reply, Request};
 
 /// Bytes checked by one request.
@@ -216,16 +218,14 @@ impl Jobs {
         };
         {
             // What was trimmed needs no copies.
-            let is_there = |copy: &CopyId| found.iter().any(|record| record.copy == *copy);
+            let is_there = |copy: &CopyId| found.iter().any(|record| CopyId::of(record) == *copy);
             let mut plan = self.plan.lock();
             let stays = |copy: &CopyId| copy.streamlet != owned.streamlet || is_there(copy);
             plan.unsound.retain(|copy, _| stays(copy));
             plan.suspect.retain(stays);
         }
-        for record in found.iter().filter(|record| wanted(&record.copy)) {
-            if record.closed().is_none_or(|closed| closed.length == 0) {
-                continue;
-            }
+        let wanted = found.iter().filter(|record| wanted(&CopyId::of(record)));
+        for record in wanted.filter(|record| record.holds_records()) {
             let still = |one: &Owned| one.streamlet == owned.streamlet && one.epoch == owned.epoch;
             if !(self.owned)().iter().any(still) {
                 return false;
@@ -241,7 +241,8 @@ impl Jobs {
         owned: &Owned,
     ) -> Option<Vec<GroupRecord>> {
         let found = read(&primary.records, &*primary.runtime, owned.streamlet).await;
-        let found = found.ok().filter(|found| found.epoch == owned.epoch);
+        let found = found.ok();
+        let found = found.filter(|found| found.streamlet.epoch == owned.epoch);
         found.map(|found| found.groups)
     }
 
@@ -251,45 +252,37 @@ impl Jobs {
         primary: &Primary,
         owned: &Owned,
         copy: &CopyId,
-    ) -> Option<(GroupRecord, ClosedRecord)> {
+    ) -> Option<GroupRecord> {
         let records = self.records_of(primary, owned).await?;
-        let record = records.into_iter().find(|record| record.copy == *copy)?;
-        let closed = record.closed()?.clone();
-        Some((record, closed))
+        let mut closed = records.into_iter().filter(GroupRecord::is_closed);
+        closed.find(|record| CopyId::of(record) == *copy)
     }
 
     async fn scrub_group(&self, primary: &Arc<Primary>, owned: &Owned, record: &GroupRecord) {
-        let Some(closed) = record.closed() else {
-            return;
-        };
-        let judged = self.compare(primary, owned, record, closed).await;
+        let copy = CopyId::of(record);
+        let judged = self.compare(primary, owned, record).await;
         self.counts.scrubbed.fetch_add(1, Ordering::Relaxed);
         let mut plan = self.plan.lock();
         if judged != Judged::Stale {
-            plan.suspect.remove(&record.copy);
+            plan.suspect.remove(&copy);
         }
         match judged {
             Judged::Sound | Judged::Repaired => {
-                plan.unsound.remove(&record.copy);
+                plan.unsound.remove(&copy);
             }
             Judged::Unsound if plan.unsound.len() < MAX_UNSOUND => {
                 let now = primary.runtime.now();
-                plan.unsound.entry(record.copy).or_insert(now);
+                plan.unsound.entry(copy).or_insert(now);
             }
             Judged::Unsound | Judged::Stale => {}
         }
     }
 
-    async fn compare(
-        &self,
-        primary: &Arc<Primary>,
-        owned: &Owned,
-        record: &GroupRecord,
-        closed: &ClosedRecord,
-    ) -> Judged {
+    async fn compare(&self, primary: &Arc<Primary>, owned: &Owned, record: &GroupRecord) -> Judged {
+        let copy = CopyId::of(record);
         let mut found = Vec::new();
-        for holder in &closed.holders {
-            let looked = self.look(primary, owned, record, closed, holder.broker);
+        for holder in &record.copies {
+            let looked = self.look(primary, owned, record, holder.broker);
             found.push((*holder, looked.await));
         }
         let right = match agreed(&found) {
@@ -301,12 +294,12 @@ impl Jobs {
                     return Judged::Stale;
                 }
                 self.report(record, &found);
-                tracing::error!(group = %record.copy, "no copy of it is whole among the brokers that answer; start those that are away, or read what is left of it with `kera segment verify` at its holders");
+                tracing::error!(group = %copy, "no copy of it is whole among the brokers that answer; start those that are away, or read what is left of it with `kera segment verify` at its holders");
                 return Judged::Unsound;
             }
             Agreed::Split => {
                 self.counts.differing.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(group = %record.copy, ?found, "its copies are whole and differ, and most holders do not agree on one; nothing is changed: compare them with `kera segment verify` at their brokers, and remove the file that is wrong while its broker is stopped");
+                tracing::error!(group = %copy, ?found, "its copies are whole and differ, and most holders do not agree on one; nothing is changed: compare them with `kera segment verify` at their brokers, and remove the file that is wrong while its broker is stopped");
                 return Judged::Unsound;
             }
         };
@@ -323,8 +316,8 @@ impl Jobs {
             return Judged::Sound;
         }
         let _one_at_a_time = self.repairing.lock().await;
-        match self.record_now(primary, owned, &record.copy).await {
-            Some((now, _)) if now.revision == record.revision => {}
+        match self.record_now(primary, owned, &copy).await {
+            Some(now) if now.revision == record.revision => {}
             _ => return Judged::Stale,
         }
         self.report(record, &found);
@@ -333,7 +326,8 @@ impl Jobs {
 
     /// Tells people of each copy that is not right, the first time.
     fn report(&self, record: &GroupRecord, found: &[(Replica, Found)]) {
-        if self.plan.lock().unsound.contains_key(&record.copy) {
+        let copy = CopyId::of(record);
+        if self.plan.lock().unsound.contains_key(&copy) {
             return;
         }
         for (holder, looked) in found {
@@ -344,7 +338,7 @@ impl Jobs {
                     Harm::Differs => &self.counts.differing,
                 };
                 count.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(group = %record.copy, at = %holder.broker, address, why, "a copy of a closed group is {harm:?}; it is made anew from another, look at the disk it was on");
+                tracing::error!(group = %copy, at = %holder.broker, address, why, "a copy of a closed group is {harm:?}; it is made anew from another, look at the disk it was on");
             }
         }
     }
@@ -358,15 +352,16 @@ impl Jobs {
         found: &[(Replica, Found)],
         right: u64,
     ) -> Judged {
+        let copy = CopyId::of(record);
         let mut outcome = Judged::Repaired;
         let is_harmed = |f: &Found| matches!(f, Found::Harmed { .. });
         let harmed = || found.iter().filter(|(_, f)| is_harmed(f)).map(|(h, _)| *h);
         for holder in harmed().filter(|holder| !primary.is_own(holder.broker)) {
-            let Some((now, closed)) = self.record_now(primary, owned, &record.copy).await else {
+            let Some(now) = self.record_now(primary, owned, &copy).await else {
                 return Judged::Stale;
             };
             let mut standing = Standing::default();
-            for still in &closed.holders {
+            for still in &now.copies {
                 let looked = found.iter().find(|(h, _)| h == still).map(|(_, f)| f);
                 match looked {
                     Some(Found::Whole(_)) if primary.is_leaving(still.broker) => {
@@ -381,11 +376,11 @@ impl Jobs {
             if standing.have.is_empty() && standing.leaving.is_empty() {
                 return Judged::Unsound;
             }
-            let done = self.instead_of(primary, owned, &now, &closed, standing, holder);
+            let done = self.instead_of(primary, owned, &now, standing, holder);
             match done.await {
                 Ok(()) => {
                     self.counts.mended.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(group = %record.copy, instead_of = %holder.broker, "a copy that was not right has been replaced");
+                    tracing::info!(group = %copy, instead_of = %holder.broker, "a copy that was not right has been replaced");
                 }
                 Err(error) => {
                     self.note(Err(error), record);
@@ -398,13 +393,13 @@ impl Jobs {
                 Some(mend) => mend.mend(record).await,
                 None => Mended::No,
             };
-            let Some((record, closed)) = self.record_now(primary, owned, &record.copy).await else {
+            let Some(record) = self.record_now(primary, owned, &copy).await else {
                 return Judged::Stale;
             };
-            let looked = self.look(primary, owned, &record, &closed, holder.broker);
+            let looked = self.look(primary, owned, &record, holder.broker);
             if mended == Mended::Yes && looked.await == Found::Whole(right) {
                 self.counts.mended.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(group = %record.copy, "this broker's own file was not right and has been replaced");
+                tracing::info!(group = %copy, "this broker's own file was not right and has been replaced");
             } else {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
                 outcome = Judged::Unsound;
@@ -419,7 +414,6 @@ impl Jobs {
         primary: &Arc<Primary>,
         owned: &Owned,
         record: &GroupRecord,
-        closed: &ClosedRecord,
         broker: BrokerId,
     ) -> Found {
         let is_own = primary.is_own(broker);
@@ -428,8 +422,8 @@ impl Jobs {
             return Found::Silent;
         }
         let end = Place {
-            address: closed.length,
-            ordinal: closed.end_ordinal,
+            address: record.length,
+            ordinal: record.end_ordinal,
         };
         let harmed = |harm, address, why| Found::Harmed { harm, address, why };
         let mut from = Progress::default();
@@ -438,7 +432,7 @@ impl Jobs {
             let bytes = PIECE_BYTES.min(end.address - from.place.address);
             self.pace.take(&*primary.runtime, bytes).await;
             let request = Request::Check {
-                copy: record.copy,
+                copy: CopyId::of(record),
                 from,
                 bytes: bytes as u32,
                 end,

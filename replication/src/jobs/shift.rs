@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use kera_protocol::ids::GroupId;
+use kera_records::GroupRecord;
 
 use super::re_replicate::{BuildError, Target};
 use super::{Held, Jobs, Owned};
 use crate::ids::{BrokerId, Replica, StreamletKey};
 use crate::primary::Primary;
-use crate::records::{ClosedRecord, GroupRecord};
 use crate::transport::Pending;
 
 /// A copy of a closed group that is better elsewhere.
@@ -72,11 +72,11 @@ impl Jobs {
     ) -> Result<bool, BuildError> {
         let _one_at_a_time = self.repairing.lock().await;
         let found = self.closed_now(primary, owned, shift.group).await;
-        let Some((record, closed)) = found else {
+        let Some(record) = found else {
             return Ok(false);
         };
-        let mut standing = self.standing(primary, owned, &record, &closed, held).await;
-        let whole = standing.have.len() == closed.holders.len();
+        let mut standing = self.standing(primary, owned, &record, held).await;
+        let whole = standing.have.len() == record.copies.len();
         let at = standing.have.iter().position(|h| h.broker == shift.from);
         // What is not whole is repaired first; and an owner reads from its own.
         let Some(at) = at.filter(|_| whole && shift.from != primary.me) else {
@@ -93,7 +93,7 @@ impl Jobs {
             self.counts.surplus.fetch_add(1, Ordering::Relaxed);
             return Ok(true);
         };
-        if left + 1 != owned.replicas || !may_take(primary, to, &closed.holders, from) {
+        if left + 1 != owned.replicas || !may_take(primary, to, &record.copies, from) {
             return Ok(false);
         }
         let Some(holder) = primary.holder(to).await else {
@@ -104,7 +104,7 @@ impl Jobs {
             holder,
             optional: true,
         };
-        self.restore_at(primary, owned, &record, &closed, standing, target)
+        self.restore_at(primary, owned, &record, standing, target)
             .await?;
         self.counts.built.fetch_add(1, Ordering::Relaxed);
         self.counts.shifted.fetch_add(1, Ordering::Relaxed);
@@ -117,11 +117,10 @@ impl Jobs {
         primary: &Primary,
         owned: &Owned,
         group: GroupId,
-    ) -> Option<(GroupRecord, ClosedRecord)> {
+    ) -> Option<GroupRecord> {
         let records = self.records_of(primary, owned).await?;
-        let record = records.into_iter().find(|r| r.copy.group == group)?;
-        let closed = record.closed().filter(|closed| closed.length > 0)?;
-        Some((record.clone(), closed.clone()))
+        let record = records.into_iter().find(|record| record.group == group);
+        record.filter(GroupRecord::holds_records)
     }
 }
 

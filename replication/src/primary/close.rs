@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use kera_log_segments::window::Place;
+use kera_records::{GroupRecord, Transaction};
 
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
@@ -12,7 +13,7 @@ use super::source::{Shape, Source};
 use super::stall_report::Doing;
 use super::{Building, is_sealed, tidy};
 use crate::ids::{BrokerId, Replica};
-use crate::records::{Change, ClosedRecord, RecordsError, Transaction, commit};
+use crate::records::{RecordsError, commit};
 use crate::runtime::{all, within};
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
@@ -221,34 +222,21 @@ async fn commit_close(
     end: Place,
     holders: &[Replica],
 ) -> Result<(), RecordsError> {
-    let record = ClosedRecord {
-        length: end.address,
-        first_ordinal: set.source().first_ordinal(),
-        end_ordinal: end.ordinal,
-        next_ordinal: end.ordinal,
-        holders: holders.to_vec(),
-    };
-    let group = set.id().group;
-    let mut revision = set.revision();
+    let (group, first) = (set.id().group, set.source().first_ordinal());
+    let place = (end.address, end.ordinal);
+    let closed = |open: GroupRecord| open.closed(first, place, end.ordinal, holders.to_vec());
+    let mut record = closed(GroupRecord {
+        revision: set.revision(),
+        ..lane.new_group(group)
+    });
     // Whoever is lost must not be waited for in the next group either.
     let mut unused = lane.take_ahead_of(&set.lost());
     let primary = &lane.primary;
     let (mut unsure, mut conflicts) = (false, 0);
     loop {
-        let mut changes = vec![Change::Close {
-            group,
-            revision,
-            record: record.clone(),
-        }];
-        changes.extend(unused.iter().map(|ahead| Change::Delete {
-            group: ahead.group,
-            revision: ahead.revision,
-        }));
-        let transaction = Transaction {
-            streamlet: lane.spec.streamlet,
-            epoch: lane.spec.epoch,
-            changes,
-        };
+        let deletes = unused.iter().map(|ahead| lane.delete_ahead(ahead));
+        let changes = std::iter::once(record.clone().put()).chain(deletes);
+        let transaction = Transaction::of_groups(lane.spec.streamlet, lane.spec.epoch, changes);
         let (records, runtime) = (&primary.records, &*primary.runtime);
         match commit(records, runtime, &transaction, unsure).await {
             Ok(_) => return Ok(()),
@@ -267,14 +255,14 @@ async fn commit_close(
                     Err(RecordsError::Unknown(_)) => continue,
                     other => other?,
                 };
-                let of = |group| found.groups.iter().find(|r| r.copy.group == group);
+                let of = |group| found.groups.iter().find(|r| r.group == group);
                 match of(group) {
-                    Some(found) if found.closed() == Some(&record) => return Ok(()),
-                    Some(found) if found.open().is_some() => revision = found.revision,
+                    Some(found) if found.agrees(&record) => return Ok(()),
+                    Some(found) if !found.is_closed() => record = closed(found.clone()),
                     _ => conflicts = CLOSE_ATTEMPTS,
                 }
                 unused.retain_mut(|ahead| match of(ahead.group) {
-                    Some(found) if found.open().is_some() => {
+                    Some(found) if !found.is_closed() => {
                         ahead.revision = found.revision;
                         true
                     }

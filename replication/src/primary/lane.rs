@@ -8,6 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
 use parking_lot::Mutex;
 
 use super::replica_set::ReplicaSet;
@@ -16,10 +17,7 @@ use super::stall_report::Watched;
 use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
-use crate::records::{
-    Change, GroupRecord, MAX_CHANGES, OpenRecord, RecordsError, StreamletRecords, Transaction,
-    commit, read,
-};
+use crate::records::{MAX_CHANGES, RecordsError, StreamletRecords, commit, read};
 use crate::runtime::within;
 use crate::signal::Signal;
 
@@ -301,20 +299,27 @@ impl Lane {
         }
     }
 
+    /// A group of this lane as it is recorded ahead of its use, its replicas still to be named.
+    pub(super) fn new_group(&self, group: GroupId) -> GroupRecord {
+        let key = self.spec.streamlet.group(group);
+        GroupRecord {
+            state: GroupState::Open,
+            ..GroupRecord::new(key, self.spec.lane, self.spec.epoch)
+        }
+    }
+
+    /// Deletes the record of a group that is not used.
+    pub(super) fn delete_ahead(&self, ahead: &Ahead) -> GroupChange {
+        Write::delete_group(self.spec.streamlet.group(ahead.group), ahead.revision)
+    }
+
     /// Deletes the records of groups that are not used and never will be.
     async fn delete(&self, unused: Vec<Ahead>) -> Result<(), RecordsError> {
         let mut left = unused.as_slice();
         while !left.is_empty() {
             let (some, rest) = left.split_at(left.len().min(MAX_CHANGES));
-            let delete = |ahead: &Ahead| Change::Delete {
-                group: ahead.group,
-                revision: ahead.revision,
-            };
-            let transaction = Transaction {
-                streamlet: self.spec.streamlet,
-                epoch: self.spec.epoch,
-                changes: some.iter().map(delete).collect(),
-            };
+            let deletes = some.iter().map(|ahead| self.delete_ahead(ahead));
+            let transaction = Transaction::of_groups(self.spec.streamlet, self.spec.epoch, deletes);
             let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
             if let Err(error) = commit(records, runtime, &transaction, false).await {
                 // Asked again, this goes on where it stopped.
@@ -577,11 +582,11 @@ impl Lane {
     pub(super) async fn read_records(&self) -> Result<StreamletRecords, RecordsError> {
         let primary = &self.primary;
         let found = read(&primary.records, &*primary.runtime, self.spec.streamlet).await?;
-        if found.epoch != self.spec.epoch {
+        if found.streamlet.epoch != self.spec.epoch {
             return Err(RecordsError::Epoch {
                 streamlet: self.spec.streamlet,
                 expected: self.spec.epoch,
-                found: found.epoch,
+                found: found.streamlet.epoch,
             });
         }
         Ok(found)
@@ -592,12 +597,12 @@ impl Lane {
     pub(crate) fn reclaim(&self, found: &[GroupRecord]) {
         let inner = &mut *self.inner.lock();
         for group in std::mem::take(&mut inner.unsure) {
-            let record = found.iter().find(|r| r.copy.group == group);
-            match record.and_then(|record| Some((record.revision, record.open()?))) {
-                Some((revision, open)) => inner.stale.push(Ahead {
+            let mut open = found.iter().filter(|record| !record.is_closed());
+            match open.find(|record| record.group == group) {
+                Some(record) => inner.stale.push(Ahead {
                     group,
-                    revision,
-                    holders: open.holders.clone(),
+                    revision: record.revision,
+                    holders: record.copies.clone(),
                 }),
                 None => inner.unsure.push(group),
             }
@@ -610,12 +615,12 @@ impl Lane {
     pub(super) async fn adopt(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         let found = self.read_records().await?;
         self.reclaim(&found.groups);
-        let record = found.groups.iter().find(|record| record.copy == set.id());
-        let open = record.and_then(|record| Some((record.revision, record.open()?)));
-        if let Some((revision, open)) = open {
-            set.set_recorded(revision, &open.holders, &self.primary);
+        let mut open = found.groups.iter().filter(|record| !record.is_closed());
+        let record = open.find(|record| CopyId::of(record) == set.id());
+        if let Some(record) = record {
+            set.set_recorded(record.revision, &record.copies, &self.primary);
         }
-        Ok(open.is_some())
+        Ok(record.is_some())
     }
 
     /// Records `set`, unless it was recorded ahead, and as many groups ahead as there should be.
@@ -663,19 +668,16 @@ impl Lane {
         }
         // Known only when everything before is closed.
         let first = self.is_front(set).then(|| set.source().first_ordinal());
-        let open = |group: &GroupId| Change::Open {
-            group: *group,
-            lane: spec.lane,
-            record: OpenRecord {
+        let open = |group: &GroupId| {
+            let record = GroupRecord {
                 first_ordinal: first.filter(|_| *group == set.id().group),
-                holders: holders.clone(),
-            },
+                copies: holders.clone(),
+                ..self.new_group(*group)
+            };
+            record.put()
         };
-        let transaction = Transaction {
-            streamlet: spec.streamlet,
-            epoch: spec.epoch,
-            changes: groups.iter().map(open).collect(),
-        };
+        let transaction =
+            Transaction::of_groups(spec.streamlet, spec.epoch, groups.iter().map(open));
         let committed = commit(&primary.records, &*primary.runtime, &transaction, false).await;
         let ahead = groups.iter().filter(|group| **group != set.id().group);
         let revision = match committed {

@@ -17,7 +17,7 @@ use kera_protocol::ids::Epoch;
 use super::Primary;
 use crate::ids::{BrokerId, CopyId, StreamletKey};
 use crate::own::UNREADABLE;
-use crate::records::{GroupState, StreamletRecords, read};
+use crate::records::{StreamletRecords, read};
 use crate::transport::{CopyInfo, CopyState, Refusal, Reply, Request};
 
 /// What a round of tidying did.
@@ -49,12 +49,12 @@ fn named(found: &StreamletRecords, copy: &CopyId, backup: BrokerId) -> Named {
         _ => of == copy,
     };
     let mut records = found.groups.iter();
-    let record = records.find(|record| is_meant(&record.copy));
-    let record = record.filter(|r| r.holders().iter().any(|h| h.broker == backup));
-    match record.map(|record| &record.state) {
+    let record = records.find(|record| is_meant(&CopyId::of(record)));
+    let record = record.filter(|r| r.copies.iter().any(|h| h.broker == backup));
+    match record {
         None => Named::No,
-        Some(GroupState::Open(_)) => Named::Open,
-        Some(GroupState::Closed(closed)) => Named::Closed(closed.length),
+        Some(record) if record.is_closed() => Named::Closed(record.length),
+        Some(_) => Named::Open,
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) async fn listed(
     if primary.faults.marks_read_late {
         building = primary.building_at(backup);
     }
-    if found.epoch != epoch {
+    if found.streamlet.epoch != epoch {
         return out;
     }
     for held in copies.iter().filter(|held| held.copy.epoch <= epoch) {

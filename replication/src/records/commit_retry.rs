@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
+use kera_records::{Transaction, Write};
 
-use super::{
-    Change, GroupRecord, GroupState, RecordsError, RecordsRef, StreamletRecords, Transaction,
-};
+use super::{RecordsError, RecordsRef, StreamletRecords, streamlet_of};
 use crate::ids::{BrokerId, StreamletKey};
 use crate::runtime::Runtime;
 
@@ -89,7 +88,7 @@ pub async fn commit(
             Err(conflict) if !unsure => return Err(conflict),
             Err(conflict) => {
                 // The earlier attempt may have been what is in the way.
-                let found = read(records, runtime, transaction.streamlet).await?;
+                let found = read(records, runtime, streamlet_of(transaction)?).await?;
                 return match applied(transaction, &found) {
                     Some(revision) => Ok(revision),
                     None => Err(conflict),
@@ -102,32 +101,16 @@ pub async fn commit(
 /// The revision of `transaction` if `found` shows that it was applied.
 fn applied(transaction: &Transaction, found: &StreamletRecords) -> Option<u64> {
     let mut revision = None;
-    for change in &transaction.changes {
-        let group = change.group();
-        let record = found.groups.iter().find(|r| r.copy.group == group);
-        let wrote = |state: &GroupState, r: &GroupRecord| *state == r.state;
-        let done = match (change, record) {
-            (Change::Open { record, .. }, Some(r)) => {
-                r.copy.epoch == transaction.epoch && wrote(&GroupState::Open(record.clone()), r)
+    for write in &transaction.write {
+        let of = |group| found.groups.iter().find(|r| r.group == group);
+        match write {
+            Write::PutGroup(record) => {
+                let found = of(record.group).filter(|found| found.agrees(record))?;
+                revision = revision.max(Some(found.revision));
             }
-            (Change::Close { record, .. }, Some(r)) => {
-                wrote(&GroupState::Closed(record.clone()), r)
-            }
-            (Change::Place { holders, .. }, Some(r)) => {
-                r.closed().is_some_and(|closed| closed.holders == *holders)
-            }
-            (Change::Delete { .. }, record) => {
-                if record.is_some() {
-                    return None;
-                }
-                continue;
-            }
-            (_, None) => false,
-        };
-        if !done {
-            return None;
+            Write::DeleteGroup(key) if of(key.group).is_none() => {}
+            _ => return None,
         }
-        revision = record.map(|r| r.revision).max(revision);
     }
     Some(revision.unwrap_or(found.revision))
 }

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId};
+use kera_records::{Compare, GroupRecord, StreamletRecord, Transaction, Write};
 use parking_lot::Mutex;
 
-use super::{
-    Change, GroupRecord, GroupState, MAX_CHANGES, Records, RecordsError, StreamletRecords,
-    Transaction,
-};
+use super::{MAX_CHANGES, Records, RecordsError, StreamletRecords, streamlet_of};
 use crate::faults::Faults;
-use crate::ids::{BrokerId, CopyId, StreamletKey};
+use crate::ids::{BrokerId, StreamletKey};
 use crate::runtime::RuntimeRef;
 use crate::transport::Pending;
 
@@ -48,9 +46,7 @@ struct State {
 }
 
 struct Streamlet {
-    epoch: Epoch,
-    owner: BrokerId,
-    next_group: GroupId,
+    record: StreamletRecord,
     groups: BTreeMap<GroupId, GroupRecord>,
     /// Groups recorded in this epoch and deleted again, with the revision of that: a request that
     /// comes late must not bring them back.
@@ -92,9 +88,14 @@ impl MemoryRecords {
             .streamlets
             .entry(streamlet)
             .or_insert_with(|| Streamlet {
-                epoch: Epoch(0),
-                owner: BrokerId(0),
-                next_group: GroupId(0),
+                record: StreamletRecord {
+                    stream: streamlet.stream,
+                    streamlet: streamlet.streamlet,
+                    owner: 0,
+                    epoch: Epoch(0),
+                    next_group: GroupId(0),
+                    revision: 0,
+                },
                 groups: BTreeMap::new(),
                 deleted: BTreeMap::new(),
             });
@@ -180,9 +181,7 @@ impl State {
         let revision = self.revision;
         let found = self.streamlet(key)?;
         Ok(StreamletRecords {
-            epoch: found.epoch,
-            owner: found.owner,
-            next_group: found.next_group,
+            streamlet: found.record.clone(),
             revision,
             groups: found.groups.values().cloned().collect(),
         })
@@ -190,49 +189,31 @@ impl State {
 
     fn commit(&mut self, transaction: &Transaction, faults: Faults) -> Result<u64, RecordsError> {
         let revision = self.revision + 1;
-        let streamlet = transaction.streamlet;
+        let streamlet = streamlet_of(transaction)?;
         let found = self.streamlet(streamlet)?;
-        if found.epoch != transaction.epoch && !faults.epoch_not_compared {
-            return Err(RecordsError::Epoch {
-                streamlet,
-                expected: transaction.epoch,
-                found: found.epoch,
-            });
-        }
-        if transaction.changes.len() > MAX_CHANGES {
+        if transaction.write.len() > MAX_CHANGES {
             return Err(RecordsError::Invalid(format!(
                 "it has {} changes; split it, {MAX_CHANGES} are the most",
-                transaction.changes.len()
+                transaction.write.len()
             )));
         }
-        for change in &transaction.changes {
-            let group = change.group();
-            let record = found.groups.get(&group);
-            let there = match change {
-                Change::Open { .. } if record.is_none() => {
-                    found.deleted.get(&group).copied().unwrap_or(0)
+        for compare in &transaction.compare {
+            found.check(streamlet, compare, faults)?;
+        }
+        for write in &transaction.write {
+            let old = |group| found.groups.get(&group);
+            let (group, fits) = match write {
+                Write::PutGroup(record) => {
+                    let fits = old(record.group).is_none_or(|old| may_become(old, record));
+                    (record.group, fits && !record.copies.is_empty())
                 }
-                _ => record.map_or(0, |r| r.revision),
-            };
-            let expected = match change {
-                Change::Open { .. } => 0,
-                Change::Close { revision, .. }
-                | Change::Place { revision, .. }
-                | Change::Delete { revision, .. } => *revision,
-            };
-            if expected != there && !faults.revision_not_compared {
-                return Err(RecordsError::Revision {
-                    group,
-                    expected,
-                    found: there,
-                });
-            }
-            let closed = record.is_some_and(|r| r.closed().is_some());
-            let fits = match change {
-                Change::Open { record: open, .. } => record.is_none() && !open.holders.is_empty(),
-                Change::Close { record, .. } => !closed && !record.holders.is_empty(),
-                Change::Place { holders, .. } => closed && !holders.is_empty(),
-                Change::Delete { .. } => true,
+                Write::DeleteGroup(key) => (key.group, true),
+                other => {
+                    return Err(RecordsError::Invalid(format!(
+                        "{} is no group",
+                        other.key()
+                    )));
+                }
             };
             if !fits {
                 return Err(RecordsError::Invalid(format!(
@@ -240,61 +221,90 @@ impl State {
                 )));
             }
         }
-        for change in &transaction.changes {
-            found.apply(streamlet, transaction.epoch, change, revision);
+        for write in &transaction.write {
+            found.apply(write, revision);
         }
         self.revision = revision;
         Ok(revision)
     }
 }
 
+/// Whether the store takes `new` after `old`: a group is closed once, and nothing but its replicas changes
+/// after that.
+fn may_become(old: &GroupRecord, new: &GroupRecord) -> bool {
+    let copies = old.copies.clone();
+    match old.is_closed() {
+        true => GroupRecord {
+            copies,
+            ..new.clone()
+        }
+        .agrees(old),
+        false => new.is_closed(),
+    }
+}
+
 impl Streamlet {
     /// The next epoch, under `owner`.
     fn take(&mut self, owner: BrokerId) -> Result<Epoch, RecordsError> {
-        let next = self.epoch.0.checked_add(1);
+        let next = self.record.epoch.0.checked_add(1);
         let next = next.ok_or_else(|| RecordsError::Invalid("epochs are used up".into()))?;
-        (self.epoch, self.owner) = (Epoch(next), owner);
+        (self.record.epoch, self.record.owner) = (Epoch(next), owner.0);
         // Requests of lower epochs come to nothing by themselves.
         self.deleted.clear();
-        Ok(self.epoch)
+        Ok(self.record.epoch)
     }
 
-    fn apply(&mut self, streamlet: StreamletKey, epoch: Epoch, change: &Change, revision: u64) {
-        let group = change.group();
-        match change {
-            Change::Open { lane, record, .. } => {
-                let copy = CopyId {
-                    streamlet,
-                    group,
-                    epoch,
+    fn check(
+        &self,
+        streamlet: StreamletKey,
+        compare: &Compare,
+        faults: Faults,
+    ) -> Result<(), RecordsError> {
+        match *compare {
+            Compare::StreamletEpoch { epoch, .. } => {
+                if epoch != self.record.epoch && !faults.epoch_not_compared {
+                    return Err(RecordsError::Epoch {
+                        streamlet,
+                        expected: epoch,
+                        found: self.record.epoch,
+                    });
+                }
+            }
+            Compare::GroupRevision { key, revision } => {
+                let deleted = self.deleted.get(&key.group).filter(|_| revision == 0);
+                let found = match self.groups.get(&key.group) {
+                    Some(record) => record.revision,
+                    None => deleted.copied().unwrap_or(0),
                 };
+                if found != revision && !faults.revision_not_compared {
+                    return Err(RecordsError::Revision {
+                        group: key.group,
+                        expected: revision,
+                        found,
+                    });
+                }
+            }
+            _ => return Err(RecordsError::Invalid("it compares no group".into())),
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, write: &Write, revision: u64) {
+        match write {
+            Write::PutGroup(record) => {
+                let next_group = &mut self.record.next_group;
+                *next_group = GroupId(record.group.0 + 1).max(*next_group);
                 let record = GroupRecord {
-                    copy,
-                    lane: *lane,
                     revision,
-                    state: GroupState::Open(record.clone()),
+                    ..record.clone()
                 };
-                self.groups.insert(group, record);
-                self.next_group = self.next_group.max(GroupId(group.0 + 1));
+                self.groups.insert(record.group, record);
             }
-            Change::Close { record, .. } => {
-                if let Some(found) = self.groups.get_mut(&group) {
-                    found.state = GroupState::Closed(record.clone());
-                    found.revision = revision;
-                }
+            Write::DeleteGroup(key) => {
+                self.groups.remove(&key.group);
+                self.deleted.insert(key.group, revision);
             }
-            Change::Place { holders, .. } => {
-                if let Some(found) = self.groups.get_mut(&group) {
-                    if let GroupState::Closed(closed) = &mut found.state {
-                        closed.holders = holders.clone();
-                    }
-                    found.revision = revision;
-                }
-            }
-            Change::Delete { .. } => {
-                self.groups.remove(&group);
-                self.deleted.insert(group, revision);
-            }
+            _ => {}
         }
     }
 }
@@ -304,8 +314,9 @@ mod tests {
     use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 
     use super::*;
+    use kera_records::{GroupChange, GroupState};
+
     use crate::ids::{Incarnation, Replica};
-    use crate::records::OpenRecord;
 
     fn streamlet() -> StreamletKey {
         StreamletKey {
@@ -314,26 +325,20 @@ mod tests {
         }
     }
 
-    fn transaction(epoch: u32, change: Change) -> Transaction {
-        Transaction {
-            streamlet: streamlet(),
-            epoch: Epoch(epoch),
-            changes: vec![change],
-        }
+    fn transaction(epoch: u32, change: GroupChange) -> Transaction {
+        Transaction::of_groups(streamlet(), Epoch(epoch), [change])
     }
 
-    fn open(group: u64) -> Change {
-        Change::Open {
-            group: GroupId(group),
-            lane: LaneId(0),
-            record: OpenRecord {
-                first_ordinal: None,
-                holders: vec![Replica {
-                    broker: BrokerId(1),
-                    incarnation: Incarnation::default(),
-                }],
-            },
+    fn open(group: u64) -> GroupChange {
+        GroupRecord {
+            state: GroupState::Open,
+            copies: vec![Replica {
+                broker: BrokerId(1),
+                incarnation: Incarnation::default(),
+            }],
+            ..GroupRecord::new(streamlet().group(GroupId(group)), LaneId(0), Epoch(0))
         }
+        .put()
     }
 
     #[test]
@@ -343,10 +348,8 @@ mod tests {
         let mut state = records.state.lock();
         let faults = Faults::default();
         let revision = state.commit(&transaction(0, open(3)), faults);
-        let delete = Change::Delete {
-            group: GroupId(3),
-            revision: revision.expect("is recorded"),
-        };
+        let key = streamlet().group(GroupId(3));
+        let delete = Write::delete_group(key, revision.expect("is recorded"));
         state
             .commit(&transaction(0, delete), faults)
             .expect("is deleted");
@@ -364,13 +367,16 @@ mod tests {
         records.create(streamlet());
         let mut state = records.state.lock();
         let found = state.streamlet(streamlet()).expect("is there");
-        found.epoch = Epoch(u32::MAX - 1);
+        found.record.epoch = Epoch(u32::MAX - 1);
         assert_eq!(
             found.take(BrokerId(1)).expect("the last one"),
             Epoch(u32::MAX)
         );
         let error = found.take(BrokerId(2)).expect_err("there is no other");
         assert!(matches!(error, RecordsError::Invalid(_)), "{error}");
-        assert_eq!((found.epoch, found.owner), (Epoch(u32::MAX), BrokerId(1)));
+        assert_eq!(
+            (found.record.epoch, found.record.owner),
+            (Epoch(u32::MAX), 1)
+        );
     }
 }

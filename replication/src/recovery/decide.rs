@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
 use crate::certificate::Certificate;
 use crate::ids::{BrokerId, CopyId, Replica};
-use crate::records::{
-    Change, ClosedRecord, GroupRecord, GroupState, MAX_CHANGES, OpenRecord, RecordsError,
-    Transaction, commit,
-};
+use crate::records::{MAX_CHANGES, RecordsError, commit};
 use crate::transport::CopyAnswer;
 
 /// A group spans at most so many ordinals.
@@ -37,8 +35,8 @@ type Salvaged = BTreeMap<CopyId, Option<(Certificate, Vec<Whole>)>>;
 /// A lane on its way: what is decided, and not committed yet.
 struct Decided {
     out: RecoveredLane,
-    closes: Vec<Change>,
-    deletes: Vec<Change>,
+    closes: Vec<GroupChange>,
+    deletes: Vec<GroupChange>,
     salvaged: Salvaged,
 }
 
@@ -63,7 +61,7 @@ impl Recovery<'_> {
             salvaged: Salvaged::new(),
         };
         if let (None, Some(first)) = (start, groups.first()) {
-            let copy = first.copy;
+            let copy = CopyId::of(first);
             decided.out.stopped = Some(Stopped::NoStart { copy });
             return Ok(decided.out);
         }
@@ -92,14 +90,11 @@ impl Recovery<'_> {
         later: &VecDeque<GroupRecord>,
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
-        let open = match &record.state {
-            GroupState::Closed(closed) => {
-                decided.out.next_ordinal = closed.next_ordinal;
-                decided.out.groups.push((record.copy, closed.clone()));
-                return Ok(());
-            }
-            GroupState::Open(open) => open,
-        };
+        if record.is_closed() {
+            decided.out.next_ordinal = record.next_ordinal;
+            decided.out.groups.push(record.clone());
+            return Ok(());
+        }
         match self.verdict(record) {
             Verdict::Empty => discard(record, decided),
             Verdict::Longest { first_ordinal, .. }
@@ -112,32 +107,23 @@ impl Recovery<'_> {
                 first_ordinal,
                 end_ordinal,
             } => {
-                let end = ClosedRecord {
-                    length,
-                    first_ordinal,
-                    end_ordinal,
-                    next_ordinal: end_ordinal,
-                    holders: Vec::new(),
-                };
-                self.close(record, end, decided).await?;
+                let end = (length, end_ordinal);
+                self.close(record, first_ordinal, end, decided).await?;
             }
-            Verdict::Unclean if self.spec.unclean == Unclean::Wait && !self.is_alone(open) => {
+            Verdict::Unclean if self.spec.unclean == Unclean::Wait && !self.is_alone(record) => {
                 decided.out.stopped = Some(Stopped::Unclean {
-                    copy: record.copy,
-                    holders: open.holders.iter().map(|h| h.broker).collect(),
+                    copy: CopyId::of(record),
+                    holders: record.copies.iter().map(|h| h.broker).collect(),
                 });
             }
-            Verdict::Unclean => self.accept(record, open, later, decided).await?,
+            Verdict::Unclean => self.accept(record, later, decided).await?,
         }
         Ok(())
     }
 
     /// Where the lane's first recorded group must begin, if anything says so.
     fn start(&self, lane: LaneId, groups: &[GroupRecord]) -> Option<Ordinal> {
-        let known = groups.iter().find_map(|record| match &record.state {
-            GroupState::Closed(closed) => Some(closed.first_ordinal),
-            GroupState::Open(open) => open.first_ordinal,
-        });
+        let known = groups.iter().find_map(|record| record.first_ordinal);
         known.or_else(|| self.spec.starts.get(&lane).copied())
     }
 
@@ -152,8 +138,8 @@ impl Recovery<'_> {
     fn verdict(&self, record: &GroupRecord) -> Verdict {
         let mut verdict = Verdict::Unclean;
         let mut longest = 0;
-        for (holder, answer) in self.answers(record.copy) {
-            if !self.counts(holder.broker, record.holders().len(), answer) {
+        for (holder, answer) in self.answers(CopyId::of(record)) {
+            if !self.counts(holder.broker, record.copies.len(), answer) {
                 continue;
             }
             match answer {
@@ -186,10 +172,11 @@ impl Recovery<'_> {
     async fn close(
         &self,
         record: &GroupRecord,
-        mut end: ClosedRecord,
+        first_ordinal: Ordinal,
+        end: (u64, Ordinal),
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
-        let copy = record.copy;
+        let copy = CopyId::of(record);
         let whole: Vec<Whole> = self
             .answers(copy)
             .iter()
@@ -205,32 +192,29 @@ impl Recovery<'_> {
                 _ => None,
             })
             .collect();
-        end.holders = self.complete(copy, end.length, whole).await?;
-        self.finish(record, end, decided);
+        let holders = self.complete(copy, end.0, whole).await?;
+        let closed = record.clone().closed(first_ordinal, end, end.1, holders);
+        self.finish(closed, decided);
         Ok(())
     }
 
     /// Decides the close, if enough copies hold the group.
-    fn finish(&self, record: &GroupRecord, end: ClosedRecord, decided: &mut Decided) {
+    fn finish(&self, closed: GroupRecord, decided: &mut Decided) {
         let out = &mut decided.out;
-        if end.holders.len() < self.spec.min_insync_replicas && end.length > 0 {
+        if closed.copies.len() < self.spec.min_insync_replicas && closed.length > 0 {
             out.stopped = Some(Stopped::NotEnoughCopies {
-                copy: record.copy,
-                have: end.holders.len(),
+                copy: CopyId::of(&closed),
+                have: closed.copies.len(),
                 need: self.spec.min_insync_replicas,
             });
             return;
         }
-        decided.closes.push(Change::Close {
-            group: record.copy.group,
-            revision: record.revision,
-            record: end.clone(),
-        });
-        if end.next_ordinal > end.end_ordinal {
-            out.gaps.push((end.end_ordinal, end.next_ordinal));
+        decided.closes.push(closed.clone().put());
+        if closed.next_ordinal > closed.end_ordinal {
+            out.gaps.push((closed.end_ordinal, closed.next_ordinal));
         }
-        out.next_ordinal = end.next_ordinal;
-        out.groups.push((record.copy, end));
+        out.next_ordinal = closed.next_ordinal;
+        out.groups.push(closed);
     }
 
     /// The operator decided to go on without the copies that count, or there never was another one
@@ -239,7 +223,6 @@ impl Recovery<'_> {
     async fn accept(
         &self,
         record: &GroupRecord,
-        open: &OpenRecord,
         later: &VecDeque<GroupRecord>,
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
@@ -249,26 +232,24 @@ impl Recovery<'_> {
         let (length, first, end, holders) = match found {
             Some((certificate, whole)) => {
                 let holders = self
-                    .complete(record.copy, certificate.length, whole)
+                    .complete(CopyId::of(record), certificate.length, whole)
                     .await?;
                 let (first, end) = (certificate.first_ordinal, certificate.end_ordinal);
                 (certificate.length, first, end, holders)
             }
             // Nothing is left of it; the record stays to carry the jump.
-            None => (0, next, next, open.holders.clone()),
+            None => (0, next, next, record.copies.clone()),
         };
         let kept = self.next_kept(later, &mut decided.salvaged).await;
         let jump = GROUP_ORDINALS.saturating_mul(1 + later.len() as u64);
-        let closed = ClosedRecord {
-            length,
-            first_ordinal: first,
-            end_ordinal: end,
-            next_ordinal: kept
-                .filter(|first| *first >= end)
-                .unwrap_or_else(|| end.saturating_add(jump)),
-            holders,
-        };
-        self.finish(record, closed, decided);
+        let next_ordinal = kept
+            .filter(|first| *first >= end)
+            .unwrap_or_else(|| end.saturating_add(jump));
+        let open = record.clone();
+        self.finish(
+            open.closed(first, (length, end), next_ordinal, holders),
+            decided,
+        );
         Ok(())
     }
 
@@ -280,8 +261,8 @@ impl Recovery<'_> {
         salvaged: &mut Salvaged,
     ) -> Option<Ordinal> {
         for record in later {
-            if let GroupState::Closed(closed) = &record.state {
-                return Some(closed.first_ordinal);
+            if record.is_closed() {
+                return Some(record.start_ordinal());
             }
             match self.verdict(record) {
                 Verdict::Empty => {}
@@ -302,21 +283,18 @@ impl Recovery<'_> {
         record: &GroupRecord,
         salvaged: &mut Salvaged,
     ) -> Option<(Certificate, Vec<Whole>)> {
-        if let Some(found) = salvaged.get(&record.copy) {
+        let copy = CopyId::of(record);
+        if let Some(found) = salvaged.get(&copy) {
             return found.clone();
         }
-        let brokers: Vec<BrokerId> = record.holders().iter().map(|h| h.broker).collect();
-        let found = self.salvage(record.copy, &brokers).await;
-        salvaged.insert(record.copy, found.clone());
+        let brokers: Vec<BrokerId> = record.copies.iter().map(|h| h.broker).collect();
+        let found = self.salvage(copy, &brokers).await;
+        salvaged.insert(copy, found.clone());
         found
     }
 
-    async fn commit(&self, changes: Vec<Change>) -> Result<(), RecordsError> {
-        let transaction = Transaction {
-            streamlet: self.spec.streamlet,
-            epoch: self.epoch,
-            changes,
-        };
+    async fn commit(&self, changes: Vec<GroupChange>) -> Result<(), RecordsError> {
+        let transaction = Transaction::of_groups(self.spec.streamlet, self.epoch, changes);
         let (records, runtime) = (&self.primary.records, &*self.primary.runtime);
         commit(records, runtime, &transaction, false).await?;
         Ok(())
@@ -325,9 +303,7 @@ impl Recovery<'_> {
 
 /// Drops a group of which nothing was acknowledged.
 fn discard(record: &GroupRecord, decided: &mut Decided) {
-    decided.deletes.push(Change::Delete {
-        group: record.copy.group,
-        revision: record.revision,
-    });
-    decided.out.discarded.push(record.copy);
+    let delete = Write::delete_group(record.key(), record.revision);
+    decided.deletes.push(delete);
+    decided.out.discarded.push(CopyId::of(record));
 }

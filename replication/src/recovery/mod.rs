@@ -17,10 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
+use kera_records::GroupRecord;
 
 use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
 use crate::primary::{Primary, tidy};
-use crate::records::{ClosedRecord, GroupRecord, OpenRecord, RecordsError, read, take_epoch};
+use crate::records::{RecordsError, read, take_epoch};
 use crate::runtime::{Local, all};
 use crate::transport::{CallError, CopyAnswer, Pending, Reply, Request};
 
@@ -73,7 +74,7 @@ pub struct RecoveredLane {
     /// The lane.
     pub lane: LaneId,
     /// Its closed groups, in order; each begins where the one before says.
-    pub groups: Vec<(CopyId, ClosedRecord)>,
+    pub groups: Vec<GroupRecord>,
     /// Groups that were dropped: never used, or not the continuation of what was recovered.
     pub discarded: Vec<CopyId>,
     /// Ordinals that were left out, because records that somebody saw may be gone.
@@ -147,8 +148,8 @@ pub async fn recover(
     // read next is all there will ever be of it.
     let (epoch, revision) = take_epoch(records, runtime, spec.streamlet, primary.me).await?;
     let found = read(records, runtime, spec.streamlet).await?;
-    if found.epoch != epoch {
-        return Err(overtaken(spec.streamlet, epoch, found.epoch).into());
+    if found.streamlet.epoch != epoch {
+        return Err(overtaken(spec.streamlet, epoch, found.streamlet.epoch).into());
     }
     if found.revision < revision {
         let older = "it answered with a state before the new epoch";
@@ -182,7 +183,7 @@ pub async fn recover(
     tidy_everywhere(primary, spec.streamlet, epoch);
     Ok(Recovered {
         epoch,
-        next_group: found.next_group,
+        next_group: found.streamlet.next_group,
         lanes,
     })
 }
@@ -234,8 +235,8 @@ impl Recovery<'_> {
 
     /// True if this broker's own files are the only copy there ever was (one copy, no failover), and
     /// they have answered.
-    fn is_alone(&self, open: &OpenRecord) -> bool {
+    fn is_alone(&self, open: &GroupRecord) -> bool {
         let own = |holder: &Replica| self.primary.is_own(holder.broker);
-        open.holders.iter().all(own) && self.sealed.contains(&self.primary.me)
+        open.copies.iter().all(own) && self.sealed.contains(&self.primary.me)
     }
 }

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::ids::Epoch;
+use kera_records::GroupRecord;
 
 use super::{RecoverError, Recovery};
 use crate::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use crate::primary::{BRIEFLY, Primary};
-use crate::records::GroupRecord;
 use crate::runtime::{Local, until_enough};
 use crate::transport::{CallError, CopyAnswer, Refusal, Reply, Request, SealedCopy};
 
@@ -97,14 +97,16 @@ impl Recovery<'_> {
         // How many more are to answer for a group, and of how many holders.
         let mut wanted: BTreeMap<CopyId, (usize, usize)> = BTreeMap::new();
         for record in groups {
-            let Some(open) = record.open() else { continue };
-            for holder in &open.holders {
-                let copies = at.entry(holder.broker).or_default();
-                copies.push((record.copy, holder.incarnation));
+            if record.is_closed() {
+                continue;
             }
-            let of = open.holders.len();
+            for holder in &record.copies {
+                let copies = at.entry(holder.broker).or_default();
+                copies.push((CopyId::of(record), holder.incarnation));
+            }
+            let of = record.copies.len();
             wanted.insert(
-                record.copy,
+                CopyId::of(record),
                 (of.min(self.spec.min_insync_replicas.max(1)), of),
             );
         }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_records::GroupRecord;
 use kera_replication::primary::{Lane, Source};
-use kera_replication::records::GroupRecord;
 use kera_replication::transport::sim::MemoryFate;
 
 use crate::jobs::jobs_with;
@@ -24,7 +24,7 @@ fn own(replicas: usize) -> Plan {
 
 fn still_open(case: &Case) -> Vec<GroupRecord> {
     let mut found = case.stage.look().groups;
-    found.retain(|record| record.open().is_some());
+    found.retain(|record| !record.is_closed());
     found
 }
 
@@ -45,7 +45,7 @@ fn a_group_ahead_of_a_lane_that_rests_goes_once_one_of_its_brokers_was_booted() 
         let lane = case.lane(&primary, &recovered);
         let group = closed(&case, &lane).await;
         let ahead = still_open(&case);
-        assert_eq!((ahead.len(), ahead[0].holders().len()), (1, 3));
+        assert_eq!((ahead.len(), ahead[0].copies.len()), (1, 3));
         let jobs = jobs_with(&case, &primary, &recovered, busy(), Arc::downgrade(&lane));
         jobs.round().await;
         assert_eq!(still_open(&case), ahead, "it may be used");

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
+use kera_records::{Transaction, Write};
 use kera_replication::ids::{BrokerId, ProcessId, StreamletKey};
-use kera_replication::records::{
-    Change, Records, RecordsError, RecordsRef, StreamletRecords, Transaction,
-};
+use kera_replication::records::{Records, RecordsError, RecordsRef, StreamletRecords};
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::{
     CallError, Link, LinkError, Pending, Reply, Request, Transport, TransportRef,
@@ -65,10 +64,10 @@ impl Gate {
     }
 }
 
-/// Whether a transaction ends a group.
+/// Whether a transaction ends a group, or names other replicas of one that has ended.
 pub fn closes(transaction: &Transaction) -> bool {
-    let mut changes = transaction.changes.iter();
-    changes.any(|change| matches!(change, Change::Close { .. }))
+    let mut writes = transaction.write.iter();
+    writes.any(|write| matches!(write, Write::PutGroup(record) if record.is_closed()))
 }
 
 /// The records as `node` asks them, with other fates for some of its transactions.

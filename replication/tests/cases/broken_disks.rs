@@ -66,7 +66,7 @@ fn a_group_that_ends_with_too_few_copies_gets_one_where_a_disk_takes_it() {
         case.wait(Duration::from_secs(5)).await;
         assert!(group.0.is_closed());
         let closed = record(&case, group.0.id());
-        let holders: Vec<_> = closed.holders.iter().map(|h| h.broker).collect();
+        let holders: Vec<_> = closed.copies.iter().map(|h| h.broker).collect();
         assert_eq!(holders, [OWNER, others[1]]);
     });
 }
@@ -94,7 +94,7 @@ fn a_copy_that_a_broken_disk_does_not_take_is_built_elsewhere() {
         }
         let after = record(&case, copy);
         assert_ne!(after, before);
-        assert_eq!((after.holders.len(), *tried.lock().unwrap()), (3, 1));
+        assert_eq!((after.copies.len(), *tried.lock().unwrap()), (3, 1));
         let whole = bytes(&case, OWNER, copy, before.length).await;
         assert_eq!(bytes(&case, empty, copy, before.length).await, whole);
     });
@@ -107,8 +107,8 @@ async fn spoilt_source(case: Case, scrubs: bool) -> JobStats {
     let group = closed(&case, &lane).await;
     let copy = group.0.id();
     let before = record(&case, copy);
-    let (spoilt, lost) = (before.holders[0].broker, before.holders[2].broker);
-    let whole = bytes(&case, before.holders[1].broker, copy, before.length).await;
+    let (spoilt, lost) = (before.copies[0].broker, before.copies[2].broker);
+    let whole = bytes(&case, before.copies[1].broker, copy, before.length).await;
     flip(&case, spoilt, copy, before.length).await;
     case.stage.kill(lost).await;
     let jobs = jobs(&case, &primary, &recovered, busy());
@@ -122,7 +122,7 @@ async fn spoilt_source(case: Case, scrubs: bool) -> JobStats {
         jobs.round().await;
     }
     let after = record(&case, copy);
-    let new = after.holders.iter().find(|h| !before.holders.contains(h));
+    let new = after.copies.iter().find(|h| !before.copies.contains(h));
     let new = new.expect("another copy").broker;
     assert_eq!(bytes(&case, new, copy, before.length).await, whole);
     jobs.stats()

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_records::{GroupRecord, GroupState, Transaction};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
-use kera_replication::records::{
-    Change, ClosedRecord, OpenRecord, Transaction, commit, take_epoch,
-};
+use kera_replication::records::{commit, take_epoch};
 use kera_replication::recovery::{Stopped, Unclean};
 
 use crate::suite::Stage;
@@ -41,29 +40,24 @@ fn gone() -> Replica {
     }
 }
 
-fn opened(group: u64, first_ordinal: Option<u64>, holder: Replica) -> Change {
-    Change::Open {
-        group: GroupId(group),
-        lane: LANE,
-        record: OpenRecord {
-            first_ordinal,
-            holders: vec![holder],
-        },
+fn opened(group: u64, first_ordinal: Option<u64>, holder: Replica) -> GroupRecord {
+    GroupRecord {
+        state: GroupState::Open,
+        first_ordinal,
+        copies: vec![holder],
+        ..GroupRecord::new(streamlet().group(GroupId(group)), LANE, EPOCH)
     }
 }
 
-async fn record(case: &Case, changes: Vec<Change>) -> u64 {
+async fn record(case: &Case, groups: Vec<GroupRecord>) -> u64 {
     let records = case.stage.records(OWNER);
     let runtime = case.stage.runtime(OWNER);
-    if case.stage.look().epoch < EPOCH {
+    if case.stage.look().streamlet.epoch < EPOCH {
         let taken = take_epoch(&records, &*runtime, streamlet(), OWNER).await;
         assert_eq!(taken.expect("an epoch").0, EPOCH);
     }
-    let transaction = Transaction {
-        streamlet: streamlet(),
-        epoch: EPOCH,
-        changes,
-    };
+    let changes = groups.into_iter().map(GroupRecord::put);
+    let transaction = Transaction::of_groups(streamlet(), EPOCH, changes);
     commit(&records, &*runtime, &transaction, false)
         .await
         .expect("is recorded")
@@ -113,18 +107,12 @@ fn after_a_decision_the_lane_goes_on_where_a_closed_group_begins() {
         .await;
         let source = written(&case, 1, 7, 2).await;
         use kera_replication::primary::Source;
-        let close = Change::Close {
-            group: GroupId(1),
+        let open = GroupRecord {
             revision,
-            record: ClosedRecord {
-                length: source.end().address,
-                first_ordinal: 7,
-                end_ordinal: 9,
-                next_ordinal: 9,
-                holders: vec![here],
-            },
+            ..opened(1, Some(7), here)
         };
-        record(&case, vec![close]).await;
+        let closed = open.closed(7, (source.end().address, 9), 9, vec![here]);
+        record(&case, vec![closed]).await;
         let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.next_ordinal, lane.gaps.clone()), (9, vec![(0, 7)]));
@@ -143,7 +131,7 @@ fn what_is_left_of_two_groups_of_another_life_is_kept_together() {
         written(&case, 1, 2, 3).await;
         let (_, recovered) = case.recover(OWNER, Unclean::Accept).await;
         let lane = &recovered.lanes[0];
-        let ends: Vec<_> = lane.groups.iter().map(|(_, c)| c.end_ordinal).collect();
+        let ends: Vec<_> = lane.groups.iter().map(|c| c.end_ordinal).collect();
         assert_eq!(ends, [2, 5], "{lane:?}");
         assert_eq!(lane.gaps.len(), 1, "after the last of them only");
     });

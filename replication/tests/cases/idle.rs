@@ -86,7 +86,7 @@ fn is_closed_without(case: &Case, group: &Opened, at: BrokerId) {
     let closed = record(case, group.0.id());
     let gone = group.0.holders().into_iter().find(|h| h.broker == at);
     assert!(
-        !closed.holders.contains(&gone.expect("it had one")),
+        !closed.copies.contains(&gone.expect("it had one")),
         "{closed:?}"
     );
 }

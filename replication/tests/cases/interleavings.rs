@@ -116,10 +116,10 @@ fn shrink(fate: fn() -> Outcome) {
         }
         assert!(told.load(Ordering::SeqCst), "the close was asked for");
         let found = case.stage.look();
-        let record = found.groups.iter().find(|r| r.copy == group.0.id());
-        let closed = record.and_then(|r| r.closed()).expect("it is closed");
+        let record = found.groups.iter().find(|r| CopyId::of(r) == group.0.id());
+        let closed = record.filter(|r| r.is_closed()).expect("it is closed");
         assert_eq!(closed.end_ordinal, 2);
-        assert!(closed.holders.iter().all(|h| h.broker != lost));
+        assert!(closed.copies.iter().all(|h| h.broker != lost));
         let next = open(&lane, 2);
         append(&lane, &next, 3).await.expect("the lane goes on");
         let (_, after) = case.recover(BrokerId(3), Unclean::Wait).await;
@@ -210,7 +210,7 @@ fn of_two_would_be_owners_one_serves() {
                     Ok(_) | Err(_) => {}
                 }
             }
-            let newest = case.stage.look().epoch;
+            let newest = case.stage.look().streamlet.epoch;
             let mut served = 0;
             for (lane, recovered) in &lanes {
                 let next = open(lane, recovered.lanes[0].next_ordinal);
@@ -257,7 +257,7 @@ fn a_hand_over_cut_at_any_step_loses_nothing() {
             let finished = finished.load(Ordering::SeqCst);
             if finished {
                 let left = case.stage.look().groups;
-                assert!(left.iter().all(|r| r.closed().is_some()), "{left:?}");
+                assert!(left.iter().all(|r| r.is_closed()), "{left:?}");
             }
             // Whoever is next is not told how far it came.
             case.stage.kill(OWNER).await;
@@ -317,7 +317,7 @@ fn a_busy_lane_has_several_groups_recorded_with_one_transaction() {
         let lane = case.lane(&primary, &recovered);
         let unused = |case: &Case, used: &[CopyId]| {
             let mut found = case.stage.look().groups;
-            found.retain(|r| !used.contains(&r.copy) && r.open().is_some());
+            found.retain(|r| !used.contains(&CopyId::of(r)) && !r.is_closed());
             found
         };
         let first = open(&lane, 0);
@@ -353,7 +353,7 @@ fn a_zombie_that_opens_a_group_recorded_ahead_finds_it_sealed() {
         append(&lane, &group, 1).await.expect("all is well");
         let ahead = |case: &Case| {
             let mut found = case.stage.look().groups;
-            found.retain(|r| r.copy != group.0.id() && r.copy.epoch == recovered.epoch);
+            found.retain(|r| CopyId::of(r) != group.0.id() && r.epoch == recovered.epoch);
             found
         };
         while ahead(&case).is_empty() {
@@ -422,9 +422,9 @@ fn a_copy_that_returns_longer_than_the_record_does_not_count() {
         let (_, last) = case.recover(longer, Unclean::Wait).await;
         assert_eq!(last.lanes[0].next_ordinal, 2);
         let found = case.stage.look();
-        let record = found.groups.iter().find(|r| r.copy == group.0.id());
-        let closed = record.and_then(|r| r.closed()).expect("it is closed");
+        let record = found.groups.iter().find(|r| CopyId::of(r) == group.0.id());
+        let closed = record.filter(|r| r.is_closed()).expect("it is closed");
         assert_eq!(closed.end_ordinal, 1, "what was not acknowledged came back");
-        assert!(closed.holders.iter().all(|h| h.broker != longer));
+        assert!(closed.copies.iter().all(|h| h.broker != longer));
     });
 }

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use kera_records::GroupRecord;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Owned};
 use kera_replication::primary::{Lane, Primary, Source};
-use kera_replication::records::ClosedRecord;
 use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyState, Reply, Request};
@@ -72,13 +72,11 @@ pub async fn closed(case: &Case, lane: &Arc<Lane>) -> Opened {
     group
 }
 
-pub fn record(case: &Case, copy: CopyId) -> ClosedRecord {
+pub fn record(case: &Case, copy: CopyId) -> GroupRecord {
     let found = case.stage.look();
-    let record = found.groups.iter().find(|r| r.copy == copy);
-    record
-        .and_then(|r| r.closed())
-        .cloned()
-        .expect("it is closed")
+    let record = found.groups.iter().find(|r| CopyId::of(r) == copy);
+    let closed = record.filter(|r| r.is_closed());
+    closed.cloned().expect("it is closed")
 }
 
 pub async fn bytes(case: &Case, at: BrokerId, copy: CopyId, len: u64) -> Vec<u8> {
@@ -112,9 +110,9 @@ fn a_copy_that_is_lost_is_built_elsewhere() {
         case.wait(busy().lost_after).await;
         jobs.round().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        assert!(after.holders.iter().all(|h| h.broker != lost), "{after:?}");
-        let new = after.holders.iter().find(|h| !before.holders.contains(h));
+        assert_eq!(after.copies.len(), 3);
+        assert!(after.copies.iter().all(|h| h.broker != lost), "{after:?}");
+        let new = after.copies.iter().find(|h| !before.copies.contains(h));
         let new = new.expect("another one").broker;
         let info = case.copies(new).await;
         assert_eq!(
@@ -152,8 +150,8 @@ fn a_copy_at_a_broker_that_left_the_living_is_built_elsewhere() {
         case.wait(busy().lost_after).await;
         jobs.round().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        assert!(after.holders.iter().all(|h| h.broker != lost), "{after:?}");
+        assert_eq!(after.copies.len(), 3);
+        assert!(after.copies.iter().all(|h| h.broker != lost), "{after:?}");
         assert_eq!(jobs.stats().wanting, 1);
 
         // It comes back, and counts anew from when it is away again.
@@ -185,8 +183,8 @@ fn a_broker_that_came_back_empty_takes_a_copy_again() {
         let jobs = jobs(&case, &primary, &recovered, busy());
         jobs.round().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 4);
-        assert_ne!(after.holders, before.holders, "under its new incarnation");
+        assert_eq!(after.copies.len(), 4);
+        assert_ne!(after.copies, before.copies, "under its new incarnation");
         let whole = bytes(&case, OWNER, copy, before.length).await;
         assert_eq!(bytes(&case, lost, copy, before.length).await, whole);
     });
@@ -204,9 +202,9 @@ fn a_broker_that_leaves_gives_its_copies_to_others() {
         leaves(&primary, leaving);
         jobs.round().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        assert!(after.holders.iter().all(|h| h.broker != leaving));
-        let new = after.holders.iter().find(|h| !before.holders.contains(h));
+        assert_eq!(after.copies.len(), 3);
+        assert!(after.copies.iter().all(|h| h.broker != leaving));
+        let new = after.copies.iter().find(|h| !before.copies.contains(h));
         let new = new.expect("another one").broker;
         let whole = bytes(&case, OWNER, copy, before.length).await;
         assert_eq!(bytes(&case, new, copy, before.length).await, whole);
@@ -268,7 +266,7 @@ fn an_open_group_with_too_few_copies_ends_once_more_can_be_had() {
         append(&lane, &next, 2).await.expect("all are there");
         assert_eq!(next.0.holders().len(), 4);
         jobs.round().await;
-        assert_eq!(record(&case, short.0.id()).holders.len(), 4);
+        assert_eq!(record(&case, short.0.id()).copies.len(), 4);
         let stats = jobs.stats();
         assert_eq!((stats.renewed, stats.built, stats.wanting), (1, 1, 1));
         jobs.round().await;
@@ -312,10 +310,10 @@ fn a_job_that_is_broken_off_leaves_nothing_that_counts_and_is_done_again() {
         }
         case.stage.kill(OWNER).await;
         drop((lane, group, primary, begun));
-        assert_eq!(record(&case, copy).holders.len(), 3, "nothing is recorded");
+        assert_eq!(record(&case, copy).copies.len(), 3, "nothing is recorded");
         assert!(
             record(&case, copy)
-                .holders
+                .copies
                 .iter()
                 .all(|h| h.broker != target)
         );
@@ -336,8 +334,8 @@ fn a_job_that_is_broken_off_leaves_nothing_that_counts_and_is_done_again() {
             again.round().await;
         }
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        for holder in &after.holders {
+        assert_eq!(after.copies.len(), 3);
+        for holder in &after.copies {
             let found = bytes(&case, holder.broker, copy, length).await;
             assert_eq!(found, bytes(&case, OWNER, copy, length).await);
         }
@@ -368,17 +366,14 @@ fn a_short_copy_does_not_count_as_one() {
         case.stage.start(lost, MemoryFate::PowerLost).await;
         case.wait(Duration::from_secs(1)).await;
         let before = record(&case, copy);
-        assert!(
-            before.holders.iter().any(|h| h.broker == lost),
-            "{before:?}"
-        );
+        assert!(before.copies.iter().any(|h| h.broker == lost), "{before:?}");
         assert!(case.copies(lost).await.iter().any(|info| info.copy == copy));
         let jobs = jobs(&case, &primary, &recovered, busy());
         jobs.round().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        assert_ne!(after.holders, before.holders);
-        for holder in &after.holders {
+        assert_eq!(after.copies.len(), 3);
+        assert_ne!(after.copies, before.copies);
+        for holder in &after.copies {
             let whole = bytes(&case, OWNER, copy, before.length).await;
             assert_eq!(
                 bytes(&case, holder.broker, copy, before.length).await,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use kera_records::{Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::JobConfig;
-use kera_replication::records::{Change, Transaction};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 
@@ -78,7 +78,7 @@ fn a_joining_broker_killed_before_it_is_whole_does_not_count() {
         }
         let after = record(&case, copy);
         assert!(
-            after.holders.iter().any(|h| h.broker == joining),
+            after.copies.iter().any(|h| h.broker == joining),
             "{after:?}"
         );
         assert_eq!(bytes(&case, joining, copy, before.length).await, whole);
@@ -102,15 +102,10 @@ fn a_group_trimmed_while_it_is_copied_does_not_come_back() {
             .spawn(Box::pin(async move { round.round().await }));
         until_built_in_part(&case, target, copy).await;
         let found = case.stage.look();
-        let revision = found.groups.iter().find(|r| r.copy == copy);
-        let trim = Transaction {
-            streamlet: streamlet(),
-            epoch: recovered.epoch,
-            changes: vec![Change::Delete {
-                group: copy.group,
-                revision: revision.expect("it is recorded").revision,
-            }],
-        };
+        let record = found.groups.iter().find(|r| CopyId::of(r) == copy);
+        let revision = record.expect("it is recorded").revision;
+        let delete = Write::delete_group(streamlet().group(copy.group), revision);
+        let trim = Transaction::of_groups(streamlet(), recovered.epoch, [delete]);
         let trimmed = case.stage.records(OWNER).try_commit(trim).await;
         trimmed.expect("the owner trims");
         case.wait(Duration::from_secs(20)).await;
@@ -121,7 +116,10 @@ fn a_group_trimmed_while_it_is_copied_does_not_come_back() {
             case.wait(Duration::from_millis(100)).await;
         }
         let recorded = case.stage.look().groups;
-        assert!(recorded.iter().all(|r| r.copy != copy), "{recorded:?}");
+        assert!(
+            recorded.iter().all(|r| CopyId::of(r) != copy),
+            "{recorded:?}"
+        );
         for node in case.stage.nodes() {
             let copies = case.copies_over(node).await;
             assert!(

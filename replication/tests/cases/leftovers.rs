@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
+use kera_records::{GroupState, Transaction};
 use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::primary::Source;
-use kera_replication::records::{Records, RecordsError, RecordsRef, StreamletRecords, Transaction};
+use kera_replication::records::{Records, RecordsError, RecordsRef, StreamletRecords};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyState, Pending};
@@ -130,7 +131,7 @@ fn a_healthy_group_ends_with_its_lane() {
             "it waits for news that do not come"
         );
         assert!(
-            case.stage.look().groups[0].open().is_some(),
+            case.stage.look().groups[0].state == GroupState::Open,
             "nothing was closed"
         );
     });
@@ -205,7 +206,7 @@ fn groups_that_were_recorded_without_an_answer_are_not_left_behind() {
         acknowledged.await.expect("what was recorded is taken over");
         lane.finish().await.expect("still the owner");
         let left = case.stage.look().groups;
-        assert!(left.iter().all(|r| r.closed().is_some()), "{left:?}");
+        assert!(left.iter().all(|r| r.is_closed()), "{left:?}");
     });
 }
 
@@ -225,14 +226,14 @@ fn an_end_without_an_answer_can_be_asked_for_again() {
         group.1.freeze();
         lane.froze(&group.0);
         case.wait(Duration::from_secs(1)).await;
-        assert!(case.stage.look().groups.iter().any(|r| r.open().is_some()));
+        assert!(case.stage.look().groups.iter().any(|r| !r.is_closed()));
         stuck.store(true, Ordering::Relaxed);
         let error = lane.finish().await.expect_err("no answer");
         assert!(matches!(error, RecordsError::Unknown(_)), "{error}");
         stuck.store(false, Ordering::Relaxed);
         lane.finish().await.expect("still the owner");
         let left = case.stage.look().groups;
-        assert!(left.iter().all(|r| r.closed().is_some()), "{left:?}");
+        assert!(left.iter().all(|r| r.is_closed()), "{left:?}");
     });
 }
 
@@ -262,7 +263,7 @@ fn groups_ahead_that_were_recorded_without_an_answer_go_while_the_lane_goes_on()
         deaf.store(false, Ordering::Relaxed);
         let open_now = || {
             let mut found = case.stage.look().groups;
-            found.retain(|record| record.open().is_some());
+            found.retain(|record| !record.is_closed());
             found.len()
         };
         assert!(open_now() > 1, "more was recorded, and nobody knows");

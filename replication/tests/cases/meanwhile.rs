@@ -93,7 +93,7 @@ fn built_while_the_records_are_read(faults: Faults, is_kept: bool) {
             "nobody has looked: {kept:?}"
         );
         let recorded = record(&case, second.0.id());
-        let holders: Vec<_> = recorded.holders.iter().map(|h| h.broker).collect();
+        let holders: Vec<_> = recorded.copies.iter().map(|h| h.broker).collect();
         assert_eq!(holders, [OWNER, two]);
         let there = kept.iter().any(|info| info.copy == second.0.id());
         assert_eq!(there, is_kept, "the record names it: {kept:?}");
@@ -148,7 +148,7 @@ fn a_group_that_is_younger_than_a_round_of_jobs_lacks_no_copy() {
         }
         case.wait(Duration::from_secs(1)).await;
         let before = record(&case, young.0.id());
-        assert_eq!(before.holders.len(), 3);
+        assert_eq!(before.copies.len(), 3);
         read.open();
         while !done.is_open() {
             case.wait(Duration::from_millis(1)).await;

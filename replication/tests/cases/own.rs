@@ -106,10 +106,11 @@ fn an_own_file_that_fails_ends_the_group_and_the_others_keep_it() {
         case.wait(Duration::from_secs(1)).await;
         assert!(group.0.is_closed());
         let found = case.stage.look();
-        let closed = found.groups[0].closed().expect("it is closed");
+        let closed = &found.groups[0];
+        assert!(closed.is_closed(), "{closed:?}");
         assert_eq!(closed.end_ordinal, 2);
         assert!(
-            closed.holders.iter().all(|h| h.broker != OWNER),
+            closed.copies.iter().all(|h| h.broker != OWNER),
             "{closed:?}"
         );
     });
@@ -142,7 +143,7 @@ fn own_files_that_are_gone_or_damaged_are_made_anew_from_the_others() {
             let (_, recovered) = restart(&case, fate).await;
             let lane = &recovered.lanes[0];
             assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 8));
-            let holders = &lane.groups[0].1.holders;
+            let holders = &lane.groups[0].copies;
             assert!(holders.iter().any(|h| h.broker == OWNER), "{holders:?}");
             assert_eq!(own_bytes(&case, copy, end).await, whole);
         });
@@ -166,8 +167,8 @@ fn a_longer_own_file_completes_the_others() {
         case.stage.heal();
         case.stage.start(OWNER, MemoryFate::Kept).await;
         let (_, recovered) = take_over(&case).await;
-        let (_, closed) = &recovered.lanes[0].groups[0];
-        assert_eq!((closed.end_ordinal, closed.holders.len()), (2, 3));
+        let closed = &recovered.lanes[0].groups[0];
+        assert_eq!((closed.end_ordinal, closed.copies.len()), (2, 3));
     });
 }
 
@@ -235,11 +236,15 @@ fn with_one_copy_a_boot_is_reported_as_a_gap_and_all_that_is_whole_is_kept() {
         let (_, recovered) = take_over(&case).await;
         let lane = &recovered.lanes[0];
         assert_eq!(lane.stopped, None);
-        let kept: Vec<_> = lane.groups.iter().filter(|(_, c)| c.length > 0).collect();
+        let kept: Vec<_> = lane.groups.iter().filter(|c| c.length > 0).collect();
         assert_eq!(kept.len(), 2, "{lane:?}");
-        assert_eq!((kept[0].1.end_ordinal, kept[0].1.next_ordinal), (2, 2));
+        assert_eq!((kept[0].end_ordinal, kept[0].next_ordinal), (2, 2));
         assert_eq!(
-            (kept[1].0, kept[1].1.first_ordinal, kept[1].1.end_ordinal),
+            (
+                CopyId::of(kept[1]),
+                kept[1].start_ordinal(),
+                kept[1].end_ordinal
+            ),
             (copy, 2, 3)
         );
         assert!(
@@ -274,10 +279,11 @@ fn a_close_elsewhere_never_builds_under_its_own_writer() {
         assert!(group.0.is_closed());
         assert_eq!(own_bytes(&case, group.0.id(), end).await, before);
         let found = case.stage.look();
-        let closed = found.groups[0].closed().expect("it is closed");
-        assert_eq!(closed.holders.len(), 3);
+        let closed = &found.groups[0];
+        assert!(closed.is_closed(), "{closed:?}");
+        assert_eq!(closed.copies.len(), 3);
         assert!(
-            closed.holders.iter().all(|h| h.broker != OWNER),
+            closed.copies.iter().all(|h| h.broker != OWNER),
             "{closed:?}"
         );
     });

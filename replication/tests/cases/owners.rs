@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{AppendError, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{Stopped, Unclean};
@@ -49,16 +49,13 @@ fn losing_a_backup_ends_the_group_and_what_named_it_ahead() {
         assert!(group.1.is_frozen(), "the loss ends the group");
         assert!(group.0.is_closed(), "two copies are enough to close it");
         let found = case.stage.look();
-        let record = found.groups.iter().find(|r| r.copy == group.0.id());
-        let closed = record.and_then(|r| r.closed()).expect("it is closed");
+        let record = found.groups.iter().find(|r| CopyId::of(r) == group.0.id());
+        let closed = record.filter(|r| r.is_closed()).expect("it is closed");
         assert_eq!(closed.end_ordinal, 2);
-        assert!(
-            closed.holders.iter().all(|h| h.broker != lost),
-            "{closed:?}"
-        );
-        assert!(closed.holders.len() >= 2);
-        for record in found.groups.iter().filter(|r| r.open().is_some()) {
-            let names = record.holders().iter().any(|h| h.broker == lost);
+        assert!(closed.copies.iter().all(|h| h.broker != lost), "{closed:?}");
+        assert!(closed.copies.len() >= 2);
+        for record in found.groups.iter().filter(|r| !r.is_closed()) {
+            let names = record.copies.iter().any(|h| h.broker == lost);
             assert!(!names, "recorded ahead, with the lost broker: {record:?}");
         }
         let next = open(&lane, 2);
@@ -125,10 +122,7 @@ fn a_planned_end_leaves_nothing_to_recover() {
         append(&lane, &second, 2).await.expect("the next group");
         lane.finish().await.expect("still the owner");
         let found = case.stage.look();
-        assert!(
-            found.groups.iter().all(|r| r.closed().is_some()),
-            "{found:?}"
-        );
+        assert!(found.groups.iter().all(|r| r.is_closed()), "{found:?}");
         let (_, after) = case.recover(BrokerId(2), Unclean::Wait).await;
         assert_eq!(after.lanes[0].next_ordinal, 2);
         assert!(after.lanes[0].discarded.is_empty() && after.lanes[0].gaps.is_empty());

@@ -4,10 +4,10 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kera_records::GroupRecord;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
 use kera_replication::primary::Primary;
-use kera_replication::records::GroupRecord;
 use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::{Pending, Refusal, Reply, Request};
 
@@ -69,15 +69,15 @@ fn a_flipped_bit_at_a_backup_stays_until_copies_are_compared() {
 
         jobs.scrub_all().await;
         let after = record(&case, copy);
-        assert_eq!(after.holders.len(), 3);
-        for holder in &after.holders {
+        assert_eq!(after.copies.len(), 3);
+        for holder in &after.copies {
             let held = bytes(&case, holder.broker, copy, before.length).await;
             assert_eq!(held, whole, "{holder:?}");
         }
         let stats = jobs.stats();
         assert_eq!((stats.damaged, stats.mended, stats.unsound), (1, 1, 0));
         // There was a broker without one, so it was built there; the damaged one is freed.
-        assert!(after.holders.iter().all(|h| h.broker != at), "{after:?}");
+        assert!(after.copies.iter().all(|h| h.broker != at), "{after:?}");
         jobs.round().await;
         assert!(case.copies(at).await.iter().all(|info| info.copy != copy));
         jobs.scrub_all().await;
@@ -99,7 +99,7 @@ fn where_no_other_broker_is_left_the_holder_takes_another_copy() {
         flip(&case, at, copy, before.length).await;
         let jobs = jobs(&case, &primary, &recovered, busy());
         jobs.scrub_all().await;
-        assert_eq!(record(&case, copy).holders.len(), 4);
+        assert_eq!(record(&case, copy).copies.len(), 4);
         assert_eq!(bytes(&case, at, copy, before.length).await, whole);
         assert_eq!((jobs.stats().mended, jobs.stats().unsound), (1, 0));
     });
@@ -210,7 +210,7 @@ fn damage_that_cannot_be_repaired_yet_is_tried_again() {
         let before = record(&case, copy);
         let whole = bytes(&case, OWNER, copy, before.length).await;
         // The only good copy is not to be had for now.
-        let good = before.holders.iter().find(|h| h.broker != at);
+        let good = before.copies.iter().find(|h| h.broker != at);
         let good = good.expect("another").broker;
         flip(&case, at, copy, before.length).await;
         case.stage.pause(good, true);
@@ -221,7 +221,7 @@ fn damage_that_cannot_be_repaired_yet_is_tried_again() {
         case.stage.pause(good, false);
         jobs.scrub_due().await;
         let after = record(&case, copy);
-        for holder in &after.holders {
+        for holder in &after.copies {
             assert_eq!(
                 bytes(&case, holder.broker, copy, before.length).await,
                 whole
@@ -316,8 +316,8 @@ impl Mend for FromBackup {
     }
 
     fn mend(&self, record: &GroupRecord) -> Pending<Mended> {
-        let (stage, from, copy) = (self.stage.clone(), self.from, record.copy);
-        let len = record.closed().expect("it is closed").length as u32;
+        let (stage, from, copy) = (self.stage.clone(), self.from, CopyId::of(record));
+        let len = record.length as u32;
         Box::pin(async move {
             let read = Request::Read {
                 copy,

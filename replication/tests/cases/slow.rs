@@ -110,7 +110,7 @@ fn a_group_that_began_without_a_slow_broker_is_renewed_once() {
             jobs.round().await;
         }
         assert!(!next.1.is_frozen(), "it has all its copies");
-        assert_eq!(record(&case, short.0.id()).holders.len(), 4);
+        assert_eq!(record(&case, short.0.id()).copies.len(), 4);
         let stats = jobs.stats();
         assert_eq!((stats.renewed, stats.built), (1, 1));
     });

@@ -158,10 +158,10 @@ fn a_stopped_holder_holds_up_no_take_over_of_which_enough_others_have_copies() {
         assert!(took < SHORT, "nobody else was needed: {took:?}");
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
-        let (_, closed) = &lane.groups[0];
-        assert!(closed.holders.iter().all(|h| h.broker != stopped));
+        let closed = &lane.groups[0];
+        assert!(closed.copies.iter().all(|h| h.broker != stopped));
         assert!(
-            closed.holders.len() >= case.plan.min_insync_replicas,
+            closed.copies.len() >= case.plan.min_insync_replicas,
             "{closed:?}"
         );
     });
@@ -182,8 +182,8 @@ fn a_holder_that_leaves_the_living_while_it_is_sealed_is_waited_for_no_longer() 
         assert!(took >= LEASE && took < LEASE + SHORT, "{took:?}");
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
-        let (_, closed) = &lane.groups[0];
-        assert_eq!(closed.holders.len(), 2, "{closed:?}");
+        let closed = &lane.groups[0];
+        assert_eq!(closed.copies.len(), 2, "{closed:?}");
     });
 }
 
@@ -201,8 +201,8 @@ fn a_holder_that_leaves_the_living_while_its_copy_is_completed_is_a_copy_less() 
         assert!(took < LEASE + SHORT, "{took:?}");
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
-        let (_, closed) = &lane.groups[0];
-        assert!(closed.holders.iter().all(|h| h.broker != stopped));
+        let closed = &lane.groups[0];
+        assert!(closed.copies.iter().all(|h| h.broker != stopped));
     });
 }
 
@@ -223,8 +223,8 @@ fn a_holder_that_lost_its_lease_and_answers_counts() {
         let recovered = case.recover_as(&new, Unclean::Wait).await;
         let lane = &recovered.lanes[0];
         assert_eq!((lane.stopped.clone(), lane.next_ordinal), (None, 1));
-        let (_, closed) = &lane.groups[0];
-        assert!(closed.holders.iter().any(|h| h.broker == other));
+        let closed = &lane.groups[0];
+        assert!(closed.copies.iter().any(|h| h.broker == other));
     });
 }
 

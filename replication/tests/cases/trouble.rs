@@ -197,12 +197,10 @@ async fn is_found_out(case: Case, refusal: Refusal) {
         "{told:?}"
     );
     assert!(group.0.is_closed(), "the damaged copy is lost");
-    let closed = case.stage.look().groups[0]
-        .closed()
-        .cloned()
-        .expect("closed");
+    let closed = &case.stage.look().groups[0];
+    assert!(closed.is_closed());
     assert!(
-        closed.holders.iter().all(|h| h.broker != BrokerId(2)),
+        closed.copies.iter().all(|h| h.broker != BrokerId(2)),
         "{closed:?}"
     );
 }
@@ -222,7 +220,7 @@ fn what_a_machine_had_flushed_at_the_interval_survives_its_power() {
         }
         // Nothing counts any more, and what was flushed is there for a decision.
         let (_, recovered) = case.recover(BrokerId(1), Unclean::Accept).await;
-        let (_, closed) = &recovered.lanes[0].groups[0];
+        let closed = &recovered.lanes[0].groups[0];
         assert_eq!(closed.end_ordinal, 1);
     });
 }

@@ -5,12 +5,10 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_records::{Compare, GroupRecord, GroupState, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica, StreamletKey};
 use kera_replication::primary::{Config, Shape};
-use kera_replication::records::{
-    Change, ClosedRecord, MemoryRecords, OpenRecord, Records, RecordsError, StreamletRecords,
-    Transaction,
-};
+use kera_replication::records::{MemoryRecords, Records, RecordsError, StreamletRecords};
 use kera_replication::transport::Pending;
 
 use crate::child::{Backup, start};
@@ -92,36 +90,31 @@ impl Records for Told {
 }
 
 fn encode(transaction: &Transaction) -> String {
-    let changes = transaction.changes.iter().map(|change| match change {
-        Change::Open {
-            group,
-            lane,
-            record,
-        } => {
-            let first = record.first_ordinal.map_or("-".into(), |o| o.to_string());
-            format!("open,{group},{lane},{first},{}", holders(&record.holders))
-        }
-        Change::Close {
-            group,
-            revision,
-            record,
-        } => format!(
-            "close,{group},{revision},{},{},{},{},{}",
-            record.length,
-            record.first_ordinal,
-            record.end_ordinal,
-            record.next_ordinal,
-            holders(&record.holders)
-        ),
-        Change::Place {
-            group,
-            revision,
-            holders: at,
-        } => format!("place,{group},{revision},{}", holders(at)),
-        Change::Delete { group, revision } => format!("delete,{group},{revision}"),
+    let compared = transaction.compare.iter().map(|compare| match compare {
+        Compare::StreamletEpoch { epoch, .. } => epoch.to_string(),
+        Compare::GroupRevision { revision, .. } => revision.to_string(),
+        other => panic!("records of groups do not compare {other:?}"),
     });
-    let changes: Vec<_> = changes.collect();
-    format!("{} {}", transaction.epoch, changes.join(" "))
+    let written = transaction.write.iter().map(|write| match write {
+        Write::PutGroup(record) => {
+            let first = record.first_ordinal.map_or("-".into(), |o| o.to_string());
+            format!(
+                "put,{},{},{},{},{first},{},{},{},{}",
+                record.group,
+                record.lane,
+                record.epoch,
+                u8::from(record.is_closed()),
+                record.length,
+                record.end_ordinal,
+                record.next_ordinal,
+                holders(&record.copies)
+            )
+        }
+        Write::DeleteGroup(key) => format!("delete,{}", key.group),
+        other => panic!("records of groups do not write {other:?}"),
+    });
+    let (compared, written): (Vec<_>, Vec<_>) = (compared.collect(), written.collect());
+    format!("{} {}", compared.join(","), written.join(" "))
 }
 
 fn holders(holders: &[Replica]) -> String {
@@ -140,47 +133,34 @@ fn holders(holders: &[Replica]) -> String {
 fn decode(text: &str) -> Transaction {
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let mut words = text.split(' ');
-    let epoch = Epoch(number(words.next().expect("an epoch")) as u32);
-    let changes = words.map(|change| {
+    let mut compared = words.next().expect("comparisons").split(',').map(number);
+    let epoch = Epoch(compared.next().expect("an epoch") as u32);
+    let changes = words.zip(compared).map(|(change, revision)| {
         let fields: Vec<_> = change.split(',').collect();
-        let group = GroupId(number(fields[1]));
+        let key = streamlet().group(GroupId(number(fields[1])));
         match fields[0] {
-            "open" => Change::Open {
-                group,
-                lane: LaneId(number(fields[2]) as u32),
-                record: OpenRecord {
-                    first_ordinal: (fields[3] != "-").then(|| number(fields[3])),
-                    holders: read_holders(fields[4]),
-                },
-            },
-            "close" => Change::Close {
-                group,
-                revision: number(fields[2]),
-                record: ClosedRecord {
-                    length: number(fields[3]),
-                    first_ordinal: number(fields[4]),
-                    end_ordinal: number(fields[5]),
-                    next_ordinal: number(fields[6]),
-                    holders: read_holders(fields[7]),
-                },
-            },
-            "place" => Change::Place {
-                group,
-                revision: number(fields[2]),
-                holders: read_holders(fields[3]),
-            },
-            "delete" => Change::Delete {
-                group,
-                revision: number(fields[2]),
-            },
+            "put" => {
+                let lane = LaneId(number(fields[2]) as u32);
+                let record = GroupRecord {
+                    state: match fields[4] {
+                        "1" => GroupState::Closed,
+                        _ => GroupState::Open,
+                    },
+                    first_ordinal: (fields[5] != "-").then(|| number(fields[5])),
+                    length: number(fields[6]),
+                    end_ordinal: number(fields[7]),
+                    next_ordinal: number(fields[8]),
+                    copies: read_holders(fields[9]),
+                    revision,
+                    ..GroupRecord::new(key, lane, Epoch(number(fields[3]) as u32))
+                };
+                record.put()
+            }
+            "delete" => Write::delete_group(key, revision),
             other => panic!("{other} is no change"),
         }
     });
-    Transaction {
-        streamlet: streamlet(),
-        epoch,
-        changes: changes.collect(),
-    }
+    Transaction::of_groups(streamlet(), epoch, changes)
 }
 
 fn read_holders(text: &str) -> Vec<Replica> {
@@ -266,12 +246,13 @@ fn a_primary_killed_while_it_writes_is_recovered() {
         let lane = owner.recovered.lanes.first().expect("its lane");
         assert!(lane.gaps.is_empty(), "{:?}", lane.gaps);
         let mut next = 0;
-        for (copy, closed) in &lane.groups {
-            assert_eq!(closed.first_ordinal, next, "{copy}");
+        for closed in &lane.groups {
+            let copy = &CopyId::of(closed);
+            assert_eq!(closed.start_ordinal(), next, "{copy}");
             next = closed.end_ordinal;
             let wanted = appended(*copy, closed);
-            assert!(closed.holders.len() >= 2, "{closed:?}");
-            for holder in &closed.holders {
+            assert!(closed.copies.len() >= 2, "{closed:?}");
+            for holder in &closed.copies {
                 let found = owner.read(holder.broker, *copy, wanted.len()).await;
                 assert!(found == wanted, "{copy} differs at {}", holder.broker);
             }
@@ -288,9 +269,9 @@ fn a_primary_killed_while_it_writes_is_recovered() {
 }
 
 /// What was appended to a group that was closed so.
-fn appended(copy: CopyId, closed: &ClosedRecord) -> Vec<u8> {
-    let source = TestSource::with_shape(copy, LaneId(0), closed.first_ordinal, SHAPE);
-    for id in closed.first_ordinal..closed.end_ordinal {
+fn appended(copy: CopyId, closed: &GroupRecord) -> Vec<u8> {
+    let source = TestSource::with_shape(copy, LaneId(0), closed.start_ordinal(), SHAPE);
+    for id in closed.start_ordinal()..closed.end_ordinal {
         source.append(id, 20).expect("it fitted there");
     }
     let bytes = source.bytes();

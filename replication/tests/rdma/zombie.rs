@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_replication::ids::BrokerId;
+use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{AppendError, Config};
 use kera_replication::records::MemoryRecords;
 
@@ -32,7 +32,8 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
 
         let owner = Owner::take(BrokerId(8), &peers, records, config, LARGE).await;
         let lane = &owner.recovered.lanes[0];
-        let (copy, closed) = lane.groups.first().expect("its group");
+        let closed = lane.groups.first().expect("its group");
+        let copy = &CopyId::of(closed);
         assert_eq!(*copy, set.id());
         assert_eq!(
             closed.length,
@@ -48,7 +49,7 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
             assert!(matches!(error, AppendError::Deposed(_)), "{error}");
         }
         let after = source.bytes().len().max(told.len() + 1000);
-        for holder in &closed.holders {
+        for holder in &closed.copies {
             let found = owner.read(holder.broker, *copy, after).await;
             assert!(found[..told.len()] == told, "{}", holder.broker);
             let beyond = found[told.len()..].iter().any(|byte| *byte != 0);

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_protocol::ids::Epoch;
+use kera_records::Transaction;
 use kera_replication::ids::{BrokerId, StreamletKey};
-use kera_replication::records::{
-    MemoryRecords, Records, RecordsError, StreamletRecords, Transaction,
-};
+use kera_replication::records::{MemoryRecords, Records, RecordsError, StreamletRecords};
 use kera_replication::runtime::RuntimeRef;
 use kera_replication::transport::Pending;
 

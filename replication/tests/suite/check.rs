@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use kera_log_segments::scan::{ScanSpec, scan};
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::GroupRecord;
 use kera_replication::certificate::FetchedFile;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::own::OwnCopies;
-use kera_replication::records::ClosedRecord;
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 
@@ -100,11 +100,12 @@ pub async fn check(
     for lane in &recovered.lanes {
         let mut next: Ordinal = 0;
         let mut kept: BTreeMap<CopyId, usize> = BTreeMap::new();
-        for (copy, record) in &lane.groups {
-            if record.first_ordinal != next {
+        for record in &lane.groups {
+            let copy = &CopyId::of(record);
+            if record.start_ordinal() != next {
                 return Err(format!(
                     "{copy} begins at {}, the lane goes on at {next}",
-                    record.first_ordinal
+                    record.start_ordinal()
                 ));
             }
             next = record.next_ordinal;
@@ -121,7 +122,7 @@ pub async fn check(
                     return Err(format!("batch {} is there twice", appended.id));
                 }
             }
-            if record.end_ordinal != record.first_ordinal + found.len() as u64 {
+            if record.end_ordinal != record.start_ordinal() + found.len() as u64 {
                 return Err(format!("{copy}: its end ordinal is not its last batch's"));
             }
             // A prefix: whatever came before in the same reign is there whole.
@@ -148,7 +149,7 @@ async fn group(
     stage: &StageRef,
     from: BrokerId,
     copy: CopyId,
-    record: &ClosedRecord,
+    record: &GroupRecord,
     vanished: &BTreeSet<BrokerId>,
 ) -> Result<Vec<Bytes>, String> {
     if record.length == 0 {
@@ -157,7 +158,7 @@ async fn group(
     }
     let mut found: Option<Vec<Bytes>> = None;
     let mut said = Vec::new();
-    for holder in &record.holders {
+    for holder in &record.copies {
         let read = Request::Read {
             copy,
             address: 0,

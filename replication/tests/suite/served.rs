@@ -20,10 +20,9 @@ use kera_log_segments::pool::ChunkPool;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_records::{GroupRecord, GroupState, Write};
+use kera_records::{GroupRecord, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
 use kera_replication::primary::{Lane, LaneSpec, Primary};
-use kera_replication::records::{Change, ClosedRecord, Transaction};
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
@@ -336,21 +335,10 @@ fn jobs(
 
 /// What was recovered, as the streamlet takes it over.
 fn lane_records(recovered: &Recovered) -> HashMap<LaneId, LaneRecords> {
-    let of_group = |lane: LaneId, copy: &CopyId, record: &ClosedRecord| GroupRecord {
-        state: GroupState::Closed,
-        first_ordinal: Some(record.first_ordinal),
-        length: record.length,
-        end_ordinal: record.end_ordinal,
-        next_ordinal: record.next_ordinal,
-        copies: record.holders.clone(),
-        ..GroupRecord::new(copy.streamlet.group(copy.group), lane, copy.epoch)
-    };
     let lanes = recovered.lanes.iter().map(|lane| {
-        let groups = lane.groups.iter();
-        let groups = groups.map(|(copy, record)| of_group(lane.lane, copy, record));
         let records = LaneRecords {
             log_start: 0,
-            groups: groups.collect(),
+            groups: lane.groups.clone(),
         };
         (lane.lane, records)
     });
@@ -366,17 +354,18 @@ async fn restore(
 ) -> Result<(), String> {
     for lane in &recovered.lanes {
         let groups = lane.groups.iter().rev();
-        let holding = groups.filter(|(_, record)| record.end_ordinal > record.first_ordinal);
-        for (copy, record) in holding.take(if all { usize::MAX } else { 1 }) {
+        let holding = groups.filter(|record| record.holds_records());
+        for record in holding.take(if all { usize::MAX } else { 1 }) {
+            let copy = CopyId::of(record);
             let path = disk
                 .root
                 .join(copy.streamlet.stream.to_string())
                 .join(copy.streamlet.streamlet.0.to_string())
                 .join(GroupSpec::file_name(copy.group, 0));
-            if is_whole(disk, &path, *copy, record) {
+            if is_whole(disk, &path, copy, record) {
                 continue;
             }
-            let bytes = fetch(primary, *copy, record).await?;
+            let bytes = fetch(primary, copy, record).await?;
             let _may_be_there = disk.io.remove_file(&path);
             let dir = path.parent().expect("a directory");
             disk.io.create_dir_all(dir).expect("a directory");
@@ -391,7 +380,7 @@ async fn restore(
     Ok(())
 }
 
-fn is_whole(disk: &Disk, path: &std::path::Path, copy: CopyId, record: &ClosedRecord) -> bool {
+fn is_whole(disk: &Disk, path: &std::path::Path, copy: CopyId, record: &GroupRecord) -> bool {
     let Ok(file) = disk.io.open(path, OpenHow::ReadOnly, false) else {
         return false;
     };
@@ -400,9 +389,9 @@ fn is_whole(disk: &Disk, path: &std::path::Path, copy: CopyId, record: &ClosedRe
     read == bytes.len() && whole_batches(&bytes.into(), copy, record.length).is_ok()
 }
 
-async fn fetch(primary: &Primary, copy: CopyId, record: &ClosedRecord) -> Result<Bytes, String> {
+async fn fetch(primary: &Primary, copy: CopyId, record: &GroupRecord) -> Result<Bytes, String> {
     let mut said = Vec::new();
-    for holder in &record.holders {
+    for holder in &record.copies {
         let read = Request::Read {
             copy,
             address: 0,
@@ -541,17 +530,11 @@ impl Recorder {
     fn delete(&self, epoch: Epoch, group: GroupId) -> Result<(), RecordError> {
         let found = self.records.records.look(self.streamlet);
         let found = found.ok_or(RecordError("no such streamlet".into()))?;
-        let Some(record) = found.groups.iter().find(|r| r.copy.group == group) else {
+        let Some(record) = found.groups.iter().find(|r| r.group == group) else {
             return Ok(());
         };
-        let transaction = Transaction {
-            streamlet: self.streamlet,
-            epoch,
-            changes: vec![Change::Delete {
-                group,
-                revision: record.revision,
-            }],
-        };
+        let delete = Write::delete_group(record.key(), record.revision);
+        let transaction = Transaction::of_groups(self.streamlet, epoch, [delete]);
         let committed = self.records.commit_at_once(&transaction);
         committed
             .map(drop)

@@ -6,10 +6,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_records::GroupRecord;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
-use kera_replication::records::GroupRecord;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::transport::sim::{Dice, MemoryFate};
 use kera_replication::transport::{CopyState, Reply, Request};
@@ -279,23 +279,22 @@ impl Run {
             let Ok(found) = primary.records().try_read(streamlet()).await else {
                 continue;
             };
-            if found.epoch != writer.lane.spec().epoch {
+            if found.streamlet.epoch != writer.lane.spec().epoch {
                 // An owner that gave up taking it over has it after all.
                 return Ok(());
             }
             let others = |record: &GroupRecord| {
-                let mut others = record.holders().to_vec();
+                let mut others = record.copies.to_vec();
                 others.retain(|holder| there.contains_key(&holder.broker));
                 others
             };
             let is_former = |was: &Replica| there[&was.broker].0 != was.incarnation;
-            let counts_on_former = |record: &&GroupRecord| {
-                record.open().is_some() && others(record).iter().any(is_former)
-            };
+            let counts_on_former =
+                |record: &&GroupRecord| !record.is_closed() && others(record).iter().any(is_former);
             former = found.groups.iter().find(counts_on_former).cloned();
             let is_whole = |record: &GroupRecord| {
-                let has = |holder: &Replica| there[&holder.broker].1.contains(&record.copy);
-                let is_empty = record.closed().is_none_or(|closed| closed.length == 0);
+                let has = |holder: &Replica| there[&holder.broker].1.contains(&CopyId::of(record));
+                let is_empty = !record.holds_records();
                 is_empty || others(record).iter().all(has)
             };
             lacking = found
@@ -568,8 +567,9 @@ impl Run {
                 self.stage.wait(Duration::from_millis(500)).await;
             }
             (primary, recovered) = self.recover(owner).await?;
-            for (copy, closed) in recovered.lanes.iter().flat_map(|lane| &lane.groups) {
-                if closed.length > 0 && closed.holders.len() < self.plan.replicas {
+            for closed in recovered.lanes.iter().flat_map(|lane| &lane.groups) {
+                let copy = &CopyId::of(closed);
+                if closed.length > 0 && closed.copies.len() < self.plan.replicas {
                     return Err(format!(
                         "{copy} has too few copies although all is well: {closed:?}, {:?}",
                         jobs.stats()
