@@ -44,10 +44,8 @@ impl Shared {
 
     /// Takes in what is recorded of settings, unless something newer is known.
     pub(crate) fn take_settings(&self, record: SettingsRecord) {
-        let scope = match record.broker {
-            None => Scope::All,
-            Some(id) if id == self.broker_id => Scope::Own,
-            Some(_) => return,
+        let Some(scope) = Scope::of(&record, self.broker_id) else {
+            return;
         };
         let mut known = self.settings.known.lock();
         if known.of(scope).revision >= record.revision {

@@ -25,6 +25,16 @@ pub enum Scope {
     All,
 }
 
+impl Scope {
+    /// Whose settings `record` has, as broker `me` sees it; `None`: another broker's.
+    pub(crate) fn of(record: &SettingsRecord, me: u32) -> Option<Self> {
+        match record.broker {
+            None => Some(Self::All),
+            Some(id) => (id == me).then_some(Self::Own),
+        }
+    }
+}
+
 /// The settings of one broker as they are now.
 #[derive(Debug)]
 pub struct Settings {
@@ -78,10 +88,8 @@ impl Settings {
     pub fn new(config: &BrokerConfig, broker: u32, image: &Image) -> Self {
         let mut known = Known::default();
         for record in &image.settings {
-            match record.broker {
-                None => known.all = record.clone(),
-                Some(id) if id == broker => known.own = record.clone(),
-                Some(_) => {}
+            if let Some(scope) = Scope::of(record, broker) {
+                *known.of(scope) = record.clone();
             }
         }
         Self {

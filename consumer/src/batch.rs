@@ -285,7 +285,7 @@ impl fmt::Debug for Unpacking {
 pub(crate) enum Unpacked {
     Batch(Batch),
     /// A batch arrived damaged: its checksum does not fit.
-    Damaged(BatchError),
+    Damaged(ConsumeError),
     /// A batch that is as it was stored, and cannot be read.
     Undecodable(ConsumeError),
     /// Such a batch was skipped, or what its broker cannot read: nothing is delivered of what lies from the one ordinal up to the other.
@@ -325,7 +325,13 @@ impl ChunkReader {
             let rest = &self.chunk.body[self.at..];
             let header = match batch::verify(rest) {
                 Ok(header) => header,
-                Err(error) => return Some(Unpacked::Damaged(error)),
+                Err(error) => {
+                    return Some(Unpacked::Damaged(ConsumeError::Corrupt {
+                        lane: self.chunk.lane,
+                        ordinal: self.position(),
+                        error,
+                    }));
+                }
             };
             let start = self.at;
             self.at += header.total_bytes;

@@ -198,11 +198,7 @@ impl Consumer {
                 Some(Unpacked::Undecodable(error)) => error,
                 Some(Unpacked::Damaged(error)) => {
                     self.counts.corrupt_batches += 1;
-                    ConsumeError::Corrupt {
-                        lane: reader.chunk.lane,
-                        ordinal: reader.position(),
-                        error,
-                    }
+                    error
                 }
             };
             self.fetcher.rewind(reader.chunk.source, reader.position());

@@ -299,11 +299,7 @@ impl Reader {
                 Some(Unpacked::Undecodable(error)) => error,
                 Some(Unpacked::Damaged(error)) => {
                     self.counts.corrupt_batches += 1;
-                    ConsumeError::Corrupt {
-                        lane: lane.key,
-                        ordinal: reader.position(),
-                        error,
-                    }
+                    error
                 }
             };
             self.fetcher.rewind(reader.chunk.source, reader.position());

@@ -52,7 +52,8 @@ pub struct Host {
     streamlet: Arc<Streamlet>,
     epoch: Epoch,
     pump: Arc<LocalWriter>,
-    limits: Mutex<Limits>,
+    /// The same for all coordinators of a broker.
+    limits: Arc<Mutex<Limits>>,
     /// Its state is being read.
     loading: AtomicBool,
     /// What became of the attempts to read it since it was last read.
@@ -95,12 +96,16 @@ struct State {
 
 impl Host {
     /// A coordinator that is not loaded yet.
-    pub fn new(streamlet: Arc<Streamlet>, pump: Arc<LocalWriter>, limits: Limits) -> Self {
+    pub fn new(
+        streamlet: Arc<Streamlet>,
+        pump: Arc<LocalWriter>,
+        limits: Arc<Mutex<Limits>>,
+    ) -> Self {
         Self {
             epoch: streamlet.epoch(),
             streamlet,
             pump,
-            limits: Mutex::new(limits),
+            limits,
             loading: AtomicBool::new(false),
             failing: Mutex::default(),
             passed_over: AtomicU64::new(0),
@@ -109,9 +114,8 @@ impl Host {
         }
     }
 
-    /// Bounds the coordinator otherwise from now on.
+    /// Bounds the coordinator otherwise from now on; one that is loaded later takes the common bounds.
     pub(super) fn set_limits(&self, limits: Limits) {
-        *self.limits.lock() = limits.clone();
         if let Some(coordinator) = &mut self.state.lock().coordinator {
             coordinator.set_limits(limits);
         }

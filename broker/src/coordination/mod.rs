@@ -67,7 +67,7 @@ fn limits_of(config: &BrokerConfig) -> Limits {
 /// All coordinators of this broker.
 pub struct Coordination {
     streamlets: u32,
-    limits: Mutex<Limits>,
+    limits: Arc<Mutex<Limits>>,
     /// By streamlet: those of this broker.
     hosts: RwLock<BTreeMap<StreamletId, Arc<Host>>>,
     remote: Remote,
@@ -89,7 +89,7 @@ impl Coordination {
         let bell = Arc::new(Bell::default());
         Self {
             streamlets: config.consumers.internal_streamlets,
-            limits: Mutex::new(limits_of(config)),
+            limits: Arc::new(Mutex::new(limits_of(config))),
             hosts: RwLock::default(),
             remote: Remote::new(bell.clone()),
             looking: Arc::default(),

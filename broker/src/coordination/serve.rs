@@ -68,7 +68,7 @@ impl Coordination {
                 tracing::info!(streamlet = id.0, "consumer groups have another coordinator");
             }
             if serves && !hosts.contains_key(&id) {
-                let (pump, limits) = (shared.env.pump.clone(), self.limits.lock().clone());
+                let (pump, limits) = (shared.env.pump.clone(), self.limits.clone());
                 let host = Arc::new(Host::new(streamlet.clone(), pump, limits));
                 hosts.insert(id, host.clone());
                 fresh.push(host);

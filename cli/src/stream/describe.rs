@@ -128,14 +128,19 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         out.line(format_args!("  {:<14} {}", "not served", one.line()))?;
     }
     out.line("")?;
-    let mut owners = Table::new(&[">streamlet", "owner", "replicas at brokers", ">epoch"]);
+    // The only replica is the owner's.
+    let is_replicated = view.stream.replicas > 1;
+    let mut headings = vec![">streamlet", "owner", ">epoch"];
+    if is_replicated {
+        headings.insert(2, "replicas at brokers");
+    }
+    let mut owners = Table::new(&headings);
     for one in &view.stream.owners {
-        owners.row([
-            one.streamlet.to_string(),
-            one.text(),
-            one.replicas_text(),
-            one.epoch.to_string(),
-        ]);
+        let mut cells = vec![one.streamlet.to_string(), one.text(), one.epoch.to_string()];
+        if is_replicated {
+            cells.insert(2, one.replicas_text());
+        }
+        owners.row(cells);
     }
     out.bytes(owners.render().as_bytes())?;
     out.line("")?;
