@@ -3,6 +3,8 @@
 //!
 //! No network, no build: the checks read files, and each tells every place that breaks it.
 
+#[path = "house/architecture.rs"]
+mod architecture;
 #[path = "house/benchmarks.rs"]
 mod benchmarks;
 #[path = "house/circles.rs"]

@@ -13,9 +13,9 @@ fn table() -> String {
          `GoAway` frame before the broker closes a connection, or as the number in the metadata key `kera-error` of a\n\
          gRPC status. Numbers and names never change their meaning and are never reused. \"Retry\" says whether the same\n\
          request may succeed later without any change; the client crates retry those by themselves, within their deadline.\n\
-         \"Appended\" says what the code alone tells whoever sent an append: \"no\" that none of its batches is stored, \"open\" that\n\
-         they may be. A reply that knows more says so in its field `placement`. A batch whose fate is open keeps its sequence.\n\n\
-         This file is generated from `protocol/src/error.rs`; a test compares them\n\
+         \"Appended\" is what the code alone says about the batches of an append: \"no\", none of them is stored; \"open\", they may be\n\
+         stored. The field `placement` of a reply may say more. A batch whose fate is open keeps its sequence.\n\n\
+         This file is generated from [`protocol/src/error.rs`](../protocol/src/error.rs); a test compares them\n\
          (`KERA_REGENERATE=1 cargo test -p kera-protocol --test error_table` writes it).\n\n\
          | number | name | retry | appended | meaning |\n|---|---|---|---|---|\n",
     );

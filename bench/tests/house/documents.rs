@@ -1,4 +1,4 @@
-//! The documents against the tree: links lead somewhere, commands that they tell to type exist.
+//! The documents against the tree: links lead somewhere, paths are links, commands that they tell to type exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -72,6 +72,82 @@ fn links_lead_somewhere() {
         }
     }
     check("a link in a document leads somewhere", broken);
+}
+
+/// The files and folders in backticks that `file` names, outside code blocks: line, path, and the target if
+/// it is the text of a link. A word with a slash counts if it begins with a folder of the repository and
+/// goes on like a path (`records/s` does not); a word that ends in `.rs` always counts.
+fn paths(file: &Source) -> Vec<(usize, String, Option<String>)> {
+    let mut out = Vec::new();
+    let mut in_code = false;
+    for (number, line) in file.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        let parts: Vec<_> = line.split('`').collect();
+        for at in (1..parts.len().saturating_sub(1)).step_by(2) {
+            if is_path(parts[at]) {
+                let target = parts[at + 1]
+                    .strip_prefix("](")
+                    .filter(|_| parts[at - 1].ends_with('['))
+                    .and_then(|rest| rest.split_once(')'));
+                let target = target.map(|(target, _)| target.to_string());
+                out.push((number, parts[at].to_string(), target));
+            }
+        }
+    }
+    out
+}
+
+fn is_path(word: &str) -> bool {
+    if word.is_empty()
+        || !word
+            .chars()
+            .all(|c| c.is_alphanumeric() || "_-./".contains(c))
+    {
+        return false;
+    }
+    let Some((top, below)) = word.split_once('/') else {
+        return word.ends_with(".rs");
+    };
+    let is_ours = !top.is_empty() && root().join(top).is_dir();
+    let is_code = ["src", "tests", "examples"].contains(&below.split('/').next().unwrap_or(""));
+    let last = below.rsplit('/').next().unwrap_or_default();
+    word.ends_with(".rs")
+        || is_ours && (is_code || last.contains('.') || root().join(word).exists())
+}
+
+#[test]
+fn paths_in_documents_are_links_to_what_they_name() {
+    let (mut broken, mut found) = (Vec::new(), 0);
+    for file in files(&[".md"]) {
+        let is_document = ["README.md", "ARCHITECTURE.md"].contains(&file.path.as_str());
+        // The change log tells of files that are gone by now.
+        if !is_document && !file.path.starts_with("docs/") {
+            continue;
+        }
+        let folder = root().join(&file.path);
+        let folder = folder.parent().expect("a file lies in a folder");
+        for (number, path, target) in paths(&file) {
+            found += 1;
+            let at = format!("{}:{number}: `{path}`", file.path);
+            let Some(target) = target else {
+                broken.push(format!("{at} is no link; write [`{path}`](...)"));
+                continue;
+            };
+            let named = root().join(&path).canonicalize();
+            match (named, folder.join(&target).canonicalize()) {
+                (Ok(named), Ok(aim)) if named == aim => {}
+                (Err(_), _) => broken.push(format!("{at} is no path from the repository's root")),
+                _ => broken.push(format!("{at} leads to {target}")),
+            }
+        }
+    }
+    assert!(found > 50, "only {found} paths are named");
+    check("a path in a document is a link to what it names", broken);
 }
 
 /// The targets that the Makefile defines.
@@ -243,4 +319,20 @@ fn the_checks_see_what_they_look_for() {
         text,
     };
     assert_eq!(named_tests(&file), [(1, "a_test".into(), "x.rs".into())]);
+    let text = "`broker/src/a.rs`, [`x.rs`](y.rs), `records/s`, `docs/no.md`, `/readyz`, `make x`\n```\n`b.rs`\n```";
+    let file = Source {
+        path: "x.md".into(),
+        text: text.into(),
+    };
+    let found: Vec<_> = paths(&file)
+        .into_iter()
+        .map(|(_, path, target)| (path, target.unwrap_or_default()))
+        .collect();
+    let link = |path: &str, target: &str| (path.to_string(), target.to_string());
+    let expected = [
+        link("broker/src/a.rs", ""),
+        link("x.rs", "y.rs"),
+        link("docs/no.md", ""),
+    ];
+    assert_eq!(found, expected);
 }
