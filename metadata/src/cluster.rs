@@ -21,6 +21,7 @@
 //! # Ok::<(), MetadataError>(())
 //! ```
 
+#[cfg(any(test, feature = "testing"))]
 mod memory;
 
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ use kera_records::Compare;
 use kera_records::key::Key;
 
 pub use kera_protocol::ids::Incarnation;
+#[cfg(any(test, feature = "testing"))]
 pub use memory::MemoryCluster;
 
 /// Most bytes of each of a living broker's addresses, host and rack.

@@ -54,11 +54,12 @@ impl Changes {
     }
 
     /// Each key that is written with its value, or deleted with none.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn values(&self) -> &BTreeMap<Vec<u8>, Option<Vec<u8>>> {
         &self.values
     }
 
-    /// As [`values`](Self::values), for whoever applies them elsewhere.
+    /// Each key that is written with its value, or deleted with none, for a store elsewhere.
     #[cfg(feature = "etcd")]
     pub(crate) fn into_values(self) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
         self.values

@@ -7,10 +7,10 @@
 //! * [`EmbeddedStore`]: a file of one broker (redb). Transactions that arrive while one fsync runs
 //!   share the next.
 //! * [`EtcdStore`]: etcd, which several brokers share (feature `etcd`, on unless left out).
-//! * [`MemoryStore`]: for tests; fails on demand, can be stepped, can be copied as if killed.
+//! * `MemoryStore`: for tests (feature `testing`); fails on demand, can be stepped, can be copied as if killed.
 //!
 //! Stores that brokers share also have [`ClusterStore`]: who is alive, what others change, who is
-//! controller. For tests there is [`MemoryCluster`].
+//! controller. For tests there is `MemoryCluster`.
 //!
 //! ```
 //! use kera_metadata::*;
@@ -107,8 +107,10 @@ mod error;
 mod etcd;
 mod evaluate;
 mod guard;
+#[cfg(any(test, feature = "testing"))]
 mod history;
 mod image;
+#[cfg(any(test, feature = "testing"))]
 mod memory;
 mod messages;
 mod queue;
@@ -117,9 +119,11 @@ mod wrong_store;
 
 pub use answer::CommitFuture;
 pub use check::{MAX_GENERATION_STARTS, MAX_GROUP_SPAN, MAX_ORDINAL, MAX_SETTINGS_BYTES};
+#[cfg(any(test, feature = "testing"))]
+pub use cluster::MemoryCluster;
 pub use cluster::{
     Change, Changes, ClusterStore, Incarnation, LiveBroker, LiveState, Living, MAX_MEMBER_TEXT,
-    Membership, MemoryCluster, WatchLost, Watched,
+    Membership, WatchLost, Watched,
 };
 pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;
@@ -133,6 +137,7 @@ pub use kera_records::{
     StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, Write, config,
     validate_internal_name, validate_stream_name,
 };
+#[cfg(any(test, feature = "testing"))]
 pub use memory::{Fault, MemoryStore};
 pub use store::{
     Done, FIRST_EPOCH, FIRST_GROUP, MAX_PRODUCER_ID_BLOCK, MetadataStore, creation, creation_over,

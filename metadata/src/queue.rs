@@ -88,6 +88,7 @@ impl Queue {
     }
 
     /// As [`take`](Self::take), but does not wait: empty when nothing waits.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn try_take(&self, most: usize) -> Vec<Job> {
         let mut state = self.state.lock();
         self.answer_refused(&mut state);

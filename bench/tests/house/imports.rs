@@ -125,8 +125,11 @@ fn forbidden(member: &str, manifest: &Table, may: &[&str]) -> Vec<String> {
                 continue;
             };
             // The checker of histories is made for tests, so any test may use it.
+            // A crate's own tests take it with its test doubles.
             let for_tests = kind == "dev-dependencies"
-                && (import == "history" || FOR_TESTS.contains(&(member, import)));
+                && (import == "history"
+                    || import == member
+                    || FOR_TESTS.contains(&(member, import)));
             if !may.contains(&import) && !for_tests {
                 broken.push(format!("{member} names {package} in its {kind}"));
             }
@@ -153,6 +156,56 @@ fn members_import_only_what_lies_below_them() {
         }
     }
     check("a member imports only what lies below it", broken);
+}
+
+/// The dependencies of a manifest that ask for test doubles, but for those of tests.
+fn with_test_doubles(member: &str, manifest: &Table) -> Vec<String> {
+    let asks = |value: &Value| {
+        let features = value.get("features").and_then(Value::as_array);
+        features.is_some_and(|all| all.iter().any(|name| name.as_str() == Some("testing")))
+    };
+    let tables = ["dependencies", "build-dependencies"];
+    let tables = tables
+        .iter()
+        .filter_map(|kind| manifest.get(*kind)?.as_table());
+    let named = tables.flatten().filter(|(_, value)| asks(value));
+    let named = named.map(|(name, _)| format!("{member} asks for the feature testing of {name}"));
+    let mut broken: Vec<_> = named.collect();
+    if let Some(Value::Table(features)) = manifest.get("features") {
+        for (name, enabled) in features {
+            let enables = |value: &Value| {
+                let text = value.as_str().unwrap_or_default();
+                text == "testing" || text.ends_with("/testing")
+            };
+            if enabled
+                .as_array()
+                .is_some_and(|all| all.iter().any(enables))
+            {
+                broken.push(format!(
+                    "{member}'s feature {name} brings the feature testing"
+                ));
+            }
+        }
+    }
+    broken
+}
+
+#[test]
+fn test_doubles_are_for_tests_alone() {
+    let members = members();
+    let manifests = members.iter().map(|member| (member, manifest(member)));
+    let broken = manifests.flat_map(|(member, manifest)| with_test_doubles(member, &manifest));
+    check("a build for use has no test doubles", broken.collect());
+    let planted = r#"
+        [features]
+        default = ["kera-metadata/testing"]
+        [dependencies]
+        kera-metadata = { workspace = true, features = ["testing"] }
+        [dev-dependencies]
+        kera-metadata = { workspace = true, features = ["testing"] }
+    "#;
+    let planted: Table = planted.parse().expect("TOML");
+    assert_eq!(with_test_doubles("planted", &planted).len(), 2);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!   `O_DIRECT` and for cold reads.
 //! * `blocking` uses plain system calls, and a few short-lived threads where many operations of a
 //!   batch would wait for the device.
-//! * [`fault`] is an in-memory file system that forgets, tears, reorders and refuses by seed, for
+//! * `fault` (feature `testing`) is an in-memory file system that forgets, tears, reorders and refuses by seed, for
 //!   tests.
 //!
 //! Buffered writes do not go through a batch: whoever has bytes to write calls
@@ -20,6 +20,7 @@ mod blocking;
 mod boot;
 pub mod direct;
 mod engine;
+#[cfg(any(test, feature = "testing"))]
 pub mod fault;
 mod flight;
 mod os;

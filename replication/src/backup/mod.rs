@@ -2,7 +2,7 @@
 //!
 //! A [`ReplicaStore`] answers control requests ([`crate::transport::Request`]) and hands out
 //! [`Region`]s, into which a transport places bytes without asking anybody. It keeps what it holds in
-//! a [`Memory`]: [`ShmMemory`] is files on shared memory, which outlive the process; [`SimMemory`] is
+//! a [`Memory`]: [`ShmMemory`] is files on shared memory, which outlive the process; `SimMemory` (feature `testing`) is
 //! the same rules without a machine, for deterministic tests.
 //!
 //! | module | what it is |
@@ -40,6 +40,7 @@ mod owner_files;
 mod registrar;
 mod seals;
 mod shm;
+#[cfg(any(test, feature = "testing"))]
 mod simulated;
 mod store;
 
@@ -51,5 +52,6 @@ pub use owner_files::Beside;
 pub use registrar::{Registrar, Registration};
 pub use seals::SealTable;
 pub use shm::{ShmMemory, ShmOptions, Took};
+#[cfg(any(test, feature = "testing"))]
 pub use simulated::SimMemory;
 pub use store::{Limits, ReplicaStore, Seal, StoreStats};

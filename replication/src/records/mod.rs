@@ -2,6 +2,7 @@
 //! streamlet's epoch and the record's revision, so that no deposed owner changes anything.
 
 mod commit_retry;
+#[cfg(any(test, feature = "testing"))]
 mod memory;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::ids::{BrokerId, StreamletKey};
 use crate::transport::Pending;
 
 pub use commit_retry::{commit, read, take_epoch};
+#[cfg(any(test, feature = "testing"))]
 pub use memory::{MemoryRecords, Trouble, Weather};
 
 /// All that is recorded of a streamlet.

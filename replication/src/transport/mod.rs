@@ -17,6 +17,7 @@ mod control;
 mod error;
 #[cfg(feature = "rdma")]
 pub mod rdma;
+#[cfg(any(test, feature = "testing"))]
 pub mod sim;
 pub mod tcp;
 
