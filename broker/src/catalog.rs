@@ -10,6 +10,7 @@ use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
 use parking_lot::{Mutex, RwLock};
 
+use crate::clock::now_ms;
 use crate::directory::Owner;
 
 /// A stream and its streamlets.
@@ -109,7 +110,7 @@ impl Stream {
             if has_grown {
                 streamlet.finish_growth(&settings);
             }
-            streamlet.alter(|s| *s = settings.clone());
+            streamlet.alter(|s| *s = settings.clone(), now_ms());
         }
         if has_grown {
             *self.growing.lock() = None;

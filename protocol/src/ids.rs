@@ -160,8 +160,21 @@ impl fmt::Display for GroupKey {
 pub struct Incarnation {
     /// Random id of the store directory.
     pub store_id: Uuid,
-    /// Random id of the machine's boot.
+    /// Random id of the machine's boot; nil where the bytes are on the disk and survive every boot.
     pub boot_id: Uuid,
+}
+
+impl Incarnation {
+    /// The life of bytes that are flushed to the disk with this id: it ends with the disk.
+    pub fn of_disk(store_id: Uuid) -> Self {
+        let boot_id = Uuid::nil();
+        Self { store_id, boot_id }
+    }
+
+    /// True if it is the life of a disk, whatever boots there were.
+    pub fn is_of_disk(&self) -> bool {
+        self.boot_id.is_nil() && !self.store_id.is_nil()
+    }
 }
 
 /// The number of a broker. Replicas name their holder by it.

@@ -264,10 +264,10 @@ impl StreamConfig {
                 self.min_insync_replicas, self.replicas, self.replicas
             )));
         }
-        if self.is_replicated() && self.ack != AckPolicy::Written {
+        if self.is_replicated() && self.ack == AckPolicy::Memory {
             return Err(invalid(format!(
-                "ack is {:?} with {} replicas; a stream with copies at other brokers has ack = written, leave it out or set replicas to 1",
-                self.ack, self.replicas
+                "ack is memory with {} replicas, which is not built yet; choose ack = written or synced, or set replicas to 1",
+                self.replicas
             )));
         }
         Ok(())
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_bounded_and_written() {
+    fn copies_are_bounded_and_not_in_memory_alone() {
         let cases = [
             (refused(|c| c.replicas = 0), "replicas is 0"),
             (refused(|c| c.replicas = 17), "legal range is 1 to 16"),
@@ -452,19 +452,22 @@ mod tests {
                     (c.replicas, c.min_insync_replicas) = (3, 2);
                     c.ack = AckPolicy::Memory;
                 }),
-                "ack is Memory with 3 replicas",
+                "ack is memory with 3 replicas, which is not built yet",
             ),
         ];
         for (message, expected) in cases {
             assert!(message.contains(expected), "{message}");
         }
-        let config = StreamConfig {
-            replicas: 3,
-            min_insync_replicas: 3,
-            ..StreamConfig::default()
-        };
-        config.validate().unwrap();
-        assert!(config.is_replicated());
+        for ack in [AckPolicy::Written, AckPolicy::Synced] {
+            let config = StreamConfig {
+                replicas: 3,
+                min_insync_replicas: 3,
+                ack,
+                ..StreamConfig::default()
+            };
+            config.validate().unwrap();
+            assert!(config.is_replicated());
+        }
     }
 
     #[test]

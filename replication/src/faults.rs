@@ -29,4 +29,16 @@ pub struct Faults {
     pub recorded_before_built: bool,
     /// A copy that another stands for is freed before the other one is recorded.
     pub freed_before_recorded: bool,
+    /// A backup answers a flush round before it has flushed.
+    pub answered_before_flush: bool,
+    /// A flush round does not make the names of the files durable.
+    pub names_not_synced: bool,
+    /// An answered flush round counts for what was placed since it was asked for.
+    pub newer_bytes_counted: bool,
+    /// The primary of a synced group counts the last of the set's replicas that flush as soon as it has the bytes.
+    pub one_flush_not_awaited: bool,
+    /// An empty disk in the place of another takes over its id.
+    pub replaced_disk_keeps_id: bool,
+    /// The primary closes a synced group as soon as its replicas have the bytes.
+    pub closed_before_flush: bool,
 }

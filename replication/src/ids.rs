@@ -64,6 +64,27 @@ impl fmt::Display for CopyId {
     }
 }
 
+/// What a replica has done with bytes before they count. The life that a group's record names for it
+/// follows from that, so the record tells what its group asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Placed in shared memory, or in the page cache for the owner's own file: they survive the process.
+    #[default]
+    Placed,
+    /// Flushed to the disk: they survive a loss of power.
+    Flushed,
+}
+
+impl Durability {
+    /// What a group asks for whose record names these replicas.
+    pub fn of(replicas: &[Replica]) -> Self {
+        match replicas.iter().any(|r| r.incarnation.is_of_disk()) {
+            true => Self::Flushed,
+            false => Self::Placed,
+        }
+    }
+}
+
 /// A random number that every start of a backup draws anew: bytes are sent again only to the
 /// process that received them first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

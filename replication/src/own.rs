@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kera_log_segments::check::{Checked, check};
 use kera_log_segments::group::GroupSpec;
-use kera_log_segments::io::{File, FileRef, Io, OpenHow, rewrite};
+use kera_log_segments::io::{File, FileRef, Io, OpenHow, rewrite, volatile_file_system};
 use kera_log_segments::layout::{
     DurableMark, FOOTER_OFFSET, MARK_BYTES, MARK_SLOT_STRIDE, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
@@ -42,6 +42,14 @@ pub const UNREADABLE: Epoch = Epoch(0);
 pub trait OwnCopies: Send + Sync {
     /// The life over which what is written and not synced survives; what groups' records name.
     fn incarnation(&self) -> Incarnation;
+
+    /// The life over which what is synced survives.
+    ///
+    /// # Errors
+    /// Why a loss of power may take that as well.
+    fn disk(&self) -> Result<Incarnation, String> {
+        Ok(Incarnation::of_disk(self.incarnation().store_id))
+    }
 
     /// Answers [`Request::Seal`] with what each file holds, [`Request::Read`], [`Request::Check`], and, while a streamlet
     /// is recovered, [`Request::Complete`] and [`Request::Flush`], as
@@ -365,7 +373,10 @@ impl OwnFiles {
     }
 
     fn answer(&self, copy: &CopyId, recorded: Incarnation) -> CopyAnswer {
-        if recorded != self.incarnation {
+        // What was synced counts whatever became of the rest; then a loss of power may have left some of what
+        // was not, in any order.
+        let only_synced = recorded == Incarnation::of_disk(self.incarnation.store_id);
+        if recorded != self.incarnation && !only_synced {
             return CopyAnswer::Unknown;
         }
         let damaged = |detail: String| CopyAnswer::Damaged { detail };
@@ -379,10 +390,10 @@ impl OwnFiles {
                 "the valid data ends at byte {}, below what was seen to be durable: {}",
                 scanned.end.address, scanned.stop
             )),
-            Ok(scanned) if scanned.header.marked && scanned.mark.is_none() => {
+            Ok(scanned) if !only_synced && scanned.header.marked && scanned.mark.is_none() => {
                 damaged("its durable mark is gone: the file was cut short or overwritten".into())
             }
-            Ok(scanned) if self.has_more(&file, &scanned) => damaged(format!(
+            Ok(scanned) if !only_synced && self.has_more(&file, &scanned) => damaged(format!(
                 "more of the group stands behind byte {}, where its valid data ends: {}",
                 scanned.end.address, scanned.stop
             )),
@@ -392,7 +403,7 @@ impl OwnFiles {
                 end_ordinal: scanned.end.ordinal,
             },
             Err(ScanError::NoHeader(_) | ScanError::BadSnapshot)
-                if !self.was_durable(&file, copy) && !has_batches(&file, copy) =>
+                if !self.was_durable(&file, copy) && (only_synced || !has_batches(&file, copy)) =>
             {
                 CopyAnswer::Scanned {
                     length: 0,
@@ -602,6 +613,16 @@ impl OwnFiles {
 impl OwnCopies for OwnFiles {
     fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    fn disk(&self) -> Result<Incarnation, String> {
+        match volatile_file_system(&self.root) {
+            Some(kind) => Err(format!(
+                "its own files are in {}, which is {kind}: a loss of power empties it",
+                self.root.display()
+            )),
+            None => Ok(Incarnation::of_disk(self.incarnation.store_id)),
+        }
     }
 
     fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {

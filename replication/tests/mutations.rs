@@ -263,3 +263,74 @@ fn ordinal_gap_accepted() {
     };
     noticed("ordinal_gap_accepted", faults, |_| {});
 }
+
+/// A plan of a stream with `ack = synced`.
+fn synced(plan: &mut Plan) {
+    plan.synced = true;
+}
+
+#[test]
+fn answered_before_flush() {
+    let faults = Faults {
+        answered_before_flush: true,
+        ..Faults::default()
+    };
+    noticed("answered_before_flush", faults, synced);
+}
+
+#[test]
+fn names_not_synced() {
+    let faults = Faults {
+        names_not_synced: true,
+        ..Faults::default()
+    };
+    noticed("names_not_synced", faults, synced);
+}
+
+#[test]
+fn newer_bytes_counted() {
+    let faults = Faults {
+        newer_bytes_counted: true,
+        ..Faults::default()
+    };
+    noticed("newer_bytes_counted", faults, |plan| {
+        synced(plan);
+        // One replica that has flushed less is not made up for by another.
+        plan.replicas = 2;
+    });
+}
+
+#[test]
+fn one_flush_not_awaited() {
+    let faults = Faults {
+        one_flush_not_awaited: true,
+        ..Faults::default()
+    };
+    noticed("one_flush_not_awaited", faults, |plan| {
+        synced(plan);
+        plan.replicas = 2;
+        plan.trouble = 40;
+    });
+}
+
+#[test]
+fn replaced_disk_keeps_id() {
+    let faults = Faults {
+        replaced_disk_keeps_id: true,
+        ..Faults::default()
+    };
+    noticed("replaced_disk_keeps_id", faults, |plan| {
+        synced(plan);
+        plan.replicas = 2;
+        plan.trouble = 40;
+    });
+}
+
+#[test]
+fn closed_before_flush() {
+    let faults = Faults {
+        closed_before_flush: true,
+        ..Faults::default()
+    };
+    noticed("closed_before_flush", faults, synced);
+}

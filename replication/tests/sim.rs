@@ -24,10 +24,15 @@ fn seeds(usual: u64) -> (std::ops::Range<u64>, bool) {
 }
 
 fn holds(min_insync_replicas: usize) {
-    let (seeds, log) = seeds(150);
+    holds_of(min_insync_replicas, false, 150);
+}
+
+fn holds_of(min_insync_replicas: usize, synced: bool, usual: u64) {
+    let (seeds, log) = seeds(usual);
     let mut seen = Seen::default();
     for seed in seeds.clone() {
         let mut plan = Plan::new(seed, min_insync_replicas, Faults::default());
+        plan.synced = synced;
         if seed % 4 == 3 {
             // Small sets, much trouble, and records that change long after they were asked to.
             plan.replicas = min_insync_replicas.max(2);
@@ -74,6 +79,22 @@ fn everything_acknowledged_is_recovered_with_two_copies_left() {
 #[test]
 fn everything_acknowledged_is_recovered_with_all_copies() {
     holds(3);
+}
+
+/// All brokers lose power at once, again and again: what was acknowledged is on their disks.
+#[test]
+fn what_is_synced_outlives_the_power_of_all_brokers_with_one_disk_left() {
+    holds_of(1, true, 150);
+}
+
+#[test]
+fn what_is_synced_outlives_the_power_of_all_brokers_with_two_disks_left() {
+    holds_of(2, true, 150);
+}
+
+#[test]
+fn what_is_synced_outlives_the_power_of_all_brokers_with_all_disks() {
+    holds_of(3, true, 150);
 }
 
 #[test]

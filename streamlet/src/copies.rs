@@ -5,7 +5,7 @@
 //! ([`Group::set_copied`]): for the streamlet a group is one like any other, but for the moment at
 //! which it begins and the moment at which its close is known.
 
-use kera_log_segments::group::Group;
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
@@ -15,9 +15,9 @@ use crate::streamlet::{LaneSlot, Streamlet};
 
 /// Makes the copies of a streamlet's groups.
 pub trait Copies: Send + Sync {
-    /// The id of the lane's next group; each is handed out once, and used at once. Called under the
-    /// streamlet lock: must not wait and must not call back.
-    fn next_group(&self, lane: LaneId) -> GroupId;
+    /// The id of the lane's next group, which promises `ack` for its life; each is handed out once, and used
+    /// at once. Called under the streamlet lock: must not wait and must not call back.
+    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId;
 
     /// The lane goes on in `group`, which takes its first batch after this. Whoever ships it says so
     /// with [`Group::ship_by`]. Called as [`Self::next_group`], in the order of the groups.

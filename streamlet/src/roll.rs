@@ -107,7 +107,7 @@ impl Streamlet {
             Prepared::Asked(id, file) => (id, false, file),
             Prepared::No => match copies {
                 // They record it, and say when it counts.
-                Some(copies) => (copies.next_group(lane), true, None),
+                Some(copies) => (copies.next_group(lane, settings.ack), true, None),
                 None => {
                     inner.next_group += 1;
                     (GroupId(inner.next_group), false, None)

@@ -303,11 +303,12 @@ impl Streamlet {
     }
 
     /// Changes what may change while the stream runs, except the number of lanes
-    /// (see [`Streamlet::cut_lanes`]).
-    pub fn alter(&self, change: impl Fn(&mut Settings)) {
-        let groups = {
+    /// (see [`Streamlet::cut_lanes`]). With another policy a group with copies elsewhere ends, since its record
+    /// says what its copies promise; the lane goes on in its next group.
+    pub fn alter(&self, change: impl Fn(&mut Settings), now_ms: u64) {
+        let (groups, ended) = {
             // Under the lock, so that neither a growth nor a group begun meanwhile is missed.
-            let inner = self.inner.lock();
+            let mut inner = self.inner.lock();
             let mut settings = (**self.settings.load()).clone();
             let before = settings.clone();
             change(&mut settings);
@@ -316,14 +317,28 @@ impl Streamlet {
             settings.lane_generation = before.lane_generation;
             let ack = settings.ack;
             self.settings.store(Arc::new(settings));
-            let active: Vec<_> = inner.lanes.iter().filter_map(Lane::active).collect();
-            active
-                .iter()
-                .for_each(|active| active.group.set_policy(ack));
-            active
+            let (mut groups, mut ended) = (Vec::new(), Vec::new());
+            for lane in &mut inner.lanes {
+                let Some(active) = lane.active() else {
+                    continue;
+                };
+                if !active.group.is_shipped() {
+                    active.group.set_policy(ack);
+                } else if active.group.policy() != ack
+                    && let Some(carry) = self.freeze(&active, now_ms)
+                {
+                    lane.slot = LaneSlot::Idle(carry);
+                    ended.push(active.clone());
+                }
+                groups.push(active);
+            }
+            (groups, ended)
         };
         for active in groups {
             active.group.pump(&self.env.pump);
+        }
+        for active in ended {
+            active.group.announce_frozen();
         }
     }
 

@@ -66,7 +66,7 @@ impl Elsewhere {
 }
 
 impl Copies for Elsewhere {
-    fn next_group(&self, _: LaneId) -> GroupId {
+    fn next_group(&self, _: LaneId, _: AckPolicy) -> GroupId {
         GroupId(self.next.fetch_add(1, Ordering::SeqCst))
     }
 

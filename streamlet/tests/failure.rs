@@ -305,7 +305,7 @@ fn what_was_shown_before_the_policy_became_stricter_stays_and_nothing_more() {
         .place(0, &mut stamped(1, 0, 3, 3..5, 100))
         .expect("a place");
     node.streamlet
-        .alter(|settings| settings.ack = AckPolicy::Synced);
+        .alter(|settings| settings.ack = AckPolicy::Synced, 0);
     assert_eq!(node.pump(&unsynced), Outcome::Pending);
     node.streamlet.write_out();
     assert!(node.work());

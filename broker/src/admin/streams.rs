@@ -63,14 +63,12 @@ pub fn new_config(
 const USUAL_COPIES: usize = 3;
 
 /// The copies of a stream whose creator names no number, if that is not one: where brokers share a store a
-/// stream outlives a broker, unless it promises what copies elsewhere cannot.
+/// stream outlives a broker, unless it promises nothing anyway.
 fn usual_copies(shared: &Shared, wire: &v1::StreamConfig) -> Option<u32> {
     let cluster = shared.cluster.as_ref().filter(|_| shared.store.is_some())?;
-    let written = wire
-        .ack
-        .is_none_or(|ack| ack == v1::AckPolicy::Written as i32);
     let most = cluster.most_copies().min(USUAL_COPIES);
-    (written && most > 1).then_some(most as u32)
+    let possible = wire.ack != Some(v1::AckPolicy::Memory as i32);
+    (possible && most > 1).then_some(most as u32)
 }
 
 /// Refuses a stream that would never get its copies.

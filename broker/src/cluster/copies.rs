@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use kera_log_segments::group::Group;
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::ship::Shipping;
 use kera_metadata::GroupRecord;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::fetch_file;
 use super::leftovers::Leftovers;
 use super::records::StoreRecords;
-use super::source::GroupSource;
+use super::source::{GroupSource, durability_of};
 use crate::clock::now_ms;
 
 /// A reader waits at most so long for a damaged group to be fetched.
@@ -231,8 +231,8 @@ async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<()
 }
 
 impl Copies for StreamletCopies {
-    fn next_group(&self, lane: LaneId) -> GroupId {
-        self.lane(lane).next_group()
+    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
+        self.lane(lane).next_group(durability_of(ack))
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {

@@ -67,7 +67,9 @@ impl LocalCopies {
         epoch: Epoch,
         copies: &[(CopyId, Incarnation)],
     ) -> Result<Reply, Refusal> {
-        let is_own = |recorded: Incarnation| recorded == self.files.incarnation();
+        let own = self.files.incarnation();
+        let of_disk = Incarnation::of_disk(own.store_id);
+        let is_own = |recorded: Incarnation| recorded == own || recorded == of_disk;
         let copies = copies.iter().copied();
         let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, recorded)| is_own(*recorded));
         let seal = |copies| Request::Seal {
@@ -100,6 +102,10 @@ fn sealed_of(reply: Reply) -> Vec<SealedCopy> {
 impl OwnCopies for LocalCopies {
     fn incarnation(&self) -> Incarnation {
         self.files.incarnation()
+    }
+
+    fn disk(&self) -> Result<Incarnation, String> {
+        self.files.disk()
     }
 
     fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {

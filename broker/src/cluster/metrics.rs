@@ -1,6 +1,8 @@
 //! Metrics of the copies that this broker keeps, and of those that it has elsewhere. All are read when
 //! they are scraped.
 
+use std::sync::atomic::AtomicU64;
+
 use kera_replication::ids::BrokerId;
 use prometheus_client::registry::Registry;
 
@@ -215,6 +217,9 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
     let lag = Family::<Labels, Gauge>::default();
     let down = Family::<Labels, Gauge>::default();
     let groups = Family::<Labels, Gauge>::default();
+    let rounds = Family::<Labels, Counter>::default();
+    let flushed = Family::<Labels, Counter>::default();
+    let flushing = Family::<Labels, Counter<f64, AtomicU64>>::default();
     for peer in cluster.peers().iter() {
         let id = BrokerId(peer.id);
         let labels: Labels = vec![("peer", peer.id.to_string())];
@@ -230,6 +235,13 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
         groups
             .get_or_create(&labels)
             .set(traffic.open_groups as i64);
+        rounds.get_or_create(&labels).inc_by(traffic.flush_rounds);
+        flushed
+            .get_or_create(&labels)
+            .inc_by(traffic.flushed_groups);
+        flushing
+            .get_or_create(&labels)
+            .inc_by(traffic.flush_time.as_secs_f64());
     }
     registry.register(
         "peer_shipped_bytes",
@@ -256,6 +268,21 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
         "peer_open_groups",
         "Open groups with a copy at a peer",
         groups,
+    );
+    registry.register(
+        "peer_flush_rounds",
+        "Flushes at a peer that acknowledgements of synced groups waited for",
+        rounds,
+    );
+    registry.register(
+        "peer_flushed_groups",
+        "Groups in all flush rounds at a peer",
+        flushed,
+    );
+    registry.register(
+        "peer_flush_seconds",
+        "Time that flush rounds at a peer took",
+        flushing,
     );
 }
 

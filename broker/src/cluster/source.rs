@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kera_log_segments::group::Group;
+use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
+use kera_replication::ids::Durability;
 use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
@@ -27,6 +28,14 @@ pub(super) struct GroupSource {
     places: Mutex<VecDeque<Place>>,
     /// What ships it; set right after it was made.
     shipped: OnceLock<(Weak<Lane>, Weak<ReplicaSet>)>,
+}
+
+/// What a replica has done with bytes before they count, in a group with this policy.
+pub(super) fn durability_of(ack: AckPolicy) -> Durability {
+    match ack {
+        AckPolicy::Synced => Durability::Flushed,
+        AckPolicy::Memory | AckPolicy::Written => Durability::Placed,
+    }
 }
 
 impl GroupSource {
@@ -88,6 +97,10 @@ impl Source for GroupSource {
             segment_size: spec.segment_size,
             segments: spec.segments,
         }
+    }
+
+    fn durability(&self) -> Durability {
+        durability_of(self.group.policy())
     }
 
     fn first_ordinal(&self) -> Ordinal {
@@ -158,7 +171,13 @@ impl Shipping for GroupSource {
     fn wrote(&self) {
         if let Some((_, set)) = self.shipped() {
             match self.group.failure() {
-                None => set.own_completed(self.group.written().address),
+                None => {
+                    let reached = match self.durability() {
+                        Durability::Placed => self.group.written(),
+                        Durability::Flushed => self.group.synced(),
+                    };
+                    set.own_completed(reached.address);
+                }
                 Some(error) => set.own_lost(&error.to_string()),
             }
         }

@@ -460,7 +460,8 @@ config_keys! {
         /// Where copies lie until they are on disk: a directory on shared memory, so that they outlive
         /// the process. `auto` is `/dev/shm/kera-` and a number made from the data directory.
         shared_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
-        /// Where copies are written when their group closes. `auto` is `backup` in the data directory.
+        /// Where copies are written when their group closes, and those of streams with `ack = synced` before
+        /// anything is acknowledged. `auto` is `backup` in the data directory.
         disk_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
         /// How often what open copies have gathered is written to disk.
         flush_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";

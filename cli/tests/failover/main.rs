@@ -12,6 +12,7 @@ mod etcd;
 mod init;
 mod replaced;
 mod secured;
+mod synced;
 
 use std::time::{Duration, Instant};
 

@@ -29,6 +29,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 mod uring;
+mod volatile;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -42,6 +43,7 @@ pub use aligned::{AlignedBuf, BLOCK_BYTES};
 pub use boot::boot_id;
 pub use engine::{EngineKind, open_engine};
 pub use uring::LOCKED_BYTES;
+pub use volatile::volatile_file_system;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

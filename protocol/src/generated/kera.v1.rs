@@ -1704,6 +1704,12 @@ pub struct BackupDescription {
     pub process: u64,
     #[prost(uint64, tag = "3")]
     pub free_bytes: u64,
+    /// the life of what is flushed in rounds; absent: it does not
+    #[prost(message, optional, tag = "4")]
+    pub disk: ::core::option::Option<StoreIncarnation>,
+    /// why it does not
+    #[prost(string, tag = "5")]
+    pub no_disk: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenCopyRequest {
@@ -1755,6 +1761,31 @@ pub struct FlushCopyResponse {
     pub length: u64,
     #[prost(uint64, tag = "2")]
     pub end_ordinal: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FlushRoundRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub copies: ::prost::alloc::vec::Vec<FlushEnd>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlushEnd {
+    #[prost(message, optional, tag = "1")]
+    pub copy: ::core::option::Option<CopyName>,
+    /// below it everything is placed
+    #[prost(uint64, tag = "2")]
+    pub end: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct FlushRoundResponse {
+    /// in the order of the request
+    #[prost(message, repeated, tag = "1")]
+    pub outcomes: ::prost::alloc::vec::Vec<FlushOutcome>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlushOutcome {
+    /// absent: it is flushed
+    #[prost(message, optional, tag = "1")]
+    pub refusal: ::core::option::Option<Refusal>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SealRequest {

@@ -50,6 +50,8 @@ pub(super) struct State {
     pub(super) confirmed: u64,
     /// What lies below this address is on disk alone.
     pub(super) released: u64,
+    /// Flush rounds have brought all below this address to the disk.
+    pub(super) flushed: u64,
     /// Tells this copy from what stands under its name later.
     pub(super) version: CopyVersion,
     /// It is sealed, and what was whole of it then is on disk.
@@ -90,6 +92,7 @@ impl Copy {
             placed: 0,
             confirmed: 0,
             released: 0,
+            flushed: 0,
             version: CopyVersion(rand::random()),
             settled: false,
             on_disk: false,
@@ -173,6 +176,7 @@ impl Copy {
         state.life = Life::Sealed(by);
         state.version = CopyVersion(rand::random());
         state.settled = false;
+        state.flushed = state.flushed.min(address);
         drop(state);
         self.distrust(address).map_err(failed)?;
         self.memory.complete(address, bytes).map_err(failed)?;

@@ -69,6 +69,8 @@ pub struct Found {
 pub struct TakenOver {
     /// The life of the memory.
     pub incarnation: Incarnation,
+    /// The life of the disk, if it survives a loss of power; else why it does not, or that there is none.
+    pub disk: Result<Incarnation, String>,
     /// The seals as stored.
     pub seals: SealTable,
     /// The copies, in no order.
@@ -95,6 +97,13 @@ pub trait Memory: Send + Sync + Debug {
     /// # Errors
     /// The system's; what is stored is then unknown.
     fn store_seals(&self, seals: &SealTable) -> io::Result<()>;
+
+    /// Syncs what was written of many replicas ([`CopyMemory::write_to_disk`]) with one flush, which costs
+    /// less than one of each.
+    ///
+    /// # Errors
+    /// The system's; whose bytes it is about is not told, so each is to be synced by itself then.
+    fn sync_disk(&self) -> io::Result<()>;
 
     /// Bytes of shared memory that the store takes for itself, beside what it keeps of copies.
     fn own_bytes(&self) -> u64 {
@@ -178,6 +187,27 @@ pub trait CopyMemory: Send + Sync + Debug {
     /// # Errors
     /// The system's.
     fn flush(&self, from: u64, to: u64, mark: &DurableMark) -> io::Result<()>;
+
+    /// Writes the bytes of `from..to` to the replica's file on the disk, which is made if it is not there.
+    /// They survive a loss of power once [`sync_to_disk`](Self::sync_to_disk), or
+    /// [`Memory::sync_disk`], and then [`name_on_disk`](Self::name_on_disk) have succeeded.
+    ///
+    /// # Errors
+    /// The system's; `Unsupported` where there is no disk.
+    fn write_to_disk(&self, from: u64, to: u64) -> io::Result<()>;
+
+    /// Syncs what was written to the file on the disk.
+    ///
+    /// # Errors
+    /// The system's; what was written since the last sync counts as lost then.
+    fn sync_to_disk(&self) -> io::Result<()>;
+
+    /// Makes the file's name durable, and what tells that it is this replica, unless that was done. A start
+    /// finds the file by it where shared memory is gone. To be called once the file is synced.
+    ///
+    /// # Errors
+    /// The system's.
+    fn name_on_disk(&self) -> io::Result<()>;
 
     /// Writes once more what of `from..to` the disk alone holds, before it is looked at and flushed; whether
     /// there was any. A sync that failed leaves bytes in the page cache that are clean and not on the disk,

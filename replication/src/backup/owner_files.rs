@@ -16,6 +16,12 @@ pub trait Beside: Send + Sync + Debug {
     /// The incarnation under which records name them.
     fn incarnation(&self) -> Incarnation;
 
+    /// Whether a record that names this life means them: it may be the life of their disk alone.
+    fn is_mine(&self, recorded: Incarnation) -> bool {
+        let own = self.incarnation();
+        recorded == own || recorded == Incarnation::of_disk(own.store_id)
+    }
+
     /// `epoch` has sealed the streamlet, and that is stored: once this has returned, no owner of a
     /// lower epoch acknowledges anything here.
     fn sealed(&self, streamlet: StreamletKey, epoch: Epoch);

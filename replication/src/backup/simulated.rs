@@ -36,6 +36,8 @@ struct Bytes {
     dirty: BTreeSet<u64>,
     /// What is on disk, and how far.
     mark: Option<DurableMark>,
+    /// The disk has the name of the file, and what tells whose it is.
+    named: bool,
     /// What the disk alone holds ends here.
     released: u64,
     /// The disk alone holds it.
@@ -92,6 +94,7 @@ struct Machine {
     copies: BTreeMap<CopyId, (CopySpec, Arc<Mutex<Bytes>>)>,
     /// Whether there is a disk to flush to.
     disk: bool,
+    disk_id: Uuid,
 }
 
 /// What fails next, of all copies.
@@ -126,10 +129,19 @@ impl Machine {
             bytes.disk = bytes.durable.clone();
             bytes.dirty.clear();
             bytes.released = 0;
-            bytes.given_back = bytes.mark.is_some();
-            bytes.gone = bytes.mark.is_none();
+            bytes.given_back = bytes.named;
+            bytes.gone = !bytes.named;
             !bytes.gone
         });
+    }
+
+    /// Another disk, which is empty, stands in the place of the one there was.
+    fn replace_disk(&mut self, keeps_id: bool) {
+        self.seals_on_disk = SealTable::default();
+        self.copies.clear();
+        if !keeps_id {
+            self.disk_id = self.draw();
+        }
     }
 }
 
@@ -149,8 +161,10 @@ impl SimMemory {
             seals_on_disk: SealTable::default(),
             copies: BTreeMap::new(),
             disk,
+            disk_id: Uuid::nil(),
         };
         machine.incarnation.boot_id = machine.draw();
+        machine.disk_id = machine.draw();
         Arc::new(Self {
             life: Arc::new(AtomicU64::new(0)),
             inner: Mutex::new(machine),
@@ -175,6 +189,13 @@ impl SimMemory {
         let mut machine = self.inner.lock();
         machine.lose_shared();
         machine.incarnation.boot_id = machine.draw();
+    }
+
+    /// As [`crash_machine`](Self::crash_machine), and another disk takes the place of the one there was.
+    pub fn replace_disk(&self, faults: &Faults) {
+        self.crash_machine();
+        let keeps_id = faults.replaced_disk_keeps_id;
+        self.inner.lock().replace_disk(keeps_id);
     }
 
     /// Shared memory is emptied while the machine runs on, as by a container's restart.
@@ -212,6 +233,10 @@ impl Memory for SimMemory {
         });
         Ok(TakenOver {
             incarnation: machine.incarnation,
+            disk: match machine.disk {
+                true => Ok(Incarnation::of_disk(machine.disk_id)),
+                false => Err("it keeps no replicas on a disk".into()),
+            },
             copies: copies.collect(),
             seals,
         })
@@ -234,6 +259,29 @@ impl Memory for SimMemory {
             machine.seals_on_disk = seals.clone();
         }
         Ok(())
+    }
+
+    fn sync_disk(&self) -> io::Result<()> {
+        let all: Vec<_> = {
+            let machine = self.inner.lock();
+            machine
+                .copies
+                .values()
+                .map(|(_, bytes)| bytes.clone())
+                .collect()
+        };
+        let fails = std::mem::take(&mut self.failing.lock().sync);
+        for bytes in all {
+            let mut bytes = bytes.lock();
+            match fails {
+                true => bytes.dirty.clear(),
+                false => bytes.sync(),
+            }
+        }
+        match fails {
+            true => Err(io::Error::from_raw_os_error(libc::EIO)),
+            false => Ok(()),
+        }
     }
 
     fn own_bytes(&self) -> u64 {
@@ -394,6 +442,40 @@ impl CopyMemory for SimCopy {
         }
         bytes.sync();
         bytes.mark = Some(*mark);
+        bytes.named = true;
+        Ok(())
+    }
+
+    fn write_to_disk(&self, from: u64, to: u64) -> io::Result<()> {
+        self.alive()?;
+        if !self.disk {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let below = {
+            let bytes = self.bytes.lock();
+            bytes.on_disk(from, to.saturating_sub(from) as usize)
+        };
+        let from = from + below as u64;
+        let mut buf = vec![0; (to.saturating_sub(from)) as usize];
+        self.read_at(&mut buf, from)?;
+        self.bytes.lock().write_disk(from, &buf);
+        Ok(())
+    }
+
+    fn sync_to_disk(&self) -> io::Result<()> {
+        self.alive()?;
+        let mut bytes = self.bytes.lock();
+        if std::mem::take(&mut self.failing.lock().sync) {
+            bytes.dirty.clear();
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        bytes.sync();
+        Ok(())
+    }
+
+    fn name_on_disk(&self) -> io::Result<()> {
+        self.alive()?;
+        self.bytes.lock().named = true;
         Ok(())
     }
 

@@ -468,7 +468,7 @@ impl Jobs {
         let mut named: BTreeSet<_> = named.flatten().collect();
         let asks = named.iter().map(|broker| primary.describe(*broker));
         let answers = all(asks.collect()).await;
-        let now: Vec<_> = answers.into_iter().flatten().map(|(is, _)| is).collect();
+        let now: Vec<_> = answers.into_iter().flatten().collect();
         let is_silent = |broker: &BrokerId| now.iter().all(|is| is.broker != *broker);
         named.retain(|broker| is_silent(broker) && self.is_lost(*broker, runtime.now()));
         let lives = Lives { now, lost: named };

@@ -12,7 +12,7 @@ use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
 use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
-use crate::ids::{BrokerId, CopyId, Replica};
+use crate::ids::{BrokerId, CopyId, Durability, Replica};
 use crate::own::is_of;
 use crate::primary::Primary;
 use crate::records::{RecordsError, commit};
@@ -273,7 +273,9 @@ impl Jobs {
         without.push(primary.me);
         let mut record = record.clone();
         let avoided = self.avoided(primary);
-        let others = primary.choose_but(1, 1, &without, &avoided).await;
+        let others = primary
+            .choose_but(1, 1, (&without, &avoided), Durability::of(&record.copies))
+            .await;
         if others.is_empty() {
             let rest = [&counted[..], &standing.leaving[..]].concat();
             record.revision = self.place(primary, owned, &record, rest).await?;
@@ -305,7 +307,14 @@ impl Jobs {
         if primary.own.is_some() {
             still.push(primary.me);
         }
-        let target = self.target(primary, least, (&without, &still)).await;
+        let target = self
+            .target(
+                primary,
+                least,
+                (&without, &still),
+                Durability::of(&record.copies),
+            )
+            .await;
         let target = Target {
             holder: target.ok_or(BuildError::NoTarget)?,
             optional: false,

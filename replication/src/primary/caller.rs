@@ -40,7 +40,9 @@ impl Caller {
     fn patience(&self, request: &Request) -> Duration {
         match request {
             Request::Seal { copies, .. } if !copies.is_empty() => self.config.scan_timeout,
-            Request::Flush { .. } | Request::Check { .. } => self.config.flush_timeout,
+            Request::Flush { .. } | Request::FlushRound { .. } | Request::Check { .. } => {
+                self.config.flush_timeout
+            }
             _ => self.config.call_timeout,
         }
     }

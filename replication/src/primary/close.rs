@@ -97,9 +97,10 @@ async fn record(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) -> bool {
             Ok(false) | Err(RecordsError::Unknown(_)) => {
                 match recorded {
                     Err(error) => set.has_trouble(&error),
-                    Ok(_) => set.has_trouble(
-                        &"too few brokers take copies, or one before it is not recorded",
-                    ),
+                    Ok(_) => set.has_trouble(&format!(
+                        "too few brokers take copies, or one before it is not recorded{}",
+                        lane.primary.without_disk()
+                    )),
                 }
                 let pause = lane.primary.config.pause;
                 let paused = lane.primary.runtime.sleep(pause);
@@ -329,10 +330,14 @@ async fn build_one(
     }
     let mut without = have.clone();
     without.extend(set.holders().iter().map(|holder| holder.broker));
-    let mut chosen = primary.choose_but(1, 1, &without, &failed.at).await;
+    let mut chosen = primary
+        .choose_but(1, 1, (&without, &failed.at), set.durability())
+        .await;
     if chosen.is_empty() {
         // One that was lost, and is back.
-        chosen = primary.choose_but(1, 1, &have, &failed.at).await;
+        chosen = primary
+            .choose_but(1, 1, (&have, &failed.at), set.durability())
+            .await;
     }
     let Some(holder) = chosen.first() else {
         // What was wrong with those that failed says more.

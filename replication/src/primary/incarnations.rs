@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use super::describe::Described;
 use super::lane::{Ahead, Lane};
 use crate::ids::{BrokerId, Replica};
 
@@ -14,7 +15,7 @@ use crate::ids::{BrokerId, Replica};
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     /// Those that answer.
-    pub(crate) now: Vec<Replica>,
+    pub(crate) now: Vec<Described>,
     /// Those that have not answered for so long that nothing is expected of them.
     pub(crate) lost: BTreeSet<BrokerId>,
 }
@@ -28,7 +29,7 @@ impl Lives {
     /// True if the broker has another store by now, or the same in another life.
     fn is_another(&self, was: &Replica) -> bool {
         let is = self.now.iter().find(|is| is.broker == was.broker);
-        is.is_some_and(|is| is != was)
+        is.is_some_and(|is| is.is_another(was))
     }
 }
 

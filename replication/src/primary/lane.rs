@@ -16,7 +16,7 @@ use super::source::Source;
 use super::stall_report::Watched;
 use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
-use crate::ids::{BrokerId, CopyId, Replica, StreamletKey};
+use crate::ids::{BrokerId, CopyId, Durability, Replica, StreamletKey};
 use crate::records::{MAX_CHANGES, RecordsError, StreamletRecords, commit, read};
 use crate::runtime::within;
 use crate::signal::Signal;
@@ -158,8 +158,9 @@ impl Lane {
     }
 
     /// The id of the lane's next group: one that is recorded ahead, or a new one. Each id is handed
-    /// out once, and ids of a lane must be opened in the order they were handed out.
-    pub fn next_group(&self) -> GroupId {
+    /// out once, and ids of a lane must be opened in the order they were handed out, with a source that
+    /// asks for the same durability.
+    pub fn next_group(&self, durability: Durability) -> GroupId {
         let ending = self.inner.lock().groups.clone();
         let lost: Vec<_> = ending.iter().flat_map(|set| set.lost()).collect();
         let health = &self.primary.health;
@@ -172,6 +173,10 @@ impl Lane {
             match inner.ahead.pop_front() {
                 // It would end as the one before it did, or those of other lanes.
                 Some(ahead) if is_lost(&ahead) => inner.stale.push(ahead),
+                // The stream's policy was altered since.
+                Some(ahead) if Durability::of(&ahead.holders) != durability => {
+                    inner.stale.push(ahead);
+                }
                 // A lane's ids grow. One that was recorded while a higher one was handed out is of no
                 // use any more.
                 Some(ahead) if inner.newest.is_some_and(|newest| ahead.group < newest) => {
@@ -557,9 +562,16 @@ impl Lane {
         !inner.stale.is_empty() && inner.deposed.is_none() && !inner.finishing
     }
 
+    /// True if a group of another durability was recorded ahead, and is not used any more.
+    fn has_stale_but(&self, durability: Durability) -> bool {
+        let stale = &self.inner.lock().stale;
+        let mut stale = stale.iter().map(|ahead| Durability::of(&ahead.holders));
+        stale.any(|of| of != durability)
+    }
+
     /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
     /// whose close it would go.
-    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<Vec<BrokerId>> {
+    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<(Durability, Vec<BrokerId>)> {
         let inner = self.inner.lock();
         if inner.deposed.is_some() || inner.finishing || !inner.groups.is_empty() {
             return None;
@@ -567,7 +579,8 @@ impl Lane {
         let ahead = inner.ahead.iter().chain(&inner.stale);
         let mut ahead = ahead.filter(|ahead| self.names_one_that_leaves(ahead.holders.iter()));
         let found = ahead.next()?;
-        Some(found.holders.iter().map(|holder| holder.broker).collect())
+        let brokers = found.holders.iter().map(|holder| holder.broker).collect();
+        Some((Durability::of(&found.holders), brokers))
     }
 
     /// Deletes now what would go with the next close.
@@ -628,6 +641,11 @@ impl Lane {
     pub(super) async fn record(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         self.inner.lock().recording += 1;
         let recorded = self.record_all(set).await;
+        if recorded == Ok(true) && self.has_stale_but(set.durability()) {
+            // Its holders' lives may end before the lane's next close: then a person would have to decide about
+            // a group in which nothing is.
+            self.delete_stale().await;
+        }
         self.inner.lock().recording -= 1;
         self.signal.notify();
         recorded
@@ -638,10 +656,11 @@ impl Lane {
         if !self.is_next_to_record(set) {
             return Ok(false);
         }
+        let least = spec.min_insync_replicas;
         let holders = primary
-            .choose(spec.min_insync_replicas, spec.replicas, &[])
+            .choose(least, spec.replicas, &[], set.durability())
             .await;
-        if holders.len() < spec.min_insync_replicas {
+        if holders.len() < least {
             return Ok(false);
         }
         let mut groups = Vec::new();

@@ -8,6 +8,8 @@
 mod caller;
 mod calls;
 mod close;
+mod describe;
+mod flush_rounds;
 mod incarnations;
 mod lane;
 mod lost_lease;
@@ -16,6 +18,7 @@ mod renew;
 mod replica_set;
 mod shipment;
 mod shipper;
+mod shipper_handle;
 mod slots;
 mod source;
 mod stall_report;
@@ -32,19 +35,20 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
+use describe::WithoutDisk;
 pub(crate) use incarnations::Lives;
 pub use lane::{AppendError, Head, Lane, LaneSpec};
 use peers::{Around, Neighbours};
 pub(crate) use renew::MoreCopies;
 pub use replica_set::ReplicaSet;
-pub use shipper::ShipperHandle;
+pub use shipper_handle::ShipperHandle;
 pub use source::{Run, Shape, Source};
 pub use stall_report::{CopyStands, Doing, ShipmentStands, Standstill, StillLane, WayStands};
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BrokerId, CopyId, Replica};
+use crate::ids::{BrokerId, CopyId, Durability, Replica};
 use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
@@ -146,6 +150,7 @@ pub struct Primary {
     pub(crate) pieces: Semaphore,
     /// Brokers that recoveries found silent.
     pub(crate) silent: Silent,
+    without_disk: WithoutDisk,
 }
 
 impl std::fmt::Debug for Primary {
@@ -221,6 +226,7 @@ impl Primary {
             building: Mutex::default(),
             pieces: Semaphore::new(PIECES),
             silent: Silent::default(),
+            without_disk: WithoutDisk::default(),
         }
     }
 
@@ -366,7 +372,7 @@ impl Primary {
         if let Some(handle) = pumps.get(&backup) {
             return Some(handle.clone());
         }
-        let pump = Shipper::new(backup, self.caller(), self.health.clone());
+        let pump = Shipper::new(backup, self.caller(), self.health.clone(), self.faults);
         let handle = pump.handle();
         pumps.insert(backup, handle.clone());
         drop(pumps);
@@ -375,7 +381,7 @@ impl Primary {
     }
 
     /// Up to `count` holders that answer now and have room, this broker first, none of `without`
-    /// and none that may not hold a copy beside those.
+    /// none that may not hold a copy beside those, and none that cannot keep bytes as durably as asked.
     /// Whoever seems to be down is asked only if fewer than `least` answer otherwise; one whose
     /// wait is over is asked beside, for the next time.
     pub(crate) async fn choose(
@@ -383,17 +389,19 @@ impl Primary {
         least: usize,
         count: usize,
         without: &[BrokerId],
+        durability: Durability,
     ) -> Vec<Replica> {
-        self.choose_but(least, count, without, &[]).await
+        self.choose_but(least, count, (without, &[]), durability)
+            .await
     }
 
-    /// The same, and none of `but`, which hold no copy: others may hold one beside them.
+    /// The same, none `without`, and none of `but`, which hold no copy: others may hold one beside them.
     pub(crate) async fn choose_but(
         &self,
         least: usize,
         count: usize,
-        without: &[BrokerId],
-        but: &[BrokerId],
+        (without, but): (&[BrokerId], &[BrokerId]),
+        durability: Durability,
     ) -> Vec<Replica> {
         let Around {
             peers,
@@ -418,7 +426,7 @@ impl Primary {
         reluctant.append(&mut order.down);
         order.down = reluctant;
         if let Some(probe) = order.probe {
-            let asked = self.holder(probe);
+            let asked = self.holder(probe, durability);
             self.runtime.spawn(Box::pin(async move {
                 // Health takes note of the answer.
                 let _answer = asked.await;
@@ -444,7 +452,7 @@ impl Primary {
                 let slowest = asked.iter().filter_map(|b| self.health.slow(*b)).max();
                 let longest = BRIEFLY.max(self.config.call_timeout);
                 let brief = slowest.map_or(BRIEFLY, |took| (2 * took).clamp(BRIEFLY, longest));
-                let mut asks: Vec<_> = asked.iter().map(|b| self.holder(*b)).collect();
+                let mut asks: Vec<_> = asked.iter().map(|b| self.holder(*b, durability)).collect();
                 let side_by_side = asks.iter_mut().map(|ask| -> Local<_> { Box::pin(ask) });
                 let side_by_side = side_by_side.collect();
                 let answers = until_enough(&*self.runtime, brief, side_by_side, enough).await;
@@ -463,49 +471,6 @@ impl Primary {
             }
         }
         chosen
-    }
-
-    /// The backup as the holder it is now, if it answers and has room.
-    pub(crate) fn holder(&self, backup: BrokerId) -> Pending<Option<Replica>> {
-        let need = u64::from(self.config.first_buffer_bytes);
-        let (described, health) = (self.describe(backup), self.health.clone());
-        let runtime = self.runtime.clone();
-        Box::pin(async move {
-            let (holder, free) = described.await?;
-            if free < need {
-                health.full(backup, runtime.now());
-                return None;
-            }
-            Some(holder)
-        })
-    }
-
-    /// The backup as the holder it is now, if it answers, and its free bytes.
-    pub(crate) fn describe(&self, backup: BrokerId) -> Pending<Option<(Replica, u64)>> {
-        let here = move |incarnation| Replica {
-            broker: backup,
-            incarnation,
-        };
-        if let Some(own) = self.own.as_ref().filter(|_| backup == self.me) {
-            let holder = here(own.incarnation());
-            return Box::pin(std::future::ready(Some((holder, u64::MAX))));
-        }
-        let (caller, health) = (self.caller(), self.health.clone());
-        Box::pin(async move {
-            let begun = caller.runtime.now();
-            match caller.once(backup, Request::Describe).await {
-                Ok(Reply::Description(description)) => {
-                    health.success(backup);
-                    let took = caller.runtime.now().saturating_sub(begun);
-                    health.answered(backup, took, BRIEFLY);
-                    Some((here(description.incarnation), description.free_bytes))
-                }
-                _ => {
-                    health.failure(backup, caller.runtime.now());
-                    None
-                }
-            }
-        })
     }
 
     /// Tells every peer but those in `heard` that a stream is gone: what they hold and remember of it

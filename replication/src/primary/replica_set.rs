@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 
 use super::Primary;
 use super::lane::Lane;
-use super::shipper::ShipperHandle;
+use super::shipper_handle::ShipperHandle;
 use super::source::Source;
 use super::stall_report::{CopyStands, Doing, State};
 use crate::faults::Faults;
-use crate::ids::{CopyId, Replica};
+use crate::ids::{CopyId, Durability, Replica};
 use crate::signal::Signal;
 
 /// A group and its copies. Its set is decided once, by its record.
@@ -27,6 +27,8 @@ pub struct ReplicaSet {
     /// What its source was told to be durable.
     told: AtomicU64,
     closed: AtomicBool,
+    /// What its replicas have done with bytes that count.
+    durability: Durability,
     /// Bytes that it will soon have, as far as its lane's last group tells.
     expected: u64,
     /// What its life is at, for people.
@@ -45,7 +47,7 @@ struct SetCopy {
     holder: Replica,
     /// None for this broker's own file, to which nothing is shipped.
     pump: Option<Arc<ShipperHandle>>,
-    /// Below this address the holder has everything.
+    /// Below this address the holder has everything, as durably as the group asks for.
     durable: AtomicU64,
     lost: Mutex<Option<String>>,
     /// The pump was told that the group grew, and has not looked since.
@@ -73,6 +75,7 @@ impl ReplicaSet {
     ) -> Self {
         Self {
             id,
+            durability: source.durability(),
             source,
             lane,
             recorded: OnceLock::new(),
@@ -125,6 +128,17 @@ impl ReplicaSet {
     /// The group.
     pub fn id(&self) -> CopyId {
         self.id
+    }
+
+    /// What a replica has done with bytes before they count.
+    pub(super) fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// True if number `index` is the last of the replicas to which bytes are shipped.
+    pub(super) fn is_last_shipped(&self, index: usize) -> bool {
+        let shipped = self.copies().iter().rposition(|copy| copy.pump.is_some());
+        shipped == Some(index)
     }
 
     /// Bytes that it will soon have; 0 where nothing tells.
@@ -249,7 +263,7 @@ impl ReplicaSet {
         self.copies().len()
     }
 
-    /// Holder number `index` has all bytes below `address`.
+    /// Holder number `index` has all bytes below `address`, as durably as the group asks for.
     pub(super) fn completed(&self, index: usize, address: u64) {
         if let Some(copy) = self.copies().get(index) {
             copy.durable.fetch_max(address, Ordering::AcqRel);

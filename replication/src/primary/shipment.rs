@@ -31,7 +31,9 @@ pub(super) struct Shipment {
     /// Handed to the link up to here.
     shipped: u64,
     /// Seen to be in the backup's memory up to here.
-    completed: u64,
+    pub(super) completed: u64,
+    /// Waits for the next flush round.
+    pub(super) flush_due: bool,
     /// Where the last batch ends that is complete. A shipment may end anywhere in one, and what a backup
     /// brings to its disk ends with a whole one.
     pub(super) whole: u64,
@@ -74,6 +76,7 @@ impl Shipment {
             reserved: 0,
             shipped: 0,
             completed: 0,
+            flush_due: false,
             whole: 0,
             next_whole: 0,
             flushed: 0,

@@ -2,88 +2,24 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use super::Caller;
 use super::calls::Calls;
+use super::flush_rounds::FlushRounds;
 use super::lost_lease::Absence;
-use super::replica_set::ReplicaSet;
 use super::shipment::Shipment;
+use super::shipper_handle::ShipperHandle;
 use super::slots::Slots;
 use super::stall_report::WayStands;
-use super::traffic::Traffic;
+use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BrokerId, CopyId, ProcessId};
+use crate::ids::{BrokerId, CopyId, Durability, ProcessId};
 use crate::runtime::within;
 use crate::transport::{
     Buffer, CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request,
 };
-
-/// What others tell a pump.
-#[derive(Debug, Default)]
-pub struct ShipperHandle {
-    inbox: Mutex<Inbox>,
-    pub(super) traffic: Traffic,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    joined: Vec<(Arc<ReplicaSet>, usize)>,
-    left: Vec<CopyId>,
-    /// With the number that the pump gave them, if it had by then.
-    grown: Vec<(u32, CopyId)>,
-    /// Who wants to know where a group is.
-    asked: Vec<(CopyId, oneshot::Sender<WayStands>)>,
-    /// Nobody joins any more.
-    ended: bool,
-    waker: Option<Waker>,
-}
-
-impl ShipperHandle {
-    /// Ships a group from now on; `index` is the backup's number in its set.
-    pub(super) fn join(&self, set: Arc<ReplicaSet>, index: usize) {
-        self.traffic.joined(&set, index);
-        self.tell(|inbox| inbox.joined.push((set, index)));
-    }
-
-    /// Ships a group no more.
-    pub(super) fn leave(&self, copy: CopyId) {
-        self.traffic.left(&copy);
-        self.tell(|inbox| inbox.left.push(copy));
-    }
-
-    /// A group has grown. Told once until the pump has looked, see [`ReplicaSet::pump_looks`].
-    pub(super) fn grew(&self, number: u32, copy: CopyId) {
-        self.tell(|inbox| inbox.grown.push((number, copy)));
-    }
-
-    /// Where a group is on its way, and the pump with all others; none if the pump is gone.
-    pub(super) fn stands(&self, copy: CopyId) -> Pending<Option<WayStands>> {
-        let (answer, answered) = oneshot::channel();
-        self.tell(|inbox| inbox.asked.push((copy, answer)));
-        Box::pin(async move { answered.await.ok() })
-    }
-
-    /// The primary is gone: the pump ends with its last group.
-    pub(super) fn end(&self) {
-        self.tell(|inbox| inbox.ended = true);
-    }
-
-    fn tell(&self, what: impl FnOnce(&mut Inbox)) {
-        let waker = {
-            let mut inbox = self.inbox.lock();
-            what(&mut inbox);
-            inbox.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
 
 /// Submissions under way at once. While so many are, what grows gathers, over all groups, for the next: each
 /// submission wakes the backup and is told to be complete, whether it carries one group or a thousand.
@@ -166,12 +102,20 @@ pub(super) struct Shipper {
     /// What is left of this round; one is under way at a time.
     to_flush: VecDeque<CopyId>,
     flushing: Option<Flushing>,
+    /// The flushes that acknowledgements of synced groups wait for.
+    rounds: FlushRounds,
     absence: Absence,
 }
 
 impl Shipper {
-    pub(super) fn new(backup: BrokerId, caller: Caller, health: Arc<Health>) -> Self {
+    pub(super) fn new(
+        backup: BrokerId,
+        caller: Caller,
+        health: Arc<Health>,
+        faults: Faults,
+    ) -> Self {
         Self {
+            rounds: FlushRounds::new(faults),
             backup,
             caller,
             health,
@@ -213,6 +157,7 @@ impl Shipper {
             moved |= self.ship();
             moved |= self.poll_unread(cx);
             moved |= self.poll_flushes(cx);
+            moved |= self.poll_rounds(cx);
             moved |= self.poll_absence(cx);
             if self.ended && self.shipments.is_empty() {
                 return Poll::Ready(());
@@ -529,7 +474,10 @@ impl Shipper {
             for (number, id, to) in flight.to.drain(..) {
                 if let Some(shipment) = self.shipments.of(number, &id) {
                     shipment.complete(to);
-                    shipment.set.completed(shipment.index, to);
+                    match shipment.set.durability() {
+                        Durability::Placed => shipment.set.completed(shipment.index, to),
+                        Durability::Flushed => self.rounds.placed(shipment, number),
+                    }
                     if shipment.is_heavy() {
                         self.to_flush.push_back(id);
                     }
@@ -606,11 +554,30 @@ impl Shipper {
         false
     }
 
+    /// The flushes that acknowledgements wait for; one at a time.
+    fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
+        let (caller, backup) = (&self.caller, self.backup);
+        let Some(ended) = self.rounds.poll(cx, caller, backup, &mut self.shipments) else {
+            return self.rounds.begin(caller, backup, &mut self.shipments);
+        };
+        self.handle.traffic.flushed(ended.groups, ended.took);
+        match ended.lost.is_empty() {
+            true => self.absence.heard(),
+            // Not again with the next group: its disk may be full, or broken.
+            false => self.health.full(backup, caller.runtime.now()),
+        }
+        for (id, reason) in ended.lost {
+            self.lose(id, &reason);
+        }
+        true
+    }
+
     /// A backup that is not among the brokers that are alive and is silent while something is under way to
     /// it has no copy of any group any more.
     fn poll_absence(&mut self, cx: &mut Context<'_>) -> bool {
         let connecting = matches!(self.way, Way::Connecting(_));
-        let under_way = !self.flights.is_empty() || !self.openings.is_empty() || connecting;
+        let asked = !self.openings.is_empty() || self.rounds.is_under_way();
+        let under_way = !self.flights.is_empty() || asked || connecting;
         let waiting = !self.shipments.is_empty() && under_way;
         if !self.absence.poll(cx, &self.caller, self.backup, waiting) {
             return false;

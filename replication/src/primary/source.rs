@@ -4,6 +4,8 @@ use bytes::Bytes;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::Ordinal;
 
+use crate::ids::Durability;
+
 /// Bytes of one segment, without a gap, to be placed at `address`.
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -40,6 +42,11 @@ pub struct Shape {
 pub trait Source: Send + Sync {
     /// How it is cut.
     fn shape(&self) -> Shape;
+
+    /// What a replica has done with bytes of the group before they count; fixed for the group's life.
+    fn durability(&self) -> Durability {
+        Durability::Placed
+    }
 
     /// Ordinal of its first record.
     fn first_ordinal(&self) -> Ordinal;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -15,6 +16,9 @@ pub(super) struct Traffic {
     shipped: AtomicU64,
     in_flight: AtomicU64,
     lost: AtomicU64,
+    flush_rounds: AtomicU64,
+    flushed_groups: AtomicU64,
+    flush_micros: AtomicU64,
     /// The open groups that have a copy at the backup, and its number in their sets.
     groups: Mutex<BTreeMap<CopyId, (Weak<ReplicaSet>, usize)>>,
 }
@@ -32,6 +36,12 @@ pub struct PeerTraffic {
     pub open_groups: u64,
     /// Copies of open groups that were given up since this process started.
     pub lost_copies: u64,
+    /// Flush rounds that ended since this process started,
+    pub flush_rounds: u64,
+    /// the groups in all of them,
+    pub flushed_groups: u64,
+    /// and how long they took together.
+    pub flush_time: Duration,
 }
 
 impl Traffic {
@@ -53,6 +63,15 @@ impl Traffic {
         self.shipped.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// A flush round of so many groups has ended.
+    pub(super) fn flushed(&self, groups: usize, took: Duration) {
+        let micros = took.as_micros().try_into().unwrap_or(u64::MAX);
+        self.flush_rounds.fetch_add(1, Ordering::Relaxed);
+        self.flushed_groups
+            .fetch_add(groups as u64, Ordering::Relaxed);
+        self.flush_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
     pub(super) fn set_in_flight(&self, bytes: u64) {
         self.in_flight.store(bytes, Ordering::Relaxed);
     }
@@ -63,6 +82,9 @@ impl Traffic {
             shipped_bytes: self.shipped.load(Ordering::Relaxed),
             in_flight_bytes: self.in_flight.load(Ordering::Relaxed),
             lost_copies: self.lost.load(Ordering::Relaxed),
+            flush_rounds: self.flush_rounds.load(Ordering::Relaxed),
+            flushed_groups: self.flushed_groups.load(Ordering::Relaxed),
+            flush_time: Duration::from_micros(self.flush_micros.load(Ordering::Relaxed)),
             ..PeerTraffic::default()
         };
         for (set, index) in sets {

@@ -5,7 +5,7 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use super::{RecoverError, Recovery};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
-use crate::ids::{BrokerId, CopyId, Replica};
+use crate::ids::{BrokerId, CopyId, Durability, Replica};
 use crate::runtime::all;
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
@@ -34,6 +34,7 @@ impl Recovery<'_> {
         copy: CopyId,
         length: u64,
         whole: Vec<Whole>,
+        durability: Durability,
     ) -> Result<Vec<Replica>, RecoverError> {
         let sources: Vec<BrokerId> = whole
             .iter()
@@ -52,7 +53,7 @@ impl Recovery<'_> {
         if self.primary.is_own(me) && !tried.contains(&me) && !sources.is_empty() {
             // What the own file held does not count; it is made anew.
             tried.push(me);
-            if let Some(holder) = self.primary.holder(me).await {
+            if let Some(holder) = self.primary.holder(me, durability).await {
                 let target = Whole { holder, length: 0 };
                 if self.fill(copy, &target, length, &sources, shape).await? {
                     holders.push(holder);
@@ -60,7 +61,7 @@ impl Recovery<'_> {
             }
         }
         while holders.len() < self.spec.min_insync_replicas {
-            let chosen = self.primary.choose(1, 1, &tried).await;
+            let chosen = self.primary.choose(1, 1, &tried, durability).await;
             let Some(holder) = chosen.first().copied() else {
                 break;
             };
@@ -201,17 +202,23 @@ impl Recovery<'_> {
         })
     }
 
-    /// The longest whole copy at any of `brokers`, whatever incarnation it is of. Who did not answer
+    /// The longest whole copy at any of the recorded brokers, whatever incarnation it is of. Who did not answer
     /// before may do so now, and is sealed before anything is read.
     pub(super) async fn salvage(
         &self,
         copy: CopyId,
-        brokers: &[BrokerId],
+        recorded: &[Replica],
     ) -> Option<(Certificate, Vec<Whole>)> {
+        let durability = Durability::of(recorded);
         let mut best: Option<Certificate> = None;
         let mut whole = Vec::new();
-        for backup in brokers {
-            let Some((holder, _)) = self.primary.describe(*backup).await else {
+        for backup in recorded.iter().map(|holder| &holder.broker) {
+            let Some(described) = self.primary.describe(*backup).await else {
+                continue;
+            };
+            // One without a disk by now may still have what it was given.
+            let holder = described.replica(durability);
+            let Ok(holder) = holder.or_else(|_| described.replica(Durability::Placed)) else {
                 continue;
             };
             let seal = Request::Seal {

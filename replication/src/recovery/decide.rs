@@ -8,7 +8,7 @@ use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
 use crate::certificate::Certificate;
-use crate::ids::{BrokerId, CopyId, Replica};
+use crate::ids::{CopyId, Durability, Replica};
 use crate::records::{MAX_CHANGES, RecordsError, commit};
 use crate::transport::CopyAnswer;
 
@@ -192,7 +192,8 @@ impl Recovery<'_> {
                 _ => None,
             })
             .collect();
-        let holders = self.complete(copy, end.0, whole).await?;
+        let durability = Durability::of(&record.copies);
+        let holders = self.complete(copy, end.0, whole, durability).await?;
         let closed = record.clone().closed(first_ordinal, end, end.1, holders);
         self.finish(closed, decided);
         Ok(())
@@ -231,8 +232,9 @@ impl Recovery<'_> {
         let found = found.filter(|(certificate, _)| certificate.first_ordinal == next);
         let (length, first, end, holders) = match found {
             Some((certificate, whole)) => {
+                let durability = Durability::of(&record.copies);
                 let holders = self
-                    .complete(CopyId::of(record), certificate.length, whole)
+                    .complete(CopyId::of(record), certificate.length, whole, durability)
                     .await?;
                 let (first, end) = (certificate.first_ordinal, certificate.end_ordinal);
                 (certificate.length, first, end, holders)
@@ -287,8 +289,7 @@ impl Recovery<'_> {
         if let Some(found) = salvaged.get(&copy) {
             return found.clone();
         }
-        let brokers: Vec<BrokerId> = record.copies.iter().map(|h| h.broker).collect();
-        let found = self.salvage(copy, &brokers).await;
+        let found = self.salvage(copy, &record.copies).await;
         salvaged.insert(copy, found.clone());
         found
     }

@@ -43,6 +43,14 @@ pub enum Request {
         /// memory is given back. Otherwise it stays as it is.
         closed: bool,
     },
+    /// Brings the bytes of several open replicas to the disk, for acknowledgements that wait for it:
+    /// each up to an address below which its primary has seen everything placed. Only for replicas
+    /// that were opened in the life of the disk. No bytes are looked at and no mark is stored.
+    /// Answered by [`Reply::FlushedRound`], once they are flushed.
+    FlushRound {
+        /// The replicas, and where each ends.
+        copies: Vec<(CopyId, u64)>,
+    },
     /// Ends the right of all epochs below `epoch` to open or write copies of the streamlet,
     /// irrevocably, remembered as durably as copies are, even where there is no copy; only then
     /// reads how far the named copies' valid scans reach. Answered by [`Reply::Sealed`], in the
@@ -133,6 +141,9 @@ pub enum Reply {
         /// One above the last record's ordinal there.
         end_ordinal: Ordinal,
     },
+    /// To [`Request::FlushRound`], in the order of its replicas. One that is refused takes no part in
+    /// later rounds either.
+    FlushedRound(Vec<Result<(), Refusal>>),
     /// To [`Request::Seal`].
     Sealed(Vec<SealedCopy>),
     /// To [`Request::Read`].
@@ -146,10 +157,13 @@ pub enum Reply {
 }
 
 /// A backup about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The life of its store.
     pub incarnation: Incarnation,
+    /// The life of its disk, if it flushes in rounds to one that survives a loss of power; else why
+    /// it does not.
+    pub disk: Result<Incarnation, String>,
     /// Its process.
     pub process: ProcessId,
     /// Bytes of its quota that are free.
@@ -346,6 +360,7 @@ impl Request {
             Self::Describe => "describe",
             Self::Open { .. } => "open",
             Self::Flush { .. } => "flush",
+            Self::FlushRound { .. } => "flush round",
             Self::Seal { .. } => "seal",
             Self::Complete { .. } => "complete",
             Self::Read { .. } => "read",

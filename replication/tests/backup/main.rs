@@ -13,6 +13,7 @@ mod links;
 mod many;
 mod owner_files;
 mod released;
+mod rounds;
 mod rules;
 mod shares;
 mod stage;

@@ -94,6 +94,10 @@ impl Memory for GatedMemory {
     fn store_seals(&self, seals: &SealTable) -> io::Result<()> {
         self.inner.store_seals(seals)
     }
+
+    fn sync_disk(&self) -> io::Result<()> {
+        self.inner.sync_disk()
+    }
 }
 
 #[derive(Debug)]
@@ -118,6 +122,18 @@ impl CopyMemory for GatedCopy {
 
     fn place(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.inner.place(address, bytes)
+    }
+
+    fn write_to_disk(&self, from: u64, to: u64) -> io::Result<()> {
+        self.inner.write_to_disk(from, to)
+    }
+
+    fn sync_to_disk(&self) -> io::Result<()> {
+        self.inner.sync_to_disk()
+    }
+
+    fn name_on_disk(&self) -> io::Result<()> {
+        self.inner.name_on_disk()
     }
 
     fn complete(&self, address: u64, bytes: &[u8]) -> io::Result<()> {

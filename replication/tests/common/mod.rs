@@ -69,7 +69,11 @@ impl SimStage {
         let disks = plan.own.then(|| {
             let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
             let dir = dir.expect("a directory");
-            (Disks::new(dir.path()), dir)
+            let disks = match plan.synced {
+                true => Disks::that_lose_power(plan.seed),
+                false => Disks::new(dir.path()),
+            };
+            (disks, dir)
         });
         Arc::new(Self {
             sim,
@@ -143,7 +147,9 @@ impl Stage for SimStage {
 
     fn start(&self, node: BrokerId, fate: MemoryFate) -> Pending<()> {
         match (&self.disks, fate) {
-            (Some((disks, _)), MemoryFate::Vanished) => disks.wipe(node),
+            // A synced group counts on what its disk has, which stays where shared memory goes.
+            (Some((disks, _)), MemoryFate::Vanished) if !disks.lose_power() => disks.wipe(node),
+            (Some((disks, _)), MemoryFate::DiskReplaced) => disks.wipe(node),
             (Some((disks, _)), MemoryFate::PowerLost) => disks.boot(node),
             _ => {}
         }

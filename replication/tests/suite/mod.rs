@@ -103,6 +103,8 @@ pub struct Plan {
     pub config: Config,
     /// There is one owner, started again and again, and its own files count as copies.
     pub own: bool,
+    /// Acknowledged is what is flushed to disks. Then all brokers may lose power at once.
+    pub synced: bool,
     /// What backups may hold.
     pub limits: Limits,
     /// Copies that closed groups have lost are built anew meanwhile.
@@ -126,6 +128,7 @@ impl Plan {
             faults,
             config: small(),
             own: false,
+            synced: false,
             limits: Limits::default(),
             jobs: false,
             empty: 0,

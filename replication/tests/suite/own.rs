@@ -6,6 +6,7 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use kera_log_segments::io::fault::{CrashPlan, FaultIo};
 use kera_log_segments::io::{EngineKind, Io, OpenHow, open_engine};
 use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_replication::ids::{BrokerId, CopyId, Incarnation};
@@ -20,8 +21,26 @@ use super::source::{SHAPE, TestSource};
 pub struct Disks {
     root: PathBuf,
     io: Arc<dyn Io>,
+    /// Disks that forget what was not synced when they lose power; then each broker has one of them.
+    losing: Option<Losing>,
     lives: Mutex<HashMap<BrokerId, Incarnation>>,
     begun: Mutex<HashSet<(BrokerId, CopyId)>>,
+}
+
+struct Losing {
+    seed: u64,
+    disks: Mutex<HashMap<BrokerId, FaultIo>>,
+}
+
+impl Losing {
+    fn disk(&self, node: BrokerId) -> FaultIo {
+        let mut disks = self.disks.lock().unwrap();
+        let seed = self.seed ^ u64::from(node.0) << 32;
+        disks
+            .entry(node)
+            .or_insert_with(|| FaultIo::new(seed))
+            .clone()
+    }
 }
 
 impl Disks {
@@ -29,8 +48,31 @@ impl Disks {
         Self {
             root: root.to_path_buf(),
             io: open_engine(EngineKind::Blocking),
+            losing: None,
             lives: Mutex::default(),
             begun: Mutex::default(),
+        }
+    }
+
+    /// Simulated ones, which lose power as the seed says.
+    pub fn that_lose_power(seed: u64) -> Self {
+        Self {
+            losing: Some(Losing {
+                seed,
+                disks: Mutex::default(),
+            }),
+            ..Self::new(Path::new("/store"))
+        }
+    }
+
+    pub fn lose_power(&self) -> bool {
+        self.losing.is_some()
+    }
+
+    fn io(&self, node: BrokerId) -> Arc<dyn Io> {
+        match &self.losing {
+            Some(losing) => Arc::new(losing.disk(node)),
+            None => self.io.clone(),
         }
     }
 
@@ -44,14 +86,24 @@ impl Disks {
             store_id: Uuid::from_u128(u128::from(node.0) + 1),
             boot_id: Uuid::from_u128(1),
         });
-        fs::create_dir_all(self.dir(node)).expect("a directory");
-        OwnFiles::new(self.io.clone(), self.dir(node), life)
+        let io = self.io(node);
+        io.create_dir_all(&self.dir(node)).expect("a directory");
+        // A real one stays.
+        for above in self
+            .dir(node)
+            .ancestors()
+            .skip(1)
+            .filter(|_| self.lose_power())
+        {
+            io.sync_dir(above).expect("a directory");
+        }
+        OwnFiles::new(io, self.dir(node), life)
     }
 
     /// Where `node` writes its groups.
     pub fn disk(&self, node: BrokerId) -> Disk {
         Disk {
-            io: self.io.clone(),
+            io: self.io(node),
             root: self.dir(node),
             life: self.own(node).incarnation(),
         }
@@ -59,6 +111,17 @@ impl Disks {
 
     /// The machine was booted: what was not synced may be gone.
     pub fn boot(&self, node: BrokerId) {
+        if let Some(losing) = &self.losing {
+            let boots = self
+                .lives
+                .lock()
+                .unwrap()
+                .get(&node)
+                .map_or(0, |life| life.boot_id.as_u128());
+            let plan = CrashPlan::power_loss(losing.seed ^ boots as u64);
+            let (after, _) = losing.disk(node).crash(&plan);
+            losing.disks.lock().unwrap().insert(node, after);
+        }
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
             life.boot_id = Uuid::from_u128(life.boot_id.as_u128() + 1);
         }
@@ -66,7 +129,10 @@ impl Disks {
 
     /// The disk was replaced by an empty one.
     pub fn wipe(&self, node: BrokerId) {
-        let _ = fs::remove_dir_all(self.dir(node));
+        match &self.losing {
+            Some(losing) => drop(losing.disks.lock().unwrap().remove(&node)),
+            None => drop(fs::remove_dir_all(self.dir(node))),
+        }
         if let Some(life) = self.lives.lock().unwrap().get_mut(&node) {
             life.store_id = Uuid::from_u128(life.store_id.as_u128() + (1 << 64));
         }

@@ -205,6 +205,10 @@ impl Run {
             }));
         }
         for _ in 0..self.plan.rounds {
+            if self.plan.synced && self.dice.chance(15) {
+                self.black_out().await;
+                return Ok(());
+            }
             if self.plan.jobs && self.dice.chance(20) {
                 let at = self.dice.below(writers.len() as u64) as usize;
                 self.rest(&writers[at], primary).await?;
@@ -237,6 +241,10 @@ impl Run {
         }
         if last {
             self.zombies.extend(writers);
+            return Ok(());
+        }
+        if self.plan.synced && self.dice.chance(300) {
+            self.black_out().await;
             return Ok(());
         }
         // How it ends: the process dies, or does not know that it is over.
@@ -292,7 +300,11 @@ impl Run {
         if node != owner && self.may_vanish(node) {
             self.vanished.insert(node);
             self.stage.kill_with_memory(node).await;
-            self.stage.start(node, MemoryFate::Vanished).await;
+            let fate = match self.plan.synced {
+                true => MemoryFate::DiskReplaced,
+                false => MemoryFate::Vanished,
+            };
+            self.stage.start(node, fate).await;
         }
         let (mut former, mut lacking) = (None, None);
         for _ in 0..100 {
@@ -312,7 +324,7 @@ impl Run {
                 others.retain(|holder| there.contains_key(&holder.broker));
                 others
             };
-            let is_former = |was: &Replica| there[&was.broker].0 != was.incarnation;
+            let is_former = |was: &Replica| !there[&was.broker].0.contains(&was.incarnation);
             let counts_on_former =
                 |record: &&GroupRecord| !record.is_closed() && others(record).iter().any(is_former);
             former = found.groups.iter().find(counts_on_former).cloned();
@@ -348,7 +360,7 @@ impl Run {
         &self,
         owner: BrokerId,
         primary: &Primary,
-    ) -> Option<BTreeMap<BrokerId, (Incarnation, BTreeSet<CopyId>)>> {
+    ) -> Option<BTreeMap<BrokerId, (Vec<Incarnation>, BTreeSet<CopyId>)>> {
         let mut there = BTreeMap::new();
         for node in self.stage.nodes() {
             if self.plan.own && node == owner {
@@ -363,7 +375,8 @@ impl Run {
             };
             copies.retain(|info| info.state == CopyState::Flushed);
             let copies = copies.iter().map(|info| info.copy).collect();
-            there.insert(node, (is.incarnation, copies));
+            let lives = std::iter::once(is.incarnation).chain(is.disk);
+            there.insert(node, (lives.collect(), copies));
         }
         Some(there)
     }
@@ -461,12 +474,34 @@ impl Run {
         }
     }
 
+    /// All brokers lose power at once, or their memory alone. None loses its disk; then so many others may
+    /// have lost theirs as ever.
+    async fn black_out(&mut self) {
+        let nodes = self.stage.nodes();
+        for node in &nodes {
+            self.stage.kill(*node).await;
+        }
+        self.zombies.clear();
+        self.dead.clear();
+        self.stage.heal();
+        for node in nodes {
+            let fate = match self.dice.below(6) {
+                0 => MemoryFate::Kept,
+                1 => MemoryFate::Vanished,
+                _ => MemoryFate::PowerLost,
+            };
+            self.stage.start(node, fate).await;
+        }
+    }
+
     async fn hurt(&mut self, node: BrokerId) {
         if !self.stage.is_alive(node) {
             return;
         }
-        if self.may_vanish(node) && self.dice.chance(150) {
-            self.vanished.insert(node);
+        if (self.plan.synced || self.may_vanish(node)) && self.dice.chance(150) {
+            if !self.plan.synced {
+                self.vanished.insert(node);
+            }
             self.stage.kill_with_memory(node).await;
         } else {
             self.stage.kill(node).await;
@@ -492,6 +527,18 @@ impl Run {
 
     fn fate(&mut self, node: BrokerId) -> MemoryFate {
         let may = self.may_vanish(node);
+        if self.plan.synced {
+            // Nothing but its disk counts.
+            return match self.dice.below(8) {
+                0 if may => {
+                    self.vanished.insert(node);
+                    MemoryFate::DiskReplaced
+                }
+                1..3 => MemoryFate::PowerLost,
+                3..5 => MemoryFate::Vanished,
+                _ => MemoryFate::Kept,
+            };
+        }
         let fate = match self.dice.below(3) {
             0 if may => MemoryFate::Vanished,
             1 if may => MemoryFate::PowerLost,
@@ -506,6 +553,9 @@ impl Run {
     /// All is well again: the last owner must find everything, the former ones must stay silent, and
     /// new appends must be acknowledged.
     async fn finish(mut self) -> Result<Seen, String> {
+        if self.plan.synced {
+            self.black_out().await;
+        }
         let half = self.dice.chance(500);
         if half {
             self.mend().await;
@@ -539,7 +589,7 @@ impl Run {
             last = self.recover(owner).await?;
             for closed in last.recovered.lanes.iter().flat_map(|lane| &lane.groups) {
                 let copy = &CopyId::of(closed);
-                if closed.length > 0 && closed.copies.len() < self.plan.replicas {
+                if closed.holds_records() && closed.copies.len() < self.plan.replicas {
                     return Err(format!(
                         "{copy} has too few copies although all is well: {closed:?}, {:?}",
                         jobs.stats()

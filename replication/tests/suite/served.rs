@@ -33,7 +33,7 @@ use kera_streamlet::{
 
 use super::asked::Asked;
 use super::check::{Model, whole_batches};
-use super::group_source::GroupSource;
+use super::group_source::{GroupSource, durability_of};
 use super::source::{SHAPE, batch, out_of_sequence};
 use super::{Plan, StageRef};
 
@@ -116,7 +116,7 @@ impl Served {
             key.stream,
             key.streamlet,
             recovered.epoch,
-            settings(plan.lanes),
+            settings(plan),
             env.clone(),
         );
         let _ = target.set(Arc::downgrade(&streamlet));
@@ -131,9 +131,12 @@ impl Served {
         for path in found.remove.iter().chain(&found.aside) {
             disk.io.remove_file(path).expect("it is listed");
         }
-        disk.io
-            .create_dir_all(&streamlet.dir())
-            .expect("a directory");
+        let dir = streamlet.dir();
+        disk.io.create_dir_all(&dir).expect("a directory");
+        // Durably, as a broker makes them.
+        for above in dir.ancestors().skip(1).take(2) {
+            disk.io.sync_dir(above).expect("a directory");
+        }
         for lane in &recovered.lanes {
             let end = streamlet.log_end(lane.lane);
             if end != Some(lane.next_ordinal) {
@@ -187,6 +190,8 @@ impl Served {
                 let copy = self.copies.id(appended.group.id());
                 self.copies.model.appended(copy, id, bytes.into());
                 appended.group.pump(&self.env.pump);
+                // As the pump's thread does, which is all that writes files of synced groups.
+                self.env.pump.drain();
                 Ok(Some(appended))
             }
             Err(AppendError::NotOwner) => Ok(None),
@@ -294,15 +299,18 @@ pub async fn durable(appended: Appended) -> bool {
     .await
 }
 
-fn settings(lanes: u32) -> Settings {
+fn settings(plan: &Plan) -> Settings {
     Settings {
-        lanes,
+        lanes: plan.lanes,
         uneven_partitions: 0,
         lane_generation: 1,
         lane_by_key: true,
         segment_size: SHAPE.segment_size,
         segments_per_group: SHAPE.segments,
-        ack: AckPolicy::Written,
+        ack: match plan.synced {
+            true => AckPolicy::Synced,
+            false => AckPolicy::Written,
+        },
         max_batch_bytes: 1 << 20,
         append_time: false,
         group_max_age_ms: 0,
@@ -454,8 +462,8 @@ impl LaneCopies {
 }
 
 impl Copies for LaneCopies {
-    fn next_group(&self, lane: LaneId) -> GroupId {
-        self.lane(lane).next_group()
+    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
+        self.lane(lane).next_group(durability_of(ack))
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {

@@ -3192,6 +3192,31 @@ pub mod backups_client {
             req.extensions_mut().insert(GrpcMethod::new("kera.v1.Backups", "Check"));
             self.inner.unary(req, path, codec).await
         }
+        /// Flushes open replicas of synced streams. A broker that does not know it has no disk in its description.
+        pub async fn flush_round(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::FlushRoundRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FlushRoundResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Backups/FlushRound",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Backups", "FlushRound"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3284,6 +3309,14 @@ pub mod backups_server {
             request: tonic::Request<::kera_protocol::v1::CheckCopyRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::CheckCopyResponse>,
+            tonic::Status,
+        >;
+        /// Flushes open replicas of synced streams. A broker that does not know it has no disk in its description.
+        async fn flush_round(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::FlushRoundRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::FlushRoundResponse>,
             tonic::Status,
         >;
     }
@@ -3817,6 +3850,53 @@ pub mod backups_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CheckSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Backups/FlushRound" => {
+                    #[allow(non_camel_case_types)]
+                    struct FlushRoundSvc<T: Backups>(pub Arc<T>);
+                    impl<
+                        T: Backups,
+                    > tonic::server::UnaryService<::kera_protocol::v1::FlushRoundRequest>
+                    for FlushRoundSvc<T> {
+                        type Response = ::kera_protocol::v1::FlushRoundResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::FlushRoundRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Backups>::flush_round(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FlushRoundSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

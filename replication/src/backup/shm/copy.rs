@@ -12,11 +12,12 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::net::RecvFlags;
 
-use super::super::mapping::{Mapping, Window, cut_short};
+use super::super::mapping::{Window, cut_short};
 use super::super::memory::{CopyMemory, CopySpec};
 use super::disk::Disk;
 use super::extents::{data_ranges, punch, remove};
 use super::record::{ALL, Kept};
+use super::shared::Shared;
 use super::spare::{Spare, Spares};
 use super::{Paths, dir, read_mark, record};
 
@@ -45,6 +46,8 @@ struct Inner {
     disk: Option<Arc<Disk>>,
     /// There may be something on disk, even if no flush has come to its end.
     began_on_disk: bool,
+    /// The record on disk is there, and durable.
+    named: bool,
 }
 
 impl Inner {
@@ -80,154 +83,6 @@ impl Asleep {
         let file = Arc::new(file);
         self.file = Arc::downgrade(&file);
         Ok(file)
-    }
-}
-
-#[derive(Debug)]
-struct Shared {
-    file: Arc<File>,
-    mapping: Mapping,
-    paths: Paths,
-    /// What lies below is on disk alone.
-    released: u64,
-    /// Reserved ranges, sorted and apart from each other. Nothing is placed outside of them, so
-    /// that a full machine refuses to reserve and never ends the process.
-    reserved: Vec<(u64, u64)>,
-    /// Ranges that have memory from an earlier copy and are zeros until they are reserved.
-    warm: Vec<(u64, u64)>,
-    /// All memory that the file has came by way of this process.
-    known: bool,
-    /// Bytes of memory that count as this file's.
-    charged: u64,
-    /// The file was found shorter than it was made: the copy is lost.
-    is_cut: bool,
-}
-
-impl Shared {
-    fn new(spec: &CopySpec, file: Arc<File>, paths: Paths) -> io::Result<Self> {
-        let bytes = usize::try_from(spec.group_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Ok(Self {
-            mapping: Mapping::new(&file, bytes)?,
-            file,
-            paths,
-            released: 0,
-            reserved: Vec::new(),
-            warm: Vec::new(),
-            known: false,
-            charged: 0,
-            is_cut: false,
-        })
-    }
-
-    /// The parts of `from..to` that are not reserved; what is on disk alone need not be.
-    fn missing(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
-        let mut out = Vec::new();
-        let mut at = from.max(self.released);
-        for (start, end) in &self.reserved {
-            if *end <= at {
-                continue;
-            }
-            if *start >= to {
-                break;
-            }
-            if *start > at {
-                out.push((at, *start));
-            }
-            at = *end;
-        }
-        if at < to {
-            out.push((at, to));
-        }
-        out
-    }
-
-    /// How many bytes those are.
-    fn lacking(&self, from: u64, to: u64) -> u64 {
-        let missing = self.missing(from, to);
-        missing.iter().map(|(from, to)| to - from).sum()
-    }
-
-    /// Takes `from..to` out of the warm ranges; what of it has no memory yet.
-    fn cool(&mut self, from: u64, to: u64) -> Vec<(u64, u64)> {
-        let mut cold = Vec::new();
-        let mut warm = Vec::new();
-        let mut at = from;
-        for (start, end) in std::mem::take(&mut self.warm) {
-            let (low, high) = (start.max(from), end.min(to));
-            if low >= high {
-                warm.push((start, end));
-                continue;
-            }
-            if start < low {
-                warm.push((start, low));
-            }
-            if high < end {
-                warm.push((high, end));
-            }
-            if at < low {
-                cold.push((at, low));
-            }
-            at = high;
-        }
-        if at < to {
-            cold.push((at, to));
-        }
-        self.warm = warm;
-        cold
-    }
-
-    /// Keeps in mind that the file was cut short, if that is what the error says.
-    fn noting<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
-        let is_eof = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
-        self.is_cut |= result.as_ref().err().is_some_and(is_eof);
-        result
-    }
-
-    fn within(&self, address: u64, len: usize) -> io::Result<()> {
-        if self.is_cut {
-            return Err(cut_short());
-        }
-        let end = address.saturating_add(len as u64);
-        let at = self.reserved.partition_point(|(_, to)| *to < end);
-        match self.reserved.get(at) {
-            Some((from, _)) if *from <= address => Ok(()),
-            _ => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the bytes lie outside of what is reserved",
-            )),
-        }
-    }
-
-    /// Takes what lies below `to` out of the ranges; the bytes that were reserved there, and those
-    /// that have memory.
-    fn leave_below(&mut self, to: u64) -> (u64, u64) {
-        let cut = |ranges: &mut Vec<(u64, u64)>| {
-            let mut taken = 0;
-            ranges.retain_mut(|(from, end)| {
-                taken += (*end).min(to).saturating_sub(*from);
-                *from = (*from).max(to);
-                from < end
-            });
-            taken
-        };
-        let reserved = cut(&mut self.reserved);
-        (reserved, reserved + cut(&mut self.warm))
-    }
-
-    fn add(&mut self, from: u64, to: u64) {
-        let from = from.max(self.released);
-        if from >= to {
-            return;
-        }
-        let at = self.reserved.partition_point(|(start, _)| *start < from);
-        self.reserved.insert(at, (from, to));
-        self.reserved.dedup_by(|later, earlier| {
-            let joined = later.0 <= earlier.1;
-            if joined {
-                earlier.1 = earlier.1.max(later.1);
-            }
-            joined
-        });
     }
 }
 
@@ -276,6 +131,7 @@ impl ShmCopy {
             stub: None,
             disk: None,
             began_on_disk: false,
+            named: false,
         };
         Ok(Self::with(spec, inner, disk_paths, spares, locks))
     }
@@ -296,6 +152,7 @@ impl ShmCopy {
             asleep: Some(found),
             stub: None,
             began_on_disk: disk.is_some(),
+            named: disk.is_some(),
             disk,
         };
         Self::with(spec, inner, disk_paths, spares, locks)
@@ -355,6 +212,7 @@ impl ShmCopy {
             stub,
             disk: Some(Arc::new(Disk::named(disk_paths.log.clone()))),
             began_on_disk: true,
+            named: true,
         };
         Self::with(spec, inner, Some(disk_paths), spares, locks)
     }
@@ -394,10 +252,33 @@ impl ShmCopy {
                 File::open(dir)?.sync_all()?;
             }
         }
-        // A file without a record is what a flush left that did not get to its end.
-        let _ = fs::remove_file(&paths.log);
+        // What a flush left that did not get to its end, or a copy that had the name before.
+        remove(&paths.record)?;
+        remove(&paths.log)?;
         let disk = Disk::create(&paths.log, self.spec.group_bytes())?;
         Ok(Arc::new(disk))
+    }
+
+    /// Copies `from..to` to the disk, but for what the disk alone has.
+    fn copy_to(&self, disk: &Disk, from: u64, to: u64) -> io::Result<()> {
+        let from = from.max(self.on_disk_alone().1);
+        if from >= to {
+            return Ok(());
+        }
+        let (source, _) = self.readable(from)?;
+        disk.copy(&source, self.mapped(&source).as_ref(), from, to)
+    }
+
+    /// Stores the record on disk, unless it is there. Its file must be synced, since a record without it tells
+    /// of a damaged copy; and the name of both is durable with the record's.
+    fn name(&self, paths: &Paths) -> io::Result<()> {
+        if self.inner.lock().named {
+            return Ok(());
+        }
+        let kept = Kept::default();
+        dir::replace(&paths.record, &record::encode(&self.spec, kept), true)?;
+        self.inner.lock().named = true;
+        Ok(())
     }
 
     /// The file that readers of `address` ask, and where it ends for them.
@@ -598,22 +479,32 @@ impl CopyMemory for ShmCopy {
             return Ok(());
         };
         let disk = self.disk_file(paths)?;
-        // What the disk alone has is there already.
-        let from = from.max(self.on_disk_alone().1);
-        if from < to {
-            let (source, _) = self.readable(from)?;
-            disk.copy(&source, self.mapped(&source).as_ref(), from, to)?;
-        }
+        self.copy_to(&disk, from, to)?;
         // The mark speaks of bytes that are on disk, so it comes after them.
         disk.sync()?;
         disk.mark(mark, self.spec.group_bytes())?;
         disk.sync()?;
-        if !paths.record.exists() {
-            let kept = Kept::default();
-            dir::replace(&paths.record, &record::encode(&self.spec, kept), true)?;
-        }
+        self.name(paths)?;
         self.inner.lock().disk = Some(disk);
         Ok(())
+    }
+
+    fn write_to_disk(&self, from: u64, to: u64) -> io::Result<()> {
+        let paths = self.disk_paths.as_ref();
+        let disk = self.disk_file(paths.ok_or(io::ErrorKind::Unsupported)?)?;
+        self.copy_to(&disk, from, to)?;
+        self.inner.lock().disk = Some(disk);
+        Ok(())
+    }
+
+    fn sync_to_disk(&self) -> io::Result<()> {
+        let disk = self.inner.lock().disk.clone();
+        disk.ok_or(io::ErrorKind::NotFound)?.sync()
+    }
+
+    fn name_on_disk(&self) -> io::Result<()> {
+        let paths = self.disk_paths.as_ref();
+        self.name(paths.ok_or(io::ErrorKind::Unsupported)?)
     }
 
     fn renew(&self, from: u64, to: u64) -> io::Result<bool> {

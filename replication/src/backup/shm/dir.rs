@@ -134,9 +134,32 @@ pub(super) fn identity(dir: &Path) -> Result<Uuid, StartError> {
                 }
             }
             write_seals(dir, &SealTable::default()).map_err(|e| failed(dir, e))?;
-            let id = Uuid::new_v4();
-            let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
-            replace(&path, text.as_bytes(), true).map_err(|e| failed(&path, e))?;
+            draw_identity(&path)
+        }
+        Err(error) => Err(failed(&path, error)),
+    }
+}
+
+fn draw_identity(path: &Path) -> Result<Uuid, StartError> {
+    let id = Uuid::new_v4();
+    let text = format!("{STORE_HEADER} {STORE_FORMAT} {id}\n");
+    replace(path, text.as_bytes(), true).map_err(|e| failed(path, e))?;
+    Ok(id)
+}
+
+/// The id of a store's disk, drawn if it has none: an empty disk, or one in another's place, has another.
+/// One that an earlier version has written has none either, and nobody counts on what it flushed.
+pub(super) fn disk_identity(dir: &Path) -> Result<Uuid, StartError> {
+    let path = dir.join(STORE);
+    match fs::read_to_string(&path) {
+        Ok(text) => read_identity(&text).map_err(|reason| unusable(&path, reason)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let id = draw_identity(&path)?;
+            // The directory may be as new as the file.
+            if let Some(above) = dir.parent() {
+                let synced = File::open(above).and_then(|above| above.sync_all());
+                synced.map_err(|e| failed(above, e))?;
+            }
             Ok(id)
         }
         Err(error) => Err(failed(&path, error)),

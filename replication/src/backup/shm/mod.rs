@@ -11,8 +11,10 @@
 //!     <group>.0.copy                what the file is, and how much of it the disk alone has; its presence
 //!                                   makes the copy
 //!     <group>.0.*.damaged           what could not be used, set aside; nobody reads it
-//! DISK/                             optional: the same without STORE; what was flushed
+//! DISK/                             optional: the same, with an id of its own in STORE; what was flushed
 //! ```
+//! A replica that was opened in the life of the disk (`boot_id` is nil) outlives shared memory: what was flushed
+//! of it counts at the next start, whatever there was besides.
 
 mod copy;
 mod dir;
@@ -20,6 +22,7 @@ mod disk;
 mod extents;
 mod record;
 mod replica_mapping;
+mod shared;
 mod spare;
 
 use std::collections::BTreeMap;
@@ -30,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use kera_log_segments::io::volatile_file_system;
 use kera_log_segments::layout::{DurableMark, MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_protocol::ids::{GroupId, StreamId, StreamletId};
 use parking_lot::Mutex;
@@ -65,6 +69,8 @@ pub struct ShmMemory {
     /// Held by every copy as well, so that no successor starts while bytes can still be placed.
     locks: Mutex<Vec<Arc<File>>>,
     spares: Mutex<Option<Arc<Spares>>>,
+    /// The disk's directory, open since the start so that no failure of its file system is missed.
+    disk: Mutex<Option<Arc<File>>>,
     took: Mutex<Took>,
 }
 
@@ -94,6 +100,7 @@ impl ShmMemory {
             options,
             locks: Mutex::default(),
             spares: Mutex::default(),
+            disk: Mutex::default(),
             took: Mutex::default(),
         })
     }
@@ -218,7 +225,7 @@ impl ShmMemory {
             Self::aside(paths);
         }
         for (_, (mut spec, whole, paths)) in flushed {
-            if !whole {
+            if !whole && !spec.incarnation.is_of_disk() {
                 // More was in memory than was flushed: it says nothing of its length any more, and
                 // counts for a closed group alone.
                 let was = std::mem::take(&mut spec.incarnation);
@@ -234,6 +241,20 @@ impl ShmMemory {
         }
         took.copies = copies.len();
         Ok(copies)
+    }
+
+    /// The life of what is flushed to the disk with this id.
+    fn life_of_disk(&self, disk_id: Option<Uuid>) -> Result<Incarnation, String> {
+        let (Some(disk), Some(id)) = (&self.options.disk, disk_id) else {
+            return Err("it keeps no replicas on a disk".into());
+        };
+        match volatile_file_system(disk) {
+            Some(kind) => Err(format!(
+                "its replicas are flushed to {}, which is {kind}: a loss of power empties it",
+                disk.display()
+            )),
+            None => Ok(Incarnation::of_disk(id)),
+        }
     }
 
     /// Sets the files of a copy aside.
@@ -310,10 +331,13 @@ impl Memory for ShmMemory {
         dir::check_size(dir, self.options.quota)?;
         let store_id = dir::identity(dir)?;
         let mut seals = dir::read_seals(dir)?;
+        let mut disk_id = None;
         if let Some(disk) = &self.options.disk {
             locks.push(dir::lock(disk)?);
             dir::first_seals(disk)?;
             seals.merge(&dir::read_seals(disk)?);
+            disk_id = Some(dir::disk_identity(disk)?);
+            *self.disk.lock() = Some(Arc::new(Self::io(disk, File::open(disk))?));
         }
         if faults.seals_forgotten_at_restart {
             seals.forget_seals();
@@ -333,6 +357,7 @@ impl Memory for ShmMemory {
                 store_id,
                 boot_id: kera_log_segments::io::boot_id(),
             },
+            disk: self.life_of_disk(disk_id),
             seals,
             copies,
         })
@@ -369,6 +394,12 @@ impl Memory for ShmMemory {
             dir::write_seals(disk, seals)?;
         }
         Ok(())
+    }
+
+    fn sync_disk(&self) -> io::Result<()> {
+        let disk = self.disk.lock().clone();
+        let disk = disk.ok_or(io::ErrorKind::Unsupported)?;
+        Ok(rustix::fs::syncfs(&disk)?)
     }
 
     fn own_bytes(&self) -> u64 {

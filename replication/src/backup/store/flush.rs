@@ -73,12 +73,12 @@ impl ReplicaStore {
     fn flush_copy(&self, copy: &Copy, length: u64, why: Why) -> Result<Place, Refusal> {
         let _turn = copy.flushing.lock();
         let before = copy.mark();
-        let version = {
+        let (version, flushed) = {
             let state = copy.state.lock();
             if state.life == Life::Freed {
                 return Err(Refusal::Unknown);
             }
-            state.version
+            (state.version, state.flushed)
         };
         let before = before.map_err(failed)?;
         // One that was lowered vouches for no checksum.
@@ -154,7 +154,9 @@ impl ReplicaStore {
             synced_ordinal: end.ordinal,
             incarnation: self.incarnation,
         };
-        let flushed = copy.memory.flush(before.synced, end.address, &mark);
+        // What rounds have flushed is there already.
+        let from = before.synced.max(flushed.min(end.address));
+        let flushed = copy.memory.flush(from, end.address, &mark);
         let result = flushed.and_then(|()| {
             let last = {
                 let mut state = copy.state.lock();
@@ -197,7 +199,9 @@ impl ReplicaStore {
             Err(error) => {
                 // Asked again, it is tried again.
                 state.settled = false;
-                if state.life == Life::Closing {
+                let is_counted = state.life == Life::Open && copy.spec.incarnation.is_of_disk();
+                if state.life == Life::Closing || is_counted {
+                    // A round of the same bytes must not take them for flushed.
                     state.life = Life::Sealed(copy.spec.copy.epoch);
                 }
                 Err(failed(error))

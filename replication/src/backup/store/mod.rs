@@ -5,6 +5,7 @@ mod flush;
 mod limits;
 mod open;
 mod release;
+mod round;
 mod seal;
 mod share;
 mod stats;
@@ -78,6 +79,9 @@ pub struct ReplicaStore {
     limits: Limits,
     faults: Faults,
     incarnation: Incarnation,
+    /// The life of what is flushed in rounds; or why there are none.
+    disk: Result<Incarnation, String>,
+    rounds: round::Rounds,
     process: ProcessId,
     /// Files beside the store of which it has copies as well, as they were listed, until they are looked at.
     doubles: Mutex<Vec<CopyInfo>>,
@@ -146,6 +150,8 @@ impl ReplicaStore {
             limits,
             faults,
             incarnation: found.incarnation,
+            disk: found.disk,
+            rounds: round::Rounds::default(),
             process: ProcessId(rand::random()),
             doubles: Mutex::default(),
             control: Mutex::new(control),
@@ -199,6 +205,19 @@ impl ReplicaStore {
     /// The life over which unsynced bytes survive.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// The life over which flushed bytes survive, where this store flushes in rounds.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn disk(&self) -> Result<Incarnation, &str> {
+        self.disk.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// Whether a record that names this life means this store.
+    pub(super) fn is_mine(&self, recorded: Incarnation) -> bool {
+        recorded == self.incarnation || self.disk() == Ok(recorded)
     }
 
     /// This process, to which alone bytes may be sent again.
@@ -274,6 +293,7 @@ impl ReplicaStore {
                     end_ordinal: end.ordinal,
                 })
             }
+            Request::FlushRound { copies } => Ok(Reply::FlushedRound(self.flush_round(copies))),
             Request::Seal {
                 streamlet,
                 epoch,
@@ -346,6 +366,7 @@ impl ReplicaStore {
         let full = self.full_of_copies(&mut control).is_some();
         Description {
             incarnation: self.incarnation,
+            disk: self.disk.clone(),
             process: self.process,
             free_bytes: if full { 0 } else { free },
         }

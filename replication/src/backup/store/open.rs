@@ -41,7 +41,7 @@ impl ReplicaStore {
         bytes: u32,
     ) -> Result<Opened, Refusal> {
         let end = range_end(spec, address, u64::from(bytes))?;
-        if spec.incarnation != self.incarnation {
+        if !self.is_mine(spec.incarnation) {
             return Err(Refusal::OtherIncarnation);
         }
         let mut control = self.control.lock();

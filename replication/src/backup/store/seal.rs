@@ -117,7 +117,7 @@ impl ReplicaStore {
         let Some(beside) = self.beside.get() else {
             return Ok(None);
         };
-        if recorded != beside.incarnation() || recorded == self.incarnation {
+        if !beside.is_mine(recorded) || self.is_mine(recorded) {
             return Ok(None);
         }
         let asked = beside.handle(Request::Seal {
@@ -132,7 +132,7 @@ impl ReplicaStore {
     }
 
     fn answer(&self, id: &CopyId, recorded: Incarnation) -> Result<CopyAnswer, Refusal> {
-        if recorded != self.incarnation && !self.faults.old_incarnation_answers {
+        if !self.is_mine(recorded) && !self.faults.old_incarnation_answers {
             return Ok(CopyAnswer::Unknown);
         }
         let (copy, freed) = {
@@ -141,8 +141,11 @@ impl ReplicaStore {
             (copy, control.seals.was_freed(&id.streamlet, id.group))
         };
         match copy {
+            // What was built here stands where a copy was not, in either life.
             Some(copy)
-                if copy.spec.incarnation != recorded && !self.faults.old_incarnation_answers =>
+                if copy.spec.incarnation != recorded
+                    && !(copy.spec.built && self.is_mine(copy.spec.incarnation))
+                    && !self.faults.old_incarnation_answers =>
             {
                 Ok(CopyAnswer::Unknown)
             }

@@ -33,6 +33,8 @@ pub enum MemoryFate {
     Vanished,
     /// The machine lost power; what was flushed to disk is there.
     PowerLost,
+    /// The machine lost power, and comes back with another disk, which is empty.
+    DiskReplaced,
 }
 
 impl Sim {
@@ -130,6 +132,7 @@ impl Sim {
             MemoryFate::Kept => {}
             MemoryFate::Vanished => found.memory.vanish(),
             MemoryFate::PowerLost => found.memory.crash_machine(),
+            MemoryFate::DiskReplaced => found.memory.replace_disk(&faults),
         }
         match ReplicaStore::start(found.memory.clone(), limits, faults) {
             Ok(store) => {

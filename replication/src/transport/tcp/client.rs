@@ -133,6 +133,12 @@ async fn ask(mut stub: Stub, request: Request) -> Result<Parsed<Reply>, Status> 
                 end_ordinal: reply.end_ordinal,
             })
         }
+        Request::FlushRound { copies } => {
+            let reply = stub.flush_round(convert::round_to(&copies)).await?;
+            Ok(Reply::FlushedRound(convert::flushed_from(
+                reply.into_inner(),
+            )))
+        }
         Request::Seal {
             streamlet,
             epoch,

@@ -173,6 +173,17 @@ impl Backups for BackupService {
         }
     }
 
+    async fn flush_round(
+        &self,
+        request: tonic::Request<v1::FlushRoundRequest>,
+    ) -> Answer<v1::FlushRoundResponse> {
+        let request = parsed(convert::round_from(request.into_inner()))?;
+        match self.ask_any(request).await? {
+            Reply::FlushedRound(outcomes) => Ok(Response::new(convert::flushed_to(&outcomes))),
+            _ => unexpected(),
+        }
+    }
+
     async fn seal(&self, request: tonic::Request<v1::SealRequest>) -> Answer<v1::SealResponse> {
         let seals = request.into_inner().seals.into_iter();
         let seals: Parsed<Vec<_>> = seals.map(convert::seal_from).collect();

@@ -99,15 +99,58 @@ pub(super) fn description_to(description: &Description) -> v1::BackupDescription
         incarnation: Some(incarnation_to(&description.incarnation)),
         process: description.process.0,
         free_bytes: description.free_bytes,
+        disk: description.disk.as_ref().ok().map(incarnation_to),
+        no_disk: description.disk.as_ref().err().cloned().unwrap_or_default(),
     }
 }
 
 pub(super) fn description_from(description: v1::BackupDescription) -> Parsed<Description> {
+    let disk = match description.disk {
+        Some(disk) => Ok(incarnation_from(Some(disk))?),
+        None if description.no_disk.is_empty() => {
+            Err("it runs an older version, which does not flush before it answers".to_owned())
+        }
+        None => Err(description.no_disk),
+    };
     Ok(Description {
+        disk,
         incarnation: incarnation_from(description.incarnation)?,
         process: ProcessId(description.process),
         free_bytes: description.free_bytes,
     })
+}
+
+pub(super) fn round_to(copies: &[(CopyId, u64)]) -> v1::FlushRoundRequest {
+    let copies = copies.iter().map(|(copy, end)| v1::FlushEnd {
+        copy: Some(copy_to(copy)),
+        end: *end,
+    });
+    v1::FlushRoundRequest {
+        copies: copies.collect(),
+    }
+}
+
+pub(super) fn round_from(request: v1::FlushRoundRequest) -> Parsed<Request> {
+    let copies = request.copies.into_iter();
+    let copies = copies.map(|one| Ok((copy_from(one.copy)?, one.end)));
+    Ok(Request::FlushRound {
+        copies: copies.collect::<Parsed<_>>()?,
+    })
+}
+
+pub(super) fn flushed_to(outcomes: &[Result<(), Refusal>]) -> v1::FlushRoundResponse {
+    let outcomes = outcomes.iter().map(|outcome| v1::FlushOutcome {
+        refusal: outcome.as_ref().err().map(refusal_to),
+    });
+    v1::FlushRoundResponse {
+        outcomes: outcomes.collect(),
+    }
+}
+
+pub(super) fn flushed_from(response: v1::FlushRoundResponse) -> Vec<Result<(), Refusal>> {
+    let outcomes = response.outcomes.into_iter();
+    let outcome = |one: v1::FlushOutcome| one.refusal.map_or(Ok(()), |no| Err(refusal_from(no)));
+    outcomes.map(outcome).collect()
 }
 
 pub(super) fn seal_to(
@@ -406,6 +449,50 @@ mod tests {
             copies,
         };
         assert_eq!(seal_from(message), Ok(seal));
+    }
+
+    #[test]
+    fn rounds_and_disks_come_back_as_they_went() {
+        let copy = CopyId {
+            streamlet: StreamletKey {
+                stream: StreamId::random(),
+                streamlet: StreamletId(4),
+            },
+            group: GroupId(5),
+            epoch: Epoch(6),
+        };
+        let copies = vec![(copy, 7)];
+        let message = round_to(&copies);
+        assert_eq!(round_from(message), Ok(Request::FlushRound { copies }));
+        let outcomes = vec![
+            Ok(()),
+            Err(Refusal::Unknown),
+            Err(Refusal::Failed("disk".into())),
+        ];
+        assert_eq!(flushed_from(flushed_to(&outcomes)), outcomes);
+
+        let mut description = Description {
+            incarnation: Incarnation {
+                store_id: Uuid::from_u128(1),
+                boot_id: Uuid::from_u128(2),
+            },
+            disk: Ok(Incarnation::of_disk(Uuid::from_u128(3))),
+            process: ProcessId(4),
+            free_bytes: 5,
+        };
+        let message = description_to(&description);
+        assert_eq!(description_from(message.clone()), Ok(description.clone()));
+        // A version that knows nothing of disks says nothing of its own.
+        let older = v1::BackupDescription {
+            disk: None,
+            ..message
+        };
+        let read = description_from(older).expect("it has all that was asked then");
+        let reason = read.disk.expect_err("it flushes nothing in rounds");
+        assert!(reason.contains("older version"), "{reason}");
+        description.disk = Err("it is on tmpfs".into());
+        let message = description_to(&description);
+        assert_eq!(description_from(message), Ok(description));
     }
 
     #[test]

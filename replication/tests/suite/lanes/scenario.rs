@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::GroupRecord;
-use kera_replication::ids::{BrokerId, CopyId, Incarnation, Replica};
+use kera_replication::ids::{BrokerId, CopyId, Durability, Incarnation, Replica};
 use kera_replication::jobs::{Jobs, Owned};
 use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
@@ -450,7 +450,7 @@ impl Run {
         let spec = *writer.lane.spec();
         let copy = CopyId {
             streamlet: spec.streamlet,
-            group: writer.lane.next_group(),
+            group: writer.lane.next_group(Durability::Placed),
             epoch: spec.epoch,
         };
         let source = Arc::new(TestSource::new(copy, spec.lane, writer.next_ordinal));
