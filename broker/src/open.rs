@@ -212,6 +212,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let settings = Settings::new(&config, broker_id, &image);
     let shared = Arc::new(Shared {
         failed_reads: parking_lot::Mutex::default(),
+        full_offsets: parking_lot::Mutex::default(),
         bad_connections: parking_lot::Mutex::default(),
         coordination: Coordination::new(&settings.now()),
         admission: Admission::new(&settings.now()),

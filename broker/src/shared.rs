@@ -41,6 +41,8 @@ pub struct Shared {
     pub failed_reads: parking_lot::Mutex<Seldom>,
     /// Connections of Kafka's clients that broke the protocol, as the log tells of them.
     pub bad_connections: parking_lot::Mutex<Seldom>,
+    /// Commits of Kafka's clients that found no room, as the log tells of them.
+    pub full_offsets: parking_lot::Mutex<Seldom>,
     /// The configuration of the start; what may change since then is in [`Shared::live`].
     pub config: BrokerConfig,
     /// What was changed since.

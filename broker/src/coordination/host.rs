@@ -13,7 +13,8 @@ use kera_coordinator::{
 };
 use kera_log_segments::local_writer::LocalWriter;
 use kera_protocol::batch::{
-    self, BatchBuilder, BatchHeader, Compression, NewRecord, ProducerStamp, Records,
+    self, BatchBuilder, BatchHeader, Compression, MAX_BATCH_BYTES, NewRecord, ProducerStamp,
+    Records,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId};
@@ -465,30 +466,12 @@ impl Host {
 
     fn append_events(&self, events: &[Event]) -> Result<Vec<Appended>, AppendError> {
         let now = now_ms();
+        let records = events.iter().map(|event| (event.key(), event.value()));
         let mut out = Vec::new();
-        let mut builder = BatchBuilder::new();
-        for (index, event) in events.iter().enumerate() {
-            let value = event.value();
-            let record = NewRecord {
-                key: Some(event.key()),
-                value: Some(&value),
-                headers: &[],
-                timestamp: now as i64,
-            };
-            if builder.push(&record).is_err() {
-                tracing::error!(
-                    bytes = value.len(),
-                    "an event of a consumer group is too large to be kept"
-                );
-                continue;
-            }
-            if builder.len() >= BATCH_BYTES || index + 1 == events.len() {
-                out.push(self.append_batch(&mut builder, now)?);
-            }
-        }
-        if !builder.is_empty() {
-            out.push(self.append_batch(&mut builder, now)?);
-        }
+        batched(records, now, |batch| {
+            out.push(self.append_batch(batch, now)?);
+            Ok(())
+        })?;
         Ok(out)
     }
 
@@ -573,6 +556,35 @@ impl Host {
 }
 
 /// Forgets a coordinator and tells everyone who waits for it why.
+/// Hands events to `keep` in batches, in order. Fails at one that is too large for any batch: nothing is to be answered
+/// whose events are not all kept.
+fn batched<'a>(
+    events: impl Iterator<Item = (&'a [u8], Vec<u8>)>,
+    now: u64,
+    mut keep: impl FnMut(&mut BatchBuilder) -> Result<(), AppendError>,
+) -> Result<(), AppendError> {
+    let mut builder = BatchBuilder::new();
+    for (key, value) in events {
+        let record = NewRecord {
+            key: Some(key),
+            value: Some(&value),
+            headers: &[],
+            timestamp: now as i64,
+        };
+        builder.push(&record).map_err(|_| AppendError::TooLarge {
+            size: value.len(),
+            limit: MAX_BATCH_BYTES,
+        })?;
+        if builder.len() >= BATCH_BYTES {
+            keep(&mut builder)?;
+        }
+    }
+    match builder.is_empty() {
+        true => Ok(()),
+        false => keep(&mut builder),
+    }
+}
+
 fn drop_coordinator(state: &mut State, reason: &WireError) {
     state.coordinator = None;
     state.last = None;
@@ -604,5 +616,35 @@ fn watch_heads(streamlets: &Streamlets, waker: &Waker) {
                 waker.wake_by_ref();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_kept_together_or_not_at_all() {
+        let event = |bytes: usize| (&b"group"[..], vec![0; bytes]);
+        let kept = |events: Vec<_>| {
+            let mut kept = Vec::new();
+            let all = batched(events.into_iter(), 1, |batch| {
+                kept.push(batch.record_count());
+                *batch = BatchBuilder::new();
+                Ok(())
+            });
+            (all, kept)
+        };
+        let (all, batches) = kept(vec![event(1), event(BATCH_BYTES), event(3)]);
+        assert!(all.is_ok());
+        assert_eq!(batches, [2, 1]);
+        let (all, batches) = kept(vec![event(BATCH_BYTES), event(1), event(MAX_BATCH_BYTES)]);
+        assert!(matches!(all, Err(AppendError::TooLarge { .. })));
+        assert_eq!(
+            batches,
+            [1],
+            "what was in the same batch is not kept either"
+        );
+        assert!(kept(Vec::new()).1.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Committing, reading and forgetting offsets.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::offset_commit_response::{
@@ -19,8 +20,8 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_coordinator::classic::{
-    CommitOffsets, CommittedOffset, DeleteOffsets, FetchOffsets, OffsetToCommit, OffsetsOfTopic,
-    Reply, Request,
+    CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, OffsetToCommit,
+    OffsetsOfTopic, Reply, Request,
 };
 use kera_protocol::ids::StreamId;
 use uuid::Uuid;
@@ -74,12 +75,20 @@ pub(crate) async fn offset_commit(
         let partitions = partitions.collect();
         topics.push((topic.name, partitions));
     }
+    let group = commit.group.clone();
     let answered = ask(ctx, Request::Commit(commit)).await;
     let mut results = match answered {
         Ok(Reply::Committed(results)) => Ok(results.into_iter()),
         Ok(other) => Err(mismatch(&other)),
         Err(code) => Err(code),
     };
+    if let Ok(results) = &results {
+        let full = |result: &&Result<(), Fault>| matches!(result, Err(Fault::TooManyOffsets));
+        let refused = results.as_slice().iter().filter(full).count();
+        if refused > 0 {
+            tell_full(ctx, &group, refused);
+        }
+    }
     let topics = topics.into_iter().map(|(name, partitions)| {
         let partitions = partitions.into_iter().map(|(partition, known)| {
             let code = match (&mut results, known) {
@@ -96,6 +105,22 @@ pub(crate) async fn offset_commit(
             .with_partitions(partitions.collect())
     });
     OffsetCommitResponse::default().with_topics(topics.collect())
+}
+
+/// Clients are told INVALID_COMMIT_OFFSET_SIZE, which names neither the limit nor what to do.
+fn tell_full(ctx: &Ctx, group: &str, refused: usize) {
+    let told = ctx.shared.full_offsets.lock().due(Instant::now());
+    if let Some(others) = told {
+        let limits = kera_coordinator::classic::Limits::default();
+        tracing::warn!(
+            group,
+            refused,
+            others,
+            "offsets are not committed: a group keeps at most {} of them and {} MiB with their metadata, and all groups of a coordinator at most consumers.max_group_bytes; commit less metadata, delete groups that are not used, or raise that setting",
+            limits.offsets,
+            limits.group_offset_bytes >> 20
+        );
+    }
 }
 
 /// What OffsetFetch says of a partition.

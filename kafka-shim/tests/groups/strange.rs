@@ -1,6 +1,13 @@
 //! Records in the stream of consumer groups that are no events of theirs, and offsets that are no places.
 
+use std::time::Instant;
+
 use bytes::Bytes;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
+use kafka_protocol::messages::{ApiKey, OffsetCommitRequest, OffsetCommitResponse};
 use kera_broker::append;
 use kera_broker::http::Told;
 use kera_protocol::batch::{
@@ -9,7 +16,7 @@ use kera_protocol::batch::{
 use kera_streamlet::AppendSpec;
 
 use super::common::{PATIENCE, World};
-use super::{commit, committed, quick};
+use super::{commit, committed, group, quick, topic, words};
 
 /// Appends a batch to every streamlet of the internal stream, past all that refuses it to clients.
 fn plant(world: &World, batch: &Bytes) {
@@ -136,4 +143,43 @@ async fn negative_offsets_come_back_as_they_were_committed() {
     let world = restarted(world).await;
     let mut client = world.client().await;
     assert_eq!(committed(&mut client, "g").await, all);
+}
+
+/// A client is told a number that names neither the limit nor the setting: the log does.
+#[tokio::test(flavor = "multi_thread")]
+async fn offsets_for_which_there_is_no_room_are_told_of() {
+    // With 4 KiB of metadata each these are more than the 16 MiB of a group.
+    const PARTITIONS: i32 = 4_200;
+    let world = World::with(quick).await;
+    world.topic("t", PARTITIONS as u32);
+    let mut client = world.client().await;
+    let told = || {
+        let mut seldom = world.broker.shared().full_offsets.lock();
+        seldom.due(Instant::now()).is_none()
+    };
+    let partitions = |all: std::ops::Range<i32>| {
+        let partition = |number| {
+            OffsetCommitRequestPartition::default()
+                .with_partition_index(number)
+                .with_committed_metadata(Some(words(&"m".repeat(4_096))))
+        };
+        let of_topic = OffsetCommitRequestTopic::default()
+            .with_name(topic("t"))
+            .with_partitions(all.map(partition).collect());
+        OffsetCommitRequest::default()
+            .with_group_id(group("g"))
+            .with_generation_id_or_member_epoch(-1)
+            .with_topics(vec![of_topic])
+    };
+    let mut codes = Vec::new();
+    for first in (0..PARTITIONS).step_by(2_100) {
+        let request = partitions(first..first + 2_100);
+        let reply: OffsetCommitResponse = client.call(ApiKey::OffsetCommit, 7, &request).await;
+        let of_topic = &reply.topics[0];
+        codes.extend(of_topic.partitions.iter().map(|one| one.error_code));
+    }
+    assert_eq!(codes.first(), Some(&0));
+    let full = ResponseError::InvalidCommitOffsetSize.code();
+    assert_eq!(codes.last(), Some(&full));
+    assert!(told(), "nothing was told");
 }
