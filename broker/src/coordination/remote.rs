@@ -62,6 +62,9 @@ impl Told {
     }
 }
 
+/// A range to be asked for: its lane and where it begins, and what it is to be like.
+pub(super) type WishedCut = ((LaneKey, Ordinal), CutWish);
+
 /// A range that was asked for.
 struct Wanted {
     wish: CutWish,
@@ -131,7 +134,7 @@ impl Remote {
     }
 
     /// The streams that are looked at, and the ranges that nobody was asked for yet: they count as asked for now.
-    pub(super) fn wishes(&self) -> (Vec<StreamId>, Vec<((LaneKey, Ordinal), CutWish)>) {
+    pub(super) fn wishes(&self) -> (Vec<StreamId>, Vec<WishedCut>) {
         let now = Instant::now();
         let mut state = self.state.lock();
         state
