@@ -38,8 +38,20 @@ struct Round {
 pub(super) struct EndedRound {
     pub(super) groups: usize,
     pub(super) took: Duration,
+    pub(super) went: Went,
     /// Groups whose replica is lost, and why.
     pub(super) lost: Vec<(CopyId, String)>,
+}
+
+/// How the backup took a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    /// It answered; what it refused is over there.
+    Well,
+    /// It could not flush: its disk may be full, or broken.
+    DiskFailed,
+    /// It did not answer.
+    Unanswered,
 }
 
 impl FlushRounds {
@@ -110,8 +122,10 @@ impl FlushRounds {
             return None;
         };
         let Round { groups, begun, .. } = self.under_way.take()?;
+        let went = went(&answer);
         let outcomes = outcomes_of(answer, groups.len(), backup);
         let mut ended = EndedRound {
+            went,
             groups: groups.len(),
             took: caller.runtime.now().saturating_sub(begun),
             lost: Vec::new(),
@@ -129,6 +143,16 @@ impl FlushRounds {
             }
         }
         Some(ended)
+    }
+}
+
+fn went(answer: &Result<Reply, CallError>) -> Went {
+    let failed = |outcome: &Result<(), Refusal>| matches!(outcome, Err(Refusal::Failed(_)));
+    match answer {
+        Ok(Reply::FlushedRound(outcomes)) if outcomes.iter().any(failed) => Went::DiskFailed,
+        Ok(_) => Went::Well,
+        Err(error) if error.refusal().is_some() => Went::Well,
+        Err(_) => Went::Unanswered,
     }
 }
 

@@ -213,6 +213,7 @@ impl Shipment {
         let last = self.buffers.last_key_value();
         ShipmentStands {
             shipped: self.shipped,
+            placed: self.completed,
             reserved: last.map_or(0, |(_, buffer)| buffer.end()),
             is_opening: self.opening,
             is_queued: self.queued,

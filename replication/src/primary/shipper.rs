@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Caller;
 use super::calls::Calls;
-use super::flush_rounds::FlushRounds;
+use super::flush_rounds::{FlushRounds, Went};
 use super::lost_lease::Absence;
 use super::shipment::Shipment;
 use super::shipper_handle::ShipperHandle;
@@ -561,10 +561,13 @@ impl Shipper {
             return self.rounds.begin(caller, backup, &mut self.shipments);
         };
         self.handle.traffic.flushed(ended.groups, ended.took);
-        match ended.lost.is_empty() {
-            true => self.absence.heard(),
-            // Not again with the next group: its disk may be full, or broken.
-            false => self.health.full(backup, caller.runtime.now()),
+        match ended.went {
+            Went::Well => self.absence.heard(),
+            // Not again with the next group.
+            Went::DiskFailed => self.health.full(backup, caller.runtime.now()),
+            Went::Unanswered => {
+                self.health.failure(backup, caller.runtime.now());
+            }
         }
         for (id, reason) in ended.lost {
             self.lose(id, &reason);

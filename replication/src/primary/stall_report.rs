@@ -86,6 +86,8 @@ pub enum WayStands {
 pub struct ShipmentStands {
     /// Handed to the connection up to here.
     pub shipped: u64,
+    /// Placed in the backup's memory up to here; a synced group waits until this is flushed as well.
+    pub placed: u64,
     /// The backup has reserved memory up to here.
     pub reserved: u64,
     /// A request for more memory is under way.
@@ -124,7 +126,8 @@ impl Display for CopyStands {
 
 impl Display for ShipmentStands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ", shipped {} of {}", self.shipped, self.reserved)?;
+        let (shipped, placed, reserved) = (self.shipped, self.placed, self.reserved);
+        write!(f, ", shipped {shipped} of {reserved}, placed {placed}")?;
         if self.is_opening {
             f.write_str(", asks for memory")?;
         }

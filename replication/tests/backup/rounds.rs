@@ -11,7 +11,7 @@ use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::transport::{CopyAnswer, Refusal, Reply, Request};
 use tempfile::TempDir;
 
-use crate::content::{Content, copy, segment};
+use crate::content::{Content, SEGMENT, copy, second, segment};
 use crate::stage::{Ask, BESIDES, PRIMARY, QUOTA, limits, shared_dir, whole};
 
 /// Shared memory and a disk that survives a loss of power.
@@ -140,6 +140,50 @@ fn shared_memory_that_is_there_says_more_than_the_disk() {
     drop(store);
     machine.wipe_shared();
     assert_eq!(machine.start().seal(&id, 8, life), Ok(whole(&content)));
+}
+
+/// What was given back in memory lies on the disk alone; what came after that only a round has flushed.
+#[test]
+fn a_replica_that_was_released_in_part_and_flushed_in_part_is_whole() {
+    let machine = Machine::new();
+    let id = copy(3, 7);
+    let (size, content) = (u64::from(SEGMENT), segment(&id, 8, 700));
+    let next = second(&id, &content, 5, 700);
+    let store = machine.start();
+    let life = disk_of(&store);
+    let place = |address, bytes: &[u8]| {
+        let opened = store.opening(&id, life, address, SEGMENT).expect("opens");
+        let region = store.region(PRIMARY, opened.buffers[0].key);
+        region
+            .expect("is registered")
+            .place(0, bytes)
+            .expect("fits");
+    };
+    place(0, &content.bytes);
+    place(size, &next.bytes);
+    let flushed = size + next.ends[1];
+    assert_eq!(round(&store, &[(id, flushed)]), [Ok(())]);
+    let free = store.free_bytes();
+    store
+        .flush(&id, size + next.ends[0], false)
+        .expect("flushes");
+    assert_eq!(store.free_bytes(), free + size, "a segment is given back");
+    let more = size + next.ends[3];
+    assert_eq!(round(&store, &[(id, more)]), [Ok(())]);
+    drop(store);
+    machine.wipe_shared();
+    let store = machine.start();
+    let answer = store.seal(&id, 8, life).expect("seals");
+    let CopyAnswer::Scanned { length, .. } = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(length >= more, "{length} of {more}");
+    let bytes = store.bytes(&id, more as usize);
+    assert_eq!(bytes[..content.bytes.len()], content.bytes);
+    assert_eq!(
+        bytes[SEGMENT as usize..],
+        next.bytes[..next.ends[3] as usize]
+    );
 }
 
 #[test]

@@ -137,6 +137,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
             in_flight: 0,
             copy: Some(ShipmentStands {
                 shipped: end,
+                placed: end,
                 reserved: 1024,
                 is_opening: false,
                 is_queued: false,
@@ -149,7 +150,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
         let told = format!(
             "its bytes are awaited at its copies; open at {end}, acknowledged {before}, groups behind it 0; \
              {OWNER} has {before}, its own file; {other} has {end}, connected, submissions 0 of 0 bytes, \
-             shipped {end} of 1024"
+             shipped {end} of 1024, placed {end}"
         );
         assert_eq!(still.to_string(), told);
         let again = lane.standstill(Duration::ZERO, NEVER).await;
