@@ -156,12 +156,11 @@ impl Target {
     }
 
     fn holders(&self, group: GroupId) -> Vec<u32> {
-        let (stream, streamlet) = (self.streamlet.stream(), self.streamlet.id());
         let Some(pictured) = &self.pictured else {
             return Vec::new();
         };
         let held = pictured.read(|picture| {
-            let streamlet = picture.streamlet(stream, streamlet)?;
+            let streamlet = picture.streamlet(self.streamlet.key())?;
             let group = streamlet.groups.get(&group)?;
             Some(group.copies.to_vec())
         });

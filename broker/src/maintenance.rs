@@ -9,6 +9,7 @@ use kera_log_segments::group::Group;
 use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::pool::heap;
 use kera_log_segments::sync::Ordering;
+use kera_protocol::ids::StreamletKey;
 use kera_streamlet::{Job, Streamlet};
 
 use crate::catalog::make_missing_dir;
@@ -119,7 +120,7 @@ fn run_jobs(shared: &Arc<Shared>, jobs: &Jobs) {
             }
         }
         for job in work {
-            let (stream, streamlet) = job.target();
+            let StreamletKey { stream, streamlet } = job.target();
             let Some(target) = shared.streamlet(stream, streamlet) else {
                 continue;
             };

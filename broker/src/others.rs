@@ -40,9 +40,8 @@ impl Shared {
     /// The brokers that are recorded to hold copies of a streamlet's groups, by number; none where
     /// brokers share nothing.
     pub fn holders_of(&self, streamlet: &Streamlet) -> Vec<u32> {
-        let (stream, streamlet) = (streamlet.stream(), streamlet.id());
         let held = self.pictured.read(|picture| {
-            let view = picture.streamlet(stream, streamlet)?;
+            let view = picture.streamlet(streamlet.key())?;
             Some(view.holders.keys().copied().collect())
         });
         held.flatten().unwrap_or_default()

@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use kera_protocol::ids::StreamletKey;
+
 use super::drain::{hand_over, keeps};
 use super::loads::Load;
-use super::{Busy, Cause, Loads, Members, Move, Picture, StreamletRef, StreamletView};
+use super::{Busy, Cause, Loads, Members, Move, Picture, StreamletView};
 
 /// A difference of bytes below this is left alone.
 const FEW_BYTES: u64 = 256 << 20;
@@ -65,7 +67,7 @@ fn by_count(
     picture: &Picture,
     members: &Members,
     loads: &Loads<'_>,
-    leave: &BTreeSet<StreamletRef>,
+    leave: &BTreeSet<StreamletKey>,
     busy: &BTreeSet<u32>,
 ) -> Option<Move> {
     let (to, least) = loads
@@ -79,8 +81,8 @@ fn by_count(
     givers.into_iter().find_map(|(from, load)| {
         let fit = load.bytes.saturating_sub(least.bytes) / 2;
         let chosen = movable(picture, members, from, leave).min_by_key(|(which, streamlet)| {
-            let here = loads.of_stream(which.0, from);
-            let there = loads.of_stream(which.0, to);
+            let here = loads.of_stream(which.stream, from);
+            let there = loads.of_stream(which.stream, to);
             (
                 // A stream's streamlets are better at many brokers.
                 Reverse(here.saturating_sub(there)),
@@ -98,7 +100,7 @@ fn by_bytes(
     picture: &Picture,
     members: &Members,
     loads: &Loads<'_>,
-    leave: &BTreeSet<StreamletRef>,
+    leave: &BTreeSet<StreamletKey>,
 ) -> Vec<Move> {
     let bytes = |(id, load): &(u32, Load)| (load.bytes, *id);
     let (Some((from, most)), Some((to, least))) =
@@ -129,7 +131,7 @@ fn by_bytes(
         let near = [at.checked_sub(1), Some(at)];
         let near = near.into_iter().flatten().filter_map(|at| back.get(at));
         let gain =
-            |other: &(StreamletRef, &StreamletView)| one.1.bytes.saturating_sub(other.1.bytes);
+            |other: &(StreamletKey, &StreamletView)| one.1.bytes.saturating_sub(other.1.bytes);
         near.map(|other| (gain(other), one, other))
             .min_by_key(|(gain, _, other)| (gain.abs_diff(wanted), other.0))
     });
@@ -150,8 +152,8 @@ fn movable<'a>(
     picture: &'a Picture,
     members: &'a Members,
     owner: u32,
-    leave: &'a BTreeSet<StreamletRef>,
-) -> impl Iterator<Item = (StreamletRef, &'a StreamletView)> {
+    leave: &'a BTreeSet<StreamletKey>,
+) -> impl Iterator<Item = (StreamletKey, &'a StreamletView)> {
     picture
         .owned_by(owner)
         .filter(|(which, stream, streamlet)| {

@@ -1,6 +1,7 @@
 //! Brokers that are to be emptied.
 
-use super::{Busy, Cause, Loads, Members, Move, Picture, StreamView, StreamletRef, StreamletView};
+use super::{Busy, Cause, Loads, Members, Move, Picture, StreamView, StreamletView};
+use kera_protocol::ids::StreamletKey;
 use kera_records::GroupState;
 
 /// Hand-overs of what draining brokers own, at most `room` of them and one from each broker.
@@ -30,7 +31,7 @@ pub(super) fn plan(
         if busy.givers.contains(&from) {
             continue;
         }
-        let Some(to) = loads.choose(which.0, streamlet, from, level) else {
+        let Some(to) = loads.choose(which.stream, streamlet, from, level) else {
             continue;
         };
         let one = hand_over(which, streamlet, to, Cause::Drain);
@@ -51,7 +52,7 @@ pub fn farewell(picture: &Picture, members: &Members, broker: u32) -> Vec<Move> 
     let level = loads.level(owned.len());
     let mut moves = Vec::new();
     for (which, _, streamlet) in owned {
-        if let Some(to) = loads.choose(which.0, streamlet, broker, level) {
+        if let Some(to) = loads.choose(which.stream, streamlet, broker, level) {
             let one = hand_over(which, streamlet, to, Cause::Drain);
             loads.moved(&one);
             moves.push(one);
@@ -62,14 +63,14 @@ pub fn farewell(picture: &Picture, members: &Members, broker: u32) -> Vec<Move> 
 
 /// A hand-over of `streamlet` by its owner.
 pub(super) fn hand_over(
-    which: StreamletRef,
+    which: StreamletKey,
     streamlet: &StreamletView,
     to: u32,
     cause: Cause,
 ) -> Move {
     Move {
-        stream: which.0,
-        streamlet: which.1,
+        stream: which.stream,
+        streamlet: which.streamlet,
         epoch: streamlet.epoch(),
         from: streamlet.owner(),
         to,
@@ -98,7 +99,7 @@ pub enum KeptBecause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The stream and the streamlet.
-    pub which: StreamletRef,
+    pub which: StreamletKey,
     /// The stream's name.
     pub stream: String,
     /// Why.

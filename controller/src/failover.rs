@@ -25,8 +25,8 @@ pub(super) fn plan(
         }
         match needs(stream, streamlet, members) {
             Some(needs) => stranded.push(Stranded {
-                stream: which.0,
-                streamlet: which.1,
+                stream: which.stream,
+                streamlet: which.streamlet,
                 owner,
                 needs,
             }),
@@ -42,13 +42,13 @@ pub(super) fn plan(
     let level = loads.level(orphans.len());
     let mut moves = Vec::new();
     for (_, which, streamlet) in orphans.into_iter().take(limits.takeovers) {
-        let (stream, from) = (which.0, streamlet.owner());
+        let (stream, from) = (which.stream, streamlet.owner());
         let Some(to) = loads.choose(stream, streamlet, from, level) else {
             continue;
         };
         let one = Move {
             stream,
-            streamlet: which.1,
+            streamlet: which.streamlet,
             epoch: streamlet.epoch(),
             from,
             to,
@@ -89,7 +89,7 @@ pub fn takeovers(picture: &Picture, moves: &[Move], max_operations: usize) -> Ve
         .iter()
         .filter(|one| one.cause == Cause::OwnerGone)
         .filter_map(|one| {
-            let now = &picture.streamlet(one.stream, one.streamlet)?.record;
+            let now = &picture.streamlet(one.which())?.record;
             let next = now.epoch.0.checked_add(1)?;
             let fits = now.epoch == one.epoch && now.owner == one.from && next <= i32::MAX as u32;
             fits.then(|| {

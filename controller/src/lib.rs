@@ -55,7 +55,7 @@ mod spread;
 
 use std::collections::BTreeSet;
 
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, StreamId, StreamletId, StreamletKey};
 
 pub use balance::rebalance;
 pub use drain::{Drained, Kept, KeptBecause, TooLittleRoom, drained, farewell};
@@ -67,9 +67,6 @@ pub use restart::{Restart, restart_plan};
 pub use spread::{CopyMove, HeldBytes, Spread, spread};
 
 use loads::Loads;
-
-/// A streamlet, by the ids of its record.
-pub type StreamletRef = (StreamId, StreamletId);
 
 /// Why a streamlet moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,8 +100,11 @@ pub struct Move {
 
 impl Move {
     /// Which streamlet moves.
-    pub fn which(&self) -> StreamletRef {
-        (self.stream, self.streamlet)
+    pub fn which(&self) -> StreamletKey {
+        StreamletKey {
+            stream: self.stream,
+            streamlet: self.streamlet,
+        }
     }
 }
 
@@ -135,7 +135,7 @@ pub struct UnderWay {
     /// Hand-overs that were made, of which the picture may not tell yet: they count as if it did.
     pub made: BTreeSet<Move>,
     /// Streamlets whose last hand-over failed and that are left alone for a while.
-    pub resting: BTreeSet<StreamletRef>,
+    pub resting: BTreeSet<StreamletKey>,
     /// Brokers that are not alive and may be back in a moment: their streamlets stay for now, and
     /// nothing is balanced meanwhile.
     pub awaited: BTreeSet<u32>,
@@ -190,14 +190,14 @@ pub struct Plan {
 pub fn plan(picture: &Picture, members: &Members, under_way: &UnderWay, limits: &Limits) -> Plan {
     let mut loads = Loads::of(picture, members);
     for moving in &under_way.moves {
-        let recorded = picture.streamlet(moving.stream, moving.streamlet);
+        let recorded = picture.streamlet(moving.which());
         // One whose end is not yet told may be recorded already.
         if recorded.is_some_and(|streamlet| streamlet.owner() == moving.from) {
             loads.moved(moving);
         }
     }
     for made in &under_way.made {
-        let recorded = picture.streamlet(made.stream, made.streamlet);
+        let recorded = picture.streamlet(made.which());
         if recorded.is_some_and(|streamlet| streamlet.epoch() == made.epoch) {
             loads.moved(made);
         }
@@ -219,7 +219,7 @@ pub fn plan(picture: &Picture, members: &Members, under_way: &UnderWay, limits: 
 /// What hand-overs must leave alone.
 #[derive(Default)]
 struct Busy {
-    streamlets: BTreeSet<StreamletRef>,
+    streamlets: BTreeSet<StreamletKey>,
     /// Brokers that hand over one already.
     givers: BTreeSet<u32>,
 }

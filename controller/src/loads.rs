@@ -67,7 +67,7 @@ impl<'a> Loads<'a> {
             by_stream: HashMap::new(),
         };
         for (which, _, streamlet) in picture.streamlets() {
-            loads.add(streamlet.owner(), which.0, streamlet.bytes);
+            loads.add(streamlet.owner(), which.stream, streamlet.bytes);
         }
         loads
     }

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletKey};
 
-use super::StreamletRef;
 use kera_metadata::Record;
 use kera_records::key::Key;
 use kera_records::{GroupRecord, GroupState, Image, StreamRecord, StreamletRecord};
@@ -137,7 +136,7 @@ impl StreamletView {
 pub struct Picture {
     streams: BTreeMap<StreamId, StreamView>,
     /// Those of streams that are being created are here before their stream.
-    streamlets: BTreeMap<StreamletRef, StreamletView>,
+    streamlets: BTreeMap<StreamletKey, StreamletView>,
 }
 
 impl Picture {
@@ -165,11 +164,11 @@ impl Picture {
             (Key::Stream(id), None) => {
                 self.streams.remove(id);
             }
-            (Key::Streamlet(stream, streamlet), None) => {
-                self.streamlets.remove(&(*stream, *streamlet));
+            (Key::Streamlet(key), None) => {
+                self.streamlets.remove(key);
             }
             (Key::Group(key), None) => {
-                if let Some(streamlet) = self.streamlets.get_mut(&(key.stream, key.streamlet))
+                if let Some(streamlet) = self.streamlets.get_mut(&key.streamlet_key())
                     && let Some(group) = streamlet.groups.remove(&key.group)
                 {
                     streamlet.discount(&group);
@@ -192,7 +191,7 @@ impl Picture {
     }
 
     fn put_streamlet(&mut self, record: &StreamletRecord) {
-        let which = (record.stream, record.streamlet);
+        let which = record.key();
         match self.streamlets.get_mut(&which) {
             // What this process wrote itself may be here before older changes are told.
             Some(view) if view.record.revision > record.revision => {}
@@ -210,7 +209,7 @@ impl Picture {
     }
 
     fn put_group(&mut self, record: &GroupRecord) {
-        let which = (record.stream, record.streamlet);
+        let which = record.streamlet_key();
         // A group's streamlet was recorded before it, and a late word on a deleted one is no matter.
         let Some(streamlet) = self.streamlets.get_mut(&which) else {
             return;
@@ -234,15 +233,15 @@ impl Picture {
     }
 
     /// A streamlet.
-    pub fn streamlet(&self, stream: StreamId, streamlet: StreamletId) -> Option<&StreamletView> {
-        self.streamlets.get(&(stream, streamlet))
+    pub fn streamlet(&self, streamlet: StreamletKey) -> Option<&StreamletView> {
+        self.streamlets.get(&streamlet)
     }
 
     /// Every streamlet of a stream that exists, with it, by stream and number.
-    pub fn streamlets(&self) -> impl Iterator<Item = (StreamletRef, &StreamView, &StreamletView)> {
+    pub fn streamlets(&self) -> impl Iterator<Item = (StreamletKey, &StreamView, &StreamletView)> {
         let all = self.streamlets.iter();
         all.filter_map(|(which, streamlet)| {
-            let stream = self.streams.get(&which.0)?;
+            let stream = self.streams.get(&which.stream)?;
             Some((*which, stream, streamlet))
         })
     }
@@ -251,7 +250,7 @@ impl Picture {
     pub fn owned_by(
         &self,
         owner: u32,
-    ) -> impl Iterator<Item = (StreamletRef, &StreamView, &StreamletView)> {
+    ) -> impl Iterator<Item = (StreamletKey, &StreamView, &StreamletView)> {
         self.streamlets()
             .filter(move |(_, _, streamlet)| streamlet.owner() == owner)
     }

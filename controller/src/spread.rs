@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use kera_protocol::ids::{GroupId, StreamId, StreamletId};
+use kera_protocol::ids::GroupKey;
 
 use super::loads::share;
 use super::{GroupView, Members, Picture, StreamView, StreamletView};
@@ -16,12 +16,8 @@ use kera_records::GroupState;
 /// A copy of a closed group that is better elsewhere, or is one too many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyMove {
-    /// The stream.
-    pub stream: StreamId,
-    /// The streamlet.
-    pub streamlet: StreamletId,
     /// The group.
-    pub group: GroupId,
+    pub group: GroupKey,
     /// The streamlet's owner, who sees to it.
     pub owner: u32,
     /// Who gives it up.
@@ -64,7 +60,7 @@ impl Spread {
 
 /// A group whose copies may move, and where they are.
 struct Candidate<'a> {
-    which: (StreamId, StreamletId, GroupId),
+    which: GroupKey,
     owner: u32,
     bytes: u64,
     copies: &'a [u32],
@@ -100,7 +96,7 @@ pub fn spread<'a>(picture: &'a Picture, members: &'a Members, tolerance: u64) ->
     let mut candidates = Vec::new();
     for (which, stream, streamlet) in picture.streamlets() {
         for (id, group) in closed(streamlet) {
-            let which = (which.0, which.1, *id);
+            let which = which.group(*id);
             if let Some(found) = spreading.look(which, stream, streamlet, group) {
                 candidates.push(found);
             }
@@ -167,7 +163,7 @@ impl<'a> Spreading<'a> {
     /// whose copies may move.
     fn look(
         &mut self,
-        which: (StreamId, StreamletId, GroupId),
+        which: GroupKey,
         stream: &StreamView,
         streamlet: &StreamletView,
         group: &'a GroupView,
@@ -196,9 +192,7 @@ impl<'a> Spreading<'a> {
                 left.retain(|id| *id != from);
                 self.goes(from, group.bytes);
                 self.moves.push(CopyMove {
-                    stream: which.0,
-                    streamlet: which.1,
-                    group: which.2,
+                    group: which,
                     owner,
                     from,
                     to: None,
@@ -255,11 +249,8 @@ impl<'a> Spreading<'a> {
             moved.insert(at);
             self.goes(from, candidate.bytes);
             self.comes(to, candidate.bytes);
-            let (stream, streamlet, group) = candidate.which;
             self.moves.push(CopyMove {
-                stream,
-                streamlet,
-                group,
+                group: candidate.which,
                 owner: candidate.owner,
                 from,
                 to: Some(to),

@@ -177,14 +177,14 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 /// Carries `moves` out, as if nothing went wrong.
 fn carry_out(picture: &mut Picture, moves: &[Move]) {
     for one in moves {
-        let old = picture.streamlet(one.stream, one.streamlet).unwrap();
+        let old = picture.streamlet(one.which()).unwrap();
         let record = StreamletRecord {
             owner: one.to,
             epoch: (old.epoch().0 + 1).into(),
             revision: old.record.revision + 1,
             ..old.record.clone()
         };
-        let key = Key::Streamlet(one.stream, one.streamlet);
+        let key = Key::Streamlet(one.which());
         picture.apply(&key, Some(&Record::Streamlet(record)));
     }
 }
@@ -236,7 +236,7 @@ proptest! {
         prop_assert_eq!(moved.len(), found.moves.len(), "a streamlet moves once");
         let mut givers = BTreeSet::new();
         for one in &found.moves {
-            let streamlet = picture.streamlet(one.stream, one.streamlet).unwrap();
+            let streamlet = picture.streamlet(one.which()).unwrap();
             prop_assert_eq!(one.from, streamlet.owner());
             prop_assert_eq!(one.epoch, streamlet.epoch());
             prop_assert!(one.from != one.to);
@@ -267,7 +267,7 @@ proptest! {
         // Nobody is forgotten.
         for (which, _, streamlet) in picture.streamlets() {
             let gone = !members.lives(streamlet.owner()) && !awaited.contains(&streamlet.owner());
-            let stranded = found.stranded.iter().any(|s| (s.stream, s.streamlet) == which);
+            let stranded = found.stranded.iter().any(|s| (s.stream, s.streamlet) == (which.stream, which.streamlet));
             prop_assert!(!(stranded && moved.contains(&which)));
             prop_assert_eq!(stranded && !gone, false);
             if gone && taken < takeovers {
@@ -284,12 +284,12 @@ proptest! {
         let end = plan(&picture, &members, &UnderWay::default(), &Limits::default());
         prop_assert!(end.moves.is_empty());
         for (which, stream, streamlet) in picture.streamlets() {
-            let first = before.streamlet(which.0, which.1).unwrap();
+            let first = before.streamlet(which).unwrap();
             if !stream.is_movable() {
                 prop_assert_eq!(streamlet.owner(), first.owner());
             }
             if !members.lives(streamlet.owner()) {
-                let waits = |s: &Stranded| (s.stream, s.streamlet) == which;
+                let waits = |s: &Stranded| (s.stream, s.streamlet) == (which.stream, which.streamlet);
                 prop_assert!(end.stranded.iter().any(waits));
             }
         }
@@ -404,7 +404,7 @@ proptest! {
             kept.apply(&Key::Stream(record.id), Some(&Record::Stream(record.clone())));
         }
         for record in &image.streamlets {
-            let key = Key::Streamlet(record.stream, record.streamlet);
+            let key = Key::Streamlet(record.key());
             kept.apply(&key, Some(&Record::Streamlet(record.clone())));
         }
         for record in &image.groups {

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kera_controller::*;
 use kera_metadata::*;
+use kera_protocol::ids::StreamletKey;
 use kera_protocol::ids::*;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -121,7 +122,7 @@ fn carry_out(picture: &mut Picture, plan: &Spread) {
         }
     }
     for one in &plan.moves {
-        let which = (one.streamlet, one.group);
+        let which = (one.group.streamlet, one.group.group);
         let mut found = placed.iter_mut();
         let found = found.find(|(streamlet, id, ..)| (streamlet.streamlet, *id) == which);
         let copies = &mut found.expect("it is there").3;
@@ -172,14 +173,14 @@ fn a_broker_that_joined_gets_its_share_of_the_bytes() {
     // It is to own two streamlets first.
     assert!(!spread(&picture, &members, 16 * MIB).settled);
     for streamlet in [6, 7] {
-        let mut record = picture
-            .streamlet(STREAM, StreamletId(streamlet))
-            .expect("it is there")
-            .record
-            .clone();
+        let key = StreamletKey {
+            stream: STREAM,
+            streamlet: StreamletId(streamlet),
+        };
+        let found = picture.streamlet(key);
+        let mut record = found.expect("it is there").record.clone();
         (record.owner, record.revision) = (4, 2);
-        let key = Key::Streamlet(STREAM, StreamletId(streamlet));
-        picture.apply(&key, Some(&Record::Streamlet(record)));
+        picture.apply(&Key::Streamlet(key), Some(&Record::Streamlet(record)));
     }
     let plan = spread(&picture, &members, 16 * MIB);
     assert!(plan.settled);
@@ -336,8 +337,8 @@ fn keeps_the_rules(
     }
     let mut moved = BTreeSet::new();
     for one in &plan.moves {
-        let streamlet = picture.streamlet(one.stream, one.streamlet).unwrap();
-        let group = &streamlet.groups[&one.group];
+        let streamlet = picture.streamlet(one.group.streamlet_key()).unwrap();
+        let group = &streamlet.groups[&one.group.group];
         prop_assert_eq!(one.owner, streamlet.owner());
         prop_assert!(one.from != one.owner, "the owner's own stays: {:?}", one);
         prop_assert!(group.copies.contains(&one.from));
@@ -351,7 +352,7 @@ fn keeps_the_rules(
         match one.to {
             None => prop_assert!(without.len() >= scenario.replicas as usize),
             Some(to) => {
-                prop_assert!(moved.insert((one.streamlet, one.group)), "twice: {:?}", one);
+                prop_assert!(moved.insert(one.group), "twice: {:?}", one);
                 prop_assert!(members.is_target(to), "to who leaves: {:?}", one);
                 prop_assert!(!group.copies.contains(&to), "it has one: {:?}", one);
                 let then = [&without[..], &[to]].concat();

@@ -150,7 +150,7 @@ pub(crate) fn streamlet(
     record: &StreamletRecord,
     limits: StreamLimits,
 ) -> Result<(), MetadataError> {
-    let key = Key::Streamlet(record.stream, record.streamlet);
+    let key = Key::Streamlet(record.key());
     number_of_streamlet(&key, record.streamlet, limits)?;
     if record.epoch.0 > i32::MAX as u32 {
         return refuse(
@@ -180,7 +180,7 @@ pub(crate) fn streamlet_change(
     old: &StreamletRecord,
     new: &StreamletRecord,
 ) -> Result<(), MetadataError> {
-    let key = Key::Streamlet(new.stream, new.streamlet);
+    let key = Key::Streamlet(new.key());
     let back = |current: u64, written: u64| {
         if written < current {
             return Err(MetadataError::from(Conflict::MovesBack {

@@ -170,11 +170,11 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
             )
         }
         Key::Stream(id) => Record::Stream(stream_record(*id, parse(message)?, revision)?),
-        Key::Streamlet(stream, streamlet) => {
+        Key::Streamlet(key) => {
             let m: StreamletMessage = parse(message)?;
             Record::Streamlet(StreamletRecord {
-                stream: *stream,
-                streamlet: *streamlet,
+                stream: key.stream,
+                streamlet: key.streamlet,
                 owner: m.owner,
                 epoch: Epoch(m.epoch),
                 next_group: GroupId(m.next_group),

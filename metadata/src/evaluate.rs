@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, StreamId, StreamletId, StreamletKey};
 
 use crate::check::{self, StreamLimits};
 use crate::encode::{Record, decode_revision, decode_value, encode_value};
@@ -132,12 +132,12 @@ pub(crate) fn evaluate(
                 Write::PutStreamlet(r) => view.put_streamlet(r, &guards, revision)?,
                 Write::PutGroup(r) => view.put_group(r, &guards, revision)?,
                 Write::DeleteGroup(key) => {
-                    guards.require_epoch(key.stream, key.streamlet, write)?;
+                    guards.require_epoch(key.streamlet_key(), write)?;
                     guards.require_existing(write)?;
                     view.changes.insert(write.key().encode(), None);
                 }
                 Write::PutLaneStart { key, ordinal } => {
-                    guards.require_epoch(key.stream, key.streamlet, write)?;
+                    guards.require_epoch(key.streamlet_key(), write)?;
                     let limits = view.limits(key.stream)?;
                     check::lane_start(key, *ordinal, limits)?;
                     if let Some(Record::LaneStart(old)) = view.record(&write.key())? {
@@ -219,11 +219,14 @@ impl View<'_> {
                 Compare::StreamRevision { id, revision } => {
                     self.revision(Key::Stream(*id), *revision, &mut guards)?;
                 }
-                Compare::StreamletRevision {
+                &Compare::StreamletRevision {
                     stream,
                     streamlet,
                     revision,
-                } => self.revision(Key::Streamlet(*stream, *streamlet), *revision, &mut guards)?,
+                } => {
+                    let key = Key::Streamlet(StreamletKey { stream, streamlet });
+                    self.revision(key, revision, &mut guards)?;
+                }
                 Compare::GroupRevision { key, revision } => {
                     self.revision(Key::Group(*key), *revision, &mut guards)?;
                 }
@@ -292,7 +295,9 @@ impl View<'_> {
             }
             .into());
         }
-        guards.epochs.insert((stream, streamlet), expected);
+        guards
+            .epochs
+            .insert(StreamletKey { stream, streamlet }, expected);
         Ok(())
     }
 
@@ -408,14 +413,12 @@ impl View<'_> {
         guards: &Guards,
         revision: u64,
     ) -> Result<(), MetadataError> {
-        let key = Key::Streamlet(record.stream, record.streamlet);
+        let key = Key::Streamlet(record.key());
         let created_here = self.limits.contains_key(&record.stream)
             && self.keyspace_get(&Key::Stream(record.stream))?.is_none();
         let guarded = created_here
             || guards.revisions.contains_key(&key)
-            || guards
-                .epochs
-                .contains_key(&(record.stream, record.streamlet));
+            || guards.epochs.contains_key(&record.key());
         if !guarded {
             return Err(unguarded(
                 &Write::PutStreamlet(record.clone()),
@@ -448,9 +451,7 @@ impl View<'_> {
         revision: u64,
     ) -> Result<(), MetadataError> {
         let key = Key::Group(record.key());
-        if !guards
-            .epochs
-            .contains_key(&(record.stream, record.streamlet))
+        if !guards.epochs.contains_key(&record.streamlet_key())
             || !guards.revisions.contains_key(&key)
         {
             return Err(unguarded(
@@ -493,10 +494,12 @@ impl View<'_> {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Option<StreamletRecord>, MetadataError> {
-        Ok(match self.record(&Key::Streamlet(stream, streamlet))? {
-            Some(Record::Streamlet(record)) => Some(record),
-            _ => None,
-        })
+        Ok(
+            match self.record(&Key::Streamlet(StreamletKey { stream, streamlet }))? {
+                Some(Record::Streamlet(record)) => Some(record),
+                _ => None,
+            },
+        )
     }
 
     fn record(&self, key: &Key) -> Result<Option<Record>, MetadataError> {

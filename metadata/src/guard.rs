@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, StreamId, StreamletKey};
 
 use crate::error::{Conflict, MetadataError};
 use kera_records::Counter;
@@ -14,18 +14,17 @@ use kera_records::key::Key;
 pub(crate) struct Guards {
     pub(crate) names: HashSet<String>,
     pub(crate) revisions: HashMap<Key, u64>,
-    pub(crate) epochs: HashMap<(StreamId, StreamletId), Epoch>,
+    pub(crate) epochs: HashMap<StreamletKey, Epoch>,
     pub(crate) counters: HashMap<Counter, u64>,
 }
 
 impl Guards {
     pub(crate) fn require_epoch(
         &self,
-        stream: StreamId,
-        streamlet: StreamletId,
+        streamlet: StreamletKey,
         write: &Write,
     ) -> Result<(), MetadataError> {
-        if self.epochs.contains_key(&(stream, streamlet)) {
+        if self.epochs.contains_key(&streamlet) {
             return Ok(());
         }
         Err(unguarded(write, "the streamlet's epoch"))
@@ -90,13 +89,8 @@ pub(crate) fn distinct(writes: &[Write]) -> Result<(), MetadataError> {
         return Ok(());
     }
     for write in writes {
-        let stream = match write.key() {
-            Key::Streamlet(stream, _) => stream,
-            Key::Group(key) => key.stream,
-            Key::LaneStart(key) => key.stream,
-            _ => continue,
-        };
-        if deleted.contains(&stream) {
+        let streamlet = write.key().streamlet_of();
+        if streamlet.is_some_and(|streamlet| deleted.contains(&streamlet.stream)) {
             return Err(MetadataError::invalid(format!(
                 "{} is written in the transaction that deletes its stream",
                 write.key()

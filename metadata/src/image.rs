@@ -111,12 +111,7 @@ impl<'a> ImageBuilder<'a> {
             }
         };
         for s in &image.streamlets {
-            place(
-                Key::Streamlet(s.stream, s.streamlet),
-                s.stream,
-                s.streamlet,
-                None,
-            )?;
+            place(Key::Streamlet(s.key()), s.stream, s.streamlet, None)?;
             *streamlets.entry(s.stream).or_default() += 1;
         }
         for stream in &image.streams {

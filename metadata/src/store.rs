@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupId, StreamId, StreamletId, StreamletKey};
 
 use crate::answer::CommitFuture;
 use crate::check::MAX_ORDINAL;
@@ -107,10 +107,12 @@ pub trait MetadataStore: Send + Sync + 'static {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Option<StreamletRecord>, MetadataError> {
-        Ok(match self.read(&Key::Streamlet(stream, streamlet))? {
-            Some(Record::Streamlet(record)) => Some(record),
-            _ => None,
-        })
+        Ok(
+            match self.read(&Key::Streamlet(StreamletKey { stream, streamlet }))? {
+                Some(Record::Streamlet(record)) => Some(record),
+                _ => None,
+            },
+        )
     }
 
     /// A group.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::*;
+use kera_protocol::ids::StreamletKey;
 use kera_protocol::ids::*;
 use support::*;
 
@@ -250,7 +251,10 @@ fn a_watch_tells_every_change_of_others_in_order() {
             lane: LaneId(0),
         });
         // The first two also wrote the streamlet, with its next group.
-        let streamlet = Key::Streamlet(stream.id, StreamletId(0));
+        let streamlet = Key::Streamlet(StreamletKey {
+            stream: stream.id,
+            streamlet: StreamletId(0),
+        });
         let mut expected = vec![
             (Key::Group(group.key()), revisions[0]),
             (streamlet.clone(), revisions[0]),

@@ -35,7 +35,7 @@ pub enum Key {
     /// A stream.
     Stream(StreamId),
     /// A streamlet.
-    Streamlet(StreamId, StreamletId),
+    Streamlet(StreamletKey),
 }
 
 /// Kind of a broker's key.
@@ -59,9 +59,10 @@ pub const STREAMLET: u8 = b't';
 pub const OF_STREAMS: [u8; 3] = [STREAMLET, GROUP, LANE_START];
 
 impl Key {
-    /// The streamlet that a group or a lane belongs to.
+    /// The streamlet that the record is about, or one of its groups or lanes.
     pub fn streamlet_of(&self) -> Option<StreamletKey> {
         match self {
+            Key::Streamlet(streamlet) => Some(*streamlet),
             Key::Group(group) => Some(group.streamlet_key()),
             Key::LaneStart(lane) => Some(lane.streamlet_key()),
             _ => None,
@@ -94,9 +95,10 @@ impl Key {
             ),
             Key::StreamName(name) => join(STREAM_NAME, &[name.as_bytes()]),
             Key::Stream(id) => join(STREAM, &[id.as_bytes()]),
-            Key::Streamlet(stream, streamlet) => {
-                join(STREAMLET, &[stream.as_bytes(), &streamlet.0.to_be_bytes()])
-            }
+            Key::Streamlet(key) => join(
+                STREAMLET,
+                &[key.stream.as_bytes(), &key.streamlet.0.to_be_bytes()],
+            ),
         }
     }
 
@@ -129,9 +131,10 @@ impl Key {
                 Key::StreamName(name)
             }
             STREAM => Key::Stream(stream(rest)?),
-            STREAMLET => {
-                Key::Streamlet(stream(rest)?, StreamletId(u32::from_be_bytes(take(rest)?)))
-            }
+            STREAMLET => Key::Streamlet(StreamletKey {
+                stream: stream(rest)?,
+                streamlet: StreamletId(u32::from_be_bytes(take(rest)?)),
+            }),
             _ => return None,
         };
         rest.is_empty().then_some(key)
@@ -149,7 +152,7 @@ impl std::fmt::Display for Key {
             Key::LaneStart(key) => write!(f, "log start of lane {key}"),
             Key::StreamName(name) => write!(f, "stream name {name:?}"),
             Key::Stream(id) => write!(f, "stream {id}"),
-            Key::Streamlet(stream, streamlet) => write!(f, "streamlet {stream}/{streamlet}"),
+            Key::Streamlet(key) => write!(f, "streamlet {key}"),
         }
     }
 }
@@ -223,7 +226,10 @@ mod tests {
             }),
             "[a-z.]{0,20}".prop_map(Key::StreamName),
             stream.clone().prop_map(Key::Stream),
-            (stream, any::<u32>()).prop_map(|(s, t)| Key::Streamlet(s, StreamletId(t))),
+            (stream, any::<u32>()).prop_map(|(stream, number)| {
+                let streamlet = StreamletId(number);
+                Key::Streamlet(StreamletKey { stream, streamlet })
+            }),
         ]
     }
 

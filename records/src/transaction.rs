@@ -186,7 +186,7 @@ impl Write {
         match self {
             Write::PutStream(r) => Key::Stream(r.id),
             Write::DeleteStream(id) => Key::Stream(*id),
-            Write::PutStreamlet(r) => Key::Streamlet(r.stream, r.streamlet),
+            Write::PutStreamlet(r) => Key::Streamlet(r.key()),
             Write::PutGroup(r) => Key::Group(r.key()),
             Write::DeleteGroup(key) => Key::Group(*key),
             Write::PutLaneStart { key, .. } => Key::LaneStart(*key),

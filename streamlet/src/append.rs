@@ -254,11 +254,7 @@ impl Streamlet {
             drop(tail);
             if active.group.is_broken() {
                 // Its sender may wait for bytes that will never be durable.
-                (self.env.jobs)(Job::Repair {
-                    stream: self.stream,
-                    streamlet: self.id,
-                    lane,
-                });
+                (self.env.jobs)(Job::Repair(self.lane_key(lane)));
             }
             return Ok(Some(appended(base, true)));
         }
@@ -287,11 +283,7 @@ impl Streamlet {
                 return Ok(None);
             }
             drop(tail);
-            (self.env.jobs)(Job::Repair {
-                stream: self.stream,
-                streamlet: self.id,
-                lane,
-            });
+            (self.env.jobs)(Job::Repair(self.lane_key(lane)));
             return Err(AppendError::Recovering);
         }
         let base = tail.writer.next_ordinal();
@@ -317,11 +309,7 @@ impl Streamlet {
         tail.prepare_asked |= prepare;
         drop(tail);
         if prepare {
-            (self.env.jobs)(Job::Prepare {
-                stream: self.stream,
-                streamlet: self.id,
-                lane,
-            });
+            (self.env.jobs)(Job::Prepare(self.lane_key(lane)));
         }
         Ok(Some(appended(base, false)))
     }

@@ -11,12 +11,6 @@ use kera_records::{Damage, GroupRecord, GroupState, Write};
 use crate::job::Job;
 use crate::streamlet::{LaneSlot, Streamlet};
 
-/// What a lane waits for.
-enum Due {
-    Repair,
-    Close,
-}
-
 impl Streamlet {
     /// Does a job; may wait for disk and metadata store. Returns false if it should be tried again
     /// later.
@@ -24,19 +18,19 @@ impl Streamlet {
         if self.is_over() {
             return true;
         }
-        if let Job::Prepare { lane, .. } = job {
-            self.prepare(*lane);
+        if let Job::Prepare(lane) = job {
+            self.prepare(lane.lane);
             return true;
         }
         let _turn = self.maintenance.lock();
         match job {
-            Job::Close { lane, .. } => self.close_frozen(*lane, now_ms),
-            Job::Record { lane, group, .. } => {
-                self.record_again(*lane, *group);
+            Job::Close(lane) => self.close_frozen(lane.lane, now_ms),
+            Job::Record(lane, group) => {
+                self.record_again(lane.lane, *group);
                 true
             }
-            Job::Repair { lane, .. } => self.repair(*lane, now_ms),
-            Job::Prepare { .. } => true,
+            Job::Repair(lane) => self.repair(lane.lane, now_ms),
+            Job::Prepare(_) => true,
         }
     }
 
@@ -79,11 +73,7 @@ impl Streamlet {
         }
         if let Err(error) = self.env.pump.settle(group) {
             tracing::warn!(group = ?group, %error, "a full group could not be synced");
-            (self.env.jobs)(Job::Repair {
-                stream: self.stream,
-                streamlet: self.id,
-                lane,
-            });
+            (self.env.jobs)(Job::Repair(self.lane_key(lane)));
             // None behind it may be closed: after the repair the lane goes on where this one ends.
             return false;
         }
@@ -269,11 +259,7 @@ impl Streamlet {
         }
         for (lane, active) in &ended {
             active.group.announce_frozen();
-            (self.env.jobs)(Job::Close {
-                stream: self.stream,
-                streamlet: self.id,
-                lane: *lane,
-            });
+            (self.env.jobs)(Job::Close(self.lane_key(*lane)));
         }
         ended.len()
     }
@@ -309,36 +295,24 @@ impl Streamlet {
         for group in self.active_groups() {
             self.env.pump.write(&group);
         }
-        let (stream, streamlet) = (self.stream, self.id);
-        for (lane, job) in self.lanes_due() {
-            (self.env.jobs)(match job {
-                Due::Repair => Job::Repair {
-                    stream,
-                    streamlet,
-                    lane,
-                },
-                Due::Close => Job::Close {
-                    stream,
-                    streamlet,
-                    lane,
-                },
-            });
+        for job in self.lanes_due() {
+            (self.env.jobs)(job);
         }
     }
 
     /// Lanes with a failed group, or with frozen ones that are not closed: also those that a
     /// recovery found open.
-    fn lanes_due(&self) -> Vec<(LaneId, Due)> {
+    fn lanes_due(&self) -> Vec<Job> {
         let inner = self.inner.lock();
         let due = inner.lanes.iter().enumerate().filter_map(|(index, lane)| {
-            let lane_id = LaneId(index as u32);
+            let key = self.lane_key(LaneId(index as u32));
             let mut open = lane.groups.values().filter(|g| g.lane_head().is_some());
             let failed = |group: &Arc<Group>| group.is_broken() && !group.is_shipped();
             if matches!(lane.slot, LaneSlot::Failed(_)) || open.clone().any(failed) {
-                return Some((lane_id, Due::Repair));
+                return Some(Job::Repair(key));
             }
             open.any(|g| g.is_frozen() && (!g.is_shipped() || g.has_ended()))
-                .then_some((lane_id, Due::Close))
+                .then_some(Job::Close(key))
         });
         due.collect()
     }

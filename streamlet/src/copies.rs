@@ -161,11 +161,7 @@ impl Streamlet {
     /// The close of a group that is shipped is recorded: its own file is put in order.
     pub fn group_ended(&self, lane: LaneId, group: &Group) {
         group.set_ended();
-        (self.env.jobs)(Job::Close {
-            stream: self.stream,
-            streamlet: self.id,
-            lane,
-        });
+        (self.env.jobs)(Job::Close(self.lane_key(lane)));
     }
 
     /// Syncs and foots a group whose close is recorded. True also if there is nothing to do yet: it

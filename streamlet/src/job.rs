@@ -1,66 +1,28 @@
 //! What a streamlet leaves for the broker's maintenance thread.
 
-use kera_protocol::ids::{GroupId, LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{GroupId, LaneKey, StreamletKey};
 
 /// Work for the broker's maintenance thread; see [`Streamlet::do_job`](crate::Streamlet::do_job).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Job {
     /// Close the lane's frozen groups.
-    Close {
-        /// The stream.
-        stream: StreamId,
-        /// The streamlet.
-        streamlet: StreamletId,
-        /// The lane.
-        lane: LaneId,
-    },
+    Close(LaneKey),
     /// Record the lane's next group ahead.
-    Prepare {
-        /// The stream.
-        stream: StreamId,
-        /// The streamlet.
-        streamlet: StreamletId,
-        /// The lane.
-        lane: LaneId,
-    },
-    /// Record a group whose record failed.
-    Record {
-        /// The stream.
-        stream: StreamId,
-        /// The streamlet.
-        streamlet: StreamletId,
-        /// The lane.
-        lane: LaneId,
-        /// The group.
-        group: GroupId,
-    },
+    Prepare(LaneKey),
+    /// Record a group of the lane whose record failed.
+    Record(LaneKey, GroupId),
     /// Put a lane in order whose write failed.
-    Repair {
-        /// The stream.
-        stream: StreamId,
-        /// The streamlet.
-        streamlet: StreamletId,
-        /// The lane.
-        lane: LaneId,
-    },
+    Repair(LaneKey),
 }
 
 impl Job {
     /// The streamlet it is for.
-    pub fn target(&self) -> (StreamId, StreamletId) {
+    pub fn target(&self) -> StreamletKey {
         match self {
-            Self::Close {
-                stream, streamlet, ..
-            }
-            | Self::Prepare {
-                stream, streamlet, ..
-            }
-            | Self::Record {
-                stream, streamlet, ..
-            }
-            | Self::Repair {
-                stream, streamlet, ..
-            } => (*stream, *streamlet),
+            Self::Close(lane)
+            | Self::Prepare(lane)
+            | Self::Record(lane, _)
+            | Self::Repair(lane) => lane.streamlet_key(),
         }
     }
 }

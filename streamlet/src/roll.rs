@@ -65,11 +65,7 @@ impl Streamlet {
             drop(inner);
             full.group.announce_frozen();
             self.announce(lane, begun);
-            (self.env.jobs)(Job::Close {
-                stream: self.stream,
-                streamlet: self.id,
-                lane,
-            });
+            (self.env.jobs)(Job::Close(self.lane_key(lane)));
         }
     }
 
@@ -168,7 +164,7 @@ impl Streamlet {
             file_made,
             ..GroupRecord::new(self.group_key(spec.group), lane, spec.epoch)
         });
-        let (env, stream, streamlet) = (self.env.clone(), self.stream, self.id);
+        let (env, lane_key) = (self.env.clone(), self.lane_key(lane));
         let group = group.clone();
         let done = Box::new(move |outcome: Result<(), _>| match outcome {
             Ok(()) => {
@@ -179,12 +175,7 @@ impl Streamlet {
             }
             Err(error) => {
                 tracing::warn!(group = ?group, %error, "a group could not be recorded; trying again");
-                (env.jobs)(Job::Record {
-                    stream,
-                    streamlet,
-                    lane,
-                    group: group.id(),
-                });
+                (env.jobs)(Job::Record(lane_key, group.id()));
             }
         });
         self.env.recorder.record(spec.epoch, vec![change], done);

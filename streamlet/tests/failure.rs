@@ -11,6 +11,7 @@ use kera_log_segments::io::fault::{CrashPlan, Fault};
 use kera_log_segments::layout::{MARK_BYTES, MARK_SLOT_STRIDE};
 use kera_log_segments::local_writer::sync_together;
 use kera_log_segments::sync::Ordering;
+use kera_protocol::ids::LaneKey;
 use kera_streamlet::{AppendError, Job, Outcome, Recovery};
 use support::batches::{plain, stamped};
 use support::{LANE, Machine, Node, settings};
@@ -511,12 +512,12 @@ fn a_group_without_records_does_not_cost_those_behind_it() {
     let lost = node.place(0, &mut plain(3..4, 100)).expect("a place");
     node.pump(&lost);
     node.streamlet.write_out();
-    let lane = LANE;
-    let job = Job::Repair {
+    let lane = LaneKey {
         stream: node.streamlet.stream(),
         streamlet: node.streamlet.id(),
-        lane,
+        lane: LANE,
     };
+    let job = Job::Repair(lane);
     assert!(node.streamlet.do_job(&job, node.now_ms));
     assert_eq!(node.read_all(LANE), numbered(3));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use kera_metadata::{ClusterStore, EtcdOptions, EtcdStore, MetadataStore, Record};
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::{StreamId, StreamletId, StreamletKey};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
@@ -17,14 +17,11 @@ use super::nodes::StreamPlan;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A streamlet, by the ids of its record.
-pub type StreamletRef = (StreamId, StreamletId);
-
 /// A streamlet has another owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub at: Instant,
-    pub which: StreamletRef,
+    pub which: StreamletKey,
     pub from: u32,
     pub to: u32,
 }
@@ -33,12 +30,12 @@ pub struct Moved {
 #[derive(Clone, Copy, Debug)]
 pub struct Closed {
     pub at: Instant,
-    pub of: StreamletRef,
+    pub of: StreamletKey,
 }
 
 #[derive(Default)]
 struct Seen {
-    owners: BTreeMap<StreamletRef, u32>,
+    owners: BTreeMap<StreamletKey, u32>,
     moved: Vec<Moved>,
     closed: Vec<Closed>,
 }
@@ -77,10 +74,7 @@ impl Watching {
                 .id)
         };
         let streams: Result<Vec<_>> = streams.iter().map(of_name).collect();
-        let owners = image
-            .streamlets
-            .iter()
-            .map(|s| ((s.stream, s.streamlet), s.owner));
+        let owners = image.streamlets.iter().map(|s| (s.key(), s.owner));
         let seen = Seen {
             owners: owners.collect(),
             ..Seen::default()
@@ -106,12 +100,15 @@ impl Watching {
     }
 
     /// A streamlet of the load, as it is recorded.
-    pub fn which(&self, place: Place) -> StreamletRef {
-        (self.streams[place.0], StreamletId(place.1))
+    pub fn which(&self, place: Place) -> StreamletKey {
+        StreamletKey {
+            stream: self.streams[place.0],
+            streamlet: StreamletId(place.1),
+        }
     }
 
     /// Every streamlet's owner.
-    pub fn owners(&self) -> BTreeMap<StreamletRef, u32> {
+    pub fn owners(&self) -> BTreeMap<StreamletKey, u32> {
         self.seen.lock().owners.clone()
     }
 
@@ -131,7 +128,7 @@ impl Watching {
     pub fn last_close(
         &self,
         moment: Instant,
-        streamlets: &BTreeSet<StreamletRef>,
+        streamlets: &BTreeSet<StreamletKey>,
     ) -> Option<Instant> {
         let seen = self.seen.lock();
         let closed = seen.closed.iter().filter(|one| one.at > moment);
@@ -170,7 +167,7 @@ impl Seen {
     fn take(&mut self, at: Instant, record: Option<Record>) {
         match record {
             Some(Record::Streamlet(record)) => {
-                let which = (record.stream, record.streamlet);
+                let which = record.key();
                 let from = self.owners.insert(which, record.owner);
                 if let Some(from) = from.filter(|from| *from != record.owner) {
                     let to = record.owner;
@@ -183,7 +180,7 @@ impl Seen {
                 }
             }
             Some(Record::Group(record)) if record.is_closed() => {
-                let of = (record.stream, record.streamlet);
+                let of = record.streamlet_key();
                 self.closed.push(Closed { at, of });
             }
             _ => {}

@@ -10,7 +10,7 @@ use kera_controller::{
 };
 use kera_metadata::{ClusterStore, GroupState, LiveBroker, LiveState, Living};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::{StreamId, StreamletId, StreamletKey};
 use kera_protocol::v1;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use tonic::transport::Channel;
@@ -335,7 +335,7 @@ pub async fn plan_moves(
         }
         let mut copies: BTreeMap<_, v1::PlannedCopies> = BTreeMap::new();
         for one in &spread.moves {
-            let Some(stream) = picture.stream(one.stream) else {
+            let Some(stream) = picture.stream(one.group.stream) else {
                 continue;
             };
             let of = copies.entry((&*stream.name, one.from, one.to));
@@ -465,7 +465,8 @@ async fn named(
                 format!("no stream is named \"{name}\"; see `kera stream list`"),
             ));
         };
-        let found = picture.streamlet(stream, number);
+        let streamlet = number;
+        let found = picture.streamlet(StreamletKey { stream, streamlet });
         let found = found.zip(picture.stream(stream));
         let (streamlet, view) = found.ok_or_else(|| {
             WireError::new(
@@ -585,7 +586,7 @@ pub async fn describe_drain(
                 .into_iter()
                 .map(|kept| v1::KeptStreamlet {
                     stream: kept.stream,
-                    streamlet: kept.which.1.0,
+                    streamlet: kept.which.streamlet.0,
                     reason: kept_text(&kept.because),
                     until_ms: kept.until_ms,
                 })

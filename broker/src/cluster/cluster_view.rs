@@ -89,8 +89,8 @@ impl Pictured {
 /// True if somebody else owns something after `change`.
 fn concerns_owners(picture: &Picture, change: &Change) -> bool {
     match (&change.key, &change.record) {
-        (Key::Streamlet(stream, streamlet), Some(Record::Streamlet(new))) => picture
-            .streamlet(*stream, *streamlet)
+        (Key::Streamlet(key), Some(Record::Streamlet(new))) => picture
+            .streamlet(*key)
             .is_none_or(|old| old.owner() != new.owner || old.epoch() != new.epoch),
         (Key::Streamlet(..) | Key::Stream(_), _) => true,
         _ => false,

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kera_controller::{
-    Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, StreamletRef, UnderWay, plan,
-    takeovers,
+    Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, UnderWay, plan, takeovers,
 };
 use kera_metadata::{
     ClusterStore, Compare, Conflict, LiveState, Living, MetadataError, Transaction,
 };
+use kera_protocol::ids::StreamletKey;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -112,7 +112,7 @@ pub(crate) struct Controller {
     under_way: BTreeSet<Move>,
     /// Hand-overs that were made, and until when they count though their records are not seen.
     made: BTreeMap<Move, Instant>,
-    resting: BTreeMap<StreamletRef, Instant>,
+    resting: BTreeMap<StreamletKey, Instant>,
     /// What was last said to be stranded.
     told: Vec<Stranded>,
 }

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use kera_controller::{Move, Picture, StreamletRef};
+use kera_controller::{Move, Picture};
+use kera_protocol::ids::StreamletKey;
 
 /// Owners as they were last seen, and what was asked for and has not been seen yet.
 #[derive(Debug, Default)]
 pub(super) struct Movers {
-    seen: BTreeMap<StreamletRef, u32>,
-    asked: BTreeMap<StreamletRef, u32>,
+    seen: BTreeMap<StreamletKey, u32>,
+    asked: BTreeMap<StreamletKey, u32>,
 }
 
 impl Movers {
@@ -48,7 +49,7 @@ impl Movers {
             }
         }
         if self.seen.len() > streamlets {
-            let exists = |which: &StreamletRef| picture.stream(which.0).is_some();
+            let exists = |which: &StreamletKey| picture.stream(which.stream).is_some();
             self.seen.retain(|which, _| exists(which));
             self.asked.retain(|which, _| exists(which));
         }

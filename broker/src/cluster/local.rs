@@ -153,9 +153,8 @@ impl Known {
 
     /// Whether a record that is known here names this broker's replica of a group. The latest may not be known.
     fn is_named(&self, copy: &CopyId) -> bool {
-        let StreamletKey { stream, streamlet } = copy.streamlet;
         let named = self.pictured.read(|picture| {
-            let view = picture.streamlet(stream, streamlet);
+            let view = picture.streamlet(copy.streamlet);
             let group = view.and_then(|view| view.groups.get(&copy.group));
             group.is_some_and(|group| group.copies.contains(&self.broker_id))
         });
@@ -164,9 +163,8 @@ impl Known {
 
     /// How long a closed group is of which this broker has a replica, by the records that are known here.
     fn recorded(&self, copy: &CopyId) -> Option<u64> {
-        let StreamletKey { stream, streamlet } = copy.streamlet;
         let length = self.pictured.read(|picture| {
-            let view = picture.streamlet(stream, streamlet)?;
+            let view = picture.streamlet(copy.streamlet)?;
             let group = view.groups.get(&copy.group)?;
             let named = group.copies.contains(&self.broker_id);
             (named && group.state == GroupState::Closed && group.bytes > 0).then_some(group.bytes)

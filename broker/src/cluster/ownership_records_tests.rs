@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kera_log_segments::group::GroupSpec;
 use kera_metadata::{GroupRecord, GroupState};
-use kera_protocol::ids::GroupId;
+use kera_protocol::ids::{GroupId, StreamletKey};
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::jobs::{JobConfig, JobStats};
 use kera_replication::transport::{CopyInfo, Refusal, Reply, Request};
@@ -64,7 +64,10 @@ impl Trio {
     /// Whether broker `at` has heard of a record that names a file of its in the stream's first streamlet.
     fn knows_a_file(&self, at: u32, stream: StreamId) -> bool {
         let named = self.shared(at).pictured.read(|picture| {
-            let view = picture.streamlet(stream, StreamletId(0));
+            let view = picture.streamlet(StreamletKey {
+                stream,
+                streamlet: StreamletId(0),
+            });
             view.is_some_and(|view| view.groups.values().any(|g| g.copies.contains(&at)))
         });
         named.unwrap_or(true)

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 
 use kera_controller::{CopyMove, Spread, spread};
-use kera_replication::ids::{BrokerId, StreamletKey};
+use kera_replication::ids::BrokerId;
 use kera_replication::jobs::{Jobs, Shift};
 
 use crate::admin;
@@ -59,11 +59,8 @@ fn mine(plan: Spread, me: u32) -> Vec<CopyMove> {
 
 fn shift(one: &CopyMove) -> Shift {
     Shift {
-        streamlet: StreamletKey {
-            stream: one.stream,
-            streamlet: one.streamlet,
-        },
-        group: one.group,
+        streamlet: one.group.streamlet_key(),
+        group: one.group.group,
         from: BrokerId(one.from),
         to: one.to.map(BrokerId),
     }
@@ -71,16 +68,18 @@ fn shift(one: &CopyMove) -> Shift {
 
 #[cfg(test)]
 mod tests {
-    use kera_protocol::ids::{GroupId, StreamId, StreamletId};
+    use kera_protocol::ids::{GroupId, GroupKey, StreamId, StreamletId};
 
     use super::*;
 
     #[test]
     fn nothing_moves_before_owners_are_settled_but_what_is_one_too_many_goes() {
         let one = |owner, to| CopyMove {
-            stream: StreamId(uuid::Uuid::nil()),
-            streamlet: StreamletId(0),
-            group: GroupId(1),
+            group: GroupKey {
+                stream: StreamId(uuid::Uuid::nil()),
+                streamlet: StreamletId(0),
+                group: GroupId(1),
+            },
             owner,
             from: 9,
             to,

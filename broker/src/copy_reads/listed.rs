@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kera_metadata::{GroupRecord, GroupState, Image, MetadataStore};
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
+use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId, StreamletKey};
 use parking_lot::Mutex;
 
 use crate::fault_rules::Rule;
@@ -77,14 +77,14 @@ impl Known {
 /// Streamlets' closed groups, as they were read lately.
 #[derive(Debug, Default)]
 pub struct Listed {
-    known: Mutex<HashMap<(StreamId, StreamletId), Arc<Known>>>,
+    known: Mutex<HashMap<StreamletKey, Arc<Known>>>,
 }
 
 impl Listed {
     /// Forgets what is still believed of a streamlet, unless it was read just now. True if it was
     /// forgotten: the next look may find more.
     pub(crate) fn forget(&self, stream: StreamId, streamlet: StreamletId) -> bool {
-        let key = (stream, streamlet);
+        let key = StreamletKey { stream, streamlet };
         let mut all = self.known.lock();
         let age = all.get(&key).map(|known| known.read_at.elapsed());
         let outlived = age.is_some_and(|age| (JUST_NOW..BELIEVED).contains(&age));
@@ -101,7 +101,7 @@ impl Listed {
         stream: StreamId,
         streamlet: StreamletId,
     ) -> Result<Arc<Known>, WireError> {
-        let key = (stream, streamlet);
+        let key = StreamletKey { stream, streamlet };
         let now = Instant::now();
         let is_fresh = |known: &Arc<Known>| now.duration_since(known.read_at) < BELIEVED;
         if let Some(known) = self.known.lock().get(&key).filter(|known| is_fresh(known)) {

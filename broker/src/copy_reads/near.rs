@@ -53,7 +53,7 @@ pub fn nearby(
         return None;
     }
     let found = shared.pictured.read(|picture| {
-        let recorded = picture.streamlet(streamlet.stream(), streamlet.id())?;
+        let recorded = picture.streamlet(streamlet.key())?;
         let runs = brokers.iter().filter_map(|broker| {
             let holds = |view: &&GroupView| {
                 let group = recorded.groups.get(&view.group);

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::MetadataError;
 use crate::evaluate::Keyspace;
+use kera_protocol::ids::StreamletKey;
 use kera_records::Counter;
 use kera_records::key::{self, Key};
 use kera_records::{Compare, Transaction, Write};
@@ -170,20 +171,23 @@ impl Footprint {
             let (key, absent) = match compare {
                 Compare::StreamAbsent { name } => (Key::StreamName(name.clone()), true),
                 Compare::StreamRevision { id, revision } => (Key::Stream(*id), *revision == 0),
-                Compare::StreamletEpoch {
+                &Compare::StreamletEpoch {
                     stream, streamlet, ..
-                } => (Key::Streamlet(*stream, *streamlet), false),
+                } => (Key::Streamlet(StreamletKey { stream, streamlet }), false),
                 // Read and compared as a range.
                 Compare::StreamletEpochs { stream, .. } => {
                     let prefix = key::stream_prefix(key::STREAMLET, *stream);
                     all.prefixes.push(prefix);
                     continue;
                 }
-                Compare::StreamletRevision {
+                &Compare::StreamletRevision {
                     stream,
                     streamlet,
                     revision,
-                } => (Key::Streamlet(*stream, *streamlet), *revision == 0),
+                } => (
+                    Key::Streamlet(StreamletKey { stream, streamlet }),
+                    revision == 0,
+                ),
                 Compare::GroupRevision { key, revision } => (Key::Group(*key), *revision == 0),
                 Compare::BrokerRevision { id, revision } => (Key::Broker(*id), *revision == 0),
                 Compare::SettingsRevision { broker, revision } => {
@@ -222,7 +226,7 @@ impl Footprint {
                 }
                 Write::PutStreamlet(r) => {
                     let new = created.contains(&r.stream);
-                    all.insert(Key::Streamlet(r.stream, r.streamlet), new);
+                    all.insert(Key::Streamlet(r.key()), new);
                     if new {
                         all.keys.insert(floor());
                     } else {
