@@ -581,30 +581,51 @@ impl Group {
         self.window.lock().after.upgrade()
     }
 
+    /// Whether it may be written. Looks at each of the groups before it that wait, of which there may be very many.
     pub(crate) fn gate(&self) -> Gate {
+        let mut before = match self.own_gate() {
+            Ok(gate) => return gate,
+            Err(before) => before,
+        };
+        // One of those before it may itself be held back for good.
+        loop {
+            before = match before.own_gate() {
+                Ok(Gate::Open) => return Gate::Waits,
+                Ok(gate) => return gate,
+                Err(further) => further,
+            };
+        }
+    }
+
+    /// Whether it may be written; the group before it where that is not whole yet and so decides.
+    fn own_gate(&self) -> Result<Gate, Arc<Self>> {
         if !self.waits.load(Ordering::Acquire) {
-            return Gate::Open;
+            return Ok(Gate::Open);
         }
         // Closed and let go otherwise.
         if let Some(before) = self.before.get().and_then(Weak::upgrade) {
-            let window = before.window.lock();
-            if window.failed.is_some() || window.was_cut {
-                return Gate::Shut;
+            let (is_over, is_whole, is_recorded) = {
+                let window = before.window.lock();
+                let is_over = window.failed.is_some() || window.was_cut;
+                (is_over, window.is_whole(before.direct), window.recorded)
+            };
+            if is_over {
+                return Ok(Gate::Shut);
             }
-            if !window.is_whole(before.direct) {
-                drop(window);
-                // It may itself be held back for good.
-                return match before.gate() {
-                    Gate::Open => Gate::Waits,
-                    gate => gate,
-                };
+            if !is_whole {
+                return Err(before);
             }
-            if !window.recorded {
-                return Gate::Unrecorded;
+            if !is_recorded {
+                return Ok(Gate::Unrecorded);
             }
         }
         self.waits.store(false, Ordering::Release);
-        Gate::Open
+        Ok(Gate::Open)
+    }
+
+    /// Nothing more is appended, and all of it is in the file as its policy wants.
+    pub(crate) fn is_whole_in_file(&self) -> bool {
+        self.window.lock().is_whole(self.direct)
     }
 
     /// Closes the file handle of an idle group; the next use opens it again.

@@ -44,19 +44,30 @@ impl Group {
         }
     }
 
-    /// As [`Self::write_out`] for at most `rounds`; `None` if more waits then.
+    /// As [`Self::write_out`] for at most `rounds`; `None` if more waits then. With the group complete, those
+    /// behind it that waited for it are written too, one after the other: they may be very many.
     fn write_rounds(&self, rounds: usize) -> Option<Turn> {
+        if self.gate() == Gate::Waits {
+            self.open_by_writing();
+        }
+        let (turn, mut next) = self.write_own_rounds(rounds);
+        while let Some(group) = next {
+            next = group.write_what_waited();
+        }
+        turn
+    }
+
+    /// Writes this group alone; also the group that waited for it, if it is complete now.
+    fn write_own_rounds(&self, rounds: usize) -> (Option<Turn>, Option<Arc<Self>>) {
         for _ in 0..rounds {
-            match self.gate() {
-                Gate::Open => {}
-                Gate::Waits if self.open_by_writing() => {}
+            if self.gate() != Gate::Open {
                 // Whoever completes the group before takes our bytes along.
-                _ => return Some(Turn::Taken),
+                return (Some(Turn::Taken), None);
             }
             // Both swaps release and acquire: a publisher that finds the turn taken is seen, with
             // what it published, by whoever gives the turn back and looks again below.
             if self.turn.swap(true, Ordering::AcqRel) {
-                return Some(Turn::Taken);
+                return (Some(Turn::Taken), None);
             }
             let (runs, to, failed) = self.unwritten();
             let mut outcome = if failed { Turn::Failed } else { Turn::Written };
@@ -77,7 +88,7 @@ impl Group {
             }
             self.turn.swap(false, Ordering::AcqRel);
             if outcome == Turn::Failed {
-                return Some(outcome);
+                return (Some(outcome), None);
             }
             if !runs.is_empty() {
                 self.advance_head();
@@ -85,32 +96,46 @@ impl Group {
             let window = self.window.lock();
             if window.written.address >= window.end.address {
                 let next = window.frozen.then(|| window.after.upgrade()).flatten();
-                drop(window);
-                if let Some(next) = next {
-                    next.write_what_waited();
-                }
-                return Some(outcome);
+                return (Some(outcome), next);
             }
         }
-        None
+        (None, None)
     }
 
-    /// Writes what waits in the group before, unless that is the pump's to do; whether this one may be written
-    /// then.
-    fn open_by_writing(&self) -> bool {
-        if let Some(before) = self.before.get().and_then(Weak::upgrade)
-            && !before.is_direct()
+    /// Writes what waits in the groups before this one, unless that is the pump's to do: the first of them that may
+    /// be written, and then those that waited for it.
+    fn open_by_writing(&self) {
+        if let Some(first) = self.first_before_it()
+            && !first.is_direct()
         {
-            before.write_rounds(TURN_ROUNDS);
+            first.write_rounds(TURN_ROUNDS);
         }
-        self.gate() == Gate::Open
     }
 
-    /// The group before it is complete: writes what was held back, unless that is the pump's to do.
-    fn write_what_waited(&self) {
+    /// The first of the groups before this one that is not complete. It waits for none.
+    fn first_before_it(&self) -> Option<Arc<Self>> {
+        let before = |group: &Self| group.before.get().and_then(Weak::upgrade);
+        let mut first = before(self)?;
+        while first.waits.load(Ordering::Acquire)
+            && let Some(one) = before(&first)
+            && !one.is_whole_in_file()
+        {
+            first = one;
+        }
+        Some(first)
+    }
+
+    /// The group before it is complete: writes what was held back, unless that is the pump's to do. The group
+    /// that waited for this one, if it is complete now.
+    fn write_what_waited(&self) -> Option<Arc<Self>> {
         let ours = self.policy() == AckPolicy::Written && !self.is_direct();
-        if ours && self.gate() == Gate::Open {
-            self.write_out();
+        if !ours || self.gate() != Gate::Open {
+            return None;
+        }
+        loop {
+            if let (Some(_), next) = self.write_own_rounds(TURN_ROUNDS) {
+                return next;
+            }
         }
     }
 
@@ -466,8 +491,9 @@ impl LocalWriter {
             let window = group.window.lock();
             let next = window.is_whole(true).then(|| window.after.upgrade());
             drop(window);
-            if let Some(next) = next.flatten() {
-                next.write_what_waited();
+            let mut next = next.flatten();
+            while let Some(group) = next {
+                next = group.write_what_waited();
             }
         }
     }
