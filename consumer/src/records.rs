@@ -10,7 +10,7 @@ use crate::reader::Reader;
 
 impl Consumer {
     /// Single records, each with a share of its batch's memory; costs several times what visiting
-    /// [`Batch::records`] does. With automatic commits a record counts as processed when the next one is
+    /// [`Batch::records`](crate::Batch::records) does. With automatic commits a record counts as processed when the next one is
     /// asked for, or the consumer is closed.
     ///
     /// The stream may be dropped at any time, as in `select!`: records that it has not handed out stay with
@@ -27,7 +27,7 @@ impl Consumer {
 
 impl Reader {
     /// Single records, each with a share of its batch's memory, until all lanes are read to their
-    /// end; costs several times what visiting [`Batch::records`] does.
+    /// end; costs several times what visiting [`Batch::records`](crate::Batch::records) does.
     ///
     /// The stream may be dropped at any time, as in `select!`: records that it has not handed out stay with
     /// the reader, for the next call of this or of [`next_batch`](Self::next_batch).
