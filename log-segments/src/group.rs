@@ -581,8 +581,18 @@ impl Group {
         self.window.lock().after.upgrade()
     }
 
-    /// Whether it may be written. Looks at each of the groups before it that wait, of which there may be very many.
+    /// Whether it may be written.
+    #[inline]
     pub(crate) fn gate(&self) -> Gate {
+        match self.waits.load(Ordering::Acquire) {
+            false => Gate::Open,
+            true => self.gate_of_waiting(),
+        }
+    }
+
+    /// Looks at each of the groups before it that wait, of which there may be very many.
+    #[cold]
+    fn gate_of_waiting(&self) -> Gate {
         let mut before = match self.own_gate() {
             Ok(gate) => return gate,
             Err(before) => before,
