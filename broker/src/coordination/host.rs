@@ -555,7 +555,6 @@ impl Host {
     }
 }
 
-/// Forgets a coordinator and tells everyone who waits for it why.
 /// Hands events to `keep` in batches, in order. Fails at one that is too large for any batch: nothing is to be answered
 /// whose events are not all kept.
 fn batched<'a>(
@@ -585,6 +584,7 @@ fn batched<'a>(
     }
 }
 
+/// Forgets a coordinator and tells everyone who waits for it why.
 fn drop_coordinator(state: &mut State, reason: &WireError) {
     state.coordinator = None;
     state.last = None;
