@@ -29,8 +29,8 @@ pub async fn bind(address: &str, key: &'static str) -> Result<TcpListener, Broke
         error,
     };
     let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    // The data directory is ours by now: whoever still has the address is most likely our killed
-    // predecessor, whose sockets the system is taking back.
+    // This process holds the lock of the data directory. So if the address is still in use, a killed broker
+    // most likely left sockets that the system has not closed yet.
     for attempt in 0..BIND_ATTEMPTS {
         for resolved in tokio::net::lookup_host(address).await.map_err(fail)? {
             match try_bind(resolved) {

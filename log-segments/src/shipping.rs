@@ -1,6 +1,6 @@
-//! Who is told of a group's bytes, where the group has replicas at other brokers.
+//! The interface through which a group tells replication about new bytes.
 
-/// Brings a group's bytes to its other copies. Called without any lock; must not block.
+/// Sends a group's bytes to its replicas on other brokers. Called without any lock; must not block.
 pub trait Shipping: Send + Sync {
     /// Bytes were published.
     fn grew(&self);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is left to move, as of the last round.
+/// Replicas that the last round found to move, and their bytes.
 #[derive(Debug, Default)]
 pub(super) struct WaitingMoves {
     bytes: AtomicU64,

@@ -200,7 +200,7 @@ pub async fn drive(shared: Arc<Shared>) {
             }
         };
         for host in coordination.look_at_owners(&shared) {
-            // Beside the others, which go on meanwhile.
+            // On a thread of its own: the other coordinators go on serving.
             tokio::task::spawn_blocking(move || host.load(now_ms()));
         }
         let hosts = coordination.hosts.read().clone();

@@ -105,7 +105,7 @@ impl ReplicaStore {
         }
     }
 
-    /// Brings what was written to the device; whoever fails is out of all further rounds.
+    /// Syncs the written replicas to the device. A replica whose sync fails takes part in no further round.
     fn sync_all(&self, written: &mut [Result<(Arc<Copy>, u64), Refusal>]) {
         let many = written.iter().filter(|one| one.is_ok()).count() >= ONE_FLUSH_FROM;
         let together = many && self.memory.sync_disk().is_ok();
