@@ -265,14 +265,15 @@ impl OwnWriters {
     fn free(&self, request: Request, copy: &CopyId, listed: bool) -> Result<Reply, Refusal> {
         let path = self.files.path(copy);
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.blocks() * 512);
-        let known = self.known.get();
-        if listed && known.is_none_or(|known| known.is_named(copy)) {
+        let known = self.known();
+        // At an end nothing that is listed goes: what is known ends with the streams.
+        if listed && known.as_ref().is_none_or(|(known, _)| known.is_named(copy)) {
             return Err(Refusal::Invalid(format!(
                 "a record that this broker knows of names its file of {copy}"
             )));
         }
         let freed = self.files.handle(request)?;
-        if let Some(replicated) = known.and_then(|known| known.replicated.upgrade()) {
+        if let Some(replicated) = known.and_then(|(known, _)| known.replicated.upgrade()) {
             tracing::debug!(file = %path.display(), "another broker owns its streamlet, and no record names it any more: it is removed");
             replicated.changes().removed(1, bytes);
         }

@@ -5,14 +5,18 @@ use std::sync::{Arc, Mutex};
 use kera_protocol::ids::Epoch;
 use kera_replication::backup::Beside;
 use kera_replication::ids::{CopyId, Incarnation, StreamletKey};
-use kera_replication::transport::{CopyInfo, CopyVersion, Refusal, Reply, Request};
+use kera_replication::transport::{CopyAnswer, CopyInfo, CopyVersion, Refusal, Reply, Request};
 
-use crate::content::{copy, segment};
+use crate::content::{Content, copy, segment};
 use crate::stage::{Ask, PRIMARY, over_each_memory};
 
 /// Has every copy, and remembers what it was asked. None of its files was ever listed.
 #[derive(Debug, Default)]
-struct Files(Mutex<Vec<&'static str>>);
+struct Files {
+    asked: Mutex<Vec<&'static str>>,
+    /// No file is longer.
+    end: u64,
+}
 
 impl Beside for Files {
     fn incarnation(&self) -> Incarnation {
@@ -36,8 +40,17 @@ impl Beside for Files {
         {
             return Err(Refusal::Invalid("it is another file".into()));
         }
-        self.0.lock().unwrap().push(request.name());
-        Ok(Reply::Done)
+        self.asked.lock().unwrap().push(request.name());
+        match request {
+            Request::Flush { length, .. } if length > self.end => {
+                Err(Refusal::Short { length: self.end })
+            }
+            Request::Flush { length, .. } => Ok(Reply::Flushed {
+                length,
+                end_ordinal: 0,
+            }),
+            _ => Ok(Reply::Done),
+        }
     }
 }
 
@@ -66,10 +79,13 @@ fn a_file_is_not_removed_for_a_copy_of_the_store() {
         assert!(!store.holds(&id));
         let again = free(Some(listed[0].version));
         assert!(matches!(again, Err(Refusal::Invalid(_))), "{again:?}");
-        assert!(files.0.lock().unwrap().is_empty(), "it was freed already");
+        assert!(
+            files.asked.lock().unwrap().is_empty(),
+            "it was freed already"
+        );
         // The group is gone, wherever it is.
         free(None).expect("is freed");
-        assert_eq!(files.0.lock().unwrap().len(), 1);
+        assert_eq!(files.asked.lock().unwrap().len(), 1);
     });
 }
 
@@ -106,5 +122,59 @@ fn a_store_that_expects_files_denies_nothing_until_they_are_known() {
         store.set_beside(Arc::new(Files::default()));
         assert_eq!(read(id), Ok(Reply::Done), "its files answer");
         assert!(list().is_ok());
+    });
+}
+
+/// A broker was killed after it had made its own file whole, as an owner, and before the replica in its store went.
+#[test]
+fn of_a_short_replica_and_a_whole_file_the_file_stays() {
+    over_each_memory(|stage| {
+        let (id, both_short) = (copy(1, 7), copy(2, 7));
+        let content = |id| segment(id, 4, 500);
+        let length = content(&id).bytes.len() as u64;
+        let there = content(&id).ends[1];
+        let store = stage.store();
+        for id in [&id, &both_short] {
+            let mut content = content(id);
+            content.bytes.truncate(there as usize);
+            let first = Content {
+                ends: content.ends[..2].to_vec(),
+                ..content
+            };
+            store.fill(id, &first).expect("fills");
+        }
+        drop(store);
+        stage.restart();
+        let store = stage.store();
+        let files = Arc::new(Files {
+            end: length,
+            ..Files::default()
+        });
+        store.set_beside(files.clone());
+        let flush = |copy, length| {
+            let flush = Request::Flush {
+                copy,
+                length,
+                closed: true,
+            };
+            store.handle(PRIMARY, flush)
+        };
+        // Neither is what the record says.
+        let short = Err(Refusal::Short { length: there });
+        assert_eq!(flush(both_short, length + 1), short);
+        assert!(store.holds(&both_short), "the first to be read");
+        let answered = flush(id, length);
+        assert!(
+            matches!(answered, Ok(Reply::Flushed { .. })),
+            "the file is whole: {answered:?}"
+        );
+        assert!(!store.holds(&id), "the file stands for it");
+        // What was in the store is not taken for one that never was, after another start either.
+        drop(store);
+        stage.restart();
+        let store = stage.store();
+        assert!(!store.holds(&id) && store.holds(&both_short));
+        let answered = store.seal(&id, 9, store.incarnation());
+        assert_eq!(answered, Ok(CopyAnswer::Unknown));
     });
 }

@@ -238,3 +238,59 @@ fn a_damaged_copy_that_is_half_completed_is_not_a_short_one() {
         assert_eq!(stage.store().state(&id), Some(CopyState::Flushed));
     });
 }
+
+/// Its record says that all of it was on the disk once: the owner would not have it looked at.
+#[test]
+fn a_copy_that_was_half_completed_at_an_end_does_not_count_as_flushed() {
+    over_each_memory(|stage| {
+        let (id, other) = (copy(1, 7), copy(2, 7));
+        let content = segment(&id, 8, 700);
+        let length = content.bytes.len() as u64;
+        let store = stage.store();
+        let here = store.incarnation();
+        for id in [&id, &other] {
+            store.fill(id, &segment(id, 8, 700)).expect("fills");
+            store.flush(id, length, true).expect("is closed");
+        }
+        store.seal(&id, 8, here).expect("seals");
+        // Whole batches, and then nothing: the process ends, before the flush at an interval or after it.
+        let (whole_until, half) = (content.ends[3], content.ends[3] as usize);
+        let zeroed = vec![0; content.bytes.len() - half];
+        store
+            .complete(&id, 8, 0, &content.bytes[..half])
+            .expect("takes it");
+        store
+            .complete(&id, 8, half as u64, &zeroed)
+            .expect("takes it");
+        drop(store);
+        for at_interval in [false, true] {
+            let store = stage.store();
+            if at_interval {
+                assert_eq!(store.flush_open(), []);
+            }
+            drop(store);
+            stage.restart();
+            let store = stage.store();
+            store.look_at_marks();
+            assert_eq!(store.state(&id), Some(CopyState::Sealed));
+            assert_eq!(store.state(&other), Some(CopyState::Flushed));
+            let answered = store.seal(&id, 9, here).expect("answers");
+            assert!(
+                matches!(answered, CopyAnswer::Damaged { .. } | CopyAnswer::Unknown),
+                "{answered:?}"
+            );
+            // As the owner asks of what is not flushed.
+            let short = Err(Refusal::Short {
+                length: whole_until,
+            });
+            assert_eq!(store.flush(&id, length, true), short);
+        }
+        let store = stage.store();
+        store.complete(&id, 9, 0, &content.bytes).expect("takes it");
+        store.flush(&id, length, true).expect("is whole");
+        drop(store);
+        stage.restart();
+        stage.store().look_at_marks();
+        assert_eq!(stage.store().state(&id), Some(CopyState::Flushed));
+    });
+}

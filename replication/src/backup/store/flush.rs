@@ -21,7 +21,44 @@ enum Why {
     Closed,
 }
 
+/// Marks of copies that a start has found that are looked at between two flushes at an interval, at most.
+const MAX_MARKS: usize = 1024;
+
 impl ReplicaStore {
+    /// Looks at the marks of copies that a start took for whole, some at each interval: a start that read one file
+    /// for each of a hundred thousand groups would take long. A recovery that was filling one when its process ended
+    /// has lowered its mark and not its record, and such a copy counts as flushed only when a flush has looked at
+    /// all of it.
+    pub fn look_at_marks(&self) {
+        let unread: Vec<_> = {
+            let mut unread = self.unread.lock();
+            let from = unread.len().saturating_sub(MAX_MARKS);
+            unread.drain(from..).collect()
+        };
+        for id in unread {
+            let Ok(copy) = self.held(&id) else { continue };
+            // Nobody completes or frees it meanwhile.
+            let _turn = copy.flushing.lock();
+            let sealed = self.control.lock().seals.sealed(&id.streamlet);
+            match copy.mark() {
+                Ok(mark) if mark.synced > 0 && mark.written <= mark.synced => {}
+                Ok(_) => {
+                    let mut state = copy.state.lock();
+                    if state.life == Life::Flushed {
+                        tracing::warn!(copy = %id, "a closed group's replica was being filled when its process ended; the streamlet's owner has it looked at, and made anew if it is not whole");
+                        state.life = Life::Sealed(sealed.max(id.epoch));
+                    }
+                }
+                Err(error) if is_lost(&error) => {
+                    copy.state.lock().life = Life::Sealed(sealed.max(id.epoch));
+                }
+                Err(error) => {
+                    tracing::warn!(copy = %id, %error, "the mark of a replica cannot be read; see to backup.disk_dir");
+                }
+            }
+        }
+    }
+
     /// The flush at an interval: writes to disk what links have placed in open copies, and copies
     /// that were sealed since, which give their memory back. A copy that fails is tried again the
     /// next time. Returns the copies that failed.
@@ -81,8 +118,12 @@ impl ReplicaStore {
             (state.version, state.flushed)
         };
         let before = before.map_err(failed)?;
-        // One that was lowered vouches for no checksum.
-        let seen = (before.synced > 0).then_some(before);
+        // One that was lowered vouches for no checksum above what was synced since.
+        let seen = (before.synced > 0).then_some(DurableMark {
+            written: before.synced,
+            written_ordinal: before.synced_ordinal,
+            ..before
+        });
         let scanned = match copy.scan(self.incarnation, &self.faults, seen) {
             Ok(scanned) => scanned,
             Err(ScanError::Io(error)) if is_lost(&error) && why != Why::Sealed => {
@@ -146,10 +187,19 @@ impl ReplicaStore {
             // Where a card was stuck when it was sealed.
             self.forget_buffers(copy, Taking::ByForce)?;
         }
+        // How far it reached before it was damaged stays until it is closed: it is damaged, and not short.
+        let reached = match why {
+            Why::Closed => end,
+            _ if before.written > end.address => Place {
+                address: before.written,
+                ordinal: before.written_ordinal,
+            },
+            _ => end,
+        };
         let mark = DurableMark {
             sequence: before.sequence + 1,
-            written: end.address,
-            written_ordinal: end.ordinal,
+            written: reached.address,
+            written_ordinal: reached.ordinal,
             synced: end.address,
             synced_ordinal: end.ordinal,
             incarnation: self.incarnation,

@@ -1,6 +1,7 @@
 //! The store: one function for each request.
 
 mod buffers;
+mod doubles;
 mod flush;
 mod limits;
 mod open;
@@ -85,6 +86,8 @@ pub struct ReplicaStore {
     process: ProcessId,
     /// Files beside the store of which it has copies as well, as they were listed, until they are looked at.
     doubles: Mutex<Vec<CopyInfo>>,
+    /// Copies that a start found to be whole by their records, until their marks are looked at.
+    unread: Mutex<Vec<CopyId>>,
     control: Mutex<Control>,
     /// What links may write, by key.
     buffers: RwLock<Buffers>,
@@ -122,6 +125,7 @@ impl ReplicaStore {
         if faults.seals_forgotten_at_restart {
             control.seals.forget_seals();
         }
+        let mut unread = Vec::new();
         for each in found.copies {
             let copy = each.spec.copy;
             let by = control.seals.sealed(&copy.streamlet).max(copy.epoch);
@@ -134,6 +138,7 @@ impl ReplicaStore {
             state.record = each.record;
             if each.whole {
                 state.life = Life::Flushed;
+                unread.push(copy);
             }
             drop(state);
             control.reserved += each.reserved;
@@ -154,6 +159,7 @@ impl ReplicaStore {
             rounds: round::Rounds::default(),
             process: ProcessId(rand::random()),
             doubles: Mutex::default(),
+            unread: Mutex::new(unread),
             control: Mutex::new(control),
             buffers: RwLock::default(),
             registrar: OnceLock::new(),
@@ -287,11 +293,16 @@ impl ReplicaStore {
                     };
                     return beside.handle(flush);
                 }
-                let end = self.flush(&copy, length, closed)?;
-                Ok(Reply::Flushed {
-                    length: end.address,
-                    end_ordinal: end.ordinal,
-                })
+                match self.flush(&copy, length, closed) {
+                    Ok(end) => Ok(Reply::Flushed {
+                        length: end.address,
+                        end_ordinal: end.ordinal,
+                    }),
+                    Err(short @ Refusal::Short { .. }) if closed => {
+                        self.flush_file_instead(&copy, length, short)
+                    }
+                    Err(refusal) => Err(refusal),
+                }
             }
             Request::FlushRound { copies } => Ok(Reply::FlushedRound(self.flush_round(copies))),
             Request::Seal {
@@ -553,28 +564,6 @@ impl ReplicaStore {
         let room = MAX_DOUBLES.saturating_sub(doubles.len());
         doubles.extend(both.into_iter().take(room));
         listed
-    }
-
-    /// Has files beside the store removed whose groups it has whole on its disk: those that were found at the last
-    /// list. A broker that was killed while it made its copies its own files, and owns them no more, has both.
-    pub fn part_with_doubles(&self) {
-        let doubles = std::mem::take(&mut *self.doubles.lock());
-        let Some(beside) = self.beside.get() else {
-            return;
-        };
-        for file in doubles {
-            let Ok(copy) = self.held(&file.copy) else {
-                continue;
-            };
-            // Nobody frees or completes it meanwhile.
-            let _turn = copy.flushing.lock();
-            if copy.state.lock().life != Life::Flushed {
-                continue;
-            }
-            if let Ok(scanned) = copy.scan(self.incarnation, &self.faults, None) {
-                beside.superseded(&file.copy, file.version, scanned.end.address);
-            }
-        }
     }
 }
 

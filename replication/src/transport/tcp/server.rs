@@ -193,6 +193,7 @@ impl BackupServer {
             }
             let store = self.store.clone();
             let work = move || {
+                store.look_at_marks();
                 store.part_with_doubles();
                 store.flush_open()
             };
