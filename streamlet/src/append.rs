@@ -12,7 +12,8 @@ use kera_protocol::ids::{ANY_LANE, LaneId, Ordinal};
 use crate::job::Job;
 use crate::producers::{LaneState, SequenceError, Verdict};
 use crate::roll::snapshot_limit;
-use crate::streamlet::{ActiveGroup, Inner, LaneSlot, Settings, Streamlet};
+use crate::standing::Standing;
+use crate::streamlet::{ActiveGroup, Filling, Inner, LaneSlot, Settings, Streamlet};
 
 /// Where a batch is to go.
 #[derive(Clone, Copy, Debug)]
@@ -184,14 +185,11 @@ impl Streamlet {
         spec: &AppendSpec,
     ) -> Result<(LaneId, Arc<ActiveGroup>), AppendError> {
         let mut inner = self.inner.lock();
-        if self.is_deleted() {
-            return Err(AppendError::Deleted);
-        }
-        if self.is_moved() || self.leaving.load(Ordering::Acquire) {
-            return Err(AppendError::NotOwner);
-        }
-        if !self.is_recovered() {
-            return Err(AppendError::NotRecovered);
+        match self.standing() {
+            Standing::Serving => {}
+            Standing::Deleted => return Err(AppendError::Deleted),
+            Standing::Moved | Standing::Leaving => return Err(AppendError::NotOwner),
+            Standing::Recovering => return Err(AppendError::NotRecovered),
         }
         let lane = choose_lane(&mut inner, settings, header, spec)?;
         match &inner.lanes[lane.0 as usize].slot {
@@ -237,7 +235,7 @@ impl Streamlet {
         spec: &AppendSpec,
     ) -> Result<Option<Appended>, AppendError> {
         let mut tail = active.tail.lock();
-        if tail.frozen {
+        if tail.filling == Filling::Frozen {
             return Ok(None);
         }
         let appended = |base_ordinal, duplicate| Appended {
@@ -305,8 +303,11 @@ impl Streamlet {
             Err(GroupFull::NoMemory) => return Err(AppendError::NoMemory),
         }
         tail.state.note(&placed, spec.now_ms);
-        let prepare = !tail.prepare_asked && tail.writer.fill() >= self.env.limits.prepare_at;
-        tail.prepare_asked |= prepare;
+        let prepare =
+            tail.filling == Filling::Begun && tail.writer.fill() >= self.env.limits.prepare_at;
+        if prepare {
+            tail.filling = Filling::NextAsked;
+        }
         drop(tail);
         if prepare {
             (self.env.jobs)(Job::Prepare(self.lane_key(lane)));

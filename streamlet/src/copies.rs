@@ -6,11 +6,12 @@
 //! which it begins and the moment at which its close is known.
 
 use kera_log_segments::group::{AckPolicy, Group};
-use kera_log_segments::sync::{Arc, Ordering};
+use kera_log_segments::sync::Arc;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 
 use crate::job::Job;
+use crate::standing::Standing;
 use crate::streamlet::{LaneSlot, Streamlet};
 
 /// Makes the copies of a streamlet's groups.
@@ -40,12 +41,7 @@ impl Streamlet {
     /// after [`Self::take_over`].
     pub fn serve(&self, copies: Arc<dyn Copies>) {
         let _only_once = self.copies.set(copies);
-        self.recovered.store(true, Ordering::Release);
-    }
-
-    /// False while it has not been recovered from its copies ([`Self::awaiting`]).
-    pub fn is_recovered(&self) -> bool {
-        self.recovered.load(Ordering::Acquire)
+        self.standing.advance(Standing::Serving);
     }
 
     /// The least group id that no record and no file has.

@@ -13,7 +13,7 @@ use kera_records::Write;
 
 use crate::producers::LaneState;
 use crate::recovery::ORDINAL_JUMP;
-use crate::streamlet::{Carry, LaneSlot, Prepared, Streamlet};
+use crate::streamlet::{Carry, Filling, LaneSlot, Prepared, Streamlet};
 
 impl Streamlet {
     /// Closes what counts, discards what does not, and leaves the lane idle. Returns false if the
@@ -112,7 +112,7 @@ impl Streamlet {
             }
             if let Some(active) = slot.active() {
                 let mut tail = active.tail.lock();
-                tail.frozen = true;
+                tail.filling = Filling::Frozen;
                 tail.writer.freeze();
             }
             slot.slot = match std::mem::replace(&mut slot.slot, LaneSlot::Failed(None)) {

@@ -9,6 +9,7 @@ use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 
 use crate::mending::{Met, is_damage, tell};
+use crate::standing::Standing;
 use crate::streamlet::{GroupView, Inner, Lane, Streamlet};
 
 /// Groups named in an answer that reached a group's end.
@@ -233,14 +234,11 @@ impl Streamlet {
 
     /// The lane, unless it does not exist or the stream is gone.
     fn slot<'a>(&self, inner: &'a Inner, lane: LaneId) -> Result<&'a Lane, LaneReadError> {
-        if self.is_deleted() {
-            return Err(LaneReadError::Deleted);
-        }
-        if self.is_moved() {
-            return Err(LaneReadError::NotOwner);
-        }
-        if !self.is_recovered() {
-            return Err(LaneReadError::NotRecovered);
+        match self.standing() {
+            Standing::Serving | Standing::Leaving => {}
+            Standing::Deleted => return Err(LaneReadError::Deleted),
+            Standing::Moved => return Err(LaneReadError::NotOwner),
+            Standing::Recovering => return Err(LaneReadError::NotRecovered),
         }
         let lanes = inner.lanes.len() as u32;
         let slot = inner.lanes.get(lane.0 as usize);

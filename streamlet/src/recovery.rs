@@ -13,12 +13,13 @@ use kera_log_segments::footer::Footer;
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
-use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Ordering, Rank, mutex};
+use kera_log_segments::sync::{Arc, AtomicU64, Rank, mutex};
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal, StreamId, StreamletId};
 use kera_records::{GroupRecord, Write};
 
 use crate::append::MIN_PINS;
 use crate::lane_recovery::LaneBuild;
+use crate::standing::{Standing, StandingCell};
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
 
 /// How far ordinals jump after a loss of records that may have been shown: a group never spans more.
@@ -87,14 +88,22 @@ impl Streamlet {
         env: Arc<Env>,
     ) -> Arc<Self> {
         let lanes = (0..settings.lanes).map(|_| Lane::empty(0)).collect();
-        Arc::new(Self::with(stream, id, epoch, 0, settings, env, lanes))
+        Arc::new(Self::with(
+            stream,
+            id,
+            epoch,
+            Standing::Serving,
+            settings,
+            env,
+            lanes,
+        ))
     }
 
     fn with(
         stream: StreamId,
         id: StreamletId,
         epoch: Epoch,
-        next_group: u64,
+        standing: Standing,
         settings: Settings,
         env: Arc<Env>,
         lanes: Vec<Lane>,
@@ -108,17 +117,14 @@ impl Streamlet {
             mending: mutex(Rank::Maintenance, ()),
             inner: streamlet_lock(Inner {
                 epoch,
-                next_group,
+                next_group: 0,
                 lanes,
                 pins: HashMap::new(),
                 pins_limit: MIN_PINS,
                 announcing: Vec::new(),
                 cutting: false,
             }),
-            deleted: AtomicBool::new(false),
-            moved: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
-            recovered: AtomicBool::new(true),
+            standing: StandingCell::new(standing),
             copies: OnceLock::new(),
             own_writes: Default::default(),
             refused: AtomicU64::new(0),
@@ -134,9 +140,11 @@ impl Streamlet {
         settings: Settings,
         env: Arc<Env>,
     ) -> Arc<Self> {
-        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
-        this.recovered.store(false, Ordering::Release);
-        Arc::new(this)
+        let standing = Standing::Recovering;
+        let lanes = Vec::new();
+        Arc::new(Self::with(
+            stream, id, epoch, standing, settings, env, lanes,
+        ))
     }
 
     /// A streamlet that another broker owns: it has no lanes, and answers so.
@@ -147,9 +155,11 @@ impl Streamlet {
         settings: Settings,
         env: Arc<Env>,
     ) -> Arc<Self> {
-        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
-        this.moved.store(true, Ordering::Release);
-        Arc::new(this)
+        let standing = Standing::Moved;
+        let lanes = Vec::new();
+        Arc::new(Self::with(
+            stream, id, epoch, standing, settings, env, lanes,
+        ))
     }
 
     /// Takes over what records and files hold, under the new `epoch`.
@@ -168,7 +178,15 @@ impl Streamlet {
         records: HashMap<LaneId, LaneRecords>,
         now_ms: u64,
     ) -> std::io::Result<(Arc<Self>, Recovery)> {
-        let this = Self::with(stream, id, epoch, 0, settings, env, Vec::new());
+        let this = Self::with(
+            stream,
+            id,
+            epoch,
+            Standing::Serving,
+            settings,
+            env,
+            Vec::new(),
+        );
         let names = this.compare_names(&records)?;
         this.refuse_older_records(epoch, &records, &names)?;
         let mut out = this.take_over_files(epoch, next_group, records, &names, now_ms)?;

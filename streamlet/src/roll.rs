@@ -10,8 +10,9 @@ use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, GroupState, Write};
 
 use crate::job::Job;
+use crate::standing::Standing;
 use crate::streamlet::{
-    ActiveGroup, Carry, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
+    ActiveGroup, Carry, Filling, Inner, Lane, LaneSlot, Prepared, Streamlet, Tail, group_lock,
 };
 
 /// A group just begun.
@@ -56,7 +57,7 @@ impl Streamlet {
         let still = inner.lanes[lane.0 as usize]
             .active()
             .is_some_and(|a| Arc::ptr_eq(&a, full));
-        if !still || self.leaving.load(Ordering::Acquire) {
+        if !still || self.standing() != Standing::Serving {
             // Another appender has rolled it, or the lane takes no more; the caller looks again.
             return;
         }
@@ -72,10 +73,10 @@ impl Streamlet {
     /// Ends a group and takes what the lane carries over, under the group lock.
     pub(crate) fn freeze(&self, active: &ActiveGroup, now_ms: u64) -> Option<Carry> {
         let mut tail = active.tail.lock();
-        if tail.frozen {
+        if tail.filling == Filling::Frozen {
             return None;
         }
-        tail.frozen = true;
+        tail.filling = Filling::Frozen;
         active.group.note_end(now_ms);
         let end = tail.writer.freeze();
         if active.group.is_shipped() {
@@ -140,8 +141,7 @@ impl Streamlet {
                 writer,
                 state: carry.state,
                 lane_generation,
-                frozen: false,
-                prepare_asked: false,
+                filling: Filling::Begun,
             }),
         });
         slot.slot = LaneSlot::Active(active.clone());

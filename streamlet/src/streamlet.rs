@@ -10,7 +10,7 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Rank, mutex};
+use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Rank, mutex};
 use kera_protocol::ids::{
     Epoch, GroupId, GroupKey, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
     StreamletKey,
@@ -21,6 +21,7 @@ use crate::job::Job;
 use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};
 use crate::recorder::GroupRecorder;
+use crate::standing::{Standing, StandingCell};
 
 /// Bounds that hold for every lane.
 #[derive(Clone, Copy, Debug)]
@@ -139,15 +140,9 @@ pub struct Streamlet {
     pub(crate) maintenance: Mutex<()>,
     /// The streamlet lock: first of the two levels.
     pub(crate) inner: Mutex<Inner>,
-    pub(crate) deleted: AtomicBool,
-    /// Another broker owns it.
-    pub(crate) moved: AtomicBool,
-    /// It is about to be handed over: reads go on, nothing is appended any more.
-    pub(crate) leaving: AtomicBool,
+    pub(crate) standing: StandingCell,
     /// Held while a damaged file is fetched from another copy.
     pub(crate) mending: Mutex<()>,
-    /// False until it has been recovered from copies at other brokers; true where there are none.
-    pub(crate) recovered: AtomicBool,
     /// Makes copies at other brokers, if there are to be any.
     pub(crate) copies: OnceLock<Arc<dyn Copies>>,
     /// Whether its own files can be written, where it has copies elsewhere.
@@ -217,8 +212,18 @@ pub(crate) struct Tail {
     pub(crate) writer: GroupWriter,
     pub(crate) state: LaneState,
     pub(crate) lane_generation: u32,
-    pub(crate) frozen: bool,
-    pub(crate) prepare_asked: bool,
+    pub(crate) filling: Filling,
+}
+
+/// How far a group that takes appends is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filling {
+    /// There is much room.
+    Begun,
+    /// It is so full that the lane's next group was asked for.
+    NextAsked,
+    /// It takes no more.
+    Frozen,
 }
 
 /// The streamlet lock over `inner`.
@@ -353,30 +358,40 @@ impl Streamlet {
 
     /// Ends all service: appends and reads answer that the stream is gone.
     pub fn mark_deleted(&self) {
-        self.deleted.store(true, Ordering::Release);
+        self.standing.advance(Standing::Deleted);
         self.end();
     }
 
     /// Ends all service, for good: another broker owns the streamlet. Appends and reads answer so,
     /// also those that wait; what was appended and is not durable yet is given up here.
     pub fn mark_moved(&self) {
-        if !self.moved.swap(true, Ordering::AcqRel) {
+        if self.standing.advance(Standing::Moved).is_some() {
             self.end();
         }
     }
 
     /// Takes no more appends, which answer that another broker owns the streamlet; reads go on, and
     /// what was appended may still become durable. The first step of a hand-over; false if one is
-    /// under way already.
+    /// under way or over already.
     pub fn stop_appends(&self) -> bool {
         // Whoever looked before has its place once the lock is free.
         let _inner = self.inner.lock();
-        !self.leaving.swap(true, Ordering::AcqRel)
+        self.standing.advance(Standing::Leaving).is_some()
     }
 
-    /// True once [`stop_appends`](Self::stop_appends) was called.
+    /// Where it stands at this broker.
+    pub fn standing(&self) -> Standing {
+        self.standing.get()
+    }
+
+    /// True between [`stop_appends`](Self::stop_appends) and the end of the hand-over.
     pub fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
+        self.standing() == Standing::Leaving
+    }
+
+    /// False while it has not been recovered from its copies ([`Self::awaiting`]).
+    pub fn is_recovered(&self) -> bool {
+        self.standing() > Standing::Recovering
     }
 
     fn end(&self) {
@@ -396,18 +411,17 @@ impl Streamlet {
 
     /// True once the stream is deleted.
     pub fn is_deleted(&self) -> bool {
-        self.deleted.load(Ordering::Acquire)
+        self.standing() == Standing::Deleted
     }
 
-    /// True if another broker owns it, and for good: should this broker own it again, another
-    /// streamlet takes this one's place.
+    /// True if another broker owns it, and its stream is not known to be deleted.
     pub fn is_moved(&self) -> bool {
-        self.moved.load(Ordering::Acquire)
+        self.standing() == Standing::Moved
     }
 
     /// True once it serves nothing any more: its stream is deleted, or another broker owns it.
     pub fn is_over(&self) -> bool {
-        self.is_deleted() || self.is_moved()
+        self.standing().is_over()
     }
 
     /// Every lane, for people and for discovery.
