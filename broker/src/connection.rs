@@ -1,50 +1,57 @@
-//! One data connection, one task: read what there is, place it, pump it, acknowledge, serve reads,
-//! send, wait.
+//! A data connection of the native protocol: appends, reads, long polls and subscriptions.
 //!
-//! Nothing here hands work to another task unless bytes must come from the disk. A connection is
-//! woken by its socket, by a durable head it waits for, or by memory becoming free.
+//! Nothing here hands work to another task unless bytes must come from the disk. How it is served is
+//! [`crate::client_link`].
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kera_log_segments::group::Group;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
 use kera_protocol::v1;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::append::{self, Partial, PendingAppend, Placed};
-use crate::bell::Bell;
+use crate::client_link::{ClientLink, Overdue, Protocol};
 use crate::copy_reads;
 use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
-use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
-use crate::memory_budget::{Claims, MOST_IN_A_CROWD};
+use crate::memory_budget::MOST_IN_A_CROWD;
 use crate::outbox::Outbox;
 use crate::shared::Shared;
 
-/// A connection that has received nothing for this long gives back its buffer.
-const KEEP_INPUT: Duration = Duration::from_secs(2);
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
 const MAX_DISK_READS: usize = 16;
 const DISK_READ: usize = 1 << 20;
 /// Long polls of one connection.
 const MAX_PARKED_READS: usize = 16_384;
-/// How often a connection looks at its deadlines,
-const TICK: Duration = Duration::from_millis(100);
-/// and how often if it has none, so that thousands of idle connections cost next to nothing.
-const SLOW_TICK: Duration = Duration::from_secs(10);
-/// Ticks after which every subscription and read is looked at, woken or not: its stream may be gone,
-/// or its lane generation may have ended.
-const LOOK_TICKS: u32 = 10;
+/// Looks at deadlines after which every subscription and read is looked at, woken or not: its stream may be
+/// gone, or its lane generation may have ended.
+const LOOKS_AT_ALL: u32 = 10;
+
+/// Serves a data connection that has said hello, until it ends.
+///
+/// # Errors
+/// The socket's, or `TimedOut` for one that was idle for too long.
+pub async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    counted: Counted,
+) -> io::Result<()> {
+    let mut link = ClientLink::new(stream, shared, counted);
+    let mut connection = Connection::new(peer);
+    let outcome = link.serve(&mut connection).await;
+    connection.forget(&link);
+    tracing::debug!(%peer, ?outcome, "data connection ended");
+    outcome
+}
 
 /// What a thread that may wait has read.
 enum FromDisk {
@@ -53,235 +60,190 @@ enum FromDisk {
     Push(Box<Subscription>, Step<v1::PushData>),
 }
 
-/// A data connection.
-pub struct Connection {
-    stream: TcpStream,
+/// What is under way on a connection.
+struct Connection {
     peer: SocketAddr,
-    shared: Arc<Shared>,
-    input: Inbox,
-    /// Progress of the frame at the front of `input` while memory is short.
+    /// Progress of the frame at the front while memory is short.
     partial: Partial,
-    out: Outbox,
     pending: VecDeque<PendingAppend>,
-    pending_bytes: usize,
     reads: Vec<Read>,
     /// Reads of copies of groups that other brokers own, waiting for their turn at the disk.
     copy_reads: VecDeque<(u32, v1::ReadRequest)>,
     subscriptions: BTreeMap<u32, Subscription>,
     /// The subscription that was pushed to last; the next round begins behind it.
     last_pushed: u32,
-    /// Groups appended to and not yet pumped.
-    touched: Vec<Arc<Group>>,
-    bell: Arc<Bell>,
-    waker: Waker,
     /// Boxed: a channel has room for many from its beginning.
     disk: (mpsc::Sender<Box<FromDisk>>, mpsc::Receiver<Box<FromDisk>>),
     /// Reads handed to threads that may wait.
     disk_reads: usize,
-    /// Memory is short: no more frames are taken until it is not.
-    starved: bool,
-    /// Since when the frame at the front waits for memory.
-    starved_since: Option<Instant>,
-    /// There is too much in flight for the frame that is arriving; looked at again with each tick.
-    crowded: bool,
-    claims: Claims,
-    /// Bytes sent until the last tick.
-    sent_before: u64,
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
-    ticks: u32,
-    last_input: Instant,
-    _counted: Counted,
+    looks: u32,
+}
+
+impl Protocol for Connection {
+    type Ended = io::Error;
+    type Settled = Option<Box<FromDisk>>;
+    const LOOK: Duration = Duration::from_millis(100);
+
+    fn frame_bytes(&self, link: &ClientLink) -> io::Result<usize> {
+        // What is no frame is told of when it is worked on.
+        Ok(match frame::decode(link.input.bytes(), max_frame(link)) {
+            Ok(Decoded::Frame(header)) => header.total_bytes(),
+            _ => 0,
+        })
+    }
+
+    /// One round: frames, pumps, acknowledgements, reads and pushes.
+    fn work(&mut self, link: &mut ClientLink) -> io::Result<()> {
+        self.take_frames(link);
+        append::pump(&link.shared, &mut link.touched);
+        self.acknowledge(link);
+        if !self.quiet && link.room_to_send() > 0 {
+            self.quiet = true;
+            self.serve_reads(link);
+            self.serve_copy_reads(link);
+            self.serve_subscriptions(link);
+        }
+        Ok(())
+    }
+
+    fn takes_frames(&self, _: &ClientLink) -> bool {
+        !self.closing
+    }
+
+    fn coming(&self) -> usize {
+        self.disk_reads * DISK_READ
+    }
+
+    /// Serving stopped at the limit on bytes to send, and they are sent.
+    fn goes_on(&self, link: &ClientLink) -> bool {
+        !self.quiet && link.room_to_send() > 0
+    }
+
+    fn rung(&mut self) {
+        self.quiet = false;
+    }
+
+    async fn settled(&mut self) -> Option<Box<FromDisk>> {
+        self.disk.1.recv().await
+    }
+
+    fn take_settled(
+        &mut self,
+        link: &mut ClientLink,
+        read: Option<Box<FromDisk>>,
+    ) -> io::Result<()> {
+        if let Some(read) = read {
+            self.take_from_disk(link, *read);
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, link: &mut ClientLink, now: Instant) {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_AT_ALL) {
+            self.unpark();
+        } else if self.reads.iter().any(|read| read.deadline <= now) {
+            self.quiet = false;
+        }
+        let mut released = 0;
+        let (out, shared) = (&mut link.out, &*link.shared);
+        self.pending.retain(|pending| {
+            let Some(reply) = pending.overdue(shared, now) else {
+                return true;
+            };
+            out.push(
+                FrameKind::AppendReply,
+                pending.correlation,
+                &reply,
+                Vec::new(),
+            );
+            released += pending.bytes;
+            false
+        });
+        link.release(released);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+            && self.reads.is_empty()
+            && self.copy_reads.is_empty()
+            && self.subscriptions.is_empty()
+            && self.disk_reads == 0
+    }
+
+    fn overdue(&mut self, link: &mut ClientLink, what: Overdue) -> io::Result<()> {
+        match what {
+            Overdue::Unread | Overdue::Idle => Err(io::ErrorKind::TimedOut.into()),
+            Overdue::Frame => {
+                self.give_up_frame(link);
+                Ok(())
+            }
+        }
+    }
+
+    /// No more frames; what is in flight is still answered.
+    fn stop(&mut self, link: &mut ClientLink) {
+        if self.closing {
+            return;
+        }
+        self.closing = true;
+        let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
+        let reads = std::mem::take(&mut self.reads).into_iter();
+        let copies = std::mem::take(&mut self.copy_reads).into_iter();
+        let reads = reads.map(|read| read.correlation);
+        for correlation in reads.chain(copies.map(|(correlation, _)| correlation)) {
+            link.out.push(
+                FrameKind::ReadReply,
+                correlation,
+                &fetch::read_refusal(&error),
+                Vec::new(),
+            );
+        }
+        self.subscriptions.clear();
+        link.out.push_raw(|out| frame::encode_go_away(out, &error));
+    }
+
+    fn is_over(&self, link: &ClientLink) -> bool {
+        self.closing && link.out.is_empty() && self.pending.is_empty()
+    }
+}
+
+fn max_frame(link: &ClientLink) -> usize {
+    link.shared.config.server.max_frame_bytes as usize
 }
 
 impl Connection {
-    /// A connection that has said hello.
-    pub fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, counted: Counted) -> Self {
-        let bell = Arc::new(Bell::default());
+    fn new(peer: SocketAddr) -> Self {
         Self {
-            stream,
             peer,
-            claims: Claims::new(shared.clone()),
-            shared,
-            input: Inbox::default(),
             partial: Partial::default(),
-            out: Outbox::default(),
             pending: VecDeque::new(),
-            pending_bytes: 0,
             reads: Vec::new(),
             copy_reads: VecDeque::new(),
             subscriptions: BTreeMap::new(),
             last_pushed: 0,
-            touched: Vec::new(),
-            waker: Waker::from(bell.clone()),
-            bell,
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
-            starved: false,
-            starved_since: None,
-            crowded: false,
-            sent_before: 0,
             quiet: false,
             closing: false,
-            ticks: 0,
-            last_input: Instant::now(),
-            _counted: counted,
+            looks: 0,
         }
     }
 
-    /// Serves the connection until it ends.
-    ///
-    /// # Errors
-    /// The socket's, or `TimedOut` for one that was idle for too long.
-    pub async fn run(mut self) -> std::io::Result<()> {
-        let outcome = self.serve().await;
-        self.shared
-            .in_flight
-            .fetch_sub(self.pending_bytes as u64, Ordering::Relaxed);
-        // An idle lane must not collect the wakers of connections that have gone.
+    /// An idle lane must not collect the wakers of connections that have gone.
+    fn forget(&self, link: &ClientLink) {
+        let waker = &link.waker;
         self.pending
             .iter()
-            .for_each(|pending| pending.forget(&self.waker));
-        self.reads
-            .iter()
-            .for_each(|read| read.target.head.forget(&self.waker));
-        self.subscriptions
-            .values()
-            .for_each(|s| s.target.head.forget(&self.waker));
-        tracing::debug!(peer = %self.peer, ?outcome, "data connection ended");
-        outcome
-    }
-
-    async fn serve(&mut self) -> std::io::Result<()> {
-        let mut stopping = self.shared.stopping.subscribe();
-        let tick = tokio::time::sleep(TICK);
-        tokio::pin!(tick);
-        let mut slow = false;
-        loop {
-            self.work();
-            self.out.send(&self.stream)?;
-            self.claims.hold_outgoing(self.outgoing());
-            self.claims.hold_incoming(self.input.capacity());
-            if self.closing && self.out.is_empty() && self.pending.is_empty() {
-                return Ok(());
-            }
-            let mut interest = Interest::ERROR;
-            if self.takes_input() {
-                interest |= Interest::READABLE;
-            }
-            if !self.out.is_empty() {
-                interest |= Interest::WRITABLE;
-            }
-            if slow && self.is_busy() {
-                slow = false;
-                tick.as_mut().reset((Instant::now() + TICK).into());
-            }
-            tokio::select! {
-                ready = self.stream.ready(interest) => {
-                    let ready = ready?;
-                    if ready.is_readable() && self.takes_input() {
-                        self.read_input()?;
-                    }
-                    if ready.is_error() || (ready.is_write_closed() && !self.out.is_empty()) {
-                        return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()));
-                    }
-                }
-                () = self.bell.rung() => self.quiet = false,
-                // Serving stopped at the limit on bytes to send, and they are sent: go on at once.
-                () = std::future::ready(()), if !self.quiet && self.room_to_send() > 0 => {}
-                Some(read) = self.disk.1.recv() => self.take_from_disk(*read),
-                () = tick.as_mut() => {
-                    self.look_at_deadlines()?;
-                    slow = !self.is_busy();
-                    let pause = if slow { self.slow_tick() } else { TICK };
-                    tick.as_mut().reset((Instant::now() + pause).into());
-                }
-                _ = stopping.wait_for(|stop| *stop), if !self.closing => self.go_away(),
-            }
-        }
-    }
-
-    /// True while there is anything that a tick looks at, but for the idle timeout.
-    fn is_busy(&self) -> bool {
-        !self.pending.is_empty()
-            || !self.reads.is_empty()
-            || !self.copy_reads.is_empty()
-            || !self.subscriptions.is_empty()
-            || !self.out.is_empty()
-            || self.disk_reads > 0
-            || self.crowded
-            || self.claims.has_frame()
-            || self.input.capacity() > self.input.len()
-    }
-
-    fn slow_tick(&self) -> Duration {
-        let idle = self.shared.live().server.idle_timeout;
-        if idle.is_zero() {
-            return SLOW_TICK;
-        }
-        SLOW_TICK.min(idle).max(TICK)
-    }
-
-    /// True while frames may be taken: within the limits on bytes in flight, and with memory.
-    fn takes_input(&self) -> bool {
-        let server = &self.shared.config.server;
-        !self.closing
-            && !self.starved
-            && !self.crowded
-            && self.pending_bytes < server.connection_in_flight_bytes as usize
-            && self.claims.may_owe(self.out.bytes())
-            && (self.pending_bytes == 0
-                || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
-    }
-
-    fn read_input(&mut self) -> std::io::Result<()> {
-        loop {
-            let (there, missing) = (self.input.len(), self.missing_of_frame());
-            if missing > 0 && !self.claims.admit_frame(there + missing) {
-                self.crowded = true;
-                return Ok(());
-            }
-            let room = self.input.room_for(missing, self.claims.read_ahead());
-            if room == 0 {
-                return Ok(());
-            }
-            match self.input.receive(&self.stream, room)? {
-                Received::Nothing => return Ok(()),
-                Received::Bytes(_) => self.last_input = Instant::now(),
-                Received::End => {
-                    if !self.input.is_empty() {
-                        tracing::debug!(peer = %self.peer, bytes = self.input.len(), "connection ended within a frame");
-                    }
-                    return Err(std::io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            if self.input.len() >= READ_AHEAD && self.missing_of_frame() == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Bytes that the frame at the front still lacks.
-    fn missing_of_frame(&self) -> usize {
-        match frame::decode(self.input.bytes(), self.max_frame()) {
-            Ok(Decoded::Frame(header)) => header.total_bytes().saturating_sub(self.input.len()),
-            _ => 0,
-        }
-    }
-
-    fn max_frame(&self) -> usize {
-        self.shared.config.server.max_frame_bytes as usize
-    }
-
-    /// Bytes held for the peer: those to be sent, and those that come from the disk.
-    fn outgoing(&self) -> usize {
-        self.out.bytes() + self.disk_reads * DISK_READ
-    }
-
-    /// Bytes that the next read or push may bring; 0: first some must be sent.
-    fn room_to_send(&self) -> usize {
-        self.claims.room_to_send(self.out.bytes())
+            .for_each(|pending| pending.forget(waker));
+        let reads = self.reads.iter().map(|read| &read.target);
+        let subscriptions = self.subscriptions.values().map(|s| &s.target);
+        reads
+            .chain(subscriptions)
+            .for_each(|target| target.head.forget(waker));
     }
 
     /// True if one more read may wait for the disk; `room` is what it may bring.
@@ -294,72 +256,63 @@ impl Connection {
         self.disk_reads < most
     }
 
-    /// One round: frames, pumps, acknowledgements, reads and pushes.
-    fn work(&mut self) {
-        self.starved = false;
-        self.take_frames();
-        append::pump(&self.shared, &mut self.touched);
-        self.acknowledge();
-        if !self.quiet && self.room_to_send() > 0 {
-            self.quiet = true;
-            self.serve_reads();
-            self.serve_copy_reads();
-            self.serve_subscriptions();
-        }
-    }
-
-    fn take_frames(&mut self) {
+    fn take_frames(&mut self, link: &mut ClientLink) {
         // Worked on apart, so that a frame's bytes and the connection can both be borrowed.
-        let mut input = std::mem::take(&mut self.input);
-        while self.takes_input() {
-            match frame::decode(input.bytes(), self.max_frame()) {
+        let mut input = std::mem::take(&mut link.input);
+        while !self.closing && link.may_take() {
+            match frame::decode(input.bytes(), max_frame(link)) {
                 Ok(Decoded::NeedMore(_)) => break,
                 Ok(Decoded::Frame(header)) if header.total_bytes() > input.len() => break,
                 Ok(Decoded::Frame(header)) => {
                     let total = header.total_bytes();
-                    match self.take_frame(header, &mut input.bytes_mut()[..total]) {
+                    match self.take_frame(link, header, &mut input.bytes_mut()[..total]) {
                         Ok(true) => {
                             input.consume(total);
-                            self.claims.end_frame();
+                            link.claims.end_frame();
                         }
                         Ok(false) => break,
                         Err(error) => {
-                            self.fail(&error);
+                            self.fail(link, &error);
                             break;
                         }
                     }
                 }
                 Err(error) => {
-                    self.fail(&error);
+                    self.fail(link, &error);
                     break;
                 }
             }
         }
-        self.input = input;
+        link.input = input;
     }
 
     /// Acts on one frame. False: memory is short, the frame stays.
-    fn take_frame(&mut self, header: FrameHeader, bytes: &mut [u8]) -> Result<bool, FrameError> {
+    fn take_frame(
+        &mut self,
+        link: &mut ClientLink,
+        header: FrameHeader,
+        bytes: &mut [u8],
+    ) -> Result<bool, FrameError> {
         let (head, body) = bytes[frame::PREFIX_BYTES..].split_at_mut(header.header_bytes);
         let correlation = header.correlation;
         match header.kind {
             FrameKind::Append => {
                 let request: v1::AppendRequest = decode(head)?;
-                return Ok(self.take_append(correlation, &request, body));
+                return Ok(self.take_append(link, correlation, &request, body));
             }
             FrameKind::Read => {
                 let request: v1::ReadRequest = decode(head)?;
-                self.take_read(correlation, &request);
+                self.take_read(link, correlation, &request);
             }
             FrameKind::Subscribe => {
                 let request: v1::SubscribeRequest = decode(head)?;
-                self.take_subscribe(correlation, &request);
+                self.take_subscribe(link, correlation, &request);
             }
             FrameKind::Credit => {
                 let request: v1::CreditRequest = decode(head)?;
-                self.take_credit(&request);
+                self.take_credit(link, &request);
             }
-            FrameKind::Ping => self
+            FrameKind::Ping => link
                 .out
                 .push_raw(|out| frame::encode_empty(out, FrameKind::Pong, correlation)),
             FrameKind::Pong => {}
@@ -375,58 +328,49 @@ impl Connection {
 
     fn take_append(
         &mut self,
+        link: &mut ClientLink,
         correlation: u32,
         request: &v1::AppendRequest,
         body: &mut [u8],
     ) -> bool {
         match append::place(
-            &self.shared,
+            &link.shared,
             correlation,
             request,
             body,
             &mut self.partial,
-            &mut self.touched,
+            &mut link.touched,
         ) {
             Placed::Pending(pending) => {
                 self.partial = Partial::default();
-                self.pending_bytes += pending.bytes;
-                self.shared
-                    .in_flight
-                    .fetch_add(pending.bytes as u64, Ordering::Relaxed);
+                link.wait_for(pending.bytes);
                 self.pending.push_back(pending);
             }
             Placed::Refused(reply) => {
                 self.partial = Partial::default();
-                self.out
+                link.out
                     .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
             }
             Placed::Later => {
-                // Our own written chunks may be what is missing: pump first, then wait for others.
-                append::pump(&self.shared, &mut self.touched);
-                self.shared.metrics.memory_waits.inc();
-                self.shared.release_memory();
-                let since = *self.starved_since.get_or_insert_with(Instant::now);
-                if since.elapsed() < self.shared.memory_wait() {
-                    if self.shared.env.pool.on_free(&self.waker) {
-                        self.starved = true;
-                    }
+                if !link.gives_up_memory() {
+                    link.wait_for_memory();
                     return false;
                 }
                 let text =
                     "the broker's memory.pool was full for too long; send again, or raise it";
                 let error = WireError::new(ErrorCode::Overloaded, text);
-                self.shared.metrics.append_errors.inc();
+                link.shared.metrics.append_errors.inc();
                 let partial = std::mem::take(&mut self.partial);
                 let reply = append::refusal(&error, partial.placement());
-                self.out
+                link.out
                     .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
             }
         }
-        self.starved_since = None;
+        link.has_memory();
         true
     }
 
-    fn take_read(&mut self, correlation: u32, request: &v1::ReadRequest) {
+    fn take_read(&mut self, link: &mut ClientLink, correlation: u32, request: &v1::ReadRequest) {
         let full = WireError::new(
             ErrorCode::Overloaded,
             format!("the connection has {MAX_PARKED_READS} reads waiting; wait for their answers"),
@@ -438,14 +382,14 @@ impl Connection {
             self.quiet = false;
             return;
         } else {
-            Read::new(&self.shared, correlation, request)
+            Read::new(&link.shared, correlation, request)
         };
         match read {
             Ok(read) => {
                 self.reads.push(read);
                 self.quiet = false;
             }
-            Err(error) => self.out.push(
+            Err(error) => link.out.push(
                 FrameKind::ReadReply,
                 correlation,
                 &fetch::read_refusal(&error),
@@ -454,7 +398,12 @@ impl Connection {
         }
     }
 
-    fn take_subscribe(&mut self, correlation: u32, request: &v1::SubscribeRequest) {
+    fn take_subscribe(
+        &mut self,
+        link: &mut ClientLink,
+        correlation: u32,
+        request: &v1::SubscribeRequest,
+    ) {
         let outcome = if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             let text = format!(
                 "the connection has {MAX_SUBSCRIPTIONS} subscriptions; use another connection"
@@ -467,7 +416,7 @@ impl Connection {
             );
             Err(WireError::new(ErrorCode::InvalidArgument, text))
         } else {
-            Subscription::new(&self.shared, request)
+            Subscription::new(&link.shared, request)
         };
         let mut reply = v1::SubscribeResponse::default();
         match outcome {
@@ -480,15 +429,15 @@ impl Connection {
                 reply.message = error.message;
             }
         }
-        self.out
+        link.out
             .push(FrameKind::SubscribeReply, correlation, &reply, Vec::new());
     }
 
-    fn take_credit(&mut self, request: &v1::CreditRequest) {
+    fn take_credit(&mut self, link: &mut ClientLink, request: &v1::CreditRequest) {
         // Credit for a subscription that has just ended is no error: the two crossed on the way.
         if request.unsubscribe {
             if let Some(ended) = self.subscriptions.remove(&request.subscription) {
-                ended.target.head.forget(&self.waker);
+                ended.target.head.forget(&link.waker);
                 // Others may have waited at the same head.
                 self.unpark();
             }
@@ -506,9 +455,9 @@ impl Connection {
         self.quiet &= self.subscriptions.is_empty() && self.reads.is_empty();
     }
 
-    fn acknowledge(&mut self) {
+    fn acknowledge(&mut self, link: &mut ClientLink) {
         let mut released = 0;
-        let (out, waker, metrics) = (&mut self.out, &self.waker, &self.shared.metrics);
+        let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.metrics);
         self.pending.retain(|pending| {
             let Some(reply) = pending.poll(waker) else {
                 return true;
@@ -525,21 +474,14 @@ impl Connection {
             released += pending.bytes;
             false
         });
-        self.release(released);
+        link.release(released);
     }
 
-    fn release(&mut self, bytes: usize) {
-        self.pending_bytes -= bytes;
-        self.shared
-            .in_flight
-            .fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
-
-    fn serve_reads(&mut self) {
+    fn serve_reads(&mut self, link: &mut ClientLink) {
         let now = Instant::now();
         let mut index = 0;
         while index < self.reads.len() {
-            let room = self.room_to_send();
+            let room = link.room_to_send();
             if room == 0 {
                 self.quiet = false;
                 return;
@@ -549,18 +491,18 @@ impl Connection {
                 index += 1;
                 continue;
             }
-            match read.step(&self.waker, now, room, false) {
+            match read.step(&link.waker, now, room, false) {
                 Step::Wait => index += 1,
                 Step::Reply(reply, body) => {
                     let read = self.reads.swap_remove(index);
-                    self.reply_read(&read, &reply, body);
+                    self.reply_read(link, &read, &reply, body);
                 }
                 // Looked at again when one of those at the disk is back.
                 Step::Blocking if !self.may_read_disk(room) => index += 1,
                 Step::Blocking => {
                     let mut read = self.reads.swap_remove(index);
                     let room = room.min(DISK_READ);
-                    let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
+                    let (tell, waker) = (self.disk.0.clone(), link.waker.clone());
                     self.disk_reads += 1;
                     tokio::task::spawn_blocking(move || {
                         let step = read.step(&waker, now, room, true);
@@ -572,12 +514,12 @@ impl Connection {
     }
 
     /// Has threads that may wait read copies.
-    fn serve_copy_reads(&mut self) {
-        while !self.copy_reads.is_empty() && self.may_read_disk(self.room_to_send()) {
+    fn serve_copy_reads(&mut self, link: &mut ClientLink) {
+        while !self.copy_reads.is_empty() && self.may_read_disk(link.room_to_send()) {
             let Some((correlation, request)) = self.copy_reads.pop_front() else {
                 return;
             };
-            let (tell, shared) = (self.disk.0.clone(), self.shared.clone());
+            let (tell, shared) = (self.disk.0.clone(), link.shared.clone());
             self.disk_reads += 1;
             tokio::task::spawn_blocking(move || {
                 let (reply, body) = copy_reads::answer(&shared, &request);
@@ -586,15 +528,21 @@ impl Connection {
         }
     }
 
-    fn reply_read(&mut self, read: &Read, reply: &v1::ReadResponse, body: Vec<Bytes>) {
+    fn reply_read(
+        &mut self,
+        link: &mut ClientLink,
+        read: &Read,
+        reply: &v1::ReadResponse,
+        body: Vec<Bytes>,
+    ) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
-        self.shared.metrics.read_bytes.inc_by(bytes as u64);
-        self.out
+        link.shared.metrics.read_bytes.inc_by(bytes as u64);
+        link.out
             .push(FrameKind::ReadReply, read.correlation, reply, body);
     }
 
     /// One push for each subscription in turn, so that no lane's backlog starves another's.
-    fn serve_subscriptions(&mut self) {
+    fn serve_subscriptions(&mut self, link: &mut ClientLink) {
         let mut ready: VecDeque<u32> = self
             .subscriptions
             .values()
@@ -605,7 +553,7 @@ impl Connection {
             ready.rotate_left(at);
         }
         while let Some(id) = ready.pop_front() {
-            let room = self.room_to_send();
+            let room = link.room_to_send();
             if room == 0 {
                 self.quiet = false;
                 return;
@@ -613,29 +561,29 @@ impl Connection {
             let Some(subscription) = self.subscriptions.get_mut(&id) else {
                 continue;
             };
-            match subscription.step(&self.waker, room, false) {
+            match subscription.step(&link.waker, room, false) {
                 Step::Wait => {}
                 Step::Reply(push, body) => {
                     self.last_pushed = id;
-                    if push_out(&mut self.out, &self.shared, &push, body) {
+                    if push_out(&mut link.out, &link.shared, &push, body) {
                         self.subscriptions.remove(&id);
                     } else if subscription.has_credit() {
                         ready.push_back(id);
                     }
                 }
                 Step::Blocking if !self.may_read_disk(room) => {}
-                Step::Blocking => self.push_from_disk(id, room.min(DISK_READ)),
+                Step::Blocking => self.push_from_disk(link, id, room.min(DISK_READ)),
             }
         }
     }
 
     /// Has a thread that may wait read for a subscription.
-    fn push_from_disk(&mut self, id: u32, room: usize) {
+    fn push_from_disk(&mut self, link: &mut ClientLink, id: u32, room: usize) {
         let Some(mut subscription) = self.subscriptions.remove(&id) else {
             return;
         };
         self.subscriptions.insert(id, subscription.placeholder());
-        let (tell, waker) = (self.disk.0.clone(), self.waker.clone());
+        let (tell, waker) = (self.disk.0.clone(), link.waker.clone());
         self.disk_reads += 1;
         tokio::task::spawn_blocking(move || {
             let step = subscription.step(&waker, room, true);
@@ -644,14 +592,16 @@ impl Connection {
         });
     }
 
-    fn take_from_disk(&mut self, read: FromDisk) {
+    fn take_from_disk(&mut self, link: &mut ClientLink, read: FromDisk) {
         self.disk_reads -= 1;
         self.quiet = false;
         match read {
-            FromDisk::Read(read, Step::Reply(reply, body)) => self.reply_read(&read, &reply, body),
+            FromDisk::Read(read, Step::Reply(reply, body)) => {
+                self.reply_read(link, &read, &reply, body)
+            }
             FromDisk::Read(read, _) => self.reads.push(read),
             FromDisk::Copy(correlation, reply, body) => {
-                self.out
+                link.out
                     .push(FrameKind::ReadReply, correlation, &reply, body);
             }
             FromDisk::Push(mut subscription, step) => {
@@ -662,7 +612,7 @@ impl Connection {
                 subscription.add_credit(placeholder.credit());
                 subscription.blocked = false;
                 if let Step::Reply(push, body) = step
-                    && push_out(&mut self.out, &self.shared, &push, body)
+                    && push_out(&mut link.out, &link.shared, &push, body)
                 {
                     return;
                 }
@@ -671,104 +621,24 @@ impl Connection {
         }
     }
 
-    fn look_at_deadlines(&mut self) -> std::io::Result<()> {
-        let now = Instant::now();
-        self.ticks = self.ticks.wrapping_add(1);
-        if self.ticks.is_multiple_of(LOOK_TICKS) {
-            self.unpark();
-        } else if self.reads.iter().any(|read| read.deadline <= now) {
-            self.quiet = false;
-        }
-        let mut released = 0;
-        let (out, shared) = (&mut self.out, &*self.shared);
-        self.pending.retain(|pending| {
-            let Some(reply) = pending.overdue(shared, now) else {
-                return true;
-            };
-            out.push(
-                FrameKind::AppendReply,
-                pending.correlation,
-                &reply,
-                Vec::new(),
-            );
-            released += pending.bytes;
-            false
-        });
-        self.release(released);
-        if self.out.sent() == self.sent_before {
-            self.out.detach();
-        }
-        self.sent_before = self.out.sent();
-        self.crowded = false;
-        if self
-            .claims
-            .is_unread(now, self.out.sent(), self.out.bytes())
-        {
-            self.shared.metrics.unread_connections.inc();
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        let within = self.shared.config.server.receive_timeout;
-        let waits = self.takes_input();
-        let claimed = self.claims.is_late(now) && self.missing_of_frame() > 0;
-        if self.input.is_late(now, within, waits) || (claimed && !self.closing) {
-            self.give_up_frame();
-        }
-        let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
-        let passed = small && self.input.capacity() > 2 * READ_AHEAD;
-        // A large frame has passed, or nothing comes any more.
-        if passed || now.duration_since(self.last_input) > KEEP_INPUT {
-            self.shared
-                .note_freed(self.input.shrink() + self.out.shrink());
-        }
-        let idle = self.shared.live().server.idle_timeout;
-        let nothing_open = self.pending.is_empty()
-            && self.reads.is_empty()
-            && self.copy_reads.is_empty()
-            && self.subscriptions.is_empty()
-            && self.disk_reads == 0;
-        if !idle.is_zero() && nothing_open && now.duration_since(self.last_input) > idle {
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        Ok(())
-    }
-
     /// The frame that is arriving takes too long, with memory claimed that others may wait for.
-    fn give_up_frame(&mut self) {
+    fn give_up_frame(&mut self, link: &mut ClientLink) {
         self.closing = true;
-        let within = self.shared.config.server.receive_timeout;
+        let within = link.shared.config.server.receive_timeout;
         let text = format!("a frame did not arrive within {within:?}; send smaller frames");
         let error = WireError::new(ErrorCode::Timeout, text);
-        self.out.push_raw(|out| frame::encode_go_away(out, &error));
-    }
-
-    /// The broker stops: no more frames; what is in flight is still answered.
-    fn go_away(&mut self) {
-        self.closing = true;
-        let error = WireError::new(ErrorCode::ShuttingDown, "the broker is stopping");
-        let reads = std::mem::take(&mut self.reads).into_iter();
-        let copies = std::mem::take(&mut self.copy_reads).into_iter();
-        let reads = reads.map(|read| read.correlation);
-        for correlation in reads.chain(copies.map(|(correlation, _)| correlation)) {
-            self.out.push(
-                FrameKind::ReadReply,
-                correlation,
-                &fetch::read_refusal(&error),
-                Vec::new(),
-            );
-        }
-        self.subscriptions.clear();
-        self.out.push_raw(|out| frame::encode_go_away(out, &error));
+        link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
 
     /// The peer broke the protocol: say why, and end.
-    fn fail(&mut self, error: &FrameError) {
+    fn fail(&mut self, link: &mut ClientLink, error: &FrameError) {
         tracing::debug!(peer = %self.peer, %error, "closing a connection that broke the protocol");
-        self.shared.metrics.protocol_errors.inc();
+        link.shared.metrics.protocol_errors.inc();
         self.closing = true;
         self.subscriptions.clear();
         self.reads.clear();
         self.copy_reads.clear();
-        self.out
+        link.out
             .push_raw(|out| frame::encode_go_away(out, &error.clone().into()));
     }
 }

@@ -13,6 +13,7 @@ mod alter_settings;
 pub mod append;
 pub mod bell;
 pub mod catalog;
+pub mod client_link;
 pub mod clock;
 pub mod cluster;
 pub mod config;

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::connection::Connection;
+use crate::connection;
 use crate::control;
 use crate::shared::Shared;
 use crate::socket::next;
@@ -157,8 +157,7 @@ async fn sniff(
         return refuse(&mut stream, &error, patience).await;
     }
     drop(control);
-    let connection = Connection::new(stream, peer, shared, guard.of_data());
-    Box::pin(connection.run()).await
+    Box::pin(connection::serve(stream, peer, shared, guard.of_data())).await
 }
 
 /// Says why, and closes.

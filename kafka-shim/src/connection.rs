@@ -1,29 +1,24 @@
-//! One connection, one task: read what there is, place what is produced, answer in order.
+//! A connection of a Kafka client: places what is produced and answers in order.
 //!
 //! Kafka's clients expect replies in the order of their requests. Produce requests are placed as
 //! they come and wait for durability side by side; any other request is worked on alone, and what
-//! comes behind it waits in the socket, as with Kafka.
+//! comes behind it waits in the socket, as with Kafka. How a connection is served is
+//! [`kera_broker::client_link`].
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::append;
-use kera_broker::bell::Bell;
-use kera_broker::inbox::{Inbox, READ_AHEAD, Received};
+use kera_broker::client_link::{ClientLink, Overdue, Protocol};
+use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
-use kera_broker::memory_budget::Claims;
-use kera_broker::outbox::Outbox;
-use kera_log_segments::group::Group;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::context::Ctx;
@@ -43,14 +38,6 @@ const WAITING: [i16; 2] = [11, 14];
 const JOIN: u8 = 11;
 /// Produce requests of one connection that wait for durability.
 const MAX_PENDING: usize = 256;
-/// How often a busy connection looks at what takes too long, and an idle one.
-const LOOK_BUSY: Duration = Duration::from_millis(500);
-const LOOK_IDLE: Duration = Duration::from_secs(10);
-/// How often one that waits for others' bytes to be worked off asks again.
-const LOOK_CROWDED: Duration = Duration::from_millis(50);
-/// A connection that has received nothing for this long gives back its buffer.
-const KEEP_INPUT: Duration = Duration::from_secs(2);
-
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
@@ -102,73 +89,154 @@ enum Current {
     Answered(Vec<Bytes>),
 }
 
-/// A client's connection.
-pub(crate) struct Connection {
-    stream: TcpStream,
-    ctx: Ctx,
-    input: Inbox,
-    out: Outbox,
-    /// Produce requests that wait for durability, oldest first.
-    pending: VecDeque<(i16, Produce)>,
-    pending_bytes: usize,
-    /// Progress of the produce request at the front of `input` while memory is short.
-    placing: Option<Produce>,
-    starved: bool,
-    starved_since: Option<Instant>,
-    /// Too much is in flight for the request that is arriving.
-    crowded: bool,
-    current: Current,
-    sessions: Sessions,
-    touched: Vec<Arc<Group>>,
-    bell: Arc<Bell>,
-    waker: Waker,
-    claims: Claims,
-    /// When deadlines were last looked at, and bytes sent until then.
-    looked: Instant,
-    sent_before: u64,
-    last_input: Instant,
-    stopping: bool,
-    _counted: Counted,
+/// Serves a client's connection until it ends.
+pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, counted: Counted) {
+    let mut link = ClientLink::new(stream, ctx.shared.clone(), counted);
+    let mut connection = Connection {
+        sessions: Sessions::new(ctx.settings.sessions.clone()),
+        ctx,
+        pending: VecDeque::new(),
+        placing: None,
+        current: Current::Nothing,
+        stopping: false,
+    };
+    let outcome = link.serve(&mut connection).await;
+    connection.end(&link, &outcome);
 }
 
-impl Connection {
-    /// A connection that was just accepted.
-    pub(crate) fn new(stream: TcpStream, ctx: Ctx, counted: Counted) -> Self {
-        let bell = Arc::new(Bell::default());
-        Self {
-            stream,
-            claims: Claims::new(ctx.shared.clone()),
-            sessions: Sessions::new(ctx.settings.sessions.clone()),
-            ctx,
-            input: Inbox::default(),
-            out: Outbox::default(),
-            pending: VecDeque::new(),
-            pending_bytes: 0,
-            placing: None,
-            starved: false,
-            starved_since: None,
-            crowded: false,
-            current: Current::Nothing,
-            touched: Vec::new(),
-            waker: Waker::from(bell.clone()),
-            bell,
-            looked: Instant::now(),
-            sent_before: 0,
-            last_input: Instant::now(),
-            stopping: false,
-            _counted: counted,
+/// What is under way on a client's connection.
+struct Connection {
+    ctx: Ctx,
+    /// Produce requests that wait for durability, oldest first.
+    pending: VecDeque<(i16, Produce)>,
+    /// Progress of the produce request at the front while memory is short.
+    placing: Option<Produce>,
+    current: Current,
+    sessions: Sessions,
+    stopping: bool,
+}
+
+impl Protocol for Connection {
+    type Ended = Ended;
+    type Settled = Settled;
+    const LOOK: Duration = Duration::from_millis(500);
+
+    /// Of the request at the front, its length field included.
+    fn frame_bytes(&self, link: &ClientLink) -> Result<usize, Ended> {
+        let Some(field) = link.input.bytes().first_chunk::<LENGTH_BYTES>() else {
+            return Ok(0);
+        };
+        let claimed = i32::from_be_bytes(*field);
+        let most = self.ctx.max_request_bytes();
+        let limit = match link.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {
+            Some([0, 0]) | None => most,
+            Some([0, JOIN]) => most.min(MAX_JOIN_REQUEST),
+            Some(_) => most.min(MAX_OTHER_REQUEST),
+        };
+        match usize::try_from(claimed) {
+            Ok(length) if length <= limit => Ok(LENGTH_BYTES + length),
+            _ => Err(Ended::TooLong(claimed.into(), limit)),
         }
     }
 
-    /// Serves the connection until it ends.
-    pub(crate) async fn run(mut self) {
-        let outcome = self.serve().await;
-        self.release(self.pending_bytes);
+    /// One round: requests, pumps, acknowledgements, the fetch that waits.
+    fn work(&mut self, link: &mut ClientLink) -> Result<(), Ended> {
+        let outcome = self.take_requests(link);
+        // Also what came before a request that ends the connection.
+        append::pump(&link.shared, &mut link.touched);
+        self.acknowledge(link);
+        outcome?;
+        self.serve_fetch(link);
+        self.send_answer(link);
+        if self.has_request(link) {
+            link.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// While a request runs some bytes are still read, to see the peer go.
+    fn takes_input(&self, link: &ClientLink) -> bool {
+        let room = matches!(self.current, Current::Nothing) || link.input.len() < READ_AHEAD;
+        room && !self.stopping && self.pending.len() < MAX_PENDING
+    }
+
+    /// What is owed to the client is bounded.
+    fn takes_frames(&self, link: &ClientLink) -> bool {
+        matches!(self.current, Current::Nothing)
+            && !self.stopping
+            && self.pending.len() < MAX_PENDING
+            && link.room_to_send() > 0
+    }
+
+    /// Waits for the current request, if that is what it needs.
+    async fn settled(&mut self) -> Settled {
+        match &mut self.current {
+            Current::Running { answer, .. } => Settled::Answer(answer.await),
+            Current::Reading(read) => Settled::Read(read.await.map(Box::new)),
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn take_settled(&mut self, link: &mut ClientLink, settled: Settled) -> Result<(), Ended> {
+        self.current = match settled {
+            Settled::Answer(reply) => {
+                link.claims.end_frame();
+                Current::Answered(vec![reply?])
+            }
+            Settled::Read(Some(fetch)) => Current::Fetching(fetch),
+            Settled::Read(None) => {
+                let error = std::io::Error::other("reading from the disk failed");
+                return Err(error.into());
+            }
+        };
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let fetch = match &self.current {
+            // If it has passed, the reply waits for those before it to be sent.
+            Current::Fetching(fetch) if fetch.deadline > Instant::now() => Some(fetch.deadline),
+            _ => None,
+        };
+        let produce = self.pending.front().map(|(_, front)| front.deadline);
+        fetch.into_iter().chain(produce).min()
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.current, Current::Nothing) && self.pending.is_empty()
+    }
+
+    fn overdue(&mut self, _: &mut ClientLink, what: Overdue) -> Result<(), Ended> {
+        Err(match what {
+            Overdue::Unread => Ended::Unread,
+            Overdue::Frame => Ended::Slow,
+            Overdue::Idle => Ended::Idle,
+        })
+    }
+
+    fn stop(&mut self, _: &mut ClientLink) {
+        self.stopping = true;
+    }
+
+    /// Nothing is owed to the client, but what may take for ever.
+    fn is_over(&self, link: &ClientLink) -> bool {
+        let working = match &self.current {
+            Current::Running { waits, .. } => !waits,
+            Current::Answered(_) => true,
+            Current::Nothing | Current::Fetching(_) | Current::Reading(_) => false,
+        };
+        self.stopping && self.pending.is_empty() && link.out.is_empty() && !working
+    }
+}
+
+impl Connection {
+    /// Nobody wakes it any more; tells why it ended.
+    fn end(&mut self, link: &ClientLink, outcome: &Result<(), Ended>) {
         if let Some((_, front)) = self.pending.front() {
-            front.forget(&self.waker);
+            front.forget(&link.waker);
         }
         if let Current::Fetching(fetch) = &mut self.current {
-            fetch.forget(&self.waker);
+            fetch.forget(&link.waker);
         }
         let peer: SocketAddr = self.ctx.peer;
         match outcome {
@@ -176,9 +244,9 @@ impl Connection {
                 tracing::debug!(%peer, ?outcome, "a Kafka client's connection ended");
             }
             Err(error) => {
-                self.ctx.shared.metrics.protocol_errors.inc();
+                link.shared.metrics.protocol_errors.inc();
                 let client = self.ctx.client_id.as_deref().unwrap_or_default();
-                let due = self.ctx.shared.bad_connections.lock().due(Instant::now());
+                let due = link.shared.bad_connections.lock().due(Instant::now());
                 match due {
                     Some(others) => {
                         tracing::info!(%peer, client, %error, others, "closing the connection of a Kafka client, and so it was with others lately");
@@ -191,186 +259,40 @@ impl Connection {
         }
     }
 
-    async fn serve(&mut self) -> Result<(), Ended> {
-        let mut stopping = self.ctx.shared.stopping.subscribe();
-        let look = tokio::time::sleep(LOOK_BUSY);
-        tokio::pin!(look);
-        let mut set_to = Instant::now() + LOOK_BUSY;
-        loop {
-            self.work()?;
-            self.out.send(&self.stream)?;
-            self.claims.hold_outgoing(self.out.bytes());
-            self.claims.hold_incoming(self.input.capacity());
-            if self.stopping && self.is_quiet() {
-                return Ok(());
-            }
-            let wanted = self.next_look();
-            if wanted < set_to {
-                // Later ones are set when the timer fires: setting it costs more than the look.
-                set_to = wanted;
-                look.as_mut().reset(set_to.into());
-            }
-            let mut interest = Interest::ERROR;
-            if self.takes_input() {
-                interest |= Interest::READABLE;
-            }
-            if !self.out.is_empty() {
-                interest |= Interest::WRITABLE;
-            }
-            tokio::select! {
-                ready = self.stream.ready(interest) => {
-                    let ready = ready?;
-                    if ready.is_readable() && self.takes_input() {
-                        self.read_input()?;
-                    }
-                    if ready.is_error() || (ready.is_write_closed() && !self.out.is_empty()) {
-                        return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()).into());
-                    }
-                }
-                () = self.bell.rung() => {}
-                settled = settle(&mut self.current) => self.take_settled(settled)?,
-                () = look.as_mut() => {
-                    self.look_at_deadlines()?;
-                    set_to = self.next_look();
-                    look.as_mut().reset(set_to.into());
-                }
-                _ = stopping.wait_for(|stop| *stop), if !self.stopping => self.stopping = true,
-            }
-        }
-    }
-
     fn is_answered(&self) -> bool {
         matches!(self.current, Current::Answered(_))
     }
 
-    /// Nothing is owed to the client, but what may take for ever.
-    fn is_quiet(&self) -> bool {
-        let working = match &self.current {
-            Current::Running { waits, .. } => !waits,
-            Current::Answered(_) => true,
-            Current::Nothing | Current::Fetching(_) | Current::Reading(_) => false,
-        };
-        self.pending.is_empty() && self.out.is_empty() && !working
-    }
-
     /// A request waits in `input` that could be worked on.
-    fn has_request(&self) -> bool {
-        let whole = self.front_bytes().ok().flatten();
-        self.takes_requests()
-            && !self.starved
-            && whole.is_some_and(|whole| whole <= self.input.len())
+    fn has_request(&self, link: &ClientLink) -> bool {
+        let whole = self.frame_bytes(link).unwrap_or(0);
+        self.takes_frames(link) && !link.starved && whole > 0 && whole <= link.input.len()
     }
 
-    /// True while requests are worked on: what is owed to the client is bounded.
-    fn takes_requests(&self) -> bool {
-        matches!(self.current, Current::Nothing)
-            && !self.stopping
-            && self.pending.len() < MAX_PENDING
-            && self.claims.room_to_send(self.out.bytes()) > 0
-    }
-
-    /// True while bytes may be taken from the socket. While a request runs some are still read, to
-    /// see the peer go.
-    fn takes_input(&self) -> bool {
-        let server = &self.ctx.shared.config.server;
-        let room = matches!(self.current, Current::Nothing) || self.input.len() < READ_AHEAD;
-        room && !self.starved
-            && !self.crowded
-            && !self.stopping
-            && self.pending.len() < MAX_PENDING
-            && self.pending_bytes < server.connection_in_flight_bytes as usize
-            && self.claims.may_owe(self.out.bytes())
-            && (self.pending_bytes == 0
-                || self.ctx.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
-    }
-
-    /// Length of the request at the front, its length field included, if that is there.
-    fn front_bytes(&self) -> Result<Option<usize>, Ended> {
-        let Some(field) = self.input.bytes().first_chunk::<LENGTH_BYTES>() else {
-            return Ok(None);
-        };
-        let claimed = i32::from_be_bytes(*field);
-        let most = self.ctx.max_request_bytes();
-        let limit = match self.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {
-            Some([0, 0]) | None => most,
-            Some([0, JOIN]) => most.min(MAX_JOIN_REQUEST),
-            Some(_) => most.min(MAX_OTHER_REQUEST),
-        };
-        match usize::try_from(claimed) {
-            Ok(length) if length <= limit => Ok(Some(LENGTH_BYTES + length)),
-            _ => Err(Ended::TooLong(claimed.into(), limit)),
-        }
-    }
-
-    fn read_input(&mut self) -> Result<(), Ended> {
-        loop {
-            let there = self.input.len();
-            let whole = self.front_bytes()?.unwrap_or(0);
-            let missing = whole.saturating_sub(there);
-            if missing > 0 && !self.claims.admit_frame(whole) {
-                self.crowded = true;
-                return Ok(());
+    fn take_requests(&mut self, link: &mut ClientLink) -> Result<(), Ended> {
+        while self.takes_frames(link) {
+            let whole = self.frame_bytes(link)?;
+            if whole == 0 || whole > link.input.len() {
+                break;
             }
-            let room = self.input.room_for(missing, self.claims.read_ahead());
-            if room == 0 {
-                // Looked at again soon: others' buffers leave no room for more than this.
-                self.crowded = !self.takes_requests();
-                return Ok(());
-            }
-            match self.input.receive(&self.stream, room)? {
-                Received::Nothing => return Ok(()),
-                Received::Bytes(_) => self.last_input = Instant::now(),
-                Received::End => {
-                    // A producer that wants no acknowledgements sends, and goes.
-                    self.work()?;
-                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-                }
-            }
-            if self.input.len() >= READ_AHEAD {
-                return Ok(());
-            }
-        }
-    }
-
-    /// One round: requests, pumps, acknowledgements, the fetch that waits.
-    fn work(&mut self) -> Result<(), Ended> {
-        self.starved = false;
-        let outcome = self.take_requests();
-        // Also what came before a request that ends the connection.
-        append::pump(&self.ctx.shared, &mut self.touched);
-        self.acknowledge();
-        outcome?;
-        self.serve_fetch();
-        self.send_answer();
-        if self.has_request() {
-            self.bell.ring();
-        }
-        Ok(())
-    }
-
-    fn take_requests(&mut self) -> Result<(), Ended> {
-        while self.takes_requests()
-            && let Some(whole) = self.front_bytes()?
-            && whole <= self.input.len()
-        {
             // Worked on apart, so that a request's bytes and the connection can both be borrowed.
-            let mut input = std::mem::take(&mut self.input);
-            let outcome = self.take_request(&mut input.bytes_mut()[LENGTH_BYTES..whole]);
-            self.input = input;
+            let mut input = std::mem::take(&mut link.input);
+            let outcome = self.take_request(link, &mut input.bytes_mut()[LENGTH_BYTES..whole]);
+            link.input = input;
             if !outcome? {
                 break;
             }
-            self.input.consume(whole);
+            link.input.consume(whole);
             // What a handler works on stays claimed until it has answered.
             if !matches!(self.current, Current::Running { waits: false, .. }) {
-                self.claims.end_frame();
+                link.claims.end_frame();
             }
         }
         Ok(())
     }
 
     /// Acts on one request. False: memory is short, it stays.
-    fn take_request(&mut self, request: &mut [u8]) -> Result<bool, Ended> {
+    fn take_request(&mut self, link: &mut ClientLink, request: &mut [u8]) -> Result<bool, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
         let body_at = head.body_at;
@@ -388,7 +310,7 @@ impl Connection {
                 let reply = dispatch::encode(ApiKey::ApiVersions, version, correlation, &response)?;
                 self.current = Current::Answered(vec![reply]);
             }
-            0 => return self.take_produce(version, correlation, &mut request[body_at..]),
+            0 => return self.take_produce(link, version, correlation, &mut request[body_at..]),
             1 => self.take_fetch(version, correlation, &request[body_at..])?,
             _ => {
                 let body = Bytes::copy_from_slice(&request[body_at..]);
@@ -406,6 +328,7 @@ impl Connection {
 
     fn take_produce(
         &mut self,
+        link: &mut ClientLink,
         version: i16,
         correlation: i32,
         body: &mut [u8],
@@ -415,24 +338,15 @@ impl Connection {
             Some(begun) => begun,
             None => Produce::new(&request, version, correlation),
         };
-        let shared = &self.ctx.shared;
-        let waited = self.starved_since.map_or(Duration::ZERO, |at| at.elapsed());
-        let give_up = waited >= shared.memory_wait();
-        if !produce.place(shared, &request, body, &mut self.touched, give_up) {
-            // Our own written chunks may be what is missing: pump first, then wait for others.
-            append::pump(shared, &mut self.touched);
-            shared.metrics.memory_waits.inc();
-            shared.release_memory();
-            self.starved_since.get_or_insert_with(Instant::now);
-            self.starved = shared.env.pool.on_free(&self.waker);
+        let give_up = link.gives_up_memory();
+        let (shared, touched) = (&self.ctx.shared, &mut link.touched);
+        if !produce.place(shared, &request, body, touched, give_up) {
+            link.wait_for_memory();
             self.placing = Some(produce);
             return Ok(false);
         }
-        self.starved_since = None;
-        self.pending_bytes += produce.bytes;
-        shared
-            .in_flight
-            .fetch_add(produce.bytes as u64, Ordering::Relaxed);
+        link.has_memory();
+        link.wait_for(produce.bytes);
         if request.acks == 0 && produce.any_refused() {
             return Err(Ended::Unacknowledged);
         }
@@ -457,46 +371,40 @@ impl Connection {
     }
 
     /// Answers the produce requests that are settled, in order.
-    fn acknowledge(&mut self) {
+    fn acknowledge(&mut self, link: &mut ClientLink) {
         while let Some((acks, front)) = self.pending.front_mut() {
-            if !front.poll(&self.waker) && Instant::now() < front.deadline {
+            if !front.poll(&link.waker) && Instant::now() < front.deadline {
                 break;
             }
             let metrics = &self.ctx.shared.metrics;
             let seconds = front.received.elapsed().as_secs_f64();
             metrics.append_seconds.observe(seconds);
             if *acks != 0 {
-                front.forget(&self.waker);
+                front.forget(&link.waker);
                 let version = front.version();
                 let mut out = dispatch::begin(ApiKey::Produce, version, front.correlation);
                 front.encode(self.ctx.shared.is_member(), &mut out);
                 dispatch::finish(&mut out, 0);
-                self.out
+                link.out
                     .push_raw(|gathering| gathering.extend_from_slice(&out));
             }
             let bytes = front.bytes;
             self.pending.pop_front();
-            self.release(bytes);
+            link.release(bytes);
         }
     }
 
-    fn release(&mut self, bytes: usize) {
-        self.pending_bytes -= bytes;
-        let in_flight = &self.ctx.shared.in_flight;
-        in_flight.fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
-
-    fn serve_fetch(&mut self) {
+    fn serve_fetch(&mut self, link: &mut ClientLink) {
         let Current::Fetching(fetch) = &mut self.current else {
             return;
         };
-        let room = self.claims.room_to_send(self.out.bytes());
+        let room = link.room_to_send();
         if room == 0 {
             return;
         }
-        match fetch.step(&self.ctx.shared, &self.waker, Instant::now(), room) {
+        match fetch.step(&self.ctx.shared, &link.waker, Instant::now(), room) {
             Progress::Wait => {}
-            Progress::Reply(parts) => self.reply_fetch(parts),
+            Progress::Reply(parts) => self.reply_fetch(link, parts),
             Progress::Disk(reads) => {
                 let Current::Fetching(mut fetch) =
                     std::mem::replace(&mut self.current, Current::Nothing)
@@ -514,12 +422,12 @@ impl Connection {
         }
     }
 
-    fn reply_fetch(&mut self, parts: Vec<fetch::serve::Part>) {
+    fn reply_fetch(&mut self, link: &mut ClientLink, parts: Vec<fetch::serve::Part>) {
         let Current::Fetching(mut fetch) = std::mem::replace(&mut self.current, Current::Nothing)
         else {
             return;
         };
-        fetch.forget(&self.waker);
+        fetch.forget(&link.waker);
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
         let mut body = fetch::respond::reply(&fetch, parts, head);
         dispatch::finish(&mut body.meta, body.slices);
@@ -530,96 +438,13 @@ impl Connection {
     }
 
     /// Sends the answer that waited for those before it.
-    fn send_answer(&mut self) {
+    fn send_answer(&mut self, link: &mut ClientLink) {
         if !self.pending.is_empty() || !self.is_answered() {
             return;
         }
         if let Current::Answered(parts) = std::mem::replace(&mut self.current, Current::Nothing) {
-            self.out.push_parts(parts);
+            link.out.push_parts(parts);
         }
-    }
-
-    fn take_settled(&mut self, settled: Settled) -> Result<(), Ended> {
-        self.current = match settled {
-            Settled::Answer(reply) => {
-                self.claims.end_frame();
-                Current::Answered(vec![reply?])
-            }
-            Settled::Read(Some(fetch)) => Current::Fetching(fetch),
-            Settled::Read(None) => {
-                let error = std::io::Error::other("reading from the disk failed");
-                return Err(error.into());
-            }
-        };
-        Ok(())
-    }
-
-    /// When to look at deadlines next.
-    fn next_look(&self) -> Instant {
-        let busy = self.claims.has_frame()
-            || !self.out.is_empty()
-            || self.crowded
-            || self.starved
-            || self.input.capacity() > self.input.len();
-        let idle = self.ctx.shared.live().server.idle_timeout;
-        let pause = match busy {
-            true if self.crowded => LOOK_CROWDED,
-            true => LOOK_BUSY,
-            false if idle.is_zero() => LOOK_IDLE,
-            false => LOOK_IDLE.min(idle).max(LOOK_BUSY),
-        };
-        let now = Instant::now();
-        let mut at = now + pause;
-        if let Current::Fetching(fetch) = &self.current
-            && fetch.deadline > now
-        {
-            // If it has passed, the reply waits for those before it to be sent.
-            at = at.min(fetch.deadline);
-        }
-        if let Some((_, front)) = self.pending.front() {
-            at = at.min(front.deadline);
-        }
-        at
-    }
-
-    fn look_at_deadlines(&mut self) -> Result<(), Ended> {
-        let now = Instant::now();
-        self.crowded = false;
-        if now.duration_since(self.looked) < LOOK_BUSY {
-            return Ok(());
-        }
-        self.looked = now;
-        if self.out.sent() == self.sent_before {
-            self.out.detach();
-        }
-        self.sent_before = self.out.sent();
-        let metrics = &self.ctx.shared.metrics;
-        if self
-            .claims
-            .is_unread(now, self.out.sent(), self.out.bytes())
-        {
-            metrics.unread_connections.inc();
-            return Err(Ended::Unread);
-        }
-        let waits = self.takes_requests() && self.takes_input();
-        let within = self.ctx.shared.config.server.receive_timeout;
-        let late = self.input.is_late(now, within, waits) && !self.has_request();
-        if late || (waits && self.claims.is_late(now)) {
-            return Err(Ended::Slow);
-        }
-        let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
-        let passed = small && self.input.capacity() > 2 * READ_AHEAD;
-        // A large request has passed, or nothing comes any more.
-        if passed || now.duration_since(self.last_input) > KEEP_INPUT {
-            let freed = self.input.shrink() + self.out.shrink();
-            self.ctx.shared.note_freed(freed);
-        }
-        let idle = self.ctx.shared.live().server.idle_timeout;
-        let waits = !matches!(self.current, Current::Nothing) || !self.pending.is_empty();
-        if !idle.is_zero() && !waits && now.duration_since(self.last_input) > idle {
-            return Err(Ended::Idle);
-        }
-        Ok(())
     }
 }
 
@@ -627,13 +452,4 @@ impl Connection {
 enum Settled {
     Answer(Result<Bytes, DispatchError>),
     Read(Option<Box<Fetch>>),
-}
-
-/// Waits for the current request, if that is what it needs.
-async fn settle(current: &mut Current) -> Settled {
-    match current {
-        Current::Running { answer, .. } => Settled::Answer(answer.await),
-        Current::Reading(read) => Settled::Read(read.await.map(Box::new)),
-        _ => std::future::pending().await,
-    }
 }

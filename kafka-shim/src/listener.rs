@@ -11,7 +11,7 @@ use kera_broker::{BrokerError, Shared};
 use tokio::net::TcpListener;
 
 use crate::apis::APIS;
-use crate::connection::Connection;
+use crate::connection;
 use crate::context::{Ctx, KafkaSettings, ListenerInfo};
 use crate::fetch::SessionRoom;
 use crate::reply_room::Turns;
@@ -127,7 +127,7 @@ async fn accept(
             peer,
             room: Arc::default(),
         };
-        tokio::spawn(Connection::new(stream, ctx, counted.of_data()).run());
+        tokio::spawn(connection::serve(stream, ctx, counted.of_data()));
     }
 }
 

@@ -1,0 +1,400 @@
+//! One client's data connection, one task, whatever protocol it speaks: read what there is, let the protocol work
+//! on it, send, wait.
+//!
+//! Nothing here hands work to another task. A connection is woken by its socket, by its bell (a durable head that
+//! it waits for, memory that became free), by what its [`Protocol`] waits for, or by its deadlines.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use kera_log_segments::group::Group;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::append;
+use crate::bell::Bell;
+use crate::inbox::{Inbox, READ_AHEAD, Received};
+use crate::listener::Counted;
+use crate::memory_budget::Claims;
+use crate::outbox::Outbox;
+use crate::shared::Shared;
+
+/// A connection that has received nothing for this long gives back its buffer.
+const KEEP_INPUT: Duration = Duration::from_secs(2);
+/// How often an idle connection looks at its deadlines, so that thousands of them cost next to nothing,
+const LOOK_IDLE: Duration = Duration::from_secs(10);
+/// and how often one that waits for others' bytes to be worked off.
+const LOOK_CROWDED: Duration = Duration::from_millis(50);
+
+/// What takes too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overdue {
+    /// The peer does not take what is sent to it, for `server.send_timeout`.
+    Unread,
+    /// A frame that has begun does not arrive, for `server.receive_timeout`.
+    Frame,
+    /// Nothing happens, for `server.idle_timeout`.
+    Idle,
+}
+
+/// What a connection says, and how it is answered.
+pub trait Protocol: Send {
+    /// Why a connection ends before its peer ends it.
+    type Ended: From<std::io::Error>;
+    /// What comes of waiting for [`settled`](Self::settled).
+    type Settled;
+    /// How often a busy connection looks at its deadlines.
+    const LOOK: Duration;
+
+    /// Bytes of the frame at the front, its head included; 0 while that cannot be told.
+    ///
+    /// # Errors
+    /// It can be told that it is no frame, or one that is too long.
+    fn frame_bytes(&self, link: &ClientLink) -> Result<usize, Self::Ended>;
+
+    /// Works on the frames that have arrived, and on whatever waits.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    fn work(&mut self, link: &mut ClientLink) -> Result<(), Self::Ended>;
+
+    /// True while it works on frames: what it does not take then is still to arrive.
+    fn takes_frames(&self, link: &ClientLink) -> bool;
+
+    /// True while bytes may be taken from the socket, as far as the protocol knows.
+    fn takes_input(&self, link: &ClientLink) -> bool {
+        self.takes_frames(link)
+    }
+
+    /// Bytes that will be sent and are not among those that wait to be: those that come from a disk.
+    fn coming(&self) -> usize {
+        0
+    }
+
+    /// True if there is more to work on at once, now that some bytes are sent.
+    fn goes_on(&self, _link: &ClientLink) -> bool {
+        false
+    }
+
+    /// The bell was rung: something that waits may go on.
+    fn rung(&mut self) {}
+
+    /// Waits for what others do for the connection; for ever if there is nothing.
+    fn settled(&mut self) -> impl Future<Output = Self::Settled> + Send;
+
+    /// Takes what was waited for.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    fn take_settled(
+        &mut self,
+        link: &mut ClientLink,
+        settled: Self::Settled,
+    ) -> Result<(), Self::Ended>;
+
+    /// When something is due that no look comes in time for, if so.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A look at deadlines, each [`LOOK`](Self::LOOK) while the connection is busy.
+    fn look(&mut self, _link: &mut ClientLink, _now: Instant) {}
+
+    /// True if the peer waits for nothing, so that it may be idle.
+    fn is_idle(&self) -> bool;
+
+    /// Something takes too long.
+    ///
+    /// # Errors
+    /// Why the connection ends, if it ends at once.
+    fn overdue(&mut self, link: &mut ClientLink, what: Overdue) -> Result<(), Self::Ended>;
+
+    /// The broker stops: nothing more is begun.
+    fn stop(&mut self, link: &mut ClientLink);
+
+    /// True once nothing more is begun and nothing is owed.
+    fn is_over(&self, link: &ClientLink) -> bool;
+}
+
+/// What a client's connection has, whatever it speaks.
+pub struct ClientLink {
+    /// The broker.
+    pub shared: Arc<Shared>,
+    stream: TcpStream,
+    /// What has arrived and was not worked on.
+    pub input: Inbox,
+    /// What waits to be sent.
+    pub out: Outbox,
+    /// Its part of what all connections may hold.
+    pub claims: Claims,
+    /// Groups appended to and not yet pumped.
+    pub touched: Vec<Arc<Group>>,
+    /// Wakes the connection.
+    pub bell: Arc<Bell>,
+    /// The same.
+    pub waker: Waker,
+    /// Bytes of appends that wait to be durable.
+    in_flight: usize,
+    /// Memory is short: no more frames are taken until it is not.
+    pub starved: bool,
+    /// Since when the frame at the front waits for memory.
+    starved_since: Option<Instant>,
+    /// There is too much in flight for the frame that is arriving; looked at again soon.
+    crowded: bool,
+    /// When deadlines were last looked at, and bytes sent until then.
+    looked: Instant,
+    sent_before: u64,
+    last_input: Instant,
+    _counted: Counted,
+}
+
+impl ClientLink {
+    /// A connection that nothing was received on yet but what began it.
+    pub fn new(stream: TcpStream, shared: Arc<Shared>, counted: Counted) -> Self {
+        let bell = Arc::new(Bell::default());
+        let now = Instant::now();
+        Self {
+            stream,
+            claims: Claims::new(shared.clone()),
+            shared,
+            input: Inbox::default(),
+            out: Outbox::default(),
+            touched: Vec::new(),
+            waker: Waker::from(bell.clone()),
+            bell,
+            in_flight: 0,
+            starved: false,
+            starved_since: None,
+            crowded: false,
+            looked: now,
+            sent_before: 0,
+            last_input: now,
+            _counted: counted,
+        }
+    }
+
+    /// Serves the connection until it ends.
+    ///
+    /// # Errors
+    /// The protocol's, and the socket's.
+    pub async fn serve<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {
+        let mut stopping = self.shared.stopping.subscribe();
+        let mut stopped = false;
+        let look = tokio::time::sleep(P::LOOK);
+        tokio::pin!(look);
+        let mut set_to = Instant::now() + P::LOOK;
+        loop {
+            self.starved = false;
+            protocol.work(self)?;
+            self.out.send(&self.stream)?;
+            self.claims
+                .hold_outgoing(self.out.bytes() + protocol.coming());
+            self.claims.hold_incoming(self.input.capacity());
+            if protocol.is_over(self) {
+                return Ok(());
+            }
+            let wanted = self.next_look(protocol);
+            if wanted < set_to {
+                // Later ones are set when the timer fires: setting it costs more than the look.
+                set_to = wanted;
+                look.as_mut().reset(set_to.into());
+            }
+            let mut interest = Interest::ERROR;
+            if self.takes_input(protocol) {
+                interest |= Interest::READABLE;
+            }
+            if !self.out.is_empty() {
+                interest |= Interest::WRITABLE;
+            }
+            tokio::select! {
+                ready = self.stream.ready(interest) => {
+                    let ready = ready?;
+                    if ready.is_readable() && self.takes_input(protocol) {
+                        self.read_input(protocol)?;
+                    }
+                    if ready.is_error() || (ready.is_write_closed() && !self.out.is_empty()) {
+                        return Err(self.stream.take_error()?.unwrap_or_else(|| std::io::ErrorKind::ConnectionReset.into()).into());
+                    }
+                }
+                () = self.bell.rung() => protocol.rung(),
+                () = std::future::ready(()), if protocol.goes_on(self) => {}
+                settled = protocol.settled() => protocol.take_settled(self, settled)?,
+                () = look.as_mut() => {
+                    self.look_at_deadlines(protocol)?;
+                    set_to = self.next_look(protocol);
+                    look.as_mut().reset(set_to.into());
+                }
+                _ = stopping.wait_for(|stop| *stop), if !stopped => {
+                    stopped = true;
+                    protocol.stop(self);
+                }
+            }
+        }
+    }
+
+    /// True while bytes may be taken: within the limits on what is in flight, and with memory.
+    fn takes_input<P: Protocol>(&self, protocol: &P) -> bool {
+        !self.crowded && self.may_take() && protocol.takes_input(self)
+    }
+
+    /// True while frames may be taken: within the limits on bytes in flight, and with memory.
+    pub fn may_take(&self) -> bool {
+        let server = &self.shared.config.server;
+        !self.starved
+            && self.in_flight < server.connection_in_flight_bytes as usize
+            && self.claims.may_owe(self.out.bytes())
+            && (self.in_flight == 0
+                || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
+    }
+
+    fn read_input<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {
+        loop {
+            let there = self.input.len();
+            let frame = protocol.frame_bytes(self)?;
+            let missing = frame.saturating_sub(there);
+            if missing > 0 && !self.claims.admit_frame(frame) {
+                self.crowded = true;
+                return Ok(());
+            }
+            let room = self.input.room_for(missing, self.claims.read_ahead());
+            if room == 0 {
+                // Looked at again soon: others' buffers leave no room for more than this.
+                self.crowded = !protocol.takes_frames(self);
+                return Ok(());
+            }
+            match self.input.receive(&self.stream, room)? {
+                Received::Nothing => return Ok(()),
+                Received::Bytes(_) => self.last_input = Instant::now(),
+                Received::End => {
+                    // Whoever wants no answers sends, and goes.
+                    protocol.work(self)?;
+                    if !self.input.is_empty() {
+                        tracing::debug!(
+                            bytes = self.input.len(),
+                            "a connection ended within a frame"
+                        );
+                    }
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                }
+            }
+            if self.input.len() >= READ_AHEAD && self.is_whole(protocol) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// True if the frame at the front has arrived, or can be told to be none.
+    fn is_whole<P: Protocol>(&self, protocol: &P) -> bool {
+        let there = self.input.len();
+        protocol
+            .frame_bytes(self)
+            .map_or(true, |bytes| bytes > 0 && bytes <= there)
+    }
+
+    /// Bytes that the next read or push may bring; 0: first some must be sent.
+    pub fn room_to_send(&self) -> usize {
+        self.claims.room_to_send(self.out.bytes())
+    }
+
+    /// Appends of `bytes` wait to be durable.
+    pub fn wait_for(&mut self, bytes: usize) {
+        self.in_flight += bytes;
+        self.shared
+            .in_flight
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// They wait no more.
+    pub fn release(&mut self, bytes: usize) {
+        self.in_flight -= bytes;
+        self.shared
+            .in_flight
+            .fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// True if the frame at the front has waited for memory as long as one may.
+    pub fn gives_up_memory(&self) -> bool {
+        let waited = self.starved_since.map(|at| at.elapsed());
+        waited.is_some_and(|waited| waited >= self.shared.memory_wait())
+    }
+
+    /// The frame at the front is refused, or was taken: it waits for memory no more.
+    pub fn has_memory(&mut self) {
+        self.starved_since = None;
+    }
+
+    /// There is no memory for the frame at the front: takes no more until there is some.
+    pub fn wait_for_memory(&mut self) {
+        // Our own written chunks may be what is missing: pump first, then wait for others.
+        append::pump(&self.shared, &mut self.touched);
+        self.shared.metrics.memory_waits.inc();
+        self.shared.release_memory();
+        self.starved_since.get_or_insert_with(Instant::now);
+        self.starved = self.shared.env.pool.on_free(&self.waker);
+    }
+
+    fn next_look<P: Protocol>(&self, protocol: &P) -> Instant {
+        let busy = !protocol.is_idle()
+            || self.claims.has_frame()
+            || !self.out.is_empty()
+            || self.starved
+            || self.input.capacity() > self.input.len();
+        let idle = self.shared.live().server.idle_timeout;
+        let pause = match busy {
+            _ if self.crowded => LOOK_CROWDED,
+            true => P::LOOK,
+            false if idle.is_zero() => LOOK_IDLE,
+            false => LOOK_IDLE.min(idle).max(P::LOOK),
+        };
+        let at = Instant::now() + pause;
+        protocol.deadline().map_or(at, |deadline| at.min(deadline))
+    }
+
+    fn look_at_deadlines<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {
+        let now = Instant::now();
+        self.crowded = false;
+        if now.duration_since(self.looked) < P::LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        protocol.look(self, now);
+        if self.out.sent() == self.sent_before {
+            self.out.detach();
+        }
+        self.sent_before = self.out.sent();
+        let (sent, waiting) = (self.out.sent(), self.out.bytes());
+        if self.claims.is_unread(now, sent, waiting) {
+            self.shared.metrics.unread_connections.inc();
+            return protocol.overdue(self, Overdue::Unread);
+        }
+        // It is the peer that is waited for.
+        let waits = protocol.takes_frames(self) && self.takes_input(protocol);
+        let within = self.shared.config.server.receive_timeout;
+        let late = self.input.is_late(now, within, waits);
+        if (late || (waits && self.claims.is_late(now))) && !self.is_whole(protocol) {
+            protocol.overdue(self, Overdue::Frame)?;
+        }
+        let small = self.input.len() <= READ_AHEAD && !self.claims.has_frame();
+        let passed = small && self.input.capacity() > 2 * READ_AHEAD;
+        // A large frame has passed, or nothing comes any more.
+        if passed || now.duration_since(self.last_input) > KEEP_INPUT {
+            let freed = self.input.shrink() + self.out.shrink();
+            self.shared.note_freed(freed);
+        }
+        let idle = self.shared.live().server.idle_timeout;
+        let is_idle = !idle.is_zero() && protocol.is_idle();
+        if is_idle && now.duration_since(self.last_input) > idle {
+            return protocol.overdue(self, Overdue::Idle);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ClientLink {
+    fn drop(&mut self) {
+        self.release(self.in_flight);
+    }
+}
