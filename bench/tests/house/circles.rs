@@ -12,9 +12,6 @@ use crate::tree::{Source, files};
 /// folder's `mod.rs`, or the crate's root, does not count.
 const MOST: usize = 3;
 
-/// Crates with a larger circle, and its files. The numbers only fall; a crate without one leaves the list.
-const LARGER: [(&str, usize); 1] = [("replication", 7)];
-
 /// A file of a crate.
 #[derive(Default)]
 struct Module {
@@ -254,20 +251,12 @@ fn no_circle_of_imports_has_more_than_three_files() {
     let mut broken = Vec::new();
     for (name, sources) in crates(&all) {
         let circles = circles(&modules(&sources));
-        let known = LARGER.iter().find(|(larger, _)| *larger == name);
-        let most = known.map_or(MOST, |(_, files)| *files);
-        let largest = circles.iter().map(BTreeSet::len).max().unwrap_or_default();
-        for circle in circles.iter().filter(|circle| circle.len() > most) {
+        for circle in circles.iter().filter(|circle| circle.len() > MOST) {
             let files: Vec<_> = circle.iter().map(String::as_str).collect();
             broken.push(format!(
-                "{name}: {} files import each other, at most {most} may: {}",
+                "{name}: {} files import each other, at most {MOST} may: {}",
                 files.len(),
                 files.join(", ")
-            ));
-        }
-        if known.is_some() && largest < most {
-            broken.push(format!(
-                "{name}: its largest circle has {largest} files now, so that LARGER names it with fewer, or not at all"
             ));
         }
     }

@@ -11,7 +11,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupChange, GroupRecord, GroupState, Transaction, Write};
 use parking_lot::Mutex;
 
-use super::replica_set::ReplicaSet;
+use super::replica_set::{InOrder, ReplicaSet};
 use super::source::Source;
 use super::stall_report::Watched;
 use super::waiting::{Ticket, Waiting};
@@ -374,50 +374,6 @@ impl Lane {
         look(inner.head, inner.deposed.as_ref(), &mut inner.waiting)
     }
 
-    /// Moves the head over what all copies hold, and wakes who waited.
-    pub(super) fn advance(&self) {
-        let mut news = Vec::new();
-        let (reached, ended) = {
-            let inner = &mut *self.inner.lock();
-            let mut head = inner.head;
-            for set in &inner.groups {
-                let address = set.durable();
-                if inner.deposed.is_none() && set.is_news(address) {
-                    news.push((set.clone(), address));
-                }
-                head = head.max(Head {
-                    group: set.id().group,
-                    address,
-                });
-                if !set.is_passed() {
-                    break;
-                }
-            }
-            let mut ended = false;
-            while inner.groups.front().is_some_and(|set| set.is_closed()) {
-                inner.groups.pop_front();
-                ended = true;
-            }
-            // A deposed owner may still see completions of what came before; it stays silent.
-            let moved = head > inner.head && inner.deposed.is_none();
-            let reached = if moved {
-                inner.head = head;
-                inner.waiting.reached(head)
-            } else {
-                Vec::new()
-            };
-            (reached, ended)
-        };
-        for (set, address) in news {
-            set.source().durable(address);
-        }
-        reached.into_iter().for_each(Waker::wake);
-        if ended {
-            // Whoever waits for its turn to close may have it now.
-            self.signal.notify();
-        }
-    }
-
     /// The oldest group that waits for something, its copies or its close, and how many are behind it; none
     /// of a lane that is another broker's now.
     pub(super) fn first_that_waits(&self) -> Option<(Arc<ReplicaSet>, usize)> {
@@ -718,6 +674,51 @@ impl Lane {
             set.set_recorded(revision, &holders, primary);
         }
         Ok(true)
+    }
+}
+
+impl InOrder for Lane {
+    fn advance(&self) {
+        let mut news = Vec::new();
+        let (reached, ended) = {
+            let inner = &mut *self.inner.lock();
+            let mut head = inner.head;
+            for set in &inner.groups {
+                let address = set.durable();
+                if inner.deposed.is_none() && set.is_news(address) {
+                    news.push((set.clone(), address));
+                }
+                head = head.max(Head {
+                    group: set.id().group,
+                    address,
+                });
+                if !set.is_passed() {
+                    break;
+                }
+            }
+            let mut ended = false;
+            while inner.groups.front().is_some_and(|set| set.is_closed()) {
+                inner.groups.pop_front();
+                ended = true;
+            }
+            // A deposed owner may still see completions of what came before; it stays silent.
+            let moved = head > inner.head && inner.deposed.is_none();
+            let reached = if moved {
+                inner.head = head;
+                inner.waiting.reached(head)
+            } else {
+                Vec::new()
+            };
+            (reached, ended)
+        };
+        for (set, address) in news {
+            set.source().durable(address);
+        }
+        reached.into_iter().for_each(Waker::wake);
+        if ended {
+            // Whoever waits for its turn to close may have it now.
+            self.signal.notify();
+        }
     }
 }
 

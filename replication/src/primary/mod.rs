@@ -22,6 +22,7 @@ mod shipper_handle;
 mod slots;
 mod source;
 mod stall_report;
+mod standstill;
 pub(crate) mod tidy;
 mod traffic;
 mod waiting;

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use super::Primary;
-use super::lane::Lane;
 use super::shipper_handle::ShipperHandle;
 use super::source::Source;
 use super::stall_report::{CopyStands, Doing, State};
@@ -14,11 +13,17 @@ use crate::faults::Faults;
 use crate::ids::{CopyId, Durability, Replica};
 use crate::signal::Signal;
 
+/// The lane that a group is in, as far as the group knows it.
+pub(super) trait InOrder: Send + Sync {
+    /// Moves the lane's head over what all copies hold, and wakes who waited.
+    fn advance(&self);
+}
+
 /// A group and its copies. Its set is decided once, by its record.
 pub struct ReplicaSet {
     id: CopyId,
     source: Arc<dyn Source>,
-    lane: Weak<Lane>,
+    lane: Weak<dyn InOrder>,
     recorded: OnceLock<Recorded>,
     /// Below this address this broker's own file has everything; kept apart from the copies, since
     /// the file may be ahead of the record.
@@ -69,7 +74,7 @@ impl ReplicaSet {
     pub(super) fn new(
         id: CopyId,
         source: Arc<dyn Source>,
-        lane: Weak<Lane>,
+        lane: Weak<dyn InOrder>,
         expected: u64,
         faults: Faults,
     ) -> Self {

@@ -4,13 +4,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use super::lane::Lane;
-use super::replica_set::ReplicaSet;
 use crate::ids::{BrokerId, CopyId};
-use crate::runtime::{Local, all, within};
-
-/// Longest wait for a pump to say where it is.
-const SAID_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a group's life is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,17 +175,17 @@ impl Display for Standstill {
 
 /// Where a lane was when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
-    group: CopyId,
-    durable: u64,
+pub(super) struct Mark {
+    pub(super) group: CopyId,
+    pub(super) durable: u64,
 }
 
 /// What is remembered between two looks at a lane.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    mark: Option<Mark>,
+    pub(super) mark: Option<Mark>,
     /// When it was there first.
-    since: Duration,
+    pub(super) since: Duration,
     /// When somebody was told.
     told: Option<Duration>,
 }
@@ -199,7 +193,7 @@ pub(super) struct Watched {
 impl Watched {
     /// How long the lane has been at `mark`, if that is `patience` or more and nobody was told within
     /// `again`.
-    fn looked(
+    pub(super) fn looked(
         &mut self,
         mark: Option<Mark>,
         now: Duration,
@@ -247,72 +241,6 @@ impl Display for StillLane {
             write!(f, "{before}{broker}")?;
         }
         Ok(())
-    }
-}
-
-impl Lane {
-    fn mark(set: &ReplicaSet) -> Mark {
-        Mark {
-            group: set.id(),
-            durable: set.durable(),
-        }
-    }
-
-    /// How long the lane has stood still, if it did when [`standstill`](Self::standstill) looked last and has not
-    /// moved since.
-    pub fn stands_still(&self) -> Option<StillLane> {
-        let (set, _) = self.first_that_waits()?;
-        let since = {
-            let watched = self.watched.lock();
-            (watched.mark == Some(Self::mark(&set))).then_some(watched.since)?
-        };
-        let (state, holders) = (set.state(), set.holders());
-        let behind = set.behind(set.source().end().address).into_iter();
-        Some(StillLane {
-            lasted: self.primary.runtime.now().saturating_sub(since),
-            doing: state.doing,
-            trouble: state.trouble,
-            behind: behind
-                .filter_map(|at| Some(holders.get(at)?.broker))
-                .collect(),
-        })
-    }
-
-    /// Looks whether the lane goes on; to be called now and then. Says where it stands once appends, or a
-    /// group that has ended, have waited for `patience` without any progress, and then no sooner than after
-    /// `again`.
-    pub async fn standstill(&self, patience: Duration, again: Duration) -> Option<Standstill> {
-        let (set, behind) = self.first_that_waits().unzip();
-        let mark = set.as_deref().map(Self::mark);
-        let runtime = &self.primary.runtime;
-        let looked = (patience, again);
-        let lasted = self.watched.lock().looked(mark, runtime.now(), looked)?;
-        let (set, behind) = (set?, behind?);
-        let group = set.id();
-        let asked = set.copies_stand().into_iter();
-        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
-            let said = pump.map(|pump| pump.stands(group));
-            Box::pin(async move {
-                if let Some(said) = said {
-                    let said = within(&**runtime, SAID_WITHIN, said).await;
-                    copy.way = Some(said.flatten().unwrap_or(WayStands::Silent));
-                }
-                copy
-            })
-        });
-        let copies = all(asked.collect()).await;
-        let state = set.state();
-        Some(Standstill {
-            group,
-            lasted,
-            end: set.source().end().address,
-            durable: set.durable(),
-            is_frozen: set.source().is_frozen(),
-            behind,
-            doing: state.doing,
-            trouble: state.trouble,
-            copies,
-        })
     }
 }
 

@@ -1,0 +1,77 @@
+//! Looks whether a lane goes on, and where it stands if it does not.
+
+use std::time::Duration;
+
+use super::lane::Lane;
+use super::replica_set::ReplicaSet;
+use super::stall_report::{Mark, Standstill, StillLane, WayStands};
+use crate::runtime::{Local, all, within};
+
+/// Longest wait for a pump to say where it is.
+const SAID_WITHIN: Duration = Duration::from_secs(1);
+
+impl Lane {
+    fn mark(set: &ReplicaSet) -> Mark {
+        Mark {
+            group: set.id(),
+            durable: set.durable(),
+        }
+    }
+
+    /// How long the lane has stood still, if it did when [`standstill`](Self::standstill) looked last and has not
+    /// moved since.
+    pub fn stands_still(&self) -> Option<StillLane> {
+        let (set, _) = self.first_that_waits()?;
+        let since = {
+            let watched = self.watched.lock();
+            (watched.mark == Some(Self::mark(&set))).then_some(watched.since)?
+        };
+        let (state, holders) = (set.state(), set.holders());
+        let behind = set.behind(set.source().end().address).into_iter();
+        Some(StillLane {
+            lasted: self.primary.runtime.now().saturating_sub(since),
+            doing: state.doing,
+            trouble: state.trouble,
+            behind: behind
+                .filter_map(|at| Some(holders.get(at)?.broker))
+                .collect(),
+        })
+    }
+
+    /// Looks whether the lane goes on; to be called now and then. Says where it stands once appends, or a
+    /// group that has ended, have waited for `patience` without any progress, and then no sooner than after
+    /// `again`.
+    pub async fn standstill(&self, patience: Duration, again: Duration) -> Option<Standstill> {
+        let (set, behind) = self.first_that_waits().unzip();
+        let mark = set.as_deref().map(Self::mark);
+        let runtime = &self.primary.runtime;
+        let looked = (patience, again);
+        let lasted = self.watched.lock().looked(mark, runtime.now(), looked)?;
+        let (set, behind) = (set?, behind?);
+        let group = set.id();
+        let asked = set.copies_stand().into_iter();
+        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
+            let said = pump.map(|pump| pump.stands(group));
+            Box::pin(async move {
+                if let Some(said) = said {
+                    let said = within(&**runtime, SAID_WITHIN, said).await;
+                    copy.way = Some(said.flatten().unwrap_or(WayStands::Silent));
+                }
+                copy
+            })
+        });
+        let copies = all(asked.collect()).await;
+        let state = set.state();
+        Some(Standstill {
+            group,
+            lasted,
+            end: set.source().end().address,
+            durable: set.durable(),
+            is_frozen: set.source().is_frozen(),
+            behind,
+            doing: state.doing,
+            trouble: state.trouble,
+            copies,
+        })
+    }
+}
