@@ -7,6 +7,7 @@
 //! | [`window`] | the part of a group that is in memory |
 //! | [`local_writer`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
+//! | [`invariant`] | what ends the process if it does not hold |
 //! | [`read`] | whole batches from memory or file |
 //! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
@@ -24,6 +25,7 @@ pub mod check;
 pub mod footer;
 pub mod group;
 pub mod head;
+pub mod invariant;
 pub mod io;
 pub mod layout;
 pub mod local_writer;

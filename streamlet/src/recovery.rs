@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use arc_swap::ArcSwap;
 use kera_log_segments::footer::Footer;
 use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
+use kera_log_segments::invariant;
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
 use kera_log_segments::sync::{Arc, AtomicU64, Rank, mutex};
@@ -313,6 +314,12 @@ impl Streamlet {
         names: &FileNames,
         now_ms: u64,
     ) -> std::io::Result<Recovery> {
+        let before = self.epoch();
+        invariant!(
+            epoch >= before,
+            "{} would go back from epoch {before} to {epoch}",
+            self.key()
+        );
         let mut out = Recovery::default();
         let settings = self.settings();
         let highest = records

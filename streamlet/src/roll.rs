@@ -5,6 +5,7 @@
 //! lanes the record is made ahead, so that not even the first acknowledgement waits.
 
 use kera_log_segments::group::{AckPolicy, Group, MadeFile};
+use kera_log_segments::invariant;
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{GroupRecord, GroupState, Write};
@@ -111,6 +112,19 @@ impl Streamlet {
                 }
             },
         };
+        let (before, head) = (slot.groups.last_key_value(), slot.head.ordinal());
+        invariant!(
+            carry.next_ordinal >= head,
+            "{} would begin at ordinal {}, and all below {head} was acknowledged",
+            self.group_key(group_id),
+            carry.next_ordinal
+        );
+        invariant!(
+            before.is_none_or(|(before, _)| *before < group_id),
+            "{} would follow {before:?} in {}",
+            self.group_key(group_id),
+            self.lane_key(lane)
+        );
         let spec = self.spec(&settings, lane, group_id, epoch, carry.next_ordinal, now_ms);
         let snapshot = carry.state.encode(snapshot_limit(settings.segment_size));
         let slot = &mut inner.lanes[lane.0 as usize];

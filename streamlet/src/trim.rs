@@ -1,6 +1,7 @@
 //! Trim and retention: moving a lane's log start up and freeing whole groups below it.
 
 use kera_log_segments::group::Group;
+use kera_log_segments::invariant;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::Write;
@@ -81,6 +82,13 @@ impl Streamlet {
             {
                 doomed.clear();
             }
+        }
+        for group in &doomed {
+            invariant!(
+                group.end().ordinal <= log_start,
+                "{group:?} would be deleted, and {} begins at {log_start}",
+                self.lane_key(lane)
+            );
         }
         let mut changes = vec![Write::PutLaneStart {
             key: self.lane_key(lane),

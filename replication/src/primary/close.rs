@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use kera_log_segments::invariant;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
@@ -224,6 +225,20 @@ async fn commit_close(
     holders: &[Replica],
 ) -> Result<(), RecordsError> {
     let (group, first) = (set.id().group, set.source().first_ordinal());
+    let head = lane.head();
+    invariant!(
+        head.group != group || head.address <= end.address,
+        "{} would be closed at byte {}, and all below {} was acknowledged",
+        set.id(),
+        end.address,
+        head.address
+    );
+    invariant!(
+        end.address == 0 || holders.len() >= lane.spec.min_insync_replicas,
+        "{} would be closed with {} replicas, fewer than min.insync.replicas",
+        set.id(),
+        holders.len()
+    );
     let place = (end.address, end.ordinal);
     let closed = |open: GroupRecord| open.closed(first, place, end.ordinal, holders.to_vec());
     let mut record = closed(GroupRecord {

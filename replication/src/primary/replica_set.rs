@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
+use kera_log_segments::invariant;
 use parking_lot::Mutex;
 
 use super::Primary;
@@ -166,10 +167,16 @@ impl ReplicaSet {
             is_told: AtomicBool::new(false),
             slot: AtomicU32::new(u32::MAX),
         });
-        let _once = self.recorded.set(Recorded {
+        let recorded = self.recorded.get_or_init(|| Recorded {
             revision,
             copies: copies.collect(),
         });
+        invariant!(
+            recorded.revision == revision,
+            "{} is recorded at revision {} and again at {revision}: an open record's replicas do not change",
+            self.id,
+            recorded.revision
+        );
         // What the own file did before the record was known; see `own_completed`.
         fence(Ordering::SeqCst);
         if let Some(index) = self.own_index() {
