@@ -4,25 +4,17 @@
 //! took all places holds up metadata and consumer groups of the whole cluster, so some places are kept for
 //! addresses at which brokers of the cluster are known.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use crate::config::BrokerConfig;
-use crate::directory::Directory;
+use crate::peer_addresses::PeerAddresses;
 use crate::{machine, process};
 
-/// For how long the addresses of brokers are believed.
-const BELIEVED: Duration = Duration::from_secs(5);
-
-/// The limit on connections, and the addresses of brokers as they were looked up last.
+/// The limit on connections.
 #[derive(Debug)]
 pub struct Admission {
     limit: AtomicU64,
-    brokers: Mutex<Option<(Instant, HashSet<IpAddr>)>>,
 }
 
 impl Admission {
@@ -30,7 +22,6 @@ impl Admission {
     pub fn new(config: &BrokerConfig) -> Self {
         let admission = Self {
             limit: AtomicU64::default(),
-            brokers: Mutex::default(),
         };
         admission.set_most(config.server.max_connections);
         admission
@@ -49,41 +40,19 @@ impl Admission {
     }
 
     /// True if there is room for a connection from `peer`, with which `open` are open; `reserved` more are for
-    /// the other brokers of `directory`.
-    pub async fn admits(
+    /// the other `brokers` of the cluster.
+    pub fn admits(
         &self,
         open: u64,
         peer: IpAddr,
         reserved: u32,
-        directory: &dyn Directory,
+        brokers: Option<&PeerAddresses>,
     ) -> bool {
         let limit = self.limit();
         if open <= limit {
             return true;
         }
-        let may_be = open <= limit + u64::from(reserved) && directory.is_shared();
-        may_be && self.is_broker(peer, directory).await
-    }
-
-    /// True if another broker of the cluster is known at this address.
-    async fn is_broker(&self, peer: IpAddr, directory: &dyn Directory) -> bool {
-        if let Some((since, known)) = &*self.brokers.lock()
-            && since.elapsed() < BELIEVED
-        {
-            return known.contains(&peer.to_canonical());
-        }
-        let me = directory.me();
-        let mut known = HashSet::new();
-        for broker in directory.brokers().iter().filter(|b| b.id != me) {
-            match tokio::net::lookup_host(&broker.address).await {
-                Ok(found) => known.extend(found.map(|address| address.ip().to_canonical())),
-                Err(error) => {
-                    tracing::debug!(broker = broker.id, address = broker.address, %error, "a broker's address is not found");
-                }
-            }
-        }
-        let is_known = known.contains(&peer.to_canonical());
-        *self.brokers.lock() = Some((Instant::now(), known));
-        is_known
+        let may_be = open <= limit + u64::from(reserved);
+        may_be && brokers.is_some_and(|brokers| brokers.contains(peer))
     }
 }

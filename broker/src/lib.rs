@@ -39,6 +39,7 @@ mod open;
 pub mod others;
 pub mod outbox;
 pub mod panicked_threads;
+pub mod peer_addresses;
 pub mod process;
 pub mod recorder;
 mod recover;

@@ -52,7 +52,7 @@ async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>)
         shared.metrics.connections_accepted.inc();
         let control = control.clone();
         tokio::spawn(async move {
-            let refused = !guard.shared.admits(open, peer.ip()).await;
+            let refused = !guard.shared.admits(open, peer.ip());
             if let Err(error) = sniff(stream, peer, refused, control, guard).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }

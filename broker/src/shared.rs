@@ -190,12 +190,13 @@ impl Shared {
     }
 
     /// True if there is room for a connection from `peer`, with which `open` are open.
-    pub async fn admits(&self, open: u64, peer: IpAddr) -> bool {
+    pub fn admits(&self, open: u64, peer: IpAddr) -> bool {
         let reserved = self.config.cluster.reserved_connections;
-        let admission = &self.admission;
-        admission
-            .admits(open, peer, reserved, &*self.directory)
-            .await
+        // Brokers that share no store have nothing to ask of each other here.
+        let cluster = self.cluster.as_ref();
+        let cluster = cluster.filter(|_| self.directory.is_shared());
+        let brokers = cluster.map(|cluster| cluster.backup.peers());
+        self.admission.admits(open, peer, reserved, brokers)
     }
 
     /// What is known of the streamlets whose files other brokers ask this one for.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kera_replication::backup::{Limits, ReplicaStore, ShmMemory, ShmOptions, StartError};
 use kera_replication::faults::Faults;
 use kera_replication::transport::TransportKind;
-use kera_replication::transport::tcp::{BackupServer, ServerOptions};
+use kera_replication::transport::tcp::{BackupServer, Counts, ServerOptions};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -16,6 +16,7 @@ use super::{cards, transports};
 use crate::config::{BrokerConfig, TransportChoice, units};
 use crate::error::BrokerError;
 use crate::fault_rules::Rule;
+use crate::peer_addresses::PeerAddresses;
 use crate::socket;
 
 /// Where shared memory is.
@@ -88,6 +89,7 @@ pub struct Backup {
     options: BackupOptions,
     store: Arc<ReplicaStore>,
     server: Arc<BackupServer>,
+    peers: PeerAddresses,
     /// The network card through which it is served too, or why it is not though that was wanted;
     /// `None` where it was not.
     cards: Option<Result<cards::Listener, String>>,
@@ -148,13 +150,22 @@ impl Backup {
             }
             None => {}
         }
-        let server = BackupServer::new(
+        let peers = PeerAddresses::default();
+        let named = config.cluster.peers.iter();
+        peers.list(
+            named
+                .map(|peer| (peer.id, vec![peer.address.clone()]))
+                .collect(),
+        );
+        let server = BackupServer::among(
             store.clone(),
             ServerOptions {
                 connections: config.cluster.max_connections as usize,
+                reserved: config.cluster.reserved_connections as usize,
                 flush_interval: options.flush_interval,
                 ..ServerOptions::default()
             },
+            Arc::new(peers.clone()),
         );
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve(listener).await });
@@ -163,6 +174,7 @@ impl Backup {
             options,
             store,
             server,
+            peers,
             cards,
             local,
             serving: Mutex::new(Some(task)),
@@ -174,8 +186,13 @@ impl Backup {
         self.local
     }
 
-    /// Connections of other brokers that are open, and how many were refused.
-    pub fn connections(&self) -> (usize, u64) {
+    /// Where the other brokers of the cluster are known.
+    pub fn peers(&self) -> &PeerAddresses {
+        &self.peers
+    }
+
+    /// Connections that are open, and how many were refused.
+    pub fn connections(&self) -> (Counts, Counts) {
         (self.server.connections(), self.server.refused_connections())
     }
 

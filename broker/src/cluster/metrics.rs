@@ -38,17 +38,24 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         backup.primaries() as u64,
     );
     let (open, refused) = backup.connections();
-    gauge(
-        registry,
+    let connections = Family::<Labels, Gauge>::default();
+    let refusals = Family::<Labels, Counter>::default();
+    for (from, open, refused) in [
+        ("broker", open.peers, refused.peers),
+        ("elsewhere", open.strangers, refused.strangers),
+    ] {
+        let labels = vec![("from", from.to_owned())];
+        connections.get_or_create(&labels).set(open as i64);
+        refusals.get_or_create(&labels).inc_by(refused);
+    }
+    registry.register(
         "backup_connections",
         "Connections to cluster.listen that are open",
-        open as u64,
+        connections,
     );
-    let refusals: Counter = Counter::default();
-    refusals.inc_by(refused);
     registry.register(
         "backup_connections_refused",
-        "Connections to cluster.listen beyond cluster.max_connections",
+        "Connections to cluster.listen beyond cluster.max_connections and, of brokers, cluster.reserved_connections",
         refusals,
     );
     let copies = Family::<Labels, Gauge>::default();

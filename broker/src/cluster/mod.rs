@@ -255,6 +255,14 @@ impl Cluster {
     pub(crate) fn follow(&self, living: &Living) -> bool {
         let (before, before_seen) = (self.peers(), self.seen.swap(living.clone()));
         let others = living.values().filter(|live| live.id != self.me.0);
+        let addresses = |live: &LiveBroker| {
+            let addresses = [&live.address, &live.replication_address];
+            let told = addresses.into_iter().filter(|address| !address.is_empty());
+            (live.id, told.cloned().collect())
+        };
+        self.backup
+            .peers()
+            .list(others.clone().map(addresses).collect());
         let others = others.filter(|live| !live.replication_address.is_empty());
         let mut peers = Vec::new();
         for live in others {

@@ -437,12 +437,14 @@ config_keys! {
         /// A broker that has not answered for so long counts as lost: the closed groups of which it
         /// has copies get others elsewhere.
         lost_after: Duration, Time [100 * MILLISECOND, 365 * DAY] = "10m";
-        /// Connections beyond `server.max_connections` that only other brokers of the cluster may have:
-        /// those that come from an address at which one is known.
+        /// Connections beyond `server.max_connections`, and as many beyond `cluster.max_connections`, that only
+        /// other brokers of the cluster may have: those that come from an address at which one is known.
         reserved_connections: u32, Count [0, 100_000] = "64";
-        /// Connections to `cluster.listen` at a time. One more is closed; so is one that says nothing within 5 s,
-        /// a control connection without a call for 60 s, and one that does not go on with what it began for 30 s.
-        /// Each broker of the cluster has about four.
+        /// Connections to `cluster.listen` at a time, whoever has them; brokers of the cluster have
+        /// `cluster.reserved_connections` beyond. One more is closed, and the log says which of the two limits
+        /// was met; so is one that says nothing within 5 s, a control connection without a call for 60 s, one
+        /// that does not go on with what it began for 30 s, and one for data over which nothing came for 60 s
+        /// while its broker has no open copy here. Each broker of the cluster has about four.
         max_connections: u32, Count [16, 100_000] = "1024";
         /// Over what copies travel. `auto` is RDMA where the build (feature `rdma`) and the machine can
         /// use it, for peers that can as well, and TCP for the others. With `rdma` a broker that cannot

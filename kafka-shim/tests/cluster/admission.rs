@@ -44,3 +44,40 @@ async fn clients_leave_places_for_other_brokers() {
         "a broker is refused because clients took all places"
     );
 }
+
+/// The same at the address for other brokers, where settings are the first answer to HTTP/2.
+async fn call(from: &str, to: SocketAddr) -> (TcpStream, bool) {
+    const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(to).await.unwrap();
+    let _ = stream.write_all(HTTP2).await;
+    let answered = stream.read_exact(&mut [0; 9]).await.is_ok();
+    (stream, answered)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_leave_places_for_other_brokers_to_keep_copies() {
+    let cluster = Cluster::with(|config| {
+        config.cluster.max_connections = 30;
+        config.cluster.reserved_connections = 20;
+    })
+    .await;
+    let member = cluster.brokers[0].0.shared().cluster.as_ref();
+    let backup = &member.expect("it is one of three").backup;
+    let mut open = Vec::new();
+    loop {
+        let (stream, admitted) = call("127.0.0.2", backup.local_addr()).await;
+        if !admitted {
+            break;
+        }
+        open.push(stream);
+        assert!(open.len() <= 30, "there is no limit");
+    }
+    let (_broker, admitted) = call("127.0.0.1", backup.local_addr()).await;
+    let (open, refused) = backup.connections();
+    assert!(admitted, "strangers took all places: {open:?} {refused:?}");
+    assert!(open.peers > 0 && open.strangers > 0, "{open:?}");
+    assert!(refused.strangers > 0, "{refused:?}");
+    assert_eq!(refused.peers, 0, "{refused:?}");
+}

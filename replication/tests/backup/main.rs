@@ -18,6 +18,7 @@ mod rules;
 mod shares;
 mod stage;
 mod starts;
+mod strangers;
 mod unproven;
 mod unproven_own;
 mod waits;

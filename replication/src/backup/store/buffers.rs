@@ -39,6 +39,12 @@ impl ReplicaStore {
         let _first_stays = self.registrar.set(registrar);
     }
 
+    /// True if there is a buffer that `primary` may write.
+    pub fn has_buffers_of(&self, primary: BrokerId) -> bool {
+        let known = self.buffers.read();
+        known.values().any(|entry| entry.primary == primary)
+    }
+
     /// A key for `bytes` reserved bytes of `copy` at `address`: any, or what the card gives.
     pub(super) fn key_for(
         &self,

@@ -54,7 +54,7 @@ pub(super) fn server(
         idle: options.idle_timeout,
         receive: options.stall_timeout,
         send: REPLY_TAKEN,
-        quiet_connections: options.connections,
+        quiet_connections: options.connections + options.reserved,
         calls: OPEN_CALLS,
         total_calls: TOTAL_CALLS,
         calls_at_work: CALLS,

@@ -10,18 +10,30 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
 use super::quiet::{Patience, ask_when_quiet};
 use super::receiver::{Farewell, Receiver, Step};
-use super::wire::Word;
+use super::seats::LastWrite;
+use super::wire::{Cause, Word};
 
 /// Bytes after which a primary hears of what is placed, although it waits for more: a large submission over
 /// a slow network is no silence.
 const BYTES_PER_WORD: usize = 512 << 10;
+
+/// What a connection's thread does by the clock.
+#[derive(Clone, Debug)]
+pub(super) struct Times {
+    /// For the rest of a write that has begun, and for the primary to take a word.
+    pub(super) stalled: Duration,
+    /// For a primary without an open copy to say something.
+    pub(super) rested: Duration,
+    /// Told of writes.
+    pub(super) wrote: Arc<LastWrite>,
+}
 
 /// A connection whose thread is at work. Dropped, it has placed its last byte.
 #[derive(Debug)]
@@ -34,19 +46,19 @@ pub(super) struct DataConnection {
 }
 
 impl DataConnection {
-    /// Welcomes the primary and begins to receive. `stalled` is for the rest of a write that has begun, and
-    /// for the primary to take a word; `received` counts bytes.
+    /// Welcomes the primary and begins to receive; `received` counts bytes.
     ///
     /// # Errors
     /// The system's, as when it has no more threads.
     pub(super) fn begin(
         stream: tokio::net::TcpStream,
         receiver: Receiver,
-        stalled: Duration,
+        times: Times,
         received: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let socket = stream.into_std()?;
         socket.set_nonblocking(false)?;
+        let stalled = times.stalled;
         let patience = Patience {
             quiet: stalled,
             silent: None,
@@ -59,9 +71,11 @@ impl DataConnection {
         let line = Line {
             socket: socket.try_clone()?,
             receiver,
-            stalled,
+            times,
             leave: leave.clone(),
             received,
+            rested: Duration::ZERO,
+            begun: None,
         };
         let thread = std::thread::Builder::new().name("kera-copies".into());
         let thread = thread.spawn(move || {
@@ -119,9 +133,13 @@ impl Drop for DataConnection {
 struct Line {
     socket: TcpStream,
     receiver: Receiver,
-    stalled: Duration,
+    times: Times,
     leave: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
+    /// For how long nothing has come.
+    rested: Duration,
+    /// Writes that were done, and when it was seen, when the head of the next one had begun and not ended.
+    begun: Option<(u64, Instant)>,
 }
 
 impl Line {
@@ -135,6 +153,11 @@ impl Line {
                 Ok(Ok(Step::Read(read))) => {
                     self.received.fetch_add(read as u64, Ordering::Relaxed);
                     untold += read;
+                    self.rested = Duration::ZERO;
+                    if self.receiver.has_written() {
+                        self.times.wrote.note();
+                    }
+                    self.check_head()?;
                 }
                 // A connection may rest, but not in the middle of a write.
                 Ok(Ok(Step::Empty)) => self.rest()?,
@@ -156,15 +179,54 @@ impl Line {
         Ok(())
     }
 
-    fn rest(&self) -> Result<(), Farewell> {
-        let comes = self.receiver.is_in_copy() && readable(self.socket.as_fd(), self.stalled);
-        if comes || !self.receiver.is_amid() {
+    fn rest(&mut self) -> Result<(), Farewell> {
+        if !self.receiver.is_amid() {
+            return self.rest_between_writes();
+        }
+        let comes = self.receiver.is_in_copy() && readable(self.socket.as_fd(), self.times.stalled);
+        if comes { Ok(()) } else { Err(self.halfway()) }
+    }
+
+    /// The socket has waited once more, and the primary has begun nothing.
+    fn rest_between_writes(&mut self) -> Result<(), Farewell> {
+        self.rested += self.times.stalled;
+        // One with open copies keeps its connection: it would connect again at once.
+        if self.rested < self.times.rested || self.receiver.has_open_copies() {
             return Ok(());
         }
-        Err(Farewell::malformed(format!(
+        let seconds = self.rested.as_secs_f32();
+        Err(Farewell::new(
+            Cause::Ending,
+            format!(
+                "nothing was written for {seconds} s and no copy is open; connect again to write"
+            ),
+        ))
+    }
+
+    /// A head that comes byte by byte would hold the thread for as long as somebody likes.
+    fn check_head(&mut self) -> Result<(), Farewell> {
+        if self.receiver.is_in_copy() || !self.receiver.is_amid() {
+            self.begun = None;
+            return Ok(());
+        }
+        let (now, done) = (Instant::now(), self.receiver.done());
+        match self.begun {
+            Some((of, since)) if of == done => match now - since < self.times.stalled {
+                true => Ok(()),
+                false => Err(self.halfway()),
+            },
+            _ => {
+                self.begun = Some((done, now));
+                Ok(())
+            }
+        }
+    }
+
+    fn halfway(&self) -> Farewell {
+        Farewell::malformed(format!(
             "the rest of a write did not come within {} s",
-            self.stalled.as_secs_f32()
-        )))
+            self.times.stalled.as_secs_f32()
+        ))
     }
 
     /// Sends a word; false if the primary is gone, or does not read.

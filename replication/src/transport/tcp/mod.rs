@@ -10,9 +10,11 @@ mod control;
 mod convert;
 mod data;
 mod link;
+mod places;
 mod quiet;
 mod receiver;
 mod seals;
+mod seats;
 mod server;
 mod wire;
 
@@ -29,6 +31,7 @@ use tonic::transport::{Channel, Endpoint};
 
 pub use control::BackupService;
 pub use link::LinkOptions;
+pub use places::{Counts, Peers};
 pub use server::{BackupServer, ServerOptions};
 pub use wire::{HELLO_MAGIC, WRITE_BYTES, WriteHead};
 

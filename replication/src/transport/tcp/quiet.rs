@@ -52,10 +52,11 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::data::DataConnection;
+    use super::super::data::{DataConnection, Times};
     use super::super::greet;
     use super::super::link::LinkOptions;
     use super::super::receiver::Receiver;
+    use super::super::seats::LastWrite;
     use super::super::wire::{HELLO_BYTES, Hello, Word};
     use super::*;
     use crate::backup::{Limits, ReplicaStore, SimMemory};
@@ -111,7 +112,12 @@ mod tests {
         let store = ReplicaStore::start(memory, Limits::default(), Faults::default());
         let receiver = Receiver::new(store.expect("it starts"), BrokerId(1));
         let received = Arc::default();
-        let connection = DataConnection::begin(stream, receiver, QUIET, received).expect("begins");
+        let times = Times {
+            stalled: QUIET,
+            rested: QUIET,
+            wrote: LastWrite::never(),
+        };
+        let connection = DataConnection::begin(stream, receiver, times, received).expect("begins");
         let socket = connection.parting().expect("a socket");
         assert_eq!(asks(socket.as_fd()), (true, QUIET, BETWEEN, 20_000));
     }

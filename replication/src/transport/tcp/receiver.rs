@@ -146,6 +146,16 @@ impl Receiver {
         self.signalled
     }
 
+    /// True once a write to a buffer that the primary may write has begun.
+    pub(super) fn has_written(&self) -> bool {
+        self.done > 0 || self.is_in_copy()
+    }
+
+    /// True if the primary may write something here, over this connection or another.
+    pub(super) fn has_open_copies(&self) -> bool {
+        self.store.has_buffers_of(self.primary)
+    }
+
     /// True while the next step reads into a copy, which does not wait.
     pub(super) fn is_in_copy(&self) -> bool {
         self.current.is_some()

@@ -1,8 +1,7 @@
 //! The backup's listener: data connections and control calls on one address.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,11 +11,13 @@ use kera_rpc::serve::CallServer;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::data::DataConnection;
+use super::data::{DataConnection, Times};
+use super::places::{Counts, NoPeers, Peers, Places};
 use super::receiver::{Farewell, Receiver, SPARE_BYTES};
+use super::seats::{Occupied, Seats};
 use super::wire::{Cause, HELLO_BYTES, HELLO_MAGIC, Hello, MAX_TEXT, Word};
 use crate::backup::ReplicaStore;
 use crate::ids::BrokerId;
@@ -27,12 +28,19 @@ use crate::seldom::Seldom;
 pub struct ServerOptions {
     /// Connections, of data and of control.
     pub connections: usize,
+    /// Connections beyond these that only brokers of the cluster may have.
+    pub reserved: usize,
     /// For a connection's first bytes.
     pub hello_timeout: Duration,
     /// A control connection without a call for so long is ended; its client connects again.
     pub idle_timeout: Duration,
     /// For the rest of a write that has begun, and for a primary to take an acknowledgement.
     pub stall_timeout: Duration,
+    /// A data connection over which nothing came for so long is ended if its primary has no open copy here: its
+    /// thread is for nobody. Looked at every `stall_timeout`.
+    pub rest_timeout: Duration,
+    /// A primary that wrote within this time keeps its seat against a hello of its number from elsewhere.
+    pub seat_kept: Duration,
     /// Between two flushes of what open copies have gathered.
     pub flush_interval: Duration,
 }
@@ -41,9 +49,12 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             connections: 1024,
+            reserved: 64,
             hello_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(30),
+            rest_timeout: Duration::from_secs(60),
+            seat_kept: Duration::from_secs(10),
             flush_interval: Duration::from_secs(60),
         }
     }
@@ -62,43 +73,42 @@ const OF_DATA_CONNECTION: u64 = SPARE_BYTES as u64;
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
-/// The connection of a primary, as its successor sees it.
-#[derive(Debug)]
-struct Seat {
-    number: u64,
-    /// Asked to leave when this is sent, or dropped.
-    leave: watch::Sender<bool>,
-    /// Its sender is dropped when the connection's last byte is placed.
-    gone: watch::Receiver<()>,
-}
-
 /// Serves one store over TCP.
 #[derive(Debug)]
 pub struct BackupServer {
     store: Arc<ReplicaStore>,
     options: ServerOptions,
-    seats: Mutex<HashMap<BrokerId, Seat>>,
-    served: AtomicU64,
+    peers: Arc<dyn Peers>,
+    seats: Seats,
     received: Arc<AtomicU64>,
     /// Bytes that connections gave back to the allocator, and it not yet to the system.
     freed: Arc<AtomicU64>,
-    room: Arc<Semaphore>,
-    refused: AtomicU64,
+    places: Arc<Places>,
     refusals: Mutex<Seldom>,
+    hijacks: Mutex<Seldom>,
     stopping: watch::Sender<bool>,
 }
 
 impl BackupServer {
-    /// A server of `store`; nothing is listened to yet.
+    /// A server of `store` that knows no other brokers; nothing is listened to yet.
     pub fn new(store: Arc<ReplicaStore>, options: ServerOptions) -> Arc<Self> {
+        Self::among(store, options, Arc::new(NoPeers))
+    }
+
+    /// As [`new`](Self::new), among these brokers.
+    pub fn among(
+        store: Arc<ReplicaStore>,
+        options: ServerOptions,
+        peers: Arc<dyn Peers>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
-            room: Arc::new(Semaphore::new(options.connections)),
+            peers,
+            places: Places::new(options.connections, options.reserved),
+            seats: Seats::new(options.seat_kept),
             options,
-            seats: Mutex::default(),
-            served: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
             refusals: Mutex::default(),
+            hijacks: Mutex::default(),
             received: Arc::default(),
             freed: Arc::default(),
             stopping: watch::Sender::new(false),
@@ -137,12 +147,9 @@ impl BackupServer {
                     continue;
                 }
             };
-            let Ok(room) = self.room.clone().try_acquire_owned() else {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                if let Some(others) = self.refusals.lock().due(Instant::now()) {
-                    let limit = self.options.connections;
-                    tracing::warn!(%peer, limit, others, "a connection is refused, and so were others lately: there are as many as cluster.max_connections allows; see who connects to cluster.listen, or raise it");
-                }
+            let is_peer = self.peers.is_at(peer.ip(), None);
+            let Some(place) = self.places.take(is_peer) else {
+                self.tell_refused(peer, is_peer);
                 continue;
             };
             let server = self.clone();
@@ -150,7 +157,7 @@ impl BackupServer {
             tasks.spawn(async move {
                 server.connection(stream, peer, control).await;
                 server.freed.fetch_add(OF_CONNECTION, Ordering::Relaxed);
-                drop(room);
+                drop(place);
             });
         }
         while tasks.join_next().await.is_some() {}
@@ -159,14 +166,26 @@ impl BackupServer {
         Ok(())
     }
 
+    fn tell_refused(&self, peer: SocketAddr, is_peer: bool) {
+        let Some(others) = self.refusals.lock().due(Instant::now()) else {
+            return;
+        };
+        let limit = self.places.limit(is_peer);
+        if is_peer {
+            tracing::warn!(%peer, limit, others, "a connection of a broker of the cluster is refused, and so were others lately: there are as many as cluster.max_connections and cluster.reserved_connections allow together; see who connects to cluster.listen, or raise cluster.reserved_connections");
+        } else {
+            tracing::warn!(%peer, limit, others, "a connection is refused, and so were others lately: there are as many as cluster.max_connections allows, and cluster.reserved_connections are for addresses at which brokers of the cluster are known; see who connects to cluster.listen, or raise cluster.max_connections");
+        }
+    }
+
     /// Connections that are open, of data and of control.
-    pub fn connections(&self) -> usize {
-        self.options.connections - self.room.available_permits()
+    pub fn connections(&self) -> Counts {
+        self.places.open()
     }
 
     /// Connections refused since the server was made.
-    pub fn refused_connections(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    pub fn refused_connections(&self) -> Counts {
+        self.places.refused()
     }
 
     /// Bytes read from data connections since the server was made, what names their places included.
@@ -176,7 +195,7 @@ impl BackupServer {
 
     /// Primaries that have a data connection now.
     pub fn primaries(&self) -> usize {
-        self.seats.lock().len()
+        self.seats.len()
     }
 
     /// Ends [`serve`](Self::serve): connections are closed, and nothing is placed after it returned.
@@ -261,7 +280,7 @@ impl BackupServer {
         }
         let ended = match Hello::decode(&hello) {
             Ok(hello) if hello.process == self.store.process() => {
-                self.data(stream, hello.primary).await
+                self.data(stream, hello.primary, peer.ip()).await
             }
             Ok(_) => {
                 let reason = "this backup was started anew and has sealed what was open";
@@ -277,27 +296,25 @@ impl BackupServer {
 
     /// Serves a primary's data connection, once any earlier one of it has gone. If it ends with a farewell,
     /// the connection to say it on.
-    async fn data(&self, stream: TcpStream, primary: BrokerId) -> Option<(TcpStream, Farewell)> {
-        let (leave, mut leaving) = watch::channel(false);
-        // Dropped at the end of this function, whichever way it ends, after the connection.
-        let (_here, gone) = watch::channel(());
-        let number = self.served.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat {
-            number,
-            leave,
-            gone,
+    async fn data(
+        &self,
+        stream: TcpStream,
+        primary: BrokerId,
+        from: IpAddr,
+    ) -> Option<(TcpStream, Farewell)> {
+        let mut seated = match self.seats.take(primary, from, &*self.peers).await {
+            Ok(seated) => seated,
+            Err(occupied) => return Some((stream, self.occupied(primary, from, occupied))),
         };
-        let predecessor = self.seats.lock().insert(primary, seat);
-        if let Some(mut predecessor) = predecessor {
-            predecessor.leave.send_replace(true);
-            // Ends with an error when the predecessor's sender is dropped, which is what is waited for.
-            while predecessor.gone.changed().await.is_ok() {}
-        }
         let receiver = Receiver::new(self.store.clone(), primary);
-        let (stalled, received) = (self.options.stall_timeout, self.received.clone());
-        let ended = match DataConnection::begin(stream, receiver, stalled, received) {
+        let times = Times {
+            stalled: self.options.stall_timeout,
+            rested: self.options.rest_timeout,
+            wrote: seated.wrote.clone(),
+        };
+        let ended = match DataConnection::begin(stream, receiver, times, self.received.clone()) {
             Ok(mut connection) => {
-                let ended = self.until_ended(&mut connection, &mut leaving).await;
+                let ended = self.until_ended(&mut connection, &mut seated.leaving).await;
                 let farewell = |farewell| Some((connection.parting().ok()?, farewell));
                 ended.err().and_then(farewell)
             }
@@ -307,14 +324,20 @@ impl BackupServer {
             }
         };
         self.freed.fetch_add(OF_DATA_CONNECTION, Ordering::Relaxed);
-        let mut seats = self.seats.lock();
-        if seats
-            .get(&primary)
-            .is_some_and(|seat| seat.number == number)
-        {
-            seats.remove(&primary);
-        }
+        self.seats.leave(primary, seated);
         ended
+    }
+
+    fn occupied(&self, primary: BrokerId, from: IpAddr, occupied: Occupied) -> Farewell {
+        let by = occupied.by;
+        if let Some(others) = self.hijacks.lock().due(Instant::now()) {
+            tracing::warn!(%primary, %from, %by, others, "a data connection is refused, and so were others lately: another machine says the number of a broker that writes here now; see who connects to cluster.listen from there, and whether two brokers have one number");
+        }
+        let seconds = self.options.seat_kept.as_secs_f32();
+        let text = format!(
+            "{primary} wrote here from {by} within the last {seconds} s, and {from} is none of the addresses at which the cluster knows it: its connection stays; stop one of the two, or have {primary} advertise the address it connects from (cluster.advertise)"
+        );
+        Farewell::new(Cause::Ending, text)
     }
 
     async fn until_ended(
