@@ -28,6 +28,7 @@ pub mod fault_rules;
 pub mod fetch;
 pub mod http;
 mod http_listener;
+pub mod import;
 pub mod inbox;
 mod job_queue;
 pub mod listener;

@@ -10,7 +10,7 @@ use kera_log_segments::io::{EngineKind, open_engine};
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_metadata::{
-    BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, MetadataError,
+    BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, Image, MetadataError,
     MetadataStore, Transaction, Write,
 };
 use kera_replication::own::OwnFiles;
@@ -57,7 +57,7 @@ pub(crate) struct Begun {
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
 /// open still is ending: a killed process's files are not all closed at once.
-fn open_own(dir: &StoreDir) -> Result<EmbeddedStore, MetadataError> {
+pub(crate) fn open_own(dir: &StoreDir) -> Result<EmbeddedStore, MetadataError> {
     outlasting(
         || EmbeddedStore::open(dir.metadata(), EmbeddedOptions::default()),
         |error| matches!(error, MetadataError::Locked { .. }),
@@ -107,6 +107,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     record_broker(&*metadata, &dir, broker_id, &advertised, started_ms)?;
     let streamlets = metadata.bump_epochs(broker_id)?;
     let image = metadata.load()?;
+    if joined.is_none() && config.cluster.peers.is_empty() {
+        tell_of_replicated(&image);
+    }
     // A store that may be older than the files here says nothing of what it does not know: one of its own
     // may have been restored from a backup, and a shared one too.
     let believed = joined.is_some() && dir.revision() > 0;
@@ -257,6 +260,18 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     }
     let maintenance = Maintenance::start(shared.clone(), jobs)?;
     Ok((shared, maintenance))
+}
+
+/// Says which streams a broker without other brokers cannot serve.
+fn tell_of_replicated(image: &Image) {
+    let replicated = image.streams.iter().filter(|s| s.config.is_replicated());
+    let names: Vec<_> = replicated.map(|stream| stream.name.as_str()).collect();
+    if !names.is_empty() {
+        tracing::error!(
+            streams = names.join(", "),
+            "these streams have replicas at other brokers and this broker knows no others, so that it cannot serve all of them; stop it and take it into a cluster with `kera cluster import`"
+        );
+    }
 }
 
 /// What clients are told: the bound address, or loopback where it is bound to every interface.

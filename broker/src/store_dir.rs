@@ -6,6 +6,7 @@
 //!   STORE         format version and the random store id, made when the directory was created empty
 //!   metadata.redb the metadata store of a broker that shares none
 //!   CLUSTER       the cluster of a broker that shares a store
+//!   IMPORT        the cluster to which an import of metadata.redb was begun and has not ended
 //!   REVISION      how far the broker has read that store
 //!   PROBE         written and removed while files cannot be written, to see when they can
 //!   streams/<stream uuid>/<streamlet>/<group>.<generation>.log
@@ -33,6 +34,9 @@ const STORE_HEADER: &str = "kera store";
 /// Names the cluster whose store holds the records.
 const CLUSTER: &str = "CLUSTER";
 const CLUSTER_HEADER: &str = "kera cluster";
+/// Names the cluster into which the records here are being imported.
+const IMPORT: &str = "IMPORT";
+const IMPORT_HEADER: &str = "kera import";
 /// Names a revision that the cluster's store has been at.
 const REVISION: &str = "REVISION";
 const REVISION_HEADER: &str = "kera revision";
@@ -55,6 +59,17 @@ pub struct StoreDir {
     /// What is kept in the file; held while it is written.
     revision: Mutex<u64>,
     _lock: File,
+}
+
+/// How far the records of a data directory were imported into a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Imported {
+    /// Not at all.
+    Nothing,
+    /// An import was begun.
+    Begun,
+    /// An import ended.
+    Whole,
 }
 
 impl StoreDir {
@@ -112,10 +127,13 @@ impl StoreDir {
             Some(found) => Err(self.unfit(format!(
                 "it belongs to a broker of cluster {found}, and cluster.store is that of cluster {cluster}; name the store of that cluster, or choose another --data-dir"
             ))),
-            None if self.metadata().exists() => Err(self.unfit(
-                "it belongs to a broker that works alone; start that without --cluster, or choose another --data-dir for this one"
-                    .into(),
-            )),
+            None if self.metadata().exists() => {
+                self.is_not_half_imported()?;
+                Err(self.unfit(
+                    "it belongs to a broker that works alone; start that without --cluster, copy its records into the cluster with `kera cluster import`, or choose another --data-dir for this one"
+                        .into(),
+                ))
+            }
             None => {
                 write_whole(&self.path, CLUSTER, &format!("{CLUSTER_HEADER} {cluster}\n"))
                     .map_err(|e| self.unfit(format!("it cannot be written: {e}")))
@@ -129,11 +147,81 @@ impl StoreDir {
     /// [`BrokerError::DataDir`].
     pub fn works_alone(&self) -> Result<(), BrokerError> {
         match self.cluster()? {
-            None => Ok(()),
+            None => self.is_not_half_imported(),
+            Some(found) if self.metadata().exists() => Err(self.unfit(format!(
+                "its records were imported into cluster {found} and go on there, so that those in metadata.redb are old; name that cluster's store with --cluster, or choose another --data-dir"
+            ))),
             Some(found) => Err(self.unfit(format!(
                 "it belongs to a broker of cluster {found}; name that cluster's store with --cluster, or choose another --data-dir"
             ))),
         }
+    }
+
+    /// Refuses a directory of whose records some may be in a cluster already and others not.
+    fn is_not_half_imported(&self) -> Result<(), BrokerError> {
+        match self.importing()? {
+            None => Ok(()),
+            Some(cluster) => Err(self.unfit(format!(
+                "an import of its records into cluster {cluster} was begun and did not end; run `kera cluster import` again, which goes on with it"
+            ))),
+        }
+    }
+
+    /// The cluster into which an import was begun, whether or not it ended since.
+    fn importing(&self) -> Result<Option<Uuid>, BrokerError> {
+        let read = read_named(&self.path, IMPORT, IMPORT_HEADER);
+        read.map_err(|reason| self.unfit(reason))
+    }
+
+    /// How far an import of the records here into `cluster` is.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`] if the records are, or are to be, in another cluster, or there are none.
+    pub(crate) fn imported_into(&self, cluster: Uuid) -> Result<Imported, BrokerError> {
+        let has_records = self.metadata().exists();
+        match (self.cluster()?, self.importing()?) {
+            (Some(found), _) if found != cluster => Err(self.unfit(format!(
+                "it belongs to a broker of cluster {found}, and --cluster names the store of cluster {cluster}; there is nothing to import"
+            ))),
+            (None, Some(found)) if found != cluster => Err(self.unfit(format!(
+                "an import of its records into cluster {found} was begun and did not end, and --cluster names the store of cluster {cluster}; run the import again with that cluster's store"
+            ))),
+            _ if !has_records => Err(self.unfit(
+                "it has no metadata.redb, so no broker that worked alone left records there; name the directory of one that did"
+                    .into(),
+            )),
+            (Some(_), _) => Ok(Imported::Whole),
+            (None, Some(_)) => Ok(Imported::Begun),
+            (None, None) => Ok(Imported::Nothing),
+        }
+    }
+
+    /// Remembers that records are about to be imported into `cluster`: no broker starts here until all are. Waits
+    /// for the disk.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`] if it cannot be written.
+    pub(crate) fn begin_import(&self, cluster: Uuid) -> Result<(), BrokerError> {
+        write_whole(&self.path, IMPORT, &format!("{IMPORT_HEADER} {cluster}\n"))
+            .map_err(|e| self.unfit(format!("it cannot be written: {e}")))
+    }
+
+    /// Makes it the directory of a broker of `cluster`, whose store has all records of it at `revision`. Waits for
+    /// the disk.
+    ///
+    /// # Errors
+    /// [`BrokerError::DataDir`] if it cannot be written.
+    pub(crate) fn end_import(&self, cluster: Uuid, revision: u64) -> Result<(), BrokerError> {
+        let written = self.keep_revision(revision).and_then(|()| {
+            write_whole(
+                &self.path,
+                CLUSTER,
+                &format!("{CLUSTER_HEADER} {cluster}\n"),
+            )?;
+            // What it says is over; a crash before this does no harm.
+            fs::remove_file(self.path.join(IMPORT))
+        });
+        written.map_err(|e| self.unfit(format!("it cannot be written: {e}")))
     }
 
     /// The highest revision that the cluster's store is known to have been at; 0 if none is.
@@ -458,6 +546,45 @@ mod tests {
         fs::write(store.metadata(), b"").expect("writes");
         let alone = store.belongs_to(cluster).expect_err("it has a store");
         assert!(alone.to_string().contains("works alone"), "{alone}");
+    }
+
+    #[test]
+    fn a_directory_that_is_being_imported_starts_nowhere_and_then_in_its_cluster() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = StoreDir::open(dir.path()).expect("opens");
+        let (cluster, other) = (Uuid::new_v4(), Uuid::new_v4());
+        let refused = |outcome: Result<(), BrokerError>, part: &str| {
+            let error = outcome.expect_err("refused").to_string();
+            assert!(error.contains(part), "no `{part}` in: {error}");
+        };
+        refused(store.imported_into(cluster).map(drop), "no metadata.redb");
+        fs::write(store.metadata(), b"x").expect("writes");
+        assert_eq!(
+            store.imported_into(cluster).expect("none"),
+            Imported::Nothing
+        );
+
+        store.begin_import(cluster).expect("writes");
+        assert_eq!(store.imported_into(cluster).expect("one"), Imported::Begun);
+        refused(store.works_alone(), "kera cluster import");
+        refused(store.belongs_to(cluster), "kera cluster import");
+        refused(
+            store.imported_into(other).map(drop),
+            &format!("into cluster {cluster} was begun"),
+        );
+
+        store.end_import(cluster, 7).expect("writes");
+        assert_eq!(
+            store.imported_into(cluster).expect("ended"),
+            Imported::Whole
+        );
+        assert_eq!(store.revision(), 7);
+        refused(
+            store.works_alone(),
+            &format!("imported into cluster {cluster}"),
+        );
+        assert!(store.belongs_to(cluster).is_ok());
+        refused(store.imported_into(other).map(drop), "nothing to import");
     }
 
     #[test]

@@ -71,13 +71,16 @@ impl<'a> ImageBuilder<'a> {
         self.image
     }
 
-    /// Leaves out streamlets without a stream, as a creation in parts leaves them until its end.
+    /// Leaves out what has no stream: a creation in parts leaves streamlets so until its end, and an import groups
+    /// and log starts too.
     #[cfg(feature = "etcd")]
     pub(crate) fn forget_unfinished(&mut self) {
-        let streams: HashSet<StreamId> = self.image.streams.iter().map(|s| s.id).collect();
-        self.image
-            .streamlets
-            .retain(|s| streams.contains(&s.stream));
+        let image = &mut self.image;
+        let streams: HashSet<StreamId> = image.streams.iter().map(|s| s.id).collect();
+        let is_whole = |id: StreamId| streams.contains(&id);
+        image.streamlets.retain(|s| is_whole(s.stream));
+        image.groups.retain(|g| is_whole(g.stream));
+        image.lane_starts.retain(|l| is_whole(l.key.stream));
     }
 
     /// What was collected, once it is known to fit together.

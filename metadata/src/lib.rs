@@ -129,7 +129,9 @@ pub use embedded::{EmbeddedOptions, EmbeddedStore, MAX_EMBEDDED_OPERATIONS};
 pub use encode::Record;
 pub use error::{Conflict, MetadataError};
 #[cfg(feature = "etcd")]
-pub use etcd::{EtcdAccess, EtcdOptions, EtcdStore};
+pub use etcd::{
+    EtcdAccess, EtcdOptions, EtcdStore, ImportOptions, ImportPlan, ImportProgress, StreamImport,
+};
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupChange,
     GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration,

@@ -112,7 +112,7 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
         Some(replicated) => replicated.waiting().describe(streamlet.key()),
         None => not_served(
             streamlet.id().0,
-            "the stream has copies at other brokers and this one works alone; set cluster.broker_id and cluster.peers as they were",
+            "the stream has copies at other brokers and this one works alone; take it into a cluster with `kera cluster import`",
         ),
     });
     described.collect()

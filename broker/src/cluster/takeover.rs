@@ -51,7 +51,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             tracing::error!(
                 stream = stream.name(),
                 replicas = config.replicas,
-                "the stream has copies at other brokers and this one works alone: it is not served; set cluster.broker_id and cluster.peers as they were"
+                "the stream has copies at other brokers and this one works alone: it is not served; take this broker into a cluster with `kera cluster import`"
             );
             continue;
         };

@@ -350,7 +350,17 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
 }
 
 /// What is allowed between the keys of `[cluster]` and probably not meant.
-pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
+pub(super) fn doubts(config: &BrokerConfig) -> Vec<String> {
+    let going = (!config.cluster.peers.is_empty()).then(|| {
+        "cluster.peers goes with a later version: brokers with replicas then share an etcd; `kera cluster import` takes this broker there (docs/operations.md#from-a-broker-alone-to-a-cluster)".to_owned()
+    });
+    unreachable_addresses(config)
+        .into_iter()
+        .chain(going)
+        .collect()
+}
+
+fn unreachable_addresses(config: &BrokerConfig) -> Option<String> {
     let cluster = &config.cluster;
     cluster.broker_id?;
     if let Some(store) = &cluster.store {

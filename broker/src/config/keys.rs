@@ -410,7 +410,8 @@ config_keys! {
         advertise: Option<String>, AddressOrAuto [] = "auto";
         /// The other brokers, where they share no store: each one's number, its `cluster.listen` as it is reached from here, and
         /// the machine it runs on. Without the machine's name its address stands for it; a loopback
-        /// address is this machine.
+        /// address is this machine. This goes with a later version: `kera cluster import` takes a broker
+        /// with its streams into a cluster that shares etcd.
         peers: Vec<Peer>, PeerList [] = "none";
         /// Let several copies of a group lie on one machine, as in tests. Otherwise brokers of one
         /// machine never hold copies of the same group.

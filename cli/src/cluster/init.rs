@@ -35,7 +35,7 @@ pub struct InitArgs {
 
 /// Who this command is to an etcd that wants TLS or a password, as brokers are told it.
 #[derive(Debug, Args)]
-struct AccessArgs {
+pub(super) struct AccessArgs {
     /// The authority by which etcd's certificate is signed, in PEM: connect with TLS
     #[arg(long, value_name = "FILE", env = "KERA_CLUSTER_STORE_CA")]
     cluster_store_ca: Option<PathBuf>,
@@ -54,7 +54,7 @@ struct AccessArgs {
 }
 
 impl AccessArgs {
-    fn access(&self) -> EtcdAccess {
+    pub(super) fn access(&self) -> EtcdAccess {
         // As a broker's settings have it.
         let file = |path: &Option<PathBuf>| path.clone().filter(|path| path.as_os_str() != "off");
         EtcdAccess {

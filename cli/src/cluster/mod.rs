@@ -1,6 +1,7 @@
 //! `kera cluster`.
 
 mod health;
+mod import;
 mod init;
 mod moves;
 mod status;
@@ -14,6 +15,8 @@ use crate::failure::Outcome;
 pub enum ClusterCommand {
     /// Prepare a metadata store that brokers are to share.
     Init(init::InitArgs),
+    /// Copy the records of a stopped broker that worked alone into a cluster, which it then belongs to.
+    Import(import::ImportArgs),
     /// Show the brokers, what each owns, and what is amiss.
     Status(status::StatusArgs),
     /// Show the moves that would even out the brokers' load, and the copies that move. Nothing is done.
@@ -26,6 +29,7 @@ pub enum ClusterCommand {
 pub async fn run(command: ClusterCommand) -> Outcome {
     match command {
         ClusterCommand::Init(args) => init::run(args).await,
+        ClusterCommand::Import(args) => import::run(args).await,
         ClusterCommand::Status(args) => status::run(args).await,
         ClusterCommand::Plan(args) => moves::plan(args).await,
         ClusterCommand::Apply(args) => moves::apply(args).await,

@@ -145,6 +145,11 @@ impl Broker {
         broker
     }
 
+    /// From its next start on it has these flags and no others.
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
     /// HOST:PORT; the same after each restart.
     pub fn address(&self) -> &str {
         &self.address

@@ -9,6 +9,7 @@ mod common;
 #[allow(dead_code)]
 mod etcd;
 
+mod import;
 mod init;
 mod replaced;
 mod secured;

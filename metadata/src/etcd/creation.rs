@@ -108,6 +108,7 @@ impl Writer {
                 older: Vec::new(),
                 written: streamlets,
                 deleted: Vec::new(),
+                nobody_lives: false,
             };
             match self.send(&plan, self.client.deadline()).await {
                 Ok(Sent::Committed(_)) => {}
@@ -125,6 +126,7 @@ impl Writer {
             older: Vec::new(),
             written: last,
             deleted: Vec::new(),
+            nobody_lives: false,
         };
         self.send(&plan, self.client.deadline()).await
     }

@@ -11,6 +11,7 @@ mod creation;
 mod election;
 mod follow;
 mod identity;
+mod import;
 mod lease;
 mod messages;
 mod metadata_writer;
@@ -56,6 +57,7 @@ use kera_records::key::{self, Key};
 use kera_records::{BrokerRecord, Image, StreamRecord, StreamletRecord};
 
 pub use self::access::EtcdAccess;
+pub use self::import::{ImportOptions, ImportPlan, ImportProgress, StreamImport};
 pub use self::options::EtcdOptions;
 
 /// The format of what is stored; a store of a newer one is refused.
@@ -86,6 +88,8 @@ pub struct EtcdStore {
     space: Space,
     cluster: Uuid,
     boards: Arc<Boards>,
+    /// What one of etcd's transactions takes beside the comparison of the cluster's key.
+    server_operations: usize,
     max_operations: usize,
 }
 
@@ -241,6 +245,7 @@ impl EtcdStore {
             space,
             cluster,
             boards,
+            server_operations: operations,
             max_operations: server_operations - RESERVED,
         })
     }

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) older: Vec<(Vec<u8>, u64)>,
     pub(super) written: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     pub(super) deleted: Vec<Vec<u8>>,
+    /// It is refused while any broker lives.
+    pub(super) nobody_lives: bool,
 }
 
 /// What came of a plan.
@@ -304,6 +306,7 @@ impl Writer {
                 .collect(),
             deleted: deleted.collect(),
             written: changes.into_values(),
+            nobody_lives: false,
         };
         let comparisons = plan.compared.len() + plan.older.len();
         let operations = comparisons.max(plan.written.len() + plan.deleted.len());
@@ -332,6 +335,11 @@ impl Writer {
             let (key, end) = range_of(self.space.key(prefix));
             compare(key, LESS, *revision + 1, end)
         });
+        let nobody = plan.nobody_lives.then(|| {
+            let (key, end) = range_of(self.space.members());
+            // No key has such a revision, so that there can be none.
+            compare(key, LESS, 1, end)
+        });
         let delete = |key, range_end| Request::DeleteRange(DeleteRangeRequest { key, range_end });
         let ranges = plan.deleted.iter().map(|prefix| {
             let (key, end) = range_of(self.space.key(prefix));
@@ -346,7 +354,7 @@ impl Writer {
             None => delete(self.space.key(key), Vec::new()),
         });
         TxnRequest {
-            compare: single.chain(older).collect(),
+            compare: single.chain(older).chain(nobody).collect(),
             success: ranges.chain(singles).map(operation).collect(),
             failure: plan
                 .compared

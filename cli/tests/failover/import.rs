@@ -1,0 +1,306 @@
+//! `kera cluster import`: brokers that worked alone go on in a cluster, with all that was there.
+
+use kera_broker::import::Import;
+use kera_metadata::{EtcdAccess, MetadataError};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::ports::Reserved;
+use crate::common::{Broker, Finished, finish, home, kera};
+use crate::etcd::Etcd;
+use crate::{lines, text};
+
+/// An etcd with an empty cluster in it; `None`, and said so, where there is none.
+fn cluster() -> Option<Etcd> {
+    let etcd = Etcd::start()?;
+    let mut init = kera();
+    init.args(["cluster", "init", "--cluster", &etcd.address()]);
+    let made = finish(init, b"");
+    assert!(made.status.success(), "{}", made.stderr);
+    Some(etcd)
+}
+
+fn import(broker: &Broker, etcd: &Etcd, more: &[&str]) -> Finished {
+    let mut command = kera();
+    command
+        .args(["cluster", "import", "--cluster", &etcd.address()])
+        .arg("--data-dir")
+        .arg(broker.data_dir())
+        .args(more);
+    finish(command, b"")
+}
+
+/// An import that must succeed, as JSON.
+fn imported(broker: &Broker, etcd: &Etcd, more: &[&str]) -> Value {
+    let finished = import(broker, etcd, &[&["--json"], more].concat());
+    assert!(finished.status.success(), "{}", finished.stderr);
+    serde_json::from_str(&finished.text()).expect("JSON")
+}
+
+/// What a broker that cannot start says.
+fn start_refused(broker: &Broker) -> String {
+    let finished = finish(broker.command(), b"");
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.text());
+    finished.stderr
+}
+
+/// The flags of a member of a cluster, and what they name.
+struct Place {
+    shared: TempDir,
+    port: Reserved,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            shared: tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home()),
+            port: Reserved::new(),
+        }
+    }
+
+    fn flags(&self, number: u32, others: [&str; 2]) -> Vec<String> {
+        let (number, shared) = (number.to_string(), self.shared.path().display().to_string());
+        let flags = [
+            others,
+            ["--broker-id", &number],
+            ["--replication-listen", self.port.address()],
+            ["--backup-memory-bytes", "64MiB"],
+            ["--backup-shared-dir", &shared],
+        ];
+        let mut flags: Vec<_> = flags.concat().into_iter().map(str::to_owned).collect();
+        flags.push("--allow-same-host".to_owned());
+        flags
+    }
+}
+
+fn set_flags(broker: &mut Broker, flags: &[String]) {
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    broker.set_flags(&flags);
+}
+
+fn produce(broker: &Broker, stream: &str, lines: &[String]) {
+    let words = ["produce", stream, "--quiet", "--batch-size", "4KiB"];
+    broker.feed(&words, &text(lines));
+}
+
+/// Every record of a stream with its lane, ordinal and time, sorted.
+fn records(broker: &Broker, stream: &str) -> Vec<String> {
+    let text = broker.run(&["consume", stream, "--metadata"]);
+    let mut records: Vec<_> = text.lines().map(str::to_owned).collect();
+    records.sort();
+    records
+}
+
+#[test]
+fn a_broker_alone_goes_on_in_a_cluster_with_records_ordinals_and_commits() {
+    let Some(etcd) = cluster() else { return };
+    let mut broker = Broker::start();
+    let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
+    let create = ["stream", "create", "clicks", "--streamlets", "3"];
+    broker.run(&[&create[..], &["--lanes", "2"], &small].concat());
+    broker.run(&["stream", "create", "gone"]);
+    produce(&broker, "clicks", &lines(0..3000));
+    let read = ["consume", "clicks", "--group", "readers"];
+    let first = broker.run(&[&read[..], &["--max", "1000"]].concat());
+    assert_eq!(first.lines().count(), 1000);
+    broker.run(&["stream", "delete", "gone", "--yes"]);
+    let before = records(&broker, "clicks");
+
+    // While it runs its directory is its own.
+    let refused = import(&broker, &etcd, &[]);
+    assert!(refused.stderr.contains("in use"), "{}", refused.stderr);
+    // Killed, so that groups are left open.
+    broker.kill();
+    let dry = imported(&broker, &etcd, &["--dry-run"]);
+    assert_eq!(dry["outcome"], "dry run");
+    let streams = dry["streams"].as_array().expect("a list");
+    let clicks = streams.iter().find(|s| s["name"] == "clicks");
+    assert_eq!(clicks.expect("it is listed")["streamlets"], 3);
+    assert!(streams.iter().any(|s| s["name"] == "_kera_groups"));
+    // Nothing was changed: it may still go on alone.
+    broker.restart();
+    assert_eq!(records(&broker, "clicks"), before);
+    broker.kill();
+
+    // Ended in the middle, as by a crash: no broker starts there, alone or not, until the rest is done.
+    let place = Place::new();
+    let store = etcd.address();
+    let half = Import::open(broker.data_dir(), &store, &EtcdAccess::default()).expect("it opens");
+    let ended = half.run(&mut |progress| match progress.written {
+        0 => Ok(()),
+        _ => Err(MetadataError::Closed),
+    });
+    ended.expect_err("it was ended");
+    drop(half);
+    let says_so = |broker: &Broker| {
+        let said = start_refused(broker);
+        assert!(said.contains("was begun and did not end"), "{said}");
+    };
+    says_so(&broker);
+    let together = place.flags(1, ["--cluster", &store]);
+    set_flags(&mut broker, &together);
+    says_so(&broker);
+    let done = imported(&broker, &etcd, &[]);
+    assert_eq!(done["outcome"], "imported", "{done:#}");
+    assert_eq!(
+        (&done["broker_id"], &done["resumed"]),
+        (&1.into(), &true.into())
+    );
+    set_flags(&mut broker, &[]);
+    let said = start_refused(&broker);
+    assert!(said.contains("were imported into cluster"), "{said}");
+    assert_eq!(imported(&broker, &etcd, &[])["outcome"], "imported before");
+
+    set_flags(&mut broker, &together);
+    broker.restart();
+    assert_eq!(records(&broker, "clicks"), before);
+    let rest = broker.run(&read);
+    assert_eq!(rest.lines().count(), 2000, "the group goes on where it was");
+    let mut both: Vec<_> = first.lines().chain(rest.lines()).collect();
+    both.sort_unstable();
+    assert_eq!(both, lines(0..3000));
+    // And on: ordinals follow those that were.
+    produce(&broker, "clicks", &lines(3000..3500));
+    let after = records(&broker, "clicks");
+    assert_eq!(after.len(), 3500);
+    assert!(
+        before
+            .iter()
+            .all(|record| after.binary_search(record).is_ok())
+    );
+    // Another one while the cluster is at work.
+    let mut other = Broker::start();
+    other.run(&["stream", "create", "late"]);
+    other.kill();
+    let refused = import(&other, &etcd, &[]).stderr;
+    for part in [
+        "nothing was imported",
+        "broker 1 of the cluster is alive",
+        "another broker 1",
+    ] {
+        assert!(refused.contains(part), "no `{part}` in: {refused}");
+    }
+    other.restart();
+    assert_eq!(records(&other, "late"), [""; 0]);
+}
+
+#[test]
+fn a_pair_with_replicas_goes_on_in_a_cluster_and_one_follows_the_other() {
+    let Some(etcd) = cluster() else { return };
+    let places = [Place::new(), Place::new()];
+    let peer = |number: u32, at: &Place| format!("{number}@{}", at.port.address());
+    let peers = [peer(2, &places[1]), peer(1, &places[0])];
+    let start = |number: u32| {
+        let index = number as usize - 1;
+        let flags = places[index].flags(number, ["--peers", &peers[index]]);
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        Broker::with(&flags)
+    };
+    let mut brokers = [start(1), start(2)];
+    for (broker, stream) in brokers.iter().zip(["one", "two"]) {
+        broker.until(&["broker", "describe"], |told| {
+            told["cluster"]["peers"][0]["reachable"] == true
+        });
+        let create = ["stream", "create", stream, "--streamlets", "2"];
+        let copies = ["--replicas", "2", "--min-insync-replicas", "1"];
+        let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
+        broker.run(&[&create[..], &copies, &small].concat());
+        produce(broker, stream, &lines(0..2000));
+    }
+    let before = [records(&brokers[0], "one"), records(&brokers[1], "two")];
+    for broker in &mut brokers {
+        broker.kill();
+    }
+    for broker in &brokers {
+        let done = imported(broker, &etcd, &[]);
+        assert_eq!(done["outcome"], "imported", "{done:#}");
+        let streams = done["streams"].as_array().expect("a list");
+        assert!(streams.iter().any(|s| s["replicas"] == 2), "{done:#}");
+    }
+    let store = etcd.address();
+    for (number, (broker, place)) in (1..).zip(brokers.iter_mut().zip(&places)) {
+        let mut flags = place.flags(number, ["--cluster", &store]);
+        flags.extend(["--cluster-lease", "2s"].map(str::to_owned));
+        flags.extend(["--cluster-repair-interval", "200ms"].map(str::to_owned));
+        set_flags(broker, &flags);
+        broker.restart();
+    }
+    let both = format!("{},{}", brokers[0].address(), brokers[1].address());
+    let read = |stream: &str| {
+        let mut command = kera();
+        command
+            .args(["consume", stream, "--metadata"])
+            .env("KERA_BOOTSTRAP", &both);
+        let finished = finish(command, b"");
+        let mut records: Vec<_> = finished.text().lines().map(str::to_owned).collect();
+        records.sort();
+        records
+    };
+    for (stream, before) in ["one", "two"].iter().zip(&before) {
+        wait_for(stream, before, &read);
+    }
+    // What had replicas without failover has it now, once all of them are whole.
+    brokers[0].until(&["stream", "describe", "one"], |told| {
+        told["under_replicated_groups"] == 0
+    });
+    brokers[0].kill();
+    wait_for("one", &before[0], &read);
+    brokers[1].until(&["stream", "list"], |listed| {
+        let streams = listed.as_array().expect("a list");
+        let one = streams
+            .iter()
+            .find(|s| s["name"] == "one")
+            .expect("it is there");
+        let owners = one["owners"].as_array().expect("a list");
+        owners.iter().all(|o| o["owner"] == brokers[1].address())
+    });
+    produce(&brokers[1], "one", &lines(2000..2500));
+    assert_eq!(read("one").len(), 2500);
+}
+
+#[test]
+fn what_a_broker_had_with_a_replica_store_is_served_from_its_own_files() {
+    let Some(etcd) = cluster() else { return };
+    let places = [Place::new(), Place::new()];
+    let kept = places[1].shared.path().display().to_string();
+    let memory = ["--backup-memory-bytes", "64MiB", "--backup-shared-dir"];
+    let mut store = Broker::backup(&[&memory[..], &[&kept, "--broker-id", "2"]].concat());
+    let peer = format!("2@{}", store.address());
+    let flags = places[0].flags(1, ["--peers", &peer]);
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let mut broker = Broker::with(&flags);
+    broker.until(&["broker", "describe"], |told| {
+        told["cluster"]["peers"][0]["reachable"] == true
+    });
+    let copies = ["--replicas", "2", "--min-insync-replicas", "2"];
+    let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
+    broker.run(&[&["stream", "create", "kept"], &copies[..], &small].concat());
+    produce(&broker, "kept", &lines(0..2000));
+    let before = records(&broker, "kept");
+    // SIGTERM: what is open is closed while the other replica is there.
+    assert!(broker.stop().success());
+    assert!(store.stop().success());
+    imported(&broker, &etcd, &[]);
+    let address = etcd.address();
+    set_flags(&mut broker, &places[0].flags(1, ["--cluster", &address]));
+    broker.restart();
+    let read = |stream: &str| records(&broker, stream);
+    wait_for("kept", &before, &read);
+}
+
+/// Reads until every record of a stream is there: streamlets recover while the broker serves.
+fn wait_for(stream: &str, records: &[String], read: &impl Fn(&str) -> Vec<String>) {
+    let begin = std::time::Instant::now();
+    loop {
+        let found = read(stream);
+        if found == records {
+            return;
+        }
+        assert!(
+            begin.elapsed() < crate::PATIENCE,
+            "{} records of {} of stream {stream}",
+            found.len(),
+            records.len()
+        );
+    }
+}
