@@ -280,6 +280,16 @@ fn what_a_broker_had_with_a_replica_store_is_served_from_its_own_files() {
     // SIGTERM: what is open is closed while the other replica is there.
     assert!(broker.stop().success());
     assert!(store.stop().success());
+    // Without the store it names what it cannot serve, and what to do.
+    set_flags(&mut broker, &[]);
+    broker.restart();
+    assert!(broker.stop().success());
+    let log = broker.log();
+    let told = log.lines().find(|line| line.contains("knows no others"));
+    let told = told.expect("it says so");
+    for part in ["streams=\"kept\"", "kera cluster import"] {
+        assert!(told.contains(part), "no `{part}` in: {told}");
+    }
     imported(&broker, &etcd, &[]);
     let address = etcd.address();
     set_flags(&mut broker, &places[0].flags(1, ["--cluster", &address]));
