@@ -11,13 +11,13 @@ use crate::scenario::Contender;
 /// Kera beside its peers, on the same work, in the same session, on the same machine.
 #[derive(Debug, Parser)]
 #[command(name = "kera-bench", version)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the scenarios of a file and write what was measured as JSON.
     Run(RunArgs),
     /// Show the cases of a file without running anything.
@@ -35,7 +35,7 @@ pub enum Command {
 
 /// Which cases of a file are meant.
 #[derive(Debug, clap::Args)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// Files of scenarios, such as bench/scenarios/kafka.toml; they run in this order
     #[arg(
         required_unless_present = "workload",
@@ -67,7 +67,7 @@ pub struct Selection {
   kera-bench run bench/scenarios/kafka-quick.toml --only produce --contenders kera,kafka
   kera-bench run --workload bench/workloads/backlog-16-partitions-1kb.yaml --contenders kera-native
   kera-bench run bench/scenarios/kafka.toml --kera target/dist/kera --data-dir /srv/scratch")]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     pub selection: Selection,
     /// The folder where the results of each file go, as JSON of the file's name; below the build's
@@ -99,7 +99,7 @@ pub struct RunArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     pub selection: Selection,
 }
@@ -110,7 +110,7 @@ pub struct ListArgs {
   kera-bench report docs/benchmarks --document docs/benchmarks.md
   kera-bench report --merge docs/benchmarks/kafka.json kafka-later.json
   kera-bench report docs/benchmarks/kafka.json --plots-of bench/scenarios/kafka.toml")]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     /// What `run` wrote; a folder stands for all the results in it
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,

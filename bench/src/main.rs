@@ -4,6 +4,7 @@
 //! several times. Each run's load comes from a process of its own, so that the CPU time of broker and
 //! client stand apart. What was measured goes into a JSON file; a report makes tables and
 //! plots of it.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod args;

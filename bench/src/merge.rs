@@ -11,7 +11,7 @@ use crate::scenario::Case;
 
 /// Another session that some cases were taken from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct OtherSession {
+pub(crate) struct OtherSession {
     /// UTC; cases name their session by it.
     pub started: String,
     pub minutes: f64,
@@ -24,7 +24,7 @@ pub struct OtherSession {
 
 impl Results {
     /// True if a case of that name was measured, by one contender at least.
-    pub fn has(&self, case: &Case) -> bool {
+    pub(crate) fn has(&self, case: &Case) -> bool {
         let name = case.name();
         let mut same = self.cases.iter().filter(|runs| runs.case.name() == name);
         same.any(CaseRuns::measured)
@@ -32,7 +32,7 @@ impl Results {
 
     /// Takes the cases that are missing here from `other`, each marked with its session. What was
     /// measured here stays. An error if the two are not of one title.
-    pub fn complete_from(&mut self, other: &Self) -> Result<()> {
+    pub(crate) fn complete_from(&mut self, other: &Self) -> Result<()> {
         ensure!(
             self.title == other.title,
             "`{}` cannot be completed by `{}`; sessions of one title can",
@@ -88,7 +88,7 @@ impl Results {
 
 impl CaseRuns {
     /// True if a run of it succeeded.
-    pub fn measured(&self) -> bool {
+    pub(crate) fn measured(&self) -> bool {
         self.runs.iter().any(|run| run.taken.is_some())
     }
 }

@@ -20,7 +20,7 @@ const FORMAT: u32 = 1;
 
 /// A session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Results {
+pub(crate) struct Results {
     pub format: u32,
     pub title: String,
     pub command: String,
@@ -48,7 +48,7 @@ pub struct Results {
 
 /// A broker of the session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct BrokerFacts {
+pub(crate) struct BrokerFacts {
     pub broker: Broker,
     pub version: String,
     /// What an acknowledgement meant.
@@ -63,14 +63,14 @@ pub struct BrokerFacts {
 
 /// A broker that could not be had.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LeftOut {
+pub(crate) struct LeftOut {
     pub broker: Broker,
     pub why: String,
 }
 
 /// A case and its runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CaseRuns {
+pub(crate) struct CaseRuns {
     pub case: Case,
     /// When the other session began that this was taken from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct CaseRuns {
 
 /// A run that counts; noisy ones that were repeated are gone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
+pub(crate) struct Run {
     pub contender: Contender,
     pub repetition: u32,
     /// From 1; more if it had to be repeated.
@@ -97,7 +97,7 @@ pub struct Run {
 
 impl Run {
     /// A run that measured nothing.
-    pub fn failed(contender: Contender, repetition: u32, why: String) -> Self {
+    pub(crate) fn failed(contender: Contender, repetition: u32, why: String) -> Self {
         Self {
             contender,
             repetition,
@@ -112,7 +112,7 @@ impl Run {
 
 /// What a run took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Taken {
+pub(crate) struct Taken {
     pub records: u64,
     pub bytes: u64,
     pub seconds: f64,
@@ -138,7 +138,7 @@ pub struct Taken {
 
 /// What the parts of a cluster took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ClusterTaken {
+pub(crate) struct ClusterTaken {
     /// Of each broker, in order of their numbers.
     pub broker_cpu_seconds: Vec<f64>,
     /// Of etcd, where the brokers share one.
@@ -148,7 +148,7 @@ pub struct ClusterTaken {
 
 /// What etcd took, and what it was asked to write.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoreTaken {
+pub(crate) struct StoreTaken {
     pub cpu_seconds: f64,
     pub memory: Memory,
     pub written: u64,
@@ -160,7 +160,7 @@ pub struct StoreTaken {
 
 /// A broker's start, and what it took while it had nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub(crate) struct Start {
     /// From the start of its process to the first answer to a request.
     pub answers_seconds: f64,
     /// And until the ends of its topic's first and last partition were told; none without a topic.
@@ -177,7 +177,7 @@ pub struct Start {
 impl Taken {
     /// One quantity: records a second, nanoseconds a record, bytes, microseconds; a start in seconds,
     /// shares of a core in ones.
-    pub fn value(&self, measure: Measure) -> Option<f64> {
+    pub(crate) fn value(&self, measure: Measure) -> Option<f64> {
         let records = self.records.max(1) as f64;
         let latency = self.latency.as_ref();
         match measure {
@@ -224,29 +224,29 @@ impl Taken {
 
 impl Results {
     /// The format that this version writes.
-    pub fn format() -> u32 {
+    pub(crate) fn format() -> u32 {
         FORMAT
     }
 
     /// True if a text of JSON is what a session measured, of whatever format.
-    pub fn is_one(text: &str) -> bool {
+    pub(crate) fn is_one(text: &str) -> bool {
         let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
         value.is_some_and(|value| value.get("format").is_some() && value.get("cases").is_some())
     }
 
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         read_json(path, "run", FORMAT)
     }
 
     /// Writes the file anew, whole or not at all.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
         write_json(path, self)
     }
 }
 
 /// Reads what a command of `kera-bench` measured and wrote in a format, whatever else the file says of
 /// another one.
-pub fn read_json<T: DeserializeOwned>(path: &Path, command: &str, format: u32) -> Result<T> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, command: &str, format: u32) -> Result<T> {
     /// What is the same in every format.
     #[derive(Deserialize)]
     struct Formatted {
@@ -265,7 +265,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, command: &str, format: u32) -
 }
 
 /// Writes what was measured as a file, whole or not at all.
-pub fn write_json(path: &Path, results: &impl Serialize) -> Result<()> {
+pub(crate) fn write_json(path: &Path, results: &impl Serialize) -> Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The middle of several values, with the least and the most.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     pub median: f64,
     pub least: f64,
     pub most: f64,
@@ -14,7 +14,7 @@ pub struct Summary {
 
 impl Summary {
     /// `None` if there are no values, or if one of them is no number.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return None;

@@ -4,6 +4,7 @@
 //! Data path, in order: [`listener`] accepts and tells data connections from control calls;
 //! [`connection`] reads frames; [`append`] places batches, pumps, waits for the durable head and
 //! acknowledges; [`fetch`] serves reads and pushes.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod accept;

@@ -13,7 +13,7 @@ use crate::process;
 use crate::shared::Shared;
 
 /// Everything, as a scrape sees it.
-pub fn render(shared: &Shared) -> String {
+pub(crate) fn render(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("kera");
     let metrics = &shared.metrics;
     registry.register(
@@ -190,14 +190,14 @@ pub fn render(shared: &Shared) -> String {
 }
 
 /// What a scrape sees while the broker recovers.
-pub fn render_recovering() -> String {
+pub(crate) fn render_recovering() -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, false);
     text(&registry)
 }
 
 /// What a process that only keeps copies has to say.
-pub fn render_backup(backup: &Backup, is_ready: bool) -> String {
+pub(crate) fn render_backup(backup: &Backup, is_ready: bool) -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, is_ready);
     of_process(None, &mut registry);

@@ -14,13 +14,13 @@ use crate::output::Out;
   kera completions bash > ~/.local/share/bash-completion/completions/kera
   kera completions zsh > ~/.zfunc/_kera
   kera completions fish > ~/.config/fish/completions/kera.fish")]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell to complete for.
     pub shell: Shell,
 }
 
 /// Prints the completions.
-pub fn run<C: CommandFactory>(args: &CompletionsArgs) -> Outcome {
+pub(crate) fn run<C: CommandFactory>(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut C::command(), "kera", &mut script);
     let mut out = Out::stdout();

@@ -13,7 +13,7 @@ use crate::output::{Out, OutputArgs, print_json};
 
 /// `kera config ...`
 #[derive(Debug, Subcommand)]
-pub enum ConfigCommand {
+pub(crate) enum ConfigCommand {
     /// Check a configuration file without starting anything.
     Check(CheckArgs),
     /// Print the configuration a broker would run with, and where each value comes from.
@@ -29,7 +29,7 @@ pub enum ConfigCommand {
 Every problem is printed with its line, and what is most likely not meant as a warning. A file that all brokers of a \
 cluster have in common lacks what each has to itself: it is checked as if cluster.broker_id were given, and that is \
 said. Exit status: 0 if the file is good, 2 if not.")]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// The file to check.
     file: PathBuf,
     /// Check it with the variables of this file as well, as systemd's EnvironmentFile= gives them
@@ -43,7 +43,7 @@ pub struct CheckArgs {
   kera config print > kera.toml
   kera config print --config kera.toml --memory-pool 4GiB
   KERA_SERVER_LISTEN=0.0.0.0:7600 kera config print --json")]
-pub struct PrintArgs {
+pub(crate) struct PrintArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub struct PrintArgs {
 
 /// The configuration of a broker as given on the command line: a file, and a flag for each key.
 #[derive(Clone, Debug, Default)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     file: Option<PathBuf>,
     flags: Vec<(String, String)>,
 }
@@ -164,7 +164,7 @@ impl FromArgMatches for ConfigArgs {
 
 impl ConfigArgs {
     /// Considers file, environment and flags; a wrong configuration is a usage failure.
-    pub fn resolve(&self) -> Result<Resolved, Failure> {
+    pub(crate) fn resolve(&self) -> Result<Resolved, Failure> {
         let sources = Sources {
             file: self.file.clone(),
             flags: self.flags.clone(),
@@ -179,7 +179,7 @@ fn usage(error: ConfigError) -> Failure {
 }
 
 /// Runs `kera config`.
-pub fn run(command: &ConfigCommand) -> Outcome {
+pub(crate) fn run(command: &ConfigCommand) -> Outcome {
     match command {
         ConfigCommand::Check(args) => check(args),
         ConfigCommand::Print(args) => print(args),

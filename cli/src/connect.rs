@@ -25,7 +25,7 @@ const LARGEST_ANSWER: usize = 256 << 20;
 
 /// Which broker a client command talks to.
 #[derive(Clone, Debug, Args)]
-pub struct ConnectArgs {
+pub(crate) struct ConnectArgs {
     /// A broker's address, or those of several separated by commas: any of them will do.
     #[arg(
         long,
@@ -40,7 +40,7 @@ pub struct ConnectArgs {
 
 /// Control calls to one broker.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub(crate) struct Control {
     /// Streams, producers and the broker itself.
     pub streams: StreamsClient<Watched>,
     /// Consumer groups.
@@ -55,12 +55,12 @@ pub struct Control {
 
 impl ConnectArgs {
     /// Connects for control calls, to the first broker that answers.
-    pub async fn control(&self) -> Result<Control, Failure> {
+    pub(crate) async fn control(&self) -> Result<Control, Failure> {
         control(&self.bootstrap).await
     }
 
     /// A client that goes on with another broker when one is lost, and finds coordinators of groups.
-    pub fn client(&self) -> Result<Client, Failure> {
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
         let options = ClientOptions {
             retry: RetryPolicy::within(RETRY_WITHIN),
             ..ClientOptions::default()
@@ -70,7 +70,7 @@ impl ConnectArgs {
 }
 
 /// What a failed call of a [`Client`] says to people.
-pub fn failed(error: RpcError) -> Failure {
+pub(crate) fn failed(error: RpcError) -> Failure {
     match error {
         RpcError::Connection(error) => {
             Failure::message(format!("{error}; try again when it is back"))
@@ -80,7 +80,7 @@ pub fn failed(error: RpcError) -> Failure {
 }
 
 /// Connects for control calls to the first broker of a list that answers.
-pub async fn control(bootstrap: &str) -> Result<Control, Failure> {
+pub(crate) async fn control(bootstrap: &str) -> Result<Control, Failure> {
     let mut first = None;
     for address in bootstrap.split(',') {
         match connect(address).await {
@@ -124,7 +124,7 @@ fn unreachable_broker(bootstrap: &str, error: &dyn std::error::Error) -> Failure
 }
 
 /// What a broker's refusal says to people: its own message and its code.
-pub fn refused(status: &Status) -> Failure {
+pub(crate) fn refused(status: &Status) -> Failure {
     let code = status
         .metadata()
         .get("kera-error")

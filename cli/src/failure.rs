@@ -4,13 +4,13 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// What every command returns.
-pub type Outcome = Result<ExitCode, Failure>;
+pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 /// Exit status of a command that was not understood.
 const NOT_UNDERSTOOD: u8 = 2;
 
 /// Why a command did not succeed.
-pub enum Failure {
+pub(crate) enum Failure {
     /// The command line or a configuration is wrong: exit status 2.
     Usage(String),
     /// The command failed: exit status 1.
@@ -19,12 +19,12 @@ pub enum Failure {
 
 impl Failure {
     /// A failure with a message for people: lowercase, no full stop, saying what to do.
-    pub fn message(text: impl fmt::Display) -> Self {
+    pub(crate) fn message(text: impl fmt::Display) -> Self {
         Failure::Failed(anyhow::anyhow!("{text}"))
     }
 
     /// What went wrong, in one line.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Failure::Usage(text) => text.lines().collect::<Vec<_>>().join("; "),
             Failure::Failed(error) => chain(error),
@@ -32,7 +32,7 @@ impl Failure {
     }
 
     /// Says what went wrong on standard error.
-    pub fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> ExitCode {
         match self {
             Failure::Usage(text) => {
                 for line in text.lines() {
@@ -83,7 +83,7 @@ impl fmt::Debug for Failure {
 
 /// Standard output was closed by its reader.
 #[derive(Debug)]
-pub struct OutputClosed;
+pub(crate) struct OutputClosed;
 
 impl fmt::Display for OutputClosed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

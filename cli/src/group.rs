@@ -22,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// `kera group ...`
 #[derive(Debug, Subcommand)]
-pub enum GroupCommand {
+pub(crate) enum GroupCommand {
     /// List the consumer groups with their lag.
     List(ListArgs),
     /// Show a group's members, and its progress and lag on each lane or partition.
@@ -38,7 +38,7 @@ pub enum GroupCommand {
 #[command(after_help = "Examples:
   kera group list
   kera group list --json")]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct ListArgs {
 #[command(after_help = "Examples:
   kera group describe billing
   kera group describe billing --json")]
-pub struct DescribeArgs {
+pub(crate) struct DescribeArgs {
     /// The consumer group
     group: String,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct DescribeArgs {
   kera group reset kafka-app --to earliest --stream orders --partition 3
 
 Groups of Kafka's clients are reset by stream and partition, others by streamlet and lane.")]
-pub struct ResetArgs {
+pub(crate) struct ResetArgs {
     /// The consumer group
     group: String,
     /// earliest, latest, ordinal:N, a time (2026-02-03T04:05:06Z) or an age (1h)
@@ -98,7 +98,7 @@ pub struct ResetArgs {
   kera group delete billing --yes
 
 The stream's records stay; only the group's progress is forgotten.")]
-pub struct DeleteArgs {
+pub(crate) struct DeleteArgs {
     /// The consumer group
     group: String,
     /// Do not ask
@@ -109,7 +109,7 @@ pub struct DeleteArgs {
 }
 
 /// Runs `kera group`.
-pub async fn run(command: GroupCommand) -> Outcome {
+pub(crate) async fn run(command: GroupCommand) -> Outcome {
     match command {
         GroupCommand::List(args) => list(args).await,
         GroupCommand::Describe(args) => describe(args).await,

@@ -1,4 +1,5 @@
 //! `kera`: the broker, its clients and its tools in one binary.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod bench;

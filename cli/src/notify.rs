@@ -9,11 +9,11 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The service manager that waits to hear from this process, if there is one.
 #[derive(Debug, Default)]
-pub struct Notify(Option<(UnixDatagram, SocketAddr)>);
+pub(crate) struct Notify(Option<(UnixDatagram, SocketAddr)>);
 
 impl Notify {
     /// Whoever `NOTIFY_SOCKET` names; nobody where it is not set or names no such socket.
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
             return Self::default();
         };
@@ -45,17 +45,17 @@ impl Notify {
     }
 
     /// The broker serves; `status` is for people.
-    pub fn ready(&self, status: &str) {
+    pub(crate) fn ready(&self, status: &str) {
         self.say(&format!("READY=1\nSTATUS={status}\n"));
     }
 
     /// The broker drains its connections and closes its groups.
-    pub fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         self.say("STOPPING=1\nSTATUS=draining\n");
     }
 
     /// What the broker does now, for people.
-    pub fn status(&self, status: &str) {
+    pub(crate) fn status(&self, status: &str) {
         self.say(&format!("STATUS={status}\n"));
     }
 

@@ -21,13 +21,13 @@ use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 Brokers that name it in cluster.peers place replicas of their groups here. It has no streams and no address for clients. The \
 replicas are kept on shared memory until their groups close, then below the data directory; another start with the same \
 directories goes on with them. SIGTERM or SIGINT stops it, and what open replicas hold goes to disk.")]
-pub struct ReplicaStoreArgs {
+pub(crate) struct ReplicaStoreArgs {
     #[command(flatten)]
     config: ConfigArgs,
 }
 
 /// Keeps copies until a signal ends it.
-pub fn run(args: &ReplicaStoreArgs) -> Outcome {
+pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
     if std::env::args().nth(1).is_some_and(|name| name == "backup") {
         eprintln!(
             "warning: `kera backup` is now `kera replica-store`; the old name goes with the next version"

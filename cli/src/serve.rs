@@ -35,13 +35,13 @@ gone; `kera cluster init` prepares the store. A broker with a number and no stor
 copies of its streams there. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     #[command(flatten)]
     config: ConfigArgs,
 }
 
 /// Runs a broker until a signal stops it.
-pub fn run(args: &ServeArgs) -> Outcome {
+pub(crate) fn run(args: &ServeArgs) -> Outcome {
     let resolved = args.config.resolve()?;
     let config = resolved.config;
     set_up_log(&config.log)?;
@@ -85,7 +85,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
 }
 
 /// The runtime that `config` asks for.
-pub fn runtime_of(config: &BrokerConfig) -> std::io::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime_of(config: &BrokerConfig) -> std::io::Result<tokio::runtime::Runtime> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.enable_all().thread_name("kera");
     if config.runtime.threads > 0 {
@@ -95,7 +95,7 @@ pub fn runtime_of(config: &BrokerConfig) -> std::io::Result<tokio::runtime::Runt
 }
 
 /// A second signal came.
-pub fn stopped_hard() -> Failure {
+pub(crate) fn stopped_hard() -> Failure {
     Failure::message(
         "stopped by a second signal before everything was synced; the next start recovers what was written",
     )
@@ -121,7 +121,7 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
 }
 
 /// Lines of the log, as configured, on standard error.
-pub fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
+pub(crate) fn set_up_log(log: &LogConfig) -> Result<(), Failure> {
     let filter = EnvFilter::from_str(&log.level)
         .map_err(|error| Failure::Usage(format!("log.level: {error}")))?;
     let builder = tracing_subscriber::fmt()
@@ -145,7 +145,7 @@ fn warn_if_volatile(data_dir: &Path) {
 }
 
 /// Each group and each connection holds a file open: takes as many as the system grants.
-pub fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

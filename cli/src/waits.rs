@@ -22,7 +22,7 @@ use tracing_subscriber::registry::LookupSpan;
 const WARNINGS: &str = "off,kera=warn,kera_rpc=warn,kera_producer=warn,kera_consumer=warn";
 
 /// From now on the warnings of the client crates go to standard error.
-pub fn say() {
+pub(crate) fn say() {
     // A command says what it has to say without them, too.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(WARNINGS))
@@ -68,14 +68,14 @@ where
 
 /// A channel whose calls say what they wait for.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     channel: Channel,
     address: Arc<str>,
 }
 
 impl Watched {
     /// A channel to the broker at `address`.
-    pub fn new(channel: Channel, address: &str) -> Self {
+    pub(crate) fn new(channel: Channel, address: &str) -> Self {
         Self {
             channel,
             address: address.into(),

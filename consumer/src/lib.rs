@@ -23,6 +23,7 @@
 //! }
 //! # }
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod batch;

@@ -42,6 +42,7 @@
 //! assert!(store.streamlets()?.iter().all(|streamlet| streamlet.owner != 1));
 //! # Ok::<(), MetadataError>(())
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod balance;

@@ -19,6 +19,7 @@
 //!   not committed is leased again, first of all.
 //!
 //! Groups of Kafka's clients are another kind, in [`classic`]. A name belongs to one kind.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -45,6 +45,7 @@
 //! let report = check(&history, &Expectations { complete: true, ..Expectations::default() }).unwrap();
 //! assert_eq!(report.counts.lost(), 1);
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod anomaly;

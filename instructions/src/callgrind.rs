@@ -14,14 +14,14 @@ const COUNTED: &str = "*7counted7counted*";
 const COPY_WITHOUT_REP: &str = "glibc.cpu.hwcaps=-ERMS";
 
 /// What `valgrind` calls itself; `None` if there is none.
-pub fn version() -> Option<String> {
+pub(crate) fn version() -> Option<String> {
     let output = Command::new("valgrind").arg("--version").output().ok()?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     output.status.success().then_some(version)
 }
 
 /// Instructions of one unit of `case`, rounded; with `planted`, a tenth more work is done.
-pub fn count(case: &Case, planted: bool) -> Result<u64> {
+pub(crate) fn count(case: &Case, planted: bool) -> Result<u64> {
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("callgrind.out");
     let total = total(case, planted, &out)?;

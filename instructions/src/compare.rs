@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How a count stands to the one that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Within the tolerance.
     Same,
     /// More work than recorded, by this share.
@@ -27,7 +27,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Compares `count` with the recorded one; `tolerance` is a share of that.
-pub fn compare(recorded: Option<u64>, count: u64, tolerance: f64) -> Verdict {
+pub(crate) fn compare(recorded: Option<u64>, count: u64, tolerance: f64) -> Verdict {
     let Some(recorded) = recorded.filter(|&recorded| recorded > 0) else {
         return Verdict::Unknown;
     };

@@ -3,6 +3,6 @@
 /// Calls `work`. Callgrind counts from here on, and no more once this returns; it finds the function
 /// by its path, so it must not be inlined, and no other function may have `counted` in its name.
 #[inline(never)]
-pub fn counted(work: &mut dyn FnMut()) {
+pub(crate) fn counted(work: &mut dyn FnMut()) {
     work();
 }

@@ -7,6 +7,7 @@
 //! - `check` fails if a case takes more or less than recorded, by more than the tolerance;
 //! - `accept` records what is counted now;
 //! - `case NAME` runs a case's work, for callgrind.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod callgrind;

@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use toml::{Table, Value};
 
 /// Counts may differ by this share of what is recorded.
-pub const TOLERANCE: f64 = 0.05;
+pub(crate) const TOLERANCE: f64 = 0.05;
 
 /// What changes counts although the code is the same: the compiler, and the C library, whose copying
 /// is part of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Toolchain {
+pub(crate) struct Toolchain {
     pub rustc: String,
     /// The processor.
     pub target: String,
@@ -24,7 +24,7 @@ pub struct Toolchain {
 
 impl Toolchain {
     /// That of this machine; the compiler is the one on the PATH.
-    pub fn look() -> Self {
+    pub(crate) fn look() -> Self {
         let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let version = Command::new(compiler).arg("--version").output();
         let version = version.map_or(String::new(), |out| {
@@ -64,14 +64,14 @@ impl fmt::Display for Toolchain {
 
 /// The file of counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     pub tolerance: f64,
     pub toolchain: Toolchain,
     pub counts: BTreeMap<String, u64>,
 }
 
 impl Recorded {
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("{} is odd", path.display()))
@@ -108,7 +108,7 @@ impl Recorded {
         })
     }
 
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let written = std::fs::write(path, self.render());
         written.with_context(|| format!("cannot write {}", path.display()))
     }

@@ -12,6 +12,7 @@
 //! Everything else goes through `dispatch` to the handler of its API.
 //!
 //! Types of the Kafka codec stay inside this crate.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod absent;

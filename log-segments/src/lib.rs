@@ -18,6 +18,7 @@
 //! | [`io`] | one I/O trait, three engines |
 //!
 //! `unsafe` stands only in `pool` and in the io_uring engine.
+#![warn(unreachable_pub)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod buffers;

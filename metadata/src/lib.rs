@@ -95,6 +95,7 @@
 //!   what it wrote tells whether it had. What is unknown after that is told as
 //!   [`MetadataError::UnknownOutcome`]; what certainly was not written, as
 //!   [`MetadataError::Unavailable`].
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod answer;

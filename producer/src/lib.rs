@@ -16,6 +16,7 @@
 //! # Ok(())
 //! # }
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod append;

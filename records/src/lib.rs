@@ -25,6 +25,7 @@
 //! assert_eq!(create.operations(), 2);
 //! assert_eq!(create.write[0].key(), Key::Stream(stream.id));
 //! ```
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -58,6 +58,7 @@
 //! ([`primary::Primary::with_own`] with [`own::OwnFiles`]): then whoever writes it calls
 //! [`primary::ReplicaSet::own_completed`], and [`primary::ReplicaSet::own_lost`] when writing fails, and
 //! recovery makes the file anew from the others where it is gone or damaged.
+#![warn(unreachable_pub)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod aside;

@@ -2,6 +2,7 @@
 //!
 //! [`Client`] finds brokers and streams; [`DataConnection`] carries data frames, pipelined;
 //! [`RetryPolicy`] says when to try again.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod brokers;

@@ -11,6 +11,7 @@
 //! `kera_log_segments` (lane head, window); see [`kera_log_segments::sync::Rank`]. None of them is
 //! held across I/O or while waiting. Closing, repair and trim take turns under a lock of their own,
 //! which stands before all others and which no append or read ever takes.
+#![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
 mod append;

@@ -24,7 +24,7 @@ use crate::standing::{Standing, StandingCell};
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
 
 /// How far ordinals jump after a loss of records that may have been shown: a group never spans more.
-pub const ORDINAL_JUMP: u64 = MAX_GROUP_ORDINALS;
+pub(crate) const ORDINAL_JUMP: u64 = MAX_GROUP_ORDINALS;
 
 /// A lane's records.
 #[derive(Clone, Debug, Default)]

@@ -21,7 +21,7 @@ use kera_streamlet::recorder::{Done as Recorded, GroupRecorder};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Env, Job, Limits, Settings, Streamlet};
 
 /// A batch of 100-byte records, `bytes` long or a little less.
-pub fn batch(bytes: usize, producer: i64) -> Vec<u8> {
+pub(super) fn batch(bytes: usize, producer: i64) -> Vec<u8> {
     let value = [7u8; 90];
     let record = NewRecord {
         key: None,
@@ -55,7 +55,7 @@ impl GroupRecorder for Records {
 
 /// A file system whose files take everything and keep nothing.
 #[derive(Debug)]
-pub struct Discard;
+pub(super) struct Discard;
 
 impl File for Discard {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], _offset: u64) -> io::Result<()> {
@@ -131,7 +131,7 @@ impl Io for Discard {
 }
 
 /// A streamlet ready for appends.
-pub struct Bench {
+pub(super) struct Bench {
     pub streamlet: Arc<Streamlet>,
     pub env: Arc<Env>,
     jobs: Mutex<Receiver<Job>>,
@@ -150,7 +150,7 @@ impl Drop for Bench {
 
 impl Bench {
     /// Over files that keep nothing.
-    pub fn discarding(ack: AckPolicy, lanes: u32) -> Self {
+    pub(super) fn discarding(ack: AckPolicy, lanes: u32) -> Self {
         Self::over(
             Arc::new(Discard),
             ack,
@@ -161,7 +161,7 @@ impl Bench {
     }
 
     /// Over real files, removed at the end.
-    pub fn on_disk(ack: AckPolicy, lanes: u32) -> Self {
+    pub(super) fn on_disk(ack: AckPolicy, lanes: u32) -> Self {
         let dir = tempfile::tempdir_in(option_env!("CARGO_TARGET_TMPDIR").unwrap_or("."))
             .expect("a directory");
         let root = dir.path().to_owned();
@@ -229,7 +229,7 @@ impl Bench {
     }
 
     /// Appends and pumps, as a connection does; `sequence` counts a producer's records.
-    pub fn append(
+    pub(super) fn append(
         &self,
         lane: u32,
         batch: &mut [u8],
@@ -257,7 +257,7 @@ impl Bench {
     }
 
     /// Closes what is full and frees it.
-    pub fn tidy(&self) {
+    pub(super) fn tidy(&self) {
         let jobs = self.jobs.lock().expect("jobs");
         while let Ok(job) = jobs.try_recv() {
             self.streamlet.do_job(&job, 1);

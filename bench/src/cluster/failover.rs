@@ -26,7 +26,7 @@ const BEFORE: Duration = Duration::from_secs(2);
 /// How a broker goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum End {
+pub(super) enum End {
     /// SIGKILL.
     Killed,
     /// SIGSTOP: it answers nobody, and nobody is refused; its lease decides.
@@ -35,7 +35,7 @@ pub enum End {
 
 /// A run. Times are milliseconds since the broker went.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Taken {
+pub(super) struct Taken {
     /// Who went.
     pub broker: u32,
     /// It was controller.
@@ -59,7 +59,7 @@ pub struct Taken {
 }
 
 /// The streams of so many streamlets.
-pub fn streams(streamlets: u32) -> Vec<StreamPlan> {
+pub(super) fn streams(streamlets: u32) -> Vec<StreamPlan> {
     let whole = (0..streamlets / OF_A_STREAM).map(|_| OF_A_STREAM);
     let rest = Some(streamlets % OF_A_STREAM).filter(|rest| *rest > 0);
     let plan = |(number, streamlets): (usize, u32)| StreamPlan {
@@ -75,7 +75,7 @@ fn ms_since(moment: Instant, at: Instant) -> f64 {
 }
 
 /// One run: a fresh cluster of three brokers loses one of them.
-pub async fn run(places: &Places, streamlets: u32, end: End, turn: u32) -> Result<Taken> {
+pub(super) async fn run(places: &Places, streamlets: u32, end: End, turn: u32) -> Result<Taken> {
     let mut nodes = Nodes::start(places, 3)?;
     let taken = lose(&mut nodes, places, streamlets, end, turn).await;
     taken.with_context(|| nodes.logs())

@@ -23,7 +23,7 @@ const AROUND: Duration = Duration::from_millis(200);
 
 /// All hand-overs of one cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Taken {
+pub(super) struct Taken {
     /// Milliseconds between the last acknowledgement of the former owner and the first of the new one,
     /// of each hand-over.
     pub gaps_ms: Vec<f64>,
@@ -37,7 +37,7 @@ pub struct Taken {
 }
 
 /// So many hand-overs between the brokers of a cluster of three.
-pub async fn run(places: &Places, streamlets: u32, moves: u32) -> Result<Taken> {
+pub(super) async fn run(places: &Places, streamlets: u32, moves: u32) -> Result<Taken> {
     let nodes = Nodes::start(places, 3)?;
     let taken = hand_over(&nodes, places, streamlets, moves).await;
     taken.with_context(|| nodes.logs())

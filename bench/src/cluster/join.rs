@@ -38,7 +38,7 @@ const LINGER: Duration = Duration::from_millis(5);
 
 /// What a join is measured with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinPlan {
+pub(super) struct JoinPlan {
     pub streamlets: u32,
     /// Bytes of records that are there before.
     pub history_bytes: u64,
@@ -54,7 +54,7 @@ pub struct JoinPlan {
 
 /// A run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Taken {
+pub(super) struct Taken {
     /// Records a second that were acknowledged of as many as there was room for.
     pub peak: f64,
     /// Records a second that were sent.
@@ -74,7 +74,7 @@ pub struct Taken {
 }
 
 /// One run: a fresh cluster of three brokers gets a fourth.
-pub async fn run(places: &Places, plan: &JoinPlan) -> Result<Taken> {
+pub(super) async fn run(places: &Places, plan: &JoinPlan) -> Result<Taken> {
     let mut nodes = Nodes::start(places, 3)?;
     let taken = join(&mut nodes, places, plan).await;
     taken.with_context(|| nodes.logs())

@@ -25,19 +25,19 @@ const VALUE: [u8; 100] = [b'x'; 100];
 
 /// A record that was acknowledged.
 #[derive(Clone, Copy, Debug)]
-pub struct Acked {
+pub(super) struct Acked {
     pub sent: Instant,
     pub at: Instant,
 }
 
 /// A streamlet: its stream's place among the plans, and its number.
-pub type Place = (usize, u32);
+pub(super) type Place = (usize, u32);
 
 /// What a streamlet's loop has seen.
 type Log = Arc<Mutex<Vec<Acked>>>;
 
 /// All loops.
-pub struct Loops {
+pub(super) struct Loops {
     logs: BTreeMap<Place, Log>,
     /// By stream: who sends.
     producers: Vec<Producer>,
@@ -62,7 +62,7 @@ fn keys(streamlets: u32) -> Vec<Vec<u8>> {
 
 impl Loops {
     /// Opens a producer for each stream; nothing is sent yet.
-    pub async fn open(bootstrap: &str, streams: &[StreamPlan]) -> Result<Self> {
+    pub(super) async fn open(bootstrap: &str, streams: &[StreamPlan]) -> Result<Self> {
         let mut loops = Self {
             logs: BTreeMap::new(),
             producers: Vec::new(),
@@ -86,12 +86,12 @@ impl Loops {
     }
 
     /// Every streamlet, in order.
-    pub fn places(&self) -> Vec<Place> {
+    pub(super) fn places(&self) -> Vec<Place> {
         self.keys.keys().copied().collect()
     }
 
     /// Begins to send to every streamlet, a record each `every`, spread over that time.
-    pub fn begin(&mut self, every: Duration) {
+    pub(super) fn begin(&mut self, every: Duration) {
         let places = self.places();
         let count = places.len().max(1) as u32;
         for (turn, place) in (0_u32..).zip(places) {
@@ -116,7 +116,7 @@ impl Loops {
 
     /// Sends to one streamlet without a pause while `work` goes on, and until a record is acknowledged after
     /// it: a gap is as long as it is, whenever the work ends. What was acknowledged.
-    pub async fn beside<T>(
+    pub(super) async fn beside<T>(
         &self,
         place: Place,
         work: impl Future<Output = T>,
@@ -140,7 +140,11 @@ impl Loops {
     }
 
     /// Waits until every streamlet has acknowledged a record that was sent after `moment`.
-    pub async fn acknowledged_since(&mut self, moment: Instant, within: Duration) -> Result<()> {
+    pub(super) async fn acknowledged_since(
+        &mut self,
+        moment: Instant,
+        within: Duration,
+    ) -> Result<()> {
         let begin = Instant::now();
         loop {
             if let Some(ended) = self.tasks.try_join_next() {
@@ -166,7 +170,7 @@ impl Loops {
     }
 
     /// When each streamlet first acknowledged a record that was sent after `moment`.
-    pub fn resumed(&self, moment: Instant) -> BTreeMap<Place, Instant> {
+    pub(super) fn resumed(&self, moment: Instant) -> BTreeMap<Place, Instant> {
         let found = self.logs.iter().map(|(place, log)| {
             let first = first_after(log, moment)?;
             Some((*place, first.at))
@@ -175,7 +179,7 @@ impl Loops {
     }
 
     /// Ends all loops, each after its record in hand.
-    pub async fn finish(mut self) -> Result<()> {
+    pub(super) async fn finish(mut self) -> Result<()> {
         self.stop.send_replace(true);
         while let Some(ended) = self.tasks.join_next().await {
             ended??;
@@ -225,7 +229,7 @@ async fn send(
 }
 
 /// The longest time between two acknowledgements that follow each other.
-pub fn longest_gap(acked: &[Acked]) -> Option<Duration> {
+pub(super) fn longest_gap(acked: &[Acked]) -> Option<Duration> {
     let pairs = acked.windows(2);
     pairs
         .map(|pair| pair[1].at.duration_since(pair[0].at))

@@ -43,7 +43,7 @@ use crate::session::workplace::{Workplace, raise_open_files};
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scenario {
+pub(crate) enum Scenario {
     /// One of three brokers is killed
     Failover,
     /// One of three brokers is stopped where it is
@@ -56,7 +56,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// As the command line names it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Failover => "failover",
             Self::Silence => "silence",
@@ -83,7 +83,7 @@ impl Scenario {
   kera-bench cluster hand-over join --quick
   kera-bench cluster --out docs/benchmarks --document docs/benchmarks.md
   kera-bench cluster --report docs/benchmarks/owners.json")]
-pub struct ClusterArgs {
+pub(crate) struct ClusterArgs {
     /// What to measure; all of it without a name
     #[arg(value_enum, value_name = "SCENARIOS")]
     pub scenarios: Vec<Scenario>,
@@ -135,7 +135,7 @@ pub struct ClusterArgs {
 }
 
 /// `kera-bench cluster`.
-pub fn run(args: &ClusterArgs) -> Result<()> {
+pub(crate) fn run(args: &ClusterArgs) -> Result<()> {
     let results = match &args.report {
         Some(path) => Results::read(path)?,
         None => measure(args)?,

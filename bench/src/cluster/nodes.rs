@@ -23,7 +23,7 @@ const COPY_BYTES: u64 = 1 << 30;
 
 /// Where a cluster comes from and what it gets.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(super) struct Places {
     /// The `kera` binary.
     pub kera: PathBuf,
     /// On a disk; the harness has it to itself.
@@ -37,14 +37,14 @@ pub struct Places {
 }
 
 /// A broker.
-pub struct Broker {
+pub(super) struct Broker {
     pub process: Process,
     /// HOST:PORT for clients.
     pub address: String,
 }
 
 /// An etcd and brokers 1, 2, ...; all end with it, and what they stored goes.
-pub struct Nodes {
+pub(super) struct Nodes {
     places: Places,
     brokers: Vec<Broker>,
     etcd: Process,
@@ -53,21 +53,21 @@ pub struct Nodes {
 
 /// A stream of a cluster.
 #[derive(Clone, Debug)]
-pub struct StreamPlan {
+pub(super) struct StreamPlan {
     pub name: String,
     pub streamlets: u32,
     pub copies: u32,
 }
 
 /// The first line of `etcd --version`, or why there is none.
-pub fn etcd_version() -> Result<String> {
+pub(super) fn etcd_version() -> Result<String> {
     first_line_of("etcd", &["--version"])
         .context("there is no `etcd`; install etcd-server with your system's packages")
 }
 
 impl Nodes {
     /// Starts an etcd and so many brokers on empty folders.
-    pub fn start(places: &Places, brokers: u32) -> Result<Self> {
+    pub(super) fn start(places: &Places, brokers: u32) -> Result<Self> {
         for folder in [&places.data, &places.memory] {
             empty(folder)?;
         }
@@ -86,40 +86,40 @@ impl Nodes {
     }
 
     /// One more broker, under the next number; returns that once the broker serves.
-    pub fn add(&mut self) -> Result<u32> {
+    pub(super) fn add(&mut self) -> Result<u32> {
         let (number, starting) = self.begin()?;
         self.brokers.push(starting.served()?);
         Ok(number)
     }
 
     /// The same, at once.
-    pub fn begin(&self) -> Result<(u32, Starting)> {
+    pub(super) fn begin(&self) -> Result<(u32, Starting)> {
         let number = self.brokers.len() as u32 + 1;
         Ok((number, start_broker(&self.places, &self.store, number)?))
     }
 
     /// Keeps a broker that was begun.
-    pub fn keep(&mut self, broker: Broker) {
+    pub(super) fn keep(&mut self, broker: Broker) {
         self.brokers.push(broker);
     }
 
-    pub fn broker(&mut self, number: u32) -> &mut Broker {
+    pub(super) fn broker(&mut self, number: u32) -> &mut Broker {
         &mut self.brokers[number as usize - 1]
     }
 
     /// Where clients begin: at any of the brokers.
-    pub fn bootstrap(&self) -> String {
+    pub(super) fn bootstrap(&self) -> String {
         let addresses: Vec<_> = self.brokers.iter().map(|b| b.address.as_str()).collect();
         addresses.join(",")
     }
 
     /// The metadata store's address.
-    pub fn store(&self) -> &str {
+    pub(super) fn store(&self) -> &str {
         &self.store
     }
 
     /// All processes, for who tells others' CPU time apart.
-    pub fn pids(&self) -> Vec<u32> {
+    pub(super) fn pids(&self) -> Vec<u32> {
         let brokers = self.brokers.iter().map(|broker| broker.process.pid());
         brokers
             .chain([self.etcd.pid(), std::process::id()])
@@ -127,7 +127,7 @@ impl Nodes {
     }
 
     /// Makes a stream, as soon as the brokers have heard of each other.
-    pub fn create(&self, stream: &StreamPlan) -> Result<()> {
+    pub(super) fn create(&self, stream: &StreamPlan) -> Result<()> {
         let least = stream.copies.min(2);
         let begin = Instant::now();
         loop {
@@ -156,7 +156,7 @@ impl Nodes {
     }
 
     /// The ends of all logs, to say what happened.
-    pub fn logs(&self) -> String {
+    pub(super) fn logs(&self) -> String {
         let tails = (1..).zip(&self.brokers);
         let tails = tails.map(|(number, b)| format!("broker {number}: {}", b.process.log_tail()));
         tails.collect()
@@ -217,14 +217,14 @@ fn start_etcd(data: &Path) -> Result<(Process, String)> {
 }
 
 /// A broker on its way.
-pub struct Starting {
+pub(super) struct Starting {
     process: Process,
     said: Receiver<String>,
 }
 
 impl Starting {
     /// Waits until it serves.
-    pub fn served(self) -> Result<Broker> {
+    pub(super) fn served(self) -> Result<Broker> {
         let address = self.said.recv_timeout(START);
         let address = address.with_context(|| self.process.log_tail())?;
         Ok(Broker {

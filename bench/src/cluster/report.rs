@@ -7,7 +7,7 @@ use super::results::Results;
 use crate::statistics::Summary;
 
 /// What the marks of the document's section say.
-pub const TITLE: &str = "owners";
+pub(super) const TITLE: &str = "owners";
 
 /// Beyond the lease, a failover may take so long.
 const FAILOVER_BEYOND_LEASE_MS: f64 = 1_500.0;
@@ -16,7 +16,7 @@ const DIP_PERCENT: f64 = 5.0;
 const SERVES_SECONDS: f64 = 10.0;
 
 /// The whole section, as Markdown.
-pub fn render(results: &Results) -> String {
+pub(super) fn render(results: &Results) -> String {
     let mut out = heading(results);
     out += &lost(
         "A broker is killed",

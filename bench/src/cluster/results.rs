@@ -16,7 +16,7 @@ const FORMAT: u32 = 1;
 
 /// A session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Results {
+pub(super) struct Results {
     pub format: u32,
     pub command: String,
     /// UTC, such as 2026-01-31 12:00.
@@ -51,24 +51,24 @@ pub struct Results {
 
 /// A run that measured nothing.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Failed {
+pub(super) struct Failed {
     pub scenario: Scenario,
     pub reason: String,
 }
 
 impl Results {
     /// The format that this version writes.
-    pub fn format() -> u32 {
+    pub(super) fn format() -> u32 {
         FORMAT
     }
 
     /// Reads what [`Results::write`] wrote.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(super) fn read(path: &Path) -> Result<Self> {
         read_json(path, "cluster", FORMAT)
     }
 
     /// Writes the file anew, whole or not at all.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
         write_json(path, self)
     }
 }

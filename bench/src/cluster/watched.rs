@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A streamlet has another owner.
 #[derive(Clone, Copy, Debug)]
-pub struct Moved {
+pub(super) struct Moved {
     pub at: Instant,
     pub which: StreamletKey,
     pub from: u32,
@@ -28,7 +28,7 @@ pub struct Moved {
 
 /// A group was closed.
 #[derive(Clone, Copy, Debug)]
-pub struct Closed {
+pub(super) struct Closed {
     pub at: Instant,
     pub of: StreamletKey,
 }
@@ -41,7 +41,7 @@ struct Seen {
 }
 
 /// Follows a metadata store.
-pub struct Watching {
+pub(super) struct Watching {
     store: Arc<EtcdStore>,
     seen: Arc<Mutex<Seen>>,
     task: AbortHandle,
@@ -59,7 +59,7 @@ impl Drop for Watching {
 
 impl Watching {
     /// Follows the store at `address`, in which `streams` are recorded.
-    pub async fn start(address: &str, streams: &[StreamPlan]) -> Result<Self> {
+    pub(super) async fn start(address: &str, streams: &[StreamPlan]) -> Result<Self> {
         let address = address.to_owned();
         let opening = tokio::task::spawn_blocking(move || {
             let store = EtcdStore::open(&address, EtcdOptions::default())?;
@@ -100,7 +100,7 @@ impl Watching {
     }
 
     /// A streamlet of the load, as it is recorded.
-    pub fn which(&self, place: Place) -> StreamletKey {
+    pub(super) fn which(&self, place: Place) -> StreamletKey {
         StreamletKey {
             stream: self.streams[place.0],
             streamlet: StreamletId(place.1),
@@ -108,24 +108,24 @@ impl Watching {
     }
 
     /// Every streamlet's owner.
-    pub fn owners(&self) -> BTreeMap<StreamletKey, u32> {
+    pub(super) fn owners(&self) -> BTreeMap<StreamletKey, u32> {
         self.seen.lock().owners.clone()
     }
 
     /// Who is controller.
-    pub fn controller(&self) -> Option<u32> {
+    pub(super) fn controller(&self) -> Option<u32> {
         *self.store.controller().borrow()
     }
 
     /// Changes of owners since `moment`.
-    pub fn moved_since(&self, moment: Instant) -> Vec<Moved> {
+    pub(super) fn moved_since(&self, moment: Instant) -> Vec<Moved> {
         let seen = self.seen.lock();
         let moved = seen.moved.iter().filter(|one| one.at > moment);
         moved.copied().collect()
     }
 
     /// When the last group of one of `streamlets` was closed, if that was after `moment`.
-    pub fn last_close(
+    pub(super) fn last_close(
         &self,
         moment: Instant,
         streamlets: &BTreeSet<StreamletKey>,
@@ -140,7 +140,7 @@ impl Watching {
 
     /// Waits until so many brokers live, a controller is elected, and no broker owns two more streamlets
     /// than another.
-    pub async fn settled(&self, brokers: usize, within: Duration) -> Result<()> {
+    pub(super) async fn settled(&self, brokers: usize, within: Duration) -> Result<()> {
         let begin = Instant::now();
         loop {
             let living: Vec<u32> = self.store.living().borrow().keys().copied().collect();

@@ -20,7 +20,7 @@ const STREAM_EXISTS: u32 = 1012;
 
 /// A user that is logged in.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
     answer: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects to the server at `address`, HOST:PORT, and logs in.
-    pub fn open(address: &str) -> Result<Self> {
+    pub(crate) fn open(address: &str) -> Result<Self> {
         let address: SocketAddr = address.parse().context("a server listens at an address")?;
         let stream = TcpStream::connect_timeout(&address, SILENCE)
             .with_context(|| format!("no Iggy server at {address}"))?;
@@ -48,7 +48,7 @@ impl Connection {
     }
 
     /// Makes a topic with so many partitions, counted from 0, and the stream that it is in.
-    pub fn create(&mut self, topic: &str, partitions: u32) -> Result<()> {
+    pub(crate) fn create(&mut self, topic: &str, partitions: u32) -> Result<()> {
         let status = self.ask_status(Code::CreateStream, wire::create_stream)?;
         if status != STREAM_EXISTS {
             went_well(status).context("the server refuses the stream")?;
@@ -70,27 +70,27 @@ impl Connection {
     }
 
     /// Deletes a topic.
-    pub fn delete(&mut self, topic: &str) -> Result<()> {
+    pub(crate) fn delete(&mut self, topic: &str) -> Result<()> {
         self.ask(Code::DeleteTopic, |out| wire::topic(out, topic))
             .map(|_| ())
     }
 
     /// Sends a batch to a partition. [`Connection::acknowledged`] waits for what the server says of it,
     /// and comes before anything else is asked.
-    pub fn send(&mut self, topic: &str, partition: u32, batch: &Batch) -> Result<()> {
+    pub(crate) fn send(&mut self, topic: &str, partition: u32, batch: &Batch) -> Result<()> {
         let parts = batch.send(&mut self.request, topic, partition);
         let mut parts = parts.map(IoSlice::new);
         write_all(&mut self.stream, &mut parts).context("cannot send")
     }
 
     /// Waits until the batch that was sent is acknowledged.
-    pub fn acknowledged(&mut self) -> Result<()> {
+    pub(crate) fn acknowledged(&mut self) -> Result<()> {
         let status = self.hear()?;
         went_well(status).context("a batch was not acknowledged")
     }
 
     /// Asks for `count` messages of a partition, from an offset on; those that are there come at once.
-    pub fn poll(
+    pub(crate) fn poll(
         &mut self,
         topic: &str,
         partition: u32,

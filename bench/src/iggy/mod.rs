@@ -7,16 +7,16 @@
 
 mod connection;
 #[cfg(test)]
-pub mod scripted;
+pub(crate) mod scripted;
 mod wire;
 
-pub use connection::Connection;
-pub use wire::Batch;
+pub(crate) use connection::Connection;
+pub(crate) use wire::Batch;
 
 /// The user that a server is started with.
-pub const USER: &str = "iggy";
+pub(crate) const USER: &str = "iggy";
 /// Its password.
-pub const PASSWORD: &str = "iggy";
+pub(crate) const PASSWORD: &str = "iggy";
 /// The stream in which topics are made.
 const STREAM: &str = "kera-bench";
 /// The name under which records are polled; nothing is kept of it.

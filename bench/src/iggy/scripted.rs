@@ -27,7 +27,7 @@ struct State {
 }
 
 /// A server that runs until it is dropped.
-pub struct Scripted {
+pub(crate) struct Scripted {
     address: String,
     state: Arc<Mutex<State>>,
     over: Arc<AtomicBool>,
@@ -36,7 +36,7 @@ pub struct Scripted {
 
 impl Scripted {
     /// Starts one that answers so many requests and then closes its connections.
-    pub fn start(answers: usize) -> Self {
+    pub(crate) fn start(answers: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let state = Arc::new(Mutex::new(State {
@@ -64,22 +64,22 @@ impl Scripted {
     }
 
     /// HOST:PORT.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// Partitions of a topic, if it is there.
-    pub fn partitions(&self, topic: &str) -> Option<usize> {
+    pub(crate) fn partitions(&self, topic: &str) -> Option<usize> {
         lock(&self.state).topics.get(topic).map(Vec::len)
     }
 
     /// What a partition holds.
-    pub fn payloads(&self, topic: &str, partition: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn payloads(&self, topic: &str, partition: usize) -> Vec<Vec<u8>> {
         lock(&self.state).topics[topic][partition].clone()
     }
 
     /// Messages of each batch so far.
-    pub fn batches(&self) -> Vec<u32> {
+    pub(crate) fn batches(&self) -> Vec<u32> {
         lock(&self.state).batches.clone()
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::{CONSUMER, STREAM};
 
 /// Bytes before what a request, or an answer, is about.
-pub const HEAD: usize = 8;
+pub(super) const HEAD: usize = 8;
 /// Bytes of a message before its payload: checksum, id, offset, time at the server and at the client,
 /// the lengths of headers and payload, and room.
 const MESSAGE_HEAD: usize = 64;
@@ -25,7 +25,7 @@ const PAYLOAD_AT: usize = 52;
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Code {
+pub(super) enum Code {
     Login = 38,
     Poll = 100,
     Send = 101,
@@ -36,7 +36,7 @@ pub enum Code {
 }
 
 /// Puts a request together; `about` writes what the code calls for.
-pub fn request(out: &mut Vec<u8>, code: Code, about: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn request(out: &mut Vec<u8>, code: Code, about: impl FnOnce(&mut Vec<u8>)) {
     out.clear();
     out.extend_from_slice(&[0; HEAD]);
     about(out);
@@ -53,7 +53,7 @@ fn head(out: &mut [u8], code: Code, length: usize) {
 }
 
 /// A text with its length, 255 bytes at most.
-pub fn text(out: &mut Vec<u8>, text: &str) {
+pub(super) fn text(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(255)];
     out.push(bytes.len() as u8);
     out.extend_from_slice(bytes);
@@ -66,13 +66,13 @@ fn named(out: &mut Vec<u8>, name: &str) {
 }
 
 /// A topic of the stream that is used here.
-pub fn topic(out: &mut Vec<u8>, topic: &str) {
+pub(super) fn topic(out: &mut Vec<u8>, topic: &str) {
     named(out, STREAM);
     named(out, topic);
 }
 
 /// What `Login` calls for.
-pub fn login(out: &mut Vec<u8>, user: &str, password: &str) {
+pub(super) fn login(out: &mut Vec<u8>, user: &str, password: &str) {
     text(out, user);
     text(out, password);
     // The client's version, and what it says of itself: nothing.
@@ -80,12 +80,12 @@ pub fn login(out: &mut Vec<u8>, user: &str, password: &str) {
 }
 
 /// What `CreateStream` calls for.
-pub fn create_stream(out: &mut Vec<u8>) {
+pub(super) fn create_stream(out: &mut Vec<u8>) {
     text(out, STREAM);
 }
 
 /// What `CreateTopic` calls for: not compressed, and the server's defaults.
-pub fn create_topic(out: &mut Vec<u8>, topic: &str, partitions: u32) {
+pub(super) fn create_topic(out: &mut Vec<u8>, topic: &str, partitions: u32) {
     named(out, STREAM);
     out.extend_from_slice(&partitions.to_le_bytes());
     out.push(1);
@@ -95,7 +95,7 @@ pub fn create_topic(out: &mut Vec<u8>, topic: &str, partitions: u32) {
 }
 
 /// What `Poll` calls for: `count` messages from an offset on; the server remembers nothing.
-pub fn poll(out: &mut Vec<u8>, name: &str, partition: u32, from: u64, count: u32) {
+pub(super) fn poll(out: &mut Vec<u8>, name: &str, partition: u32, from: u64, count: u32) {
     // One consumer by itself, no group.
     out.push(1);
     named(out, CONSUMER);
@@ -111,7 +111,7 @@ pub fn poll(out: &mut Vec<u8>, name: &str, partition: u32, from: u64, count: u32
 
 /// Messages that go to one partition together.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub(crate) struct Batch {
     indexes: Vec<u8>,
     messages: Vec<u8>,
     records: u32,
@@ -119,7 +119,7 @@ pub struct Batch {
 
 impl Batch {
     /// Adds a message. Iggy has no keys: one goes ahead of the value.
-    pub fn push(&mut self, key: Option<&[u8]>, value: &[u8]) {
+    pub(crate) fn push(&mut self, key: Option<&[u8]>, value: &[u8]) {
         let key = key.unwrap_or_default();
         let payload = (key.len() + value.len()) as u32;
         // What the server fills in is 0: checksum, id, offset and time; so are the time here, which is
@@ -136,28 +136,33 @@ impl Batch {
     }
 
     /// Messages in it.
-    pub fn records(&self) -> u32 {
+    pub(crate) fn records(&self) -> u32 {
         self.records
     }
 
     /// Bytes of its messages, as they go over the wire.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.indexes.len() + self.messages.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.records == 0
     }
 
     /// Leaves it empty; its memory stays.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.indexes.clear();
         self.messages.clear();
         self.records = 0;
     }
 
     /// The parts of a request that sends it; the first one is written to `out`.
-    pub fn send<'a>(&'a self, out: &'a mut Vec<u8>, name: &str, partition: u32) -> [&'a [u8]; 3] {
+    pub(crate) fn send<'a>(
+        &'a self,
+        out: &'a mut Vec<u8>,
+        name: &str,
+        partition: u32,
+    ) -> [&'a [u8]; 3] {
         request(out, Code::Send, |out| {
             out.extend_from_slice(&[0; 4]);
             topic(out, name);
@@ -175,7 +180,7 @@ impl Batch {
 }
 
 /// The status of an answer, and how many bytes follow.
-pub fn answer_head(head: [u8; HEAD]) -> (u32, usize) {
+pub(super) fn answer_head(head: [u8; HEAD]) -> (u32, usize) {
     let [a, b, c, d, e, f, g, h] = head;
     let length = u32::from_le_bytes([e, f, g, h]);
     (u32::from_le_bytes([a, b, c, d]), length as usize)
@@ -183,14 +188,14 @@ pub fn answer_head(head: [u8; HEAD]) -> (u32, usize) {
 
 /// Messages that were polled.
 #[derive(Debug)]
-pub struct Polled<'a> {
+pub(crate) struct Polled<'a> {
     left: u32,
     rest: &'a [u8],
 }
 
 impl<'a> Polled<'a> {
     /// Takes the answer to a poll of `partition` apart.
-    pub fn parse(answer: &'a [u8], partition: u32) -> Result<Self> {
+    pub(crate) fn parse(answer: &'a [u8], partition: u32) -> Result<Self> {
         let (head, rest) = answer
             .split_at_checked(POLLED_HEAD)
             .context("the answer to a poll is too short")?;
@@ -204,7 +209,7 @@ impl<'a> Polled<'a> {
     }
 
     /// Offset and payload of the next message.
-    pub fn next(&mut self) -> Result<Option<(u64, &'a [u8])>> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, &'a [u8])>> {
         if self.left == 0 {
             ensure!(
                 self.rest.is_empty(),

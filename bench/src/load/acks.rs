@@ -11,7 +11,7 @@ use super::arrivals::{COLD, Latency, histogram};
 
 /// Counts from when each record was due, apart for the time before and after a consumer began to
 /// catch up.
-pub struct Acks {
+pub(super) struct Acks {
     begin: OnceLock<Instant>,
     busy_from: AtomicU64,
     quiet: Mutex<Histogram<u64>>,
@@ -19,7 +19,7 @@ pub struct Acks {
 }
 
 impl Acks {
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         Ok(Self {
             begin: OnceLock::new(),
             busy_from: AtomicU64::new(u64::MAX),
@@ -29,18 +29,18 @@ impl Acks {
     }
 
     /// Records are due from `begin` on; only its first call counts.
-    pub fn begin(&self, begin: Instant) {
+    pub(super) fn begin(&self, begin: Instant) {
         let _ = self.begin.set(begin);
     }
 
     /// Records that are due from now on count as those of the busy time.
-    pub fn busy(&self) {
+    pub(super) fn busy(&self) {
         let elapsed = self.begin.get().map_or(Duration::ZERO, Instant::elapsed);
         self.busy_from.store(nanos(elapsed), Relaxed);
     }
 
     /// A record that was `due` so long after the beginning was acknowledged, just now.
-    pub fn take(&self, due: Duration) {
+    pub(super) fn take(&self, due: Duration) {
         if let Some(begin) = self.begin.get() {
             self.take_after(due, begin.elapsed());
         }
@@ -57,12 +57,12 @@ impl Acks {
     }
 
     /// Before the busy time.
-    pub fn quiet(&self) -> Option<Latency> {
+    pub(super) fn quiet(&self) -> Option<Latency> {
         Latency::of(&self.quiet.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// In the busy time.
-    pub fn when_busy(&self) -> Option<Latency> {
+    pub(super) fn when_busy(&self) -> Option<Latency> {
         Latency::of(&self.busy.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

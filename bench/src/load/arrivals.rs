@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 /// The longest latency told apart from longer ones.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Records that were due before this are not counted: connections and caches are cold.
-pub const COLD: Duration = Duration::from_secs(1);
+pub(super) const COLD: Duration = Duration::from_secs(1);
 /// The stamp of records that only open the way.
 const OPENING: u64 = u64::MAX;
 const STAMP: usize = 8;
 
 /// Percentiles, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Records counted.
     pub records: u64,
     pub mean_us: f64,
@@ -28,19 +28,19 @@ pub struct Latency {
 }
 
 /// Puts when the record was due into its value.
-pub fn stamp(value: &mut [u8], due: Duration) {
+pub(super) fn stamp(value: &mut [u8], due: Duration) {
     let nanos = u64::try_from(due.as_nanos()).unwrap_or(OPENING - 1);
     value[..STAMP].copy_from_slice(&nanos.to_le_bytes());
 }
 
 /// Marks the record as one that only opens the way.
-pub fn stamp_opening(value: &mut [u8]) {
+pub(super) fn stamp_opening(value: &mut [u8]) {
     value[..STAMP].copy_from_slice(&OPENING.to_le_bytes());
 }
 
 /// Counts from when each record was due, not from when it was sent: a stall counts for every record
 /// that it held up (no coordinated omission).
-pub struct Arrivals {
+pub(super) struct Arrivals {
     #[cfg(test)]
     begin: std::time::Instant,
     histogram: Histogram<u64>,
@@ -49,7 +49,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    pub fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         Ok(Self {
             #[cfg(test)]
             begin: std::time::Instant::now(),
@@ -66,7 +66,7 @@ impl Arrivals {
     }
 
     /// A record has arrived, `now` after the beginning.
-    pub fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
+    pub(super) fn take_after(&mut self, value: &[u8], now: Duration) -> Result<()> {
         let Some(stamp) = value.first_chunk::<STAMP>() else {
             bail!("a record without a stamp arrived");
         };
@@ -86,42 +86,42 @@ impl Arrivals {
     }
 
     /// A record has arrived, whatever its stamp.
-    pub fn count(&mut self, _value: &[u8]) {
+    pub(super) fn count(&mut self, _value: &[u8]) {
         self.arrived += 1;
     }
 
     /// Records that only opened the way.
-    pub fn opened(&self) -> u64 {
+    pub(super) fn opened(&self) -> u64 {
         self.opened
     }
 
     /// Other records.
-    pub fn arrived(&self) -> u64 {
+    pub(super) fn arrived(&self) -> u64 {
         self.arrived
     }
 
     /// Takes those of another along.
-    pub fn merge(&mut self, other: &Self) -> Result<()> {
+    pub(super) fn merge(&mut self, other: &Self) -> Result<()> {
         self.opened += other.opened;
         self.arrived += other.arrived;
         Ok(self.histogram.add(&other.histogram)?)
     }
 
     /// `None` if no record counts.
-    pub fn latency(&self) -> Option<Latency> {
+    pub(super) fn latency(&self) -> Option<Latency> {
         Latency::of(&self.histogram)
     }
 }
 
 /// For nanoseconds.
-pub fn histogram() -> Result<Histogram<u64>> {
+pub(super) fn histogram() -> Result<Histogram<u64>> {
     let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
     Ok(Histogram::new_with_bounds(1_000, longest, 3)?)
 }
 
 impl Latency {
     /// Of a histogram of nanoseconds; `None` if it is empty.
-    pub fn of(found: &Histogram<u64>) -> Option<Self> {
+    pub(crate) fn of(found: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| found.value_at_quantile(quantile) as f64 / 1e3;
         (!found.is_empty()).then(|| Self {
             records: found.len(),

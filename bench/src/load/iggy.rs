@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// A producer that fills a batch for each partition. One batch is on its way at a time, and the next
 /// ones fill meanwhile.
-pub struct Producer<'a> {
+pub(super) struct Producer<'a> {
     plan: &'a Plan,
     connection: Connection,
     linger: Duration,
@@ -66,7 +66,7 @@ struct Begun {
 
 impl<'a> Producer<'a> {
     /// Connects; `acks` hears of every acknowledgement.
-    pub fn connect(plan: &'a Plan, acks: Option<Arc<Acks>>) -> Result<Self> {
+    pub(super) fn connect(plan: &'a Plan, acks: Option<Arc<Acks>>) -> Result<Self> {
         let partitions = plan.partitions.max(1) as usize;
         Ok(Self {
             plan,
@@ -85,7 +85,12 @@ impl<'a> Producer<'a> {
 
     /// Puts a record into the batch of the partition that its key chooses. Without one a batch is
     /// filled before the next partition has its turn.
-    pub fn send(&mut self, key: Option<&[u8]>, value: &[u8], due: Option<Duration>) -> Result<()> {
+    pub(super) fn send(
+        &mut self,
+        key: Option<&[u8]>,
+        value: &[u8],
+        due: Option<Duration>,
+    ) -> Result<()> {
         let partition = match key.and_then(<[u8]>::first_chunk) {
             Some(key) => (u64::from_le_bytes(*key) % self.open.len() as u64) as usize,
             None => self.sticky,
@@ -94,7 +99,7 @@ impl<'a> Producer<'a> {
     }
 
     /// The same for a partition that is chosen already.
-    pub fn send_to(
+    pub(super) fn send_to(
         &mut self,
         partition: usize,
         key: Option<&[u8]>,
@@ -121,7 +126,7 @@ impl<'a> Producer<'a> {
 
     /// Sends what waited for the linger, and what will have waited for it while there is nothing to do
     /// for `idle`; then hears of what is on its way.
-    pub fn look(&mut self, idle: Duration) -> Result<()> {
+    pub(super) fn look(&mut self, idle: Duration) -> Result<()> {
         let until = Instant::now() + idle;
         while let Some(begun) = self.first_begun() {
             let due = begun.at + self.linger;
@@ -141,7 +146,7 @@ impl<'a> Producer<'a> {
     }
 
     /// Sends all there is and waits until it is acknowledged.
-    pub fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         while let Some(begun) = self.first_begun() {
             self.dispatch(begun.partition)?;
         }
@@ -149,7 +154,7 @@ impl<'a> Producer<'a> {
     }
 
     /// Bytes of its batches on average.
-    pub fn mean_batch_bytes(&self) -> Option<f64> {
+    pub(super) fn mean_batch_bytes(&self) -> Option<f64> {
         let (batches, bytes) = self.sent;
         (batches > 0).then(|| bytes as f64 / batches as f64)
     }
@@ -213,7 +218,7 @@ fn wait_until(due: Instant) {
 }
 
 /// Reads partitions from their first records, one poll after another.
-pub struct Consumer<'a> {
+pub(super) struct Consumer<'a> {
     topic: &'a str,
     connection: Connection,
     /// Each with the offset that comes next.
@@ -226,7 +231,7 @@ pub struct Consumer<'a> {
 
 impl<'a> Consumer<'a> {
     /// Connects; nothing is read yet.
-    pub fn connect(plan: &'a Plan, partitions: impl Iterator<Item = u32>) -> Result<Self> {
+    pub(super) fn connect(plan: &'a Plan, partitions: impl Iterator<Item = u32>) -> Result<Self> {
         Ok(Self {
             topic: &plan.topic,
             connection: Connection::open(&plan.bootstrap)?,
@@ -239,7 +244,7 @@ impl<'a> Consumer<'a> {
 
     /// Polls one partition after the other until one has something, whose values are handed to `each`.
     /// If none has, it waits a moment, `wait` at most.
-    pub fn receive(
+    pub(super) fn receive(
         &mut self,
         wait: Duration,
         mut each: impl FnMut(&[u8]) -> Result<()>,
@@ -273,7 +278,7 @@ impl<'a> Consumer<'a> {
 }
 
 /// Appends as fast as the broker takes it.
-pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let producer = Producer::connect(plan, None)?;
     let begin = gate.wait()?;
     append(plan, producer, begin)
@@ -305,7 +310,7 @@ fn append(plan: &Plan, mut producer: Producer<'_>, begin: Instant) -> Result<Don
 }
 
 /// Reads what was appended before.
-pub fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let consumer = Consumer::connect(plan, 0..plan.partitions)?;
     let begin = gate.wait()?;
     read(plan, consumer, begin)

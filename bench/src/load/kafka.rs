@@ -30,7 +30,7 @@ const BURST: Duration = Duration::from_millis(1);
 const STATISTICS_MS: &str = "200";
 
 /// What both producer and consumer are told.
-pub fn client(plan: &Plan) -> ClientConfig {
+pub(super) fn client(plan: &Plan) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", &plan.bootstrap)
@@ -43,13 +43,16 @@ pub fn client(plan: &Plan) -> ClientConfig {
 
 /// The producer's settings: batches of the wanted size, a queue in which every partition's batch can
 /// fill, and no report for records that went well.
-pub fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
+pub(super) fn producer(plan: &Plan) -> Result<BaseProducer<Outcome>> {
     create(&producer_config(plan), Outcome::default())
 }
 
 /// One of several producers. Records without key go to one partition until the linger is over, so
 /// that batches fill whatever the number of partitions; `acks` hears of every acknowledgement.
-pub fn crowd_producer(plan: &Plan, acks: Option<Arc<Acks>>) -> Result<BaseProducer<Outcome>> {
+pub(super) fn crowd_producer(
+    plan: &Plan,
+    acks: Option<Arc<Acks>>,
+) -> Result<BaseProducer<Outcome>> {
     let mut config = producer_config(plan);
     let sticky = plan.linger_us.div_ceil(1_000).clamp(1, 1_000);
     // Few partitions have an open batch at a time: a queue for all of them would only add a backlog that
@@ -93,7 +96,7 @@ fn producer_config(plan: &Plan) -> ClientConfig {
 }
 
 /// A consumer that is assigned partitions, not a group's member.
-pub fn consumer(plan: &Plan) -> Result<BaseConsumer> {
+pub(super) fn consumer(plan: &Plan) -> Result<BaseConsumer> {
     let mut config = client(plan);
     config
         .set("group.id", "kera-bench")
@@ -108,7 +111,7 @@ pub fn consumer(plan: &Plan) -> Result<BaseConsumer> {
 }
 
 /// Every partition, from its first record.
-pub fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
+pub(super) fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
     let mut all = TopicPartitionList::new();
     for partition in 0..plan.partitions {
         let partition = i32::try_from(partition)?;
@@ -119,7 +122,7 @@ pub fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
 
 /// What a producer hears from librdkafka.
 #[derive(Default)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// Who is told when records that were due at a time are acknowledged.
     acks: Option<Arc<Acks>>,
     failed: AtomicU64,
@@ -154,7 +157,7 @@ impl Outcome {
     }
 
     /// An error if any record was not acknowledged.
-    pub fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let failed = self.failed.load(Relaxed);
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(
@@ -166,7 +169,7 @@ impl Outcome {
     }
 
     /// Bytes of a batch on average, as far as librdkafka has told.
-    pub fn mean_batch_bytes(&self) -> Option<f64> {
+    pub(super) fn mean_batch_bytes(&self) -> Option<f64> {
         let (bytes, number) = *self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         (number > 0.0).then(|| bytes / number)
     }
@@ -204,7 +207,7 @@ impl ProducerContext for Outcome {
 type Sent<'a> = std::result::Result<(), (KafkaError, BaseRecord<'a, [u8], [u8], usize>)>;
 
 /// True if the record was taken, false if there is no room just now.
-pub fn taken(sent: Sent<'_>) -> Result<bool> {
+pub(super) fn taken(sent: Sent<'_>) -> Result<bool> {
     match sent {
         Ok(()) => Ok(true),
         Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Ok(false),
@@ -213,7 +216,7 @@ pub fn taken(sent: Sent<'_>) -> Result<bool> {
 }
 
 /// A record for the partition that its key, or the client, chooses.
-pub fn record<'a>(
+pub(super) fn record<'a>(
     topic: &'a str,
     key: Option<&'a [u8]>,
     value: &'a [u8],
@@ -222,7 +225,7 @@ pub fn record<'a>(
 }
 
 /// The same for a record that was due so long after the beginning.
-pub fn record_due<'a>(
+pub(super) fn record_due<'a>(
     topic: &'a str,
     key: Option<&'a [u8]>,
     value: &'a [u8],
@@ -238,7 +241,7 @@ pub fn record_due<'a>(
 }
 
 /// Appends as fast as the broker takes it.
-pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let producer = producer(plan)?;
     producer
         .client()
@@ -285,7 +288,7 @@ pub fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
 /// librdkafka sends open batches at once only while a flush is under way, and the crate's flush is
 /// under way for a moment only, ten times a second: with a long linger that is the end of it. So it is
 /// asked many times, with pauses in which others have the core.
-pub fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
+pub(super) fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
     let begin = Instant::now();
     loop {
         let burst = Instant::now();
@@ -303,7 +306,7 @@ pub fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
 }
 
 /// Reads what was appended before.
-pub fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let consumer = consumer(plan)?;
     consumer
         .fetch_metadata(Some(&plan.topic), SILENCE)

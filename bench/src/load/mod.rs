@@ -14,10 +14,10 @@ mod records;
 mod schedule;
 mod share;
 
-pub use arrivals::Latency;
-pub use crowd::Sides;
-pub use pace::Pace;
-pub use records::Records;
+pub(crate) use arrivals::Latency;
+pub(crate) use crowd::Sides;
+pub(crate) use pace::Pace;
+pub(crate) use records::Records;
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// What the load is to be.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub path: ClientPath,
     /// HOST:PORT.
     pub bootstrap: String,
@@ -68,7 +68,7 @@ impl Plan {
 
 /// What the load was.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Done {
+pub(crate) struct Done {
     pub records: u64,
     /// Of keys and values.
     pub bytes: u64,
@@ -84,16 +84,16 @@ pub struct Done {
 /// A line to the harness.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Said {
+pub(crate) enum Said {
     Ready,
     Done(Box<Done>),
 }
 
 /// The word that starts the work.
-pub const GO: &str = "go";
+pub(crate) const GO: &str = "go";
 
 /// Stands between getting ready and the work.
-pub struct Gate<R> {
+pub(crate) struct Gate<R> {
     input: R,
 }
 
@@ -109,7 +109,7 @@ impl<R: BufRead> Gate<R> {
 }
 
 /// The process `kera-bench load`.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
     input.read_line(&mut line)?;

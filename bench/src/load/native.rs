@@ -19,7 +19,7 @@ const LEAST_MEMORY: usize = 64 << 20;
 /// Records between two looks at the clock.
 const LOOK_EVERY: u64 = 1024;
 
-pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Done> {
     let runtime = Runtime::new()?;
     let done = runtime.block_on(async {
         match work {
@@ -34,7 +34,7 @@ pub fn run<R: BufRead>(plan: &Plan, work: Work, gate: &mut Gate<R>) -> Result<Do
 }
 
 /// A producer that waits so long, with room for every lane's batch to fill.
-pub async fn producer(plan: &Plan) -> Result<Producer> {
+pub(super) async fn producer(plan: &Plan) -> Result<Producer> {
     let batch = plan.batch_bytes as usize;
     // Every lane's batch can fill.
     let producers = plan.crowd.producers.max(1) as usize;
@@ -107,7 +107,7 @@ async fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
 }
 
 /// Bytes of the batches that it sent.
-pub fn mean_batch(producer: &Producer) -> Option<f64> {
+pub(super) fn mean_batch(producer: &Producer) -> Option<f64> {
     let counts = producer.metrics();
     let sent = counts.batches + counts.batches_resent;
     (sent > 0).then(|| counts.bytes_sent as f64 / sent as f64)

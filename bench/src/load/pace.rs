@@ -8,29 +8,29 @@ const LEAST: Duration = Duration::from_micros(200);
 
 /// When each record of an open loop is due.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     begin: Instant,
     rate: u64,
 }
 
 impl Pace {
-    pub fn new(begin: Instant, rate: u64) -> Self {
+    pub(crate) fn new(begin: Instant, rate: u64) -> Self {
         Self { begin, rate }
     }
 
     /// How long after the beginning record `number` is due.
-    pub fn due(&self, number: u64) -> Duration {
+    pub(crate) fn due(&self, number: u64) -> Duration {
         let nanos = u128::from(number) * 1_000_000_000 / u128::from(self.rate.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// True if record `number` is due by now.
-    pub fn is_due(&self, number: u64) -> bool {
+    pub(crate) fn is_due(&self, number: u64) -> bool {
         self.begin.elapsed() >= self.due(number)
     }
 
     /// Waits until record `number` is due.
-    pub fn wait(&self, number: u64) {
+    pub(crate) fn wait(&self, number: u64) {
         let due = self.due(number);
         loop {
             let left = due.saturating_sub(self.begin.elapsed());

@@ -8,7 +8,7 @@ use crate::scenario::Keys;
 const KEY_BYTES: usize = 8;
 
 /// Bytes of a key of this kind.
-pub fn key_bytes(keys: Keys) -> usize {
+pub(super) fn key_bytes(keys: Keys) -> usize {
     match keys {
         Keys::None => 0,
         Keys::Random => KEY_BYTES,
@@ -19,7 +19,7 @@ pub fn key_bytes(keys: Keys) -> usize {
 const VALUES: usize = 1024;
 
 /// Records of one size, round and round; keys, if there are any, differ for ever.
-pub struct Records {
+pub(crate) struct Records {
     values: Vec<u8>,
     value_bytes: usize,
     next: usize,
@@ -29,7 +29,7 @@ pub struct Records {
 }
 
 impl Records {
-    pub fn new(record_bytes: u32, keys: Keys) -> Self {
+    pub(crate) fn new(record_bytes: u32, keys: Keys) -> Self {
         let value_bytes = record_bytes as usize - key_bytes(keys);
         let number = VALUES.min((64 << 20) / value_bytes).max(1);
         let mut values = vec![0; value_bytes * number];
@@ -45,7 +45,7 @@ impl Records {
     }
 
     /// Key and value of the next record; the value may be written to.
-    pub fn next(&mut self) -> (Option<&[u8]>, &mut [u8]) {
+    pub(crate) fn next(&mut self) -> (Option<&[u8]>, &mut [u8]) {
         let at = self.next;
         self.next += self.value_bytes;
         if self.next == self.values.len() {

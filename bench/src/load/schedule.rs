@@ -9,7 +9,7 @@ const BURST: u64 = 256;
 
 /// One producer's part of what all are to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub(super) struct Part {
     /// Among all producers.
     index: u64,
     /// Producers.
@@ -29,7 +29,7 @@ enum Kind {
 
 /// What a producer does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(super) enum Next {
     /// Send so many records.
     Send(u64),
     /// Wait until a record is due, about so long.
@@ -41,7 +41,7 @@ pub enum Next {
 impl Part {
     /// The part of producer `index`, counted from 0. With `endless` an open loop goes on until it is
     /// told to stop.
-    pub fn of(plan: &Plan, index: u32, endless: bool) -> Self {
+    pub(super) fn of(plan: &Plan, index: u32, endless: bool) -> Self {
         let (index, of) = (u64::from(index), u64::from(plan.crowd.producers.max(1)));
         let share = |records: u64| records / of + u64::from(index < records % of);
         let kind = match (plan.rate, plan.crowd.millis) {
@@ -54,12 +54,12 @@ impl Part {
     }
 
     /// True if records are due at times of their own.
-    pub fn is_paced(&self) -> bool {
+    pub(super) fn is_paced(&self) -> bool {
         matches!(self.kind, Kind::Rate(..))
     }
 
     /// What to do after `sent` records, so long after the beginning.
-    pub fn next(&self, sent: u64, elapsed: Duration) -> Next {
+    pub(super) fn next(&self, sent: u64, elapsed: Duration) -> Next {
         let ready = match self.kind {
             Kind::Records(records) => records - sent.min(records),
             Kind::Time(time) if elapsed < time => BURST,
@@ -79,7 +79,7 @@ impl Part {
     }
 
     /// How long after the beginning its record `number` is due; at once if there is no rate.
-    pub fn due(&self, number: u64) -> Duration {
+    pub(super) fn due(&self, number: u64) -> Duration {
         let Kind::Rate(rate, _) = self.kind else {
             return Duration::ZERO;
         };

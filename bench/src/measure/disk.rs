@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// A disk.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// The file system's type, such as ext4.
     pub filesystem: String,
     /// What is mounted, such as /dev/vda1.
@@ -27,7 +27,7 @@ pub struct Disk {
 
 impl Disk {
     /// Looks at the disk below `directory`, which must not be memory.
-    pub fn below(directory: &Path) -> Result<Self> {
+    pub(crate) fn below(directory: &Path) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let (filesystem, device) = find_mount(&mounts, directory)
             .unwrap_or_else(|| ("unknown".into(), "unknown device".into()));
@@ -45,7 +45,7 @@ impl Disk {
     }
 
     /// Measures and remembers how fast the disk is now.
-    pub fn measure(&mut self, directory: &Path) -> Result<()> {
+    pub(crate) fn measure(&mut self, directory: &Path) -> Result<()> {
         let path = directory.join(".speed");
         let speed = write_and_flush(&path);
         let _ = fs::remove_file(&path);
@@ -56,14 +56,14 @@ impl Disk {
 }
 
 /// Bytes that can still be written below `directory`.
-pub fn free(directory: &Path) -> Result<u64> {
+pub(crate) fn free(directory: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(directory)
         .with_context(|| format!("cannot look at {}", directory.display()))?;
     Ok(stat.f_bavail * stat.f_frsize)
 }
 
 /// Bytes that the files below `directory` take on the disk; what vanishes meanwhile counts nothing.
-pub fn used(directory: &Path) -> u64 {
+pub(crate) fn used(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

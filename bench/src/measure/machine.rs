@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the figures were measured on.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Cores that the harness and all that it starts share.
     pub cores: usize,
     /// Such as "Intel(R) Xeon(R) Processor".
@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn look() -> Self {
+    pub(crate) fn look() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let memory = value_of(&read("/proc/meminfo"), "MemTotal");
         let kib = memory.split(' ').next().and_then(|kib| kib.parse().ok());
@@ -34,7 +34,7 @@ impl Machine {
 }
 
 /// The first line that `program` writes, to either output; `None` if it cannot be run.
-pub fn first_line_of(program: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn first_line_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = if output.stdout.is_empty() {
         output.stderr
@@ -49,7 +49,7 @@ pub fn first_line_of(program: &str, arguments: &[&str]) -> Option<String> {
 const COMMIT: &str = "KERA_BENCH_COMMIT";
 
 /// The commit that was built, as far as git knows it.
-pub fn commit() -> Option<String> {
+pub(crate) fn commit() -> Option<String> {
     if let Ok(told) = std::env::var(COMMIT) {
         return Some(told);
     }
@@ -61,7 +61,7 @@ pub fn commit() -> Option<String> {
 }
 
 /// Now, such as `2026-01-31 12:00`.
-pub fn utc_now() -> String {
+pub(crate) fn utc_now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     utc(since.map_or(0, |time| time.as_secs()))
 }

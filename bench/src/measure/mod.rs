@@ -1,6 +1,6 @@
 //! What the operating system says about processes, the machine and its disk.
 
-pub mod disk;
-pub mod machine;
-pub mod noise;
-pub mod process;
+pub(crate) mod disk;
+pub(crate) mod machine;
+pub(crate) mod noise;
+pub(crate) mod process;

@@ -11,7 +11,7 @@ const KERNEL_THREADS: u32 = 2;
 
 /// CPU time of the machine and of those that are known, at one moment.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     at: Instant,
     /// All processors together, without idle time.
     busy: Duration,
@@ -23,7 +23,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Looks at the machine; `ours` are the processes that belong to the comparison.
-    pub fn take(ours: &[u32]) -> Self {
+    pub(crate) fn take(ours: &[u32]) -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let busy = ticks(busy_ticks(&stat).unwrap_or(0));
         let mut snapshot = Self {
@@ -51,7 +51,7 @@ impl Snapshot {
 
     /// The share of all cores that neither the comparison nor the kernel's threads used since
     /// `earlier`; time that the machine's host took away counts too.
-    pub fn others_since(&self, earlier: &Self) -> f64 {
+    pub(crate) fn others_since(&self, earlier: &Self) -> f64 {
         let elapsed = self.at.duration_since(earlier.at).as_secs_f64();
         let known = grown(&self.ours, &earlier.ours) + grown(&self.kernel, &earlier.kernel);
         let others = self

@@ -19,7 +19,7 @@ const REQUEST: &[u8] = b"\0\0\0\x14\0\x12\0\0\0\0\0\x01\0\x0akera-bench";
 
 /// Waits until the broker at `address` answers a request that every Kafka client begins with. A
 /// client library would wait between its attempts, longer each time, and so hide what is measured.
-pub fn first(address: &str) -> Result<()> {
+pub(super) fn first(address: &str) -> Result<()> {
     let address: SocketAddr = address.parse().context("a broker listens at an address")?;
     let begin = Instant::now();
     loop {

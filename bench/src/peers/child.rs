@@ -14,7 +14,7 @@ const GRACE: Duration = Duration::from_secs(20);
 const LOG_LINES: usize = 12;
 
 /// A process whose output goes to a file; ended when dropped.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
     log: PathBuf,
     begun: Instant,
@@ -22,7 +22,7 @@ pub struct Process {
 
 impl Process {
     /// Starts `command`; what it says goes to `log`, but for a piped standard output.
-    pub fn start(mut command: Command, log: PathBuf, piped: bool) -> Result<Self> {
+    pub(crate) fn start(mut command: Command, log: PathBuf, piped: bool) -> Result<Self> {
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let out = if piped {
             Stdio::piped()
@@ -40,39 +40,39 @@ impl Process {
     }
 
     /// When it was started.
-    pub fn begun(&self) -> Instant {
+    pub(crate) fn begun(&self) -> Instant {
         self.begun
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Its standard output, if that was piped and nobody took it yet.
-    pub fn stdout(&mut self) -> Option<std::process::ChildStdout> {
+    pub(crate) fn stdout(&mut self) -> Option<std::process::ChildStdout> {
         self.child.stdout.take()
     }
 
     /// True once it has ended.
-    pub fn ended(&mut self) -> bool {
+    pub(crate) fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         // Not waited for yet, so the id is still its own.
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// SIGKILL, and waits until it is gone.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // Gone already, or going now; either will do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// The end of what it wrote.
-    pub fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
@@ -100,7 +100,7 @@ impl Drop for Process {
 }
 
 /// Waits where there is no event to wait for: a state of another process.
-pub fn pause(time: Duration) {
+pub(crate) fn pause(time: Duration) {
     let begin = Instant::now();
     while let Some(left) = time
         .checked_sub(begin.elapsed())

@@ -28,7 +28,7 @@ const SERVED: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The server, and its version.
-pub fn find() -> Result<(PathBuf, String)> {
+pub(super) fn find() -> Result<(PathBuf, String)> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let program = find_in(&path).with_context(|| {
         format!(
@@ -73,7 +73,7 @@ fn settings(broker: Broker) -> &'static [(&'static str, &'static str)] {
 }
 
 /// Starts a server on a directory, empty or as an earlier one left it.
-pub fn start(broker: Broker, data: &Path) -> Result<Started> {
+pub(super) fn start(broker: Broker, data: &Path) -> Result<Started> {
     let (program, version) = find()?;
     let configuration = data.join("iggy.toml");
     fs::write(&configuration, CONFIGURATION)?;
@@ -145,17 +145,17 @@ fn address(configuration: &str) -> Option<String> {
 }
 
 /// Makes a topic.
-pub fn create(address: &str, topic: &str, partitions: u32) -> Result<()> {
+pub(super) fn create(address: &str, topic: &str, partitions: u32) -> Result<()> {
     Connection::open(address)?.create(topic, partitions)
 }
 
 /// Deletes a topic.
-pub fn delete(address: &str, topic: &str) -> Result<()> {
+pub(super) fn delete(address: &str, topic: &str) -> Result<()> {
     Connection::open(address)?.delete(topic)
 }
 
 /// Waits until the first and the last partition can be read, with records in one of them at least.
-pub fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<()> {
+pub(super) fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<()> {
     let begin = Instant::now();
     let mut connection = Connection::open(address)?;
     loop {

@@ -12,11 +12,11 @@ use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
 const POM: &str = include_str!("../../peers/kafka/pom.xml");
-pub const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
-pub const JVM: &str = include_str!("../../peers/kafka/jvm.options");
+pub(super) const PROPERTIES: &str = include_str!("../../peers/kafka/server.properties");
+pub(super) const JVM: &str = include_str!("../../peers/kafka/jvm.options");
 
 /// The version that the pom names.
-pub fn version() -> &'static str {
+pub(super) fn version() -> &'static str {
     let after = POM.split_once("<artifactId>kafka_2.13</artifactId>");
     let version = after.and_then(|(_, rest)| rest.split_once("<version>"));
     let version = version.and_then(|(_, rest)| rest.split_once("</version>"));
@@ -24,12 +24,12 @@ pub fn version() -> &'static str {
 }
 
 /// Where its jars are kept.
-pub fn home(build: &Path) -> PathBuf {
+pub(super) fn home(build: &Path) -> PathBuf {
     build.join(format!("kafka-{}", version()))
 }
 
 /// Downloads the jars with Maven, unless they are there.
-pub fn fetch(build: &Path) -> Result<()> {
+pub(super) fn fetch(build: &Path) -> Result<()> {
     let home = home(build);
     let pom = home.join("pom.xml");
     let complete = home.join("complete");
@@ -51,7 +51,7 @@ pub fn fetch(build: &Path) -> Result<()> {
 }
 
 /// Starts a broker on a directory, which is formatted first if it is empty.
-pub fn start(build: &Path, data: &Path) -> Result<Started> {
+pub(super) fn start(build: &Path, data: &Path) -> Result<Started> {
     let (client, controller) = (free_port()?, free_port()?);
     let address = format!("127.0.0.1:{client}");
     let ours = format!(
@@ -81,12 +81,12 @@ pub fn start(build: &Path, data: &Path) -> Result<Started> {
 }
 
 /// What runs it.
-pub fn java_version() -> String {
+pub(super) fn java_version() -> String {
     first_line_of("java", &["-version"]).unwrap_or_default()
 }
 
 /// A class of its jars, with these options of the virtual machine.
-pub fn java(build: &Path, options: &Path, class: &str) -> Command {
+pub(super) fn java(build: &Path, options: &Path, class: &str) -> Command {
     let mut command = Command::new("java");
     command
         .arg(format!("@{}", options.display()))
@@ -97,7 +97,7 @@ pub fn java(build: &Path, options: &Path, class: &str) -> Command {
 }
 
 /// A name for a cluster.
-pub fn random_id(build: &Path, options: &Path) -> Result<String> {
+pub(super) fn random_id(build: &Path, options: &Path) -> Result<String> {
     let id = java(build, options, "kafka.tools.StorageTool")
         .arg("random-uuid")
         .output()
@@ -107,7 +107,7 @@ pub fn random_id(build: &Path, options: &Path) -> Result<String> {
 }
 
 /// Gives a directory the identity that a broker's must have, in the cluster of that name.
-pub fn format(build: &Path, options: &Path, id: &str, properties: &Path) -> Result<()> {
+pub(super) fn format(build: &Path, options: &Path, id: &str, properties: &Path) -> Result<()> {
     let formatted = java(build, options, "kafka.tools.StorageTool")
         .args(["format", "-t", id, "-c"])
         .arg(properties)

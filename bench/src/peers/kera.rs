@@ -14,17 +14,17 @@ use super::child::Process;
 use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
-pub const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
+pub(super) const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
 /// How long it may take until it says where it listens.
 const START: Duration = Duration::from_secs(30);
 
 /// Builds `kera` with a profile of cargo's, below the folder `target`; where it is.
-pub fn binary(profile: &str, target: &Path) -> Result<PathBuf> {
+pub(crate) fn binary(profile: &str, target: &Path) -> Result<PathBuf> {
     build(profile, target, None)
 }
 
 /// Builds `kera` as released, but with names and frame pointers, so that it can be profiled.
-pub fn profiling_binary(target: &Path) -> Result<PathBuf> {
+pub(crate) fn profiling_binary(target: &Path) -> Result<PathBuf> {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let flags = format!("{flags} -C force-frame-pointers=yes");
     build("profiling", target, Some(flags.trim()))
@@ -59,7 +59,7 @@ fn executable(messages: &str) -> Option<PathBuf> {
 }
 
 /// Starts a broker on a directory, empty or as an earlier one left it.
-pub fn start(binary: &Path, data: &Path) -> Result<Started> {
+pub(super) fn start(binary: &Path, data: &Path) -> Result<Started> {
     let configuration = data.join("kera.toml");
     std::fs::write(&configuration, CONFIGURATION)?;
     let mut command = undisturbed(binary);
@@ -83,7 +83,7 @@ pub fn start(binary: &Path, data: &Path) -> Result<Started> {
 }
 
 /// The program, without what the environment would tell it.
-pub fn undisturbed(binary: &Path) -> Command {
+pub(super) fn undisturbed(binary: &Path) -> Command {
     let mut command = Command::new(binary);
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"KERA_") {
@@ -94,13 +94,13 @@ pub fn undisturbed(binary: &Path) -> Command {
 }
 
 /// The program's version.
-pub fn version(binary: &Path) -> String {
+pub(super) fn version(binary: &Path) -> String {
     let version = first_line_of(&binary.to_string_lossy(), &["--version"]).unwrap_or_default();
     version.trim_start_matches("kera ").to_owned()
 }
 
 /// A broker that says where it listens.
-pub struct Launched {
+pub(super) struct Launched {
     pub process: Process,
     /// HOST:PORT for Kera's own clients.
     pub native: String,
@@ -109,7 +109,7 @@ pub struct Launched {
 }
 
 /// Starts a broker that has a Kafka listener and waits until it says where it listens.
-pub fn launch(command: Command, log: PathBuf) -> Result<Launched> {
+pub(super) fn launch(command: Command, log: PathBuf) -> Result<Launched> {
     let mut process = Process::start(command, log, true)?;
     let stdout = process.stdout().context("the output is piped")?;
     let (lines, said) = sync_channel(16);

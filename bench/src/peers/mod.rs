@@ -20,18 +20,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use self::child::{Process, pause};
+pub(crate) use self::child::{Process, pause};
 use self::cluster::Shared;
-pub use self::cluster::{Counts, Etcd};
-pub use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
-pub use self::ports::free_port;
-pub use self::share::program as share_load;
+pub(crate) use self::cluster::{Counts, Etcd};
+pub(crate) use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
+pub(crate) use self::ports::free_port;
+pub(crate) use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;
 use crate::scenario::{Broker, ClientPath, Cluster, Durability};
 
 /// A broker that runs.
-pub struct Running {
+pub(crate) struct Running {
     pub facts: BrokerFacts,
     /// The first is the one that clients ask first.
     members: Vec<Process>,
@@ -48,7 +48,7 @@ pub struct Running {
 }
 
 /// Where things are found and put.
-pub struct Places {
+pub(crate) struct Places {
     /// Below cargo's target folder: what is downloaded once.
     pub build: PathBuf,
     /// For the data of brokers; the harness has it to itself.
@@ -68,12 +68,12 @@ struct Started {
 impl Running {
     /// Starts a broker on an empty directory and waits until it answers. It will be used with
     /// `modes`.
-    pub fn start(broker: Broker, modes: &[Durability], places: &Places) -> Result<Self> {
+    pub(crate) fn start(broker: Broker, modes: &[Durability], places: &Places) -> Result<Self> {
         Self::start_in(broker, modes, places, &places.data.join(broker.name()))
     }
 
     /// Starts a broker on a directory of its own, empty or as an earlier one of its kind left it.
-    pub fn start_in(
+    pub(crate) fn start_in(
         broker: Broker,
         modes: &[Durability],
         places: &Places,
@@ -175,31 +175,31 @@ impl Running {
     }
 
     /// An error if one of its processes has ended.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let ended = self.pids().into_iter().any(process::ended);
         ensure!(!ended, "{} has ended", self.facts.broker.title());
         Ok(())
     }
 
     /// Its process; of a cluster the first broker's.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.members[0].pid()
     }
 
     /// All processes: brokers in order of their numbers, then what they share.
-    pub fn pids(&self) -> Vec<u32> {
+    pub(crate) fn pids(&self) -> Vec<u32> {
         let etcd = self.etcd.iter().map(|etcd| etcd.process.pid());
         let brokers = self.members.iter().map(Process::pid);
         brokers.chain(etcd).collect()
     }
 
     /// What the cluster's etcd has done so far; `None` without one.
-    pub fn store_counts(&self) -> Result<Option<Counts>> {
+    pub(crate) fn store_counts(&self) -> Result<Option<Counts>> {
         self.etcd.as_ref().map(Etcd::counts).transpose()
     }
 
     /// HOST:PORT for clients of that path.
-    pub fn address(&self, path: ClientPath) -> Result<&str> {
+    pub(crate) fn address(&self, path: ClientPath) -> Result<&str> {
         let address = self.addresses.get(&path);
         let address = address.map(String::as_str);
         address.context("the broker has no such clients")
@@ -213,7 +213,7 @@ impl Running {
     }
 
     /// The program that makes load for clients of that path.
-    pub fn load(&self, path: ClientPath) -> Result<Command> {
+    pub(crate) fn load(&self, path: ClientPath) -> Result<Command> {
         let program = match path {
             ClientPath::Kafka | ClientPath::Native | ClientPath::Iggy => std::env::current_exe()?,
             ClientPath::Nats => self.nats_load.clone(),
@@ -224,7 +224,7 @@ impl Running {
     }
 
     /// Makes a topic that is ready for clients and gives that durability.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         topic: &str,
         partitions: u32,
@@ -246,7 +246,11 @@ impl Running {
     /// Waits until the first and the last partition of a topic tell their ends, and that there is
     /// something in them; the time since the process began. `None` for a broker that cannot be asked
     /// so: what it has is there once it answers.
-    pub fn wait_until_served(&self, topic: &str, partitions: u32) -> Result<Option<Duration>> {
+    pub(crate) fn wait_until_served(
+        &self,
+        topic: &str,
+        partitions: u32,
+    ) -> Result<Option<Duration>> {
         let (path, address) = self.administration()?;
         let served = match path {
             ClientPath::Nats => return Ok(None),
@@ -261,14 +265,14 @@ impl Running {
 
     /// Sends a record with Kera's own client and waits until it is acknowledged; the time since the
     /// process began.
-    pub fn append_one(&self, stream: &str) -> Result<Duration> {
+    pub(crate) fn append_one(&self, stream: &str) -> Result<Duration> {
         let address = self.address(ClientPath::Native)?;
         streams::append_one(address, stream).context("no record was acknowledged")?;
         Ok(self.members[0].begun().elapsed())
     }
 
     /// Makes a stream for Kera's own clients.
-    pub fn create_stream(
+    pub(crate) fn create_stream(
         &self,
         stream: &str,
         streamlets: u32,
@@ -282,7 +286,7 @@ impl Running {
     }
 
     /// Deletes a topic and waits until its space on the disk is given back.
-    pub fn delete(&self, topic: &str) -> Result<()> {
+    pub(crate) fn delete(&self, topic: &str) -> Result<()> {
         let (path, address) = self.administration()?;
         let deleted = match path {
             ClientPath::Nats => nats::delete(&self.nats_load, address, topic),
@@ -300,7 +304,7 @@ impl Running {
     }
 
     /// The end of what the broker wrote to its log.
-    pub fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         log_tails(&self.members)
     }
 }

@@ -28,12 +28,12 @@ fn home(build: &Path) -> PathBuf {
 }
 
 /// The program that makes load, and streams.
-pub fn load(build: &Path) -> PathBuf {
+pub(super) fn load(build: &Path) -> PathBuf {
     home(build).join("nats-load")
 }
 
 /// Builds the server and the load with Go, unless they are there and as they should be.
-pub fn fetch(build: &Path) -> Result<()> {
+pub(super) fn fetch(build: &Path) -> Result<()> {
     let home = home(build);
     fs::create_dir_all(&home)?;
     if !home.join("nats-server").exists() {
@@ -75,7 +75,7 @@ fn last_words(output: &Output) -> String {
 }
 
 /// Starts a server on an empty directory.
-pub fn start(broker: Broker, build: &Path, data: &Path) -> Result<Started> {
+pub(super) fn start(broker: Broker, build: &Path, data: &Path) -> Result<Started> {
     let configuration = data.join("nats.conf");
     fs::write(&configuration, CONFIGURATION)?;
     let sync = if broker == Broker::NatsSynced {
@@ -146,12 +146,17 @@ fn has_jetstream(greeting: &str) -> bool {
 }
 
 /// Makes a stream.
-pub fn create(load: &Path, address: &str, stream: &str, durability: Durability) -> Result<()> {
+pub(super) fn create(
+    load: &Path,
+    address: &str,
+    stream: &str,
+    durability: Durability,
+) -> Result<()> {
     change(Command::new(load).args(["create", address, stream, durability.name()]))
 }
 
 /// Deletes a stream.
-pub fn delete(load: &Path, address: &str, stream: &str) -> Result<()> {
+pub(super) fn delete(load: &Path, address: &str, stream: &str) -> Result<()> {
     change(Command::new(load).args(["delete", address, stream]))
 }
 

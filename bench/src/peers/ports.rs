@@ -13,7 +13,7 @@ static KEPT: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
 /// A port of the loopback interface that the system gives to nobody else as long as this process
 /// runs. Who allows the reuse of addresses, as all brokers and etcd do, can listen on it, and again
 /// after it was restarted.
-pub fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;

@@ -12,7 +12,7 @@ use crate::load::Plan;
 const SOURCE: &str = include_str!("../../peers/kafka/share/Share.java");
 
 /// The program that makes the load, built if it is not there.
-pub fn program(build: &Path, plan: &Plan) -> Result<Command> {
+pub(crate) fn program(build: &Path, plan: &Plan) -> Result<Command> {
     let jars = kafka::home(build).join("lib").join("*");
     let classes = kafka::home(build).join("share");
     compile(&jars, &classes)?;

@@ -8,7 +8,7 @@ use kera_rpc::Client;
 use crate::scenario::{Cluster, Durability};
 
 /// Appends one record.
-pub fn append_one(address: &str, stream: &str) -> Result<()> {
+pub(super) fn append_one(address: &str, stream: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -25,7 +25,7 @@ pub fn append_one(address: &str, stream: &str) -> Result<()> {
 
 /// Makes a stream with so many streamlets, and lanes in each, at the broker `address`; in a cluster
 /// with so many copies.
-pub fn create(
+pub(super) fn create(
     address: &str,
     name: &str,
     (streamlets, lanes): (u32, u32),

@@ -20,7 +20,7 @@ fn home(build: &Path) -> PathBuf {
 }
 
 /// Builds Tansu with cargo, unless it is there; cargo shows how far it is.
-pub fn fetch(build: &Path) -> Result<()> {
+pub(super) fn fetch(build: &Path) -> Result<()> {
     let home = home(build);
     if home.join("bin/tansu").exists() {
         return Ok(());
@@ -58,7 +58,7 @@ fn storage(broker: Broker) -> &'static str {
 }
 
 /// Starts a broker on an empty directory.
-pub fn start(broker: Broker, build: &Path, data: &Path) -> Result<Started> {
+pub(super) fn start(broker: Broker, build: &Path, data: &Path) -> Result<Started> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let url = format!("tcp://{address}");
     let storage = storage(broker);

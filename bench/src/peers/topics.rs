@@ -42,7 +42,7 @@ fn config(address: &str) -> ClientConfig {
 }
 
 /// Waits until a broker answers at `address` that knows of so many, itself included.
-pub fn wait_until_up(address: &str, brokers: usize) -> Result<()> {
+pub(super) fn wait_until_up(address: &str, brokers: usize) -> Result<()> {
     let consumer: BaseConsumer = config(address).create()?;
     let begin = Instant::now();
     loop {
@@ -63,7 +63,7 @@ pub fn wait_until_up(address: &str, brokers: usize) -> Result<()> {
 
 /// Makes a topic, with a setting if one is given, and waits until every partition has a leader. In a
 /// cluster its partitions have so many copies.
-pub fn create(
+pub(super) fn create(
     address: &str,
     topic: &str,
     partitions: u32,
@@ -129,7 +129,7 @@ pub fn create(
 
 /// Waits until the ends of the first and the last partition are told, with records in one of them
 /// at least.
-pub fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<()> {
+pub(super) fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<()> {
     let consumer: BaseConsumer = config(address).create()?;
     let last = i32::try_from(partitions)? - 1;
     let begin = Instant::now();
@@ -149,7 +149,7 @@ pub fn wait_until_served(address: &str, topic: &str, partitions: u32) -> Result<
 }
 
 /// Deletes a topic.
-pub fn delete(address: &str, topic: &str) -> Result<()> {
+pub(super) fn delete(address: &str, topic: &str) -> Result<()> {
     let admin: AdminClient<DefaultClientContext> = config(address).create()?;
     let options = AdminOptions::new()
         .request_timeout(Some(CHANGE))
@@ -163,7 +163,7 @@ pub fn delete(address: &str, topic: &str) -> Result<()> {
 
 /// Waits until a broker without topics has removed their files: what is not removed would be
 /// written to the disk during somebody else's run.
-pub fn wait_until_freed(data: &Path) {
+pub(super) fn wait_until_freed(data: &Path) {
     let begin = Instant::now();
     while disk::used(data) > EMPTY && begin.elapsed() < CHANGE {
         pause(LOOK_EVERY);

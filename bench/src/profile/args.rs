@@ -13,7 +13,7 @@ use crate::scenario::{Acks, ClientPath, Durability, Keys, Size};
   kera-bench profile --path kafka --partitions 16 --keys random --out docs/benchmarks
 
 Samples come from Linux's `perf` (Debian: apt-get install linux-perf).")]
-pub struct ProfileArgs {
+pub(crate) struct ProfileArgs {
     /// What the load does; `both` produces and then consumes, a profile each
     #[arg(long, value_enum, default_value_t = Works::Both)]
     pub work: Works,
@@ -53,7 +53,7 @@ pub struct ProfileArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Works {
+pub(crate) enum Works {
     Produce,
     Consume,
     Both,
@@ -61,7 +61,7 @@ pub enum Works {
 
 /// Which clients make the load.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum Path {
+pub(crate) enum Path {
     /// Kera's own
     Native,
     /// librdkafka
@@ -78,7 +78,7 @@ impl From<Path> for ClientPath {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub enum KeysArg {
+pub(crate) enum KeysArg {
     /// None
     None,
     /// Eight random bytes
@@ -95,7 +95,7 @@ impl From<KeysArg> for Keys {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Ack {
+pub(crate) enum Ack {
     Memory,
     Written,
     Synced,
@@ -113,7 +113,7 @@ impl From<Ack> for Durability {
 
 impl ProfileArgs {
     /// Kafka's producers always ask for all.
-    pub const ACKS: Acks = Acks::All;
+    pub(crate) const ACKS: Acks = Acks::All;
 }
 
 fn size(text: &str) -> Result<Size, String> {

@@ -47,7 +47,7 @@ impl<'a> Node<'a> {
 
 /// The graph of `stacks` as SVG; `title` stands above it, and `nanos` is what all samples together
 /// are worth per record.
-pub fn svg(title: &str, stacks: &Stacks, nanos: f64) -> String {
+pub(super) fn svg(title: &str, stacks: &Stacks, nanos: f64) -> String {
     let mut root = Node::default();
     for (stack, &count) in &stacks.counts {
         root.add(stack, count);

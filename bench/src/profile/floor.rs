@@ -25,13 +25,13 @@ const SEGMENT: usize = 8 << 20;
 
 /// Nanoseconds of CPU per byte of each step's bare loop.
 #[derive(Clone, Debug)]
-pub struct Floor {
+pub(super) struct Floor {
     pub steps: Vec<(Step, f64)>,
 }
 
 impl Floor {
     /// Measures what an appending broker cannot do without; `write` for a file in page cache.
-    pub fn of_produce(
+    pub(super) fn of_produce(
         batch: usize,
         records_bytes: u64,
         folder: &Path,
@@ -50,7 +50,7 @@ impl Floor {
     }
 
     /// Measures what a broker whose readers are behind cannot do without.
-    pub fn of_consume(batch: usize, records_bytes: u64, folder: &Path) -> Result<Self> {
+    pub(super) fn of_consume(batch: usize, records_bytes: u64, folder: &Path) -> Result<Self> {
         let rounds = rounds(batch, records_bytes);
         Ok(Self {
             steps: vec![
@@ -62,7 +62,7 @@ impl Floor {
     }
 
     /// Of one step, per byte.
-    pub fn of(&self, step: Step) -> Option<f64> {
+    pub(super) fn of(&self, step: Step) -> Option<f64> {
         let found = self.steps.iter().find(|(one, _)| *one == step);
         found.map(|(_, nanos)| *nanos)
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-pub use self::args::ProfileArgs;
+pub(crate) use self::args::ProfileArgs;
 use self::args::{Ack, Works};
 use self::floor::Floor;
 use self::perf::Perf;
@@ -36,7 +36,7 @@ const SAMPLES: u64 = 500;
 const LINGER_US: u64 = 5_000;
 
 /// Runs a load and profiles the broker.
-pub fn run(args: &ProfileArgs) -> Result<()> {
+pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     // First what may be missing, for the builds take long.
     let perf = Perf::look()?;
     if cfg!(debug_assertions) {

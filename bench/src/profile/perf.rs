@@ -14,7 +14,7 @@ const INSTALL: &str = "a profile needs Linux's perf: on Debian `apt-get install 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
 /// A `perf` that works here.
-pub struct Perf {
+pub(super) struct Perf {
     /// What is counted: `cycles`, or `cpu-clock` where the processor's counters are hidden, as in most
     /// virtual machines.
     pub event: &'static str,
@@ -24,7 +24,7 @@ pub struct Perf {
 
 impl Perf {
     /// Looks what this machine allows, and says what it does not.
-    pub fn look() -> Result<Self> {
+    pub(super) fn look() -> Result<Self> {
         let there = quiet(Command::new("perf").arg("--version"));
         ensure!(there, "{INSTALL}");
         let works = |event: &str| counts(event);
@@ -73,7 +73,7 @@ impl Perf {
     }
 
     /// Samples the process `pid` from now on.
-    pub fn record(&self, pid: u32, frequency: u32, file: &Path) -> Result<Recording> {
+    pub(super) fn record(&self, pid: u32, frequency: u32, file: &Path) -> Result<Recording> {
         let child = Command::new("perf")
             .args(["record", "--quiet", "--call-graph", "fp"])
             .args(["--event", self.event, "--freq", &frequency.to_string()])
@@ -92,14 +92,14 @@ impl Perf {
 }
 
 /// Samples that are being taken.
-pub struct Recording {
+pub(super) struct Recording {
     child: Option<Child>,
     file: PathBuf,
 }
 
 impl Recording {
     /// Ends the sampling; the stacks that were seen.
-    pub fn stop(mut self) -> Result<Stacks> {
+    pub(super) fn stop(mut self) -> Result<Stacks> {
         let child = self.child.take().context("it runs")?;
         kill_process(Pid::from_child(&child), Signal::INT)?;
         let output = child.wait_with_output()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Where a frame's code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub(super) enum Origin {
     /// Kera's own crates.
     Own,
     /// The runtime, libraries, the C library.
@@ -14,14 +14,14 @@ pub enum Origin {
 
 /// A function on a stack.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Frame {
+pub(super) struct Frame {
     pub name: String,
     pub origin: Origin,
 }
 
 /// Samples with equal stacks, counted.
 #[derive(Clone, Debug, Default)]
-pub struct Stacks {
+pub(super) struct Stacks {
     /// From the outermost frame to the innermost, and how often.
     pub counts: BTreeMap<Vec<Frame>, u64>,
 }
@@ -29,7 +29,7 @@ pub struct Stacks {
 impl Stacks {
     /// Reads what `perf script --fields ip,sym` writes: a line for each frame, the innermost first,
     /// and an empty line after each sample.
-    pub fn parse(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         let mut stacks = Self::default();
         let mut frames = Vec::new();
         for line in text.lines().chain([""]) {
@@ -49,7 +49,7 @@ impl Stacks {
     }
 
     /// Samples in all.
-    pub fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 }

@@ -10,7 +10,7 @@ use super::stacks::{Frame, Origin, Stacks};
 
 /// A step of the data path, in the order of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub(super) enum Step {
     Receive,
     Check,
     Sequence,
@@ -27,7 +27,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Receive,
         Self::Check,
         Self::Sequence,
@@ -43,7 +43,7 @@ impl Step {
         Self::Other,
     ];
 
-    pub fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             Self::Receive => "receive: read the socket",
             Self::Check => "decode frame and batch, check the CRC",
@@ -64,7 +64,7 @@ impl Step {
 
 /// What a rule looks for in a frame's name.
 #[derive(Clone, Copy, Debug)]
-pub enum Name {
+pub(super) enum Name {
     /// A path of Kera's: `crate::module` or `crate::module::function`; it must exist.
     Own(&'static str),
     /// A function of the kernel's, whole.
@@ -77,10 +77,10 @@ pub enum Name {
 }
 
 /// A rule of the table.
-pub type Rule = (Step, Name);
+pub(super) type Rule = (Step, Name);
 
 /// The table; within one frame the first rule that fits counts.
-pub const RULES: &[Rule] = {
+pub(super) const RULES: &[Rule] = {
     use Name::{CopyWithin, Kernel, Library, Own};
     use Step::{
         Background, Check, Copy, Flush, Load, Lookup, PageFaults, Receive, Scheduling, Send,
@@ -174,7 +174,7 @@ pub const RULES: &[Rule] = {
 };
 
 /// The step of a stack, outermost frame first.
-pub fn step_of(stack: &[Frame]) -> Step {
+pub(super) fn step_of(stack: &[Frame]) -> Step {
     for (at, frame) in stack.iter().enumerate().rev() {
         let known = RULES
             .iter()
@@ -214,7 +214,7 @@ fn is_within(frame: &Frame, path: &str) -> bool {
 }
 
 /// Samples by step.
-pub fn by_step(stacks: &Stacks) -> BTreeMap<Step, u64> {
+pub(super) fn by_step(stacks: &Stacks) -> BTreeMap<Step, u64> {
     let mut steps = BTreeMap::new();
     for (stack, count) in &stacks.counts {
         *steps.entry(step_of(stack)).or_default() += count;
@@ -223,7 +223,7 @@ pub fn by_step(stacks: &Stacks) -> BTreeMap<Step, u64> {
 }
 
 /// The innermost function of each sample that no rule knows, the most frequent first.
-pub fn unknown(stacks: &Stacks) -> Vec<(String, u64)> {
+pub(super) fn unknown(stacks: &Stacks) -> Vec<(String, u64)> {
     let mut names: BTreeMap<&str, u64> = BTreeMap::new();
     for (stack, count) in &stacks.counts {
         if step_of(stack) == Step::Other {

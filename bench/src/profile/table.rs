@@ -10,7 +10,7 @@ use super::steps::{Step, by_step, unknown};
 const NAMED: f64 = 0.005;
 
 /// What was profiled.
-pub struct Profile {
+pub(super) struct Profile {
     /// Such as `produce, native, batches of 16 KiB`.
     pub title: String,
     pub stacks: Stacks,
@@ -23,7 +23,7 @@ pub struct Profile {
 
 impl Profile {
     /// The table, as Markdown.
-    pub fn table(&self) -> String {
+    pub(super) fn table(&self) -> String {
         let steps = by_step(&self.stacks);
         let total = self.stacks.total().max(1) as f64;
         let mut out = format!("**{}**\n\n", self.title);

@@ -3,20 +3,20 @@
 use anyhow::{Result, bail};
 
 /// Sections that a document does not have yet go before this line, if it is there.
-pub const MORE: &str = "<!-- kera-bench: further sections go above -->";
+pub(crate) const MORE: &str = "<!-- kera-bench: further sections go above -->";
 
 /// The section of [`super::summary`], which a document has only if it has its marks. A plot of this
 /// name stands in it.
-pub const SUMMARY: &str = "summary";
+pub(crate) const SUMMARY: &str = "summary";
 
 /// True if the document has marks of `title`.
-pub fn has(document: &str, title: &str) -> bool {
+pub(crate) fn has(document: &str, title: &str) -> bool {
     document.contains(&format!("<!-- kera-bench: {title}, "))
 }
 
 /// Puts `section` between the marks of `title`. If there are none it goes, with marks, before the
 /// line of [`MORE`], or at the end.
-pub fn replace(document: &str, title: &str, section: &str) -> Result<String> {
+pub(crate) fn replace(document: &str, title: &str, section: &str) -> Result<String> {
     let begin = format!("<!-- kera-bench: {title}, begin -->");
     let end = format!("<!-- kera-bench: {title}, end -->");
     let section = section.trim_end();

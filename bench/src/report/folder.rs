@@ -11,7 +11,7 @@ use super::{document, heading, plot, section, summary};
 use crate::results::Results;
 
 /// Results, in the order in which a document has them if it has none of them yet.
-pub struct Folder {
+pub(super) struct Folder {
     results: Vec<(PathBuf, Results)>,
     /// Folders that were named as such: their plots are all of these results.
     whole: Vec<PathBuf>,
@@ -24,13 +24,13 @@ struct Wanted {
 }
 
 /// Makes a document's sections and the plots anew from all results in `folders`.
-pub fn rebuild(folders: &[PathBuf], document: &Path) -> Result<()> {
+pub(crate) fn rebuild(folders: &[PathBuf], document: &Path) -> Result<()> {
     Folder::read(folders)?.write(document)
 }
 
 impl Folder {
     /// Reads files, and all results in folders.
-    pub fn read(paths: &[PathBuf]) -> Result<Self> {
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Self> {
         let (mut results, mut whole) = (Vec::new(), Vec::new());
         for path in paths {
             if !path.is_dir() {
@@ -62,7 +62,7 @@ impl Folder {
     }
 
     /// Every section, on standard output.
-    pub fn print(&self) -> Result<()> {
+    pub(super) fn print(&self) -> Result<()> {
         for (_, results) in &self.results {
             print!("{}", super::render(results));
         }
@@ -70,7 +70,7 @@ impl Folder {
     }
 
     /// Writes the document's sections and all plots.
-    pub fn write(&self, path: &Path) -> Result<()> {
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
         let wanted = self.wanted(path)?;
         for (path, svg) in &wanted.plots {
             fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
@@ -79,7 +79,7 @@ impl Folder {
     }
 
     /// What is not as the results give it, in words.
-    pub fn differences(&self, path: &Path) -> Result<Vec<String>> {
+    pub(super) fn differences(&self, path: &Path) -> Result<Vec<String>> {
         let wanted = self.wanted(path)?;
         let mut broken = Vec::new();
         if fs::read_to_string(path)? != wanted.document {

@@ -5,7 +5,7 @@ use crate::results::CaseRuns;
 use crate::scenario::{Case, Work};
 
 /// What a run is, in a few words.
-pub fn setting(case: &Case) -> String {
+pub(super) fn setting(case: &Case) -> String {
     let bytes = case.record_bytes;
     let seconds = case.crowd.millis.map_or(0.0, |millis| millis as f64 / 1e3);
     let records = text::thousands(case.records as f64);
@@ -21,7 +21,7 @@ pub fn setting(case: &Case) -> String {
 }
 
 /// What the quantities mean where the name does not say it.
-pub fn explanation(case: &Case) -> &'static str {
+pub(super) fn explanation(case: &Case) -> &'static str {
     match case.work {
         Work::Both => {
             " Producers and consumers at once, each with connections of its own. The throughput is that of records that were appended, acknowledged and read; CPU per record is for all of that."
@@ -40,10 +40,10 @@ pub fn explanation(case: &Case) -> &'static str {
 }
 
 /// What the quantities mean where several brokers share the work.
-pub const OF_CLUSTERS: &str = " CPU, memory and bytes written are those of all brokers together, with etcd, which only Kera's clusters have; Apache Kafka's controllers are in its brokers. The clients' are apart.";
+pub(super) const OF_CLUSTERS: &str = " CPU, memory and bytes written are those of all brokers together, with etcd, which only Kera's clusters have; Apache Kafka's controllers are in its brokers. The clients' are apart.";
 
 /// Rates that a load did not keep, and partitions that a broker could not have.
-pub fn remarks(group: &[&CaseRuns]) -> String {
+pub(super) fn remarks(group: &[&CaseRuns]) -> String {
     let mut out = String::new();
     for runs in group {
         for &contender in &runs.case.contenders {

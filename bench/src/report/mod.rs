@@ -1,6 +1,6 @@
 //! Tables and plots of what sessions measured.
 
-pub mod document;
+pub(crate) mod document;
 mod folder;
 mod kept;
 mod plot;
@@ -9,8 +9,8 @@ mod tables;
 mod targets;
 mod text;
 
-pub use folder::rebuild;
-pub use text::one_line;
+pub(crate) use folder::rebuild;
+pub(crate) use text::one_line;
 
 use anyhow::{Context, Result, ensure};
 
@@ -20,7 +20,7 @@ use crate::results::Results;
 use crate::scenario::File;
 
 /// `kera-bench report`.
-pub fn run(args: &ReportArgs) -> Result<()> {
+pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     if let Some(scenarios) = &args.plots_of {
         let file = File::read(scenarios)?;
         for path in &args.results {
@@ -83,7 +83,7 @@ fn heading(results: &Results) -> String {
 }
 
 /// The section of a session, in Markdown.
-pub fn render(results: &Results) -> String {
+pub(crate) fn render(results: &Results) -> String {
     section(results, &|_| String::new())
 }
 

@@ -5,7 +5,7 @@ use super::text;
 use crate::results::Results;
 
 /// Of all sessions; each with the heading of its section in the document.
-pub fn render(sessions: &[&Results]) -> String {
+pub(super) fn render(sessions: &[&Results]) -> String {
     let mut out = String::new();
     let (mut met, mut all, mut unknown) = (0, 0, 0);
     let mut rows = String::new();

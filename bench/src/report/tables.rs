@@ -8,10 +8,10 @@ use crate::scenario::{Case, Contender, Measure, Target, Work};
 use crate::statistics::Summary;
 
 /// A column that tells cases apart.
-pub type Dimension = (&'static str, fn(&Case) -> String);
+pub(super) type Dimension = (&'static str, fn(&Case) -> String);
 
 /// All of them, in the order of a table's columns.
-pub const DIMENSIONS: [Dimension; 15] = [
+pub(super) const DIMENSIONS: [Dimension; 15] = [
     ("batch", |case| unless_started(case, case.batch.to_string())),
     ("partitions", |case| case.partitions.to_string()),
     ("data", |case| {
@@ -86,7 +86,7 @@ fn unless_started(case: &Case, value: String) -> String {
 }
 
 /// All tables of a session; `plots` gives what stands above those of a scenario.
-pub fn all(results: &Results, plots: &dyn Fn(&str) -> String) -> String {
+pub(super) fn all(results: &Results, plots: &dyn Fn(&str) -> String) -> String {
     let mut out = String::new();
     for group in groups(results) {
         let case = &group[0].case;

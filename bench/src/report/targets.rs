@@ -6,7 +6,7 @@ use crate::scenario::{Measure, Target};
 use crate::statistics::Summary;
 
 /// What came of a target, over all cases that it is about.
-pub struct Outcome {
+pub(super) struct Outcome {
     pub target: Target,
     /// The cases, as a table calls them; empty if it is about all.
     pub group: String,
@@ -20,7 +20,7 @@ pub struct Outcome {
 
 /// A target's ratio in a case of `all`, or its value; `None` if one of what it needs is missing, or
 /// if it is the case that others are compared with.
-pub fn value(all: &[CaseRuns], runs: &CaseRuns, target: &Target) -> Option<f64> {
+pub(super) fn value(all: &[CaseRuns], runs: &CaseRuns, target: &Target) -> Option<f64> {
     let median = |runs: &CaseRuns, contender| {
         text::summary(runs, contender, target.measure).map(|one| one.median)
     };
@@ -40,7 +40,7 @@ pub fn value(all: &[CaseRuns], runs: &CaseRuns, target: &Target) -> Option<f64> 
 }
 
 /// The same over all cases: the highest median of any case.
-pub fn overall(results: &Results, target: &Target) -> Option<f64> {
+pub(super) fn overall(results: &Results, target: &Target) -> Option<f64> {
     let highest = |contender| {
         let cases = results.cases.iter();
         let medians = cases.filter_map(|runs| text::summary(runs, contender, target.measure));
@@ -58,7 +58,7 @@ fn divide(one: f64, other: f64) -> Option<f64> {
 }
 
 /// A ratio, or a value, and whether it is within its bound.
-pub fn verdict(target: &Target, value: f64) -> String {
+pub(super) fn verdict(target: &Target, value: f64) -> String {
     let met = if target.met(value) {
         "met"
     } else {
@@ -68,7 +68,7 @@ pub fn verdict(target: &Target, value: f64) -> String {
 }
 
 /// A ratio, or a value in the unit of its table.
-pub fn show(target: &Target, value: f64) -> String {
+pub(super) fn show(target: &Target, value: f64) -> String {
     if target.is_absolute() {
         text::short(value)
     } else {
@@ -77,7 +77,7 @@ pub fn show(target: &Target, value: f64) -> String {
 }
 
 /// The bound in words, such as `at most 0.5`.
-pub fn bound(target: &Target) -> String {
+pub(super) fn bound(target: &Target) -> String {
     match (target.at_most, target.at_least) {
         (Some(most), _) => format!("at most {}", number(most)),
         (_, Some(least)) => format!("at least {}", number(least)),
@@ -86,7 +86,7 @@ pub fn bound(target: &Target) -> String {
 }
 
 /// How far a value is from its bound, such as `missed by 8 %`.
-pub fn margin(target: &Target, value: f64) -> String {
+pub(super) fn margin(target: &Target, value: f64) -> String {
     let (bound, spare) = match (target.at_most, target.at_least) {
         (Some(most), _) => (most, most - value),
         (_, Some(least)) => (least, value - least),
@@ -106,7 +106,7 @@ fn number(value: f64) -> String {
 }
 
 /// What came of every target.
-pub fn outcomes(results: &Results) -> Vec<Outcome> {
+pub(super) fn outcomes(results: &Results) -> Vec<Outcome> {
     let mut seen: Vec<(String, Target)> = Vec::new();
     for runs in &results.cases {
         for target in &runs.case.targets {
@@ -162,7 +162,7 @@ pub fn outcomes(results: &Results) -> Vec<Outcome> {
 
 impl Outcome {
     /// What was expected, in words.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let colon = if self.group.is_empty() { "" } else { ": " };
         format!("{}{colon}{}", self.group, words(&self.target))
     }
@@ -170,7 +170,7 @@ impl Outcome {
 
 /// Which targets were met, in a table; those that nothing was measured for are left out. Nothing if
 /// there are none.
-pub fn summary(results: &Results) -> String {
+pub(super) fn summary(results: &Results) -> String {
     let mut rows = String::new();
     for outcome in outcomes(results) {
         let Some(worst) = outcome.worst else {
@@ -202,7 +202,7 @@ fn group(runs: &CaseRuns) -> String {
 }
 
 /// Those that a target compares, such as `Kera / Apache Kafka`.
-pub fn parties(target: &Target) -> String {
+pub(super) fn parties(target: &Target) -> String {
     let own = target.contender.title();
     match (target.against, target.baseline) {
         (Some(other), _) => format!("{own} / {}", other.title()),

@@ -69,7 +69,7 @@ pub(super) fn run_with(contender: Contender, sides: Sides) -> Run {
 }
 
 /// Kera takes 100 ns against Kafka's 480 with one partition, 300 against 500 with sixteen.
-pub fn results() -> Results {
+pub(crate) fn results() -> Results {
     let file = File::parse(FILE).unwrap();
     let cpu = [(480.0, 100.0), (500.0, 300.0)];
     let cases = Cases::of(&file, 1).0.into_iter().zip(cpu);

@@ -7,7 +7,7 @@ use crate::scenario::{Case, Contender, Measure, Work};
 use crate::statistics::Summary;
 
 /// A quantity's name in a table's title, with its unit.
-pub fn title(measure: Measure) -> &'static str {
+pub(super) fn title(measure: Measure) -> &'static str {
     match measure {
         Measure::Throughput => "thousand records a second",
         Measure::BrokerCpu => "broker CPU, ns per record",
@@ -38,7 +38,7 @@ pub fn title(measure: Measure) -> &'static str {
 }
 
 /// A value in the unit of [`title`], as a number.
-pub fn scaled(measure: Measure, value: f64) -> f64 {
+pub(super) fn scaled(measure: Measure, value: f64) -> f64 {
     match measure {
         Measure::Throughput | Measure::Produced | Measure::Consumed | Measure::Rate => value / 1e3,
         Measure::BrokerCpu
@@ -63,7 +63,7 @@ pub fn scaled(measure: Measure, value: f64) -> f64 {
 }
 
 /// A value in the unit of [`title`].
-pub fn value(measure: Measure, value: f64) -> String {
+pub(super) fn value(measure: Measure, value: f64) -> String {
     let scaled = scaled(measure, value);
     match measure {
         Measure::Batch | Measure::CpuShare => format!("{scaled:.1}"),
@@ -84,7 +84,7 @@ pub fn value(measure: Measure, value: f64) -> String {
 }
 
 /// A number with three digits that count.
-pub fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     if value < 10.0 {
         format!("{value:.2}")
     } else if value < 100.0 {
@@ -95,7 +95,7 @@ pub fn short(value: f64) -> String {
 }
 
 /// A whole number with commas.
-pub fn thousands(value: f64) -> String {
+pub(super) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.max(0.0));
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -108,7 +108,7 @@ pub fn thousands(value: f64) -> String {
 }
 
 /// Median and span, such as `1,607 (1,336-1,781)`.
-pub fn spread(measure: Measure, summary: &Summary) -> String {
+pub(super) fn spread(measure: Measure, summary: &Summary) -> String {
     let show = |one| value(measure, one);
     if summary.values == 1 {
         return show(summary.median);
@@ -122,14 +122,14 @@ pub fn spread(measure: Measure, summary: &Summary) -> String {
 }
 
 /// A contender's runs of a case, summed up; `None` if there is none that succeeded.
-pub fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -> Option<Summary> {
+pub(super) fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -> Option<Summary> {
     let runs = runs.runs.iter().filter(|run| run.contender == contender);
     let taken = runs.filter_map(|run| run.taken.as_ref());
     Summary::of(taken.filter_map(|taken| taken.value(measure)))
 }
 
 /// The quantities shown of a case.
-pub fn measures(case: &Case) -> Vec<Measure> {
+pub(super) fn measures(case: &Case) -> Vec<Measure> {
     let mut measures = of_work(case.work).to_vec();
     if case.cluster.is_some() && case.work != Work::Start {
         let after_cpu = measures.iter().position(|&one| one == Measure::BrokerCpu);
@@ -181,7 +181,7 @@ fn of_work(work: Work) -> &'static [Measure] {
 }
 
 /// A case in one line, for those who watch.
-pub fn one_line(runs: &CaseRuns) -> String {
+pub(crate) fn one_line(runs: &CaseRuns) -> String {
     let mut out = runs.case.name();
     for &contender in &runs.case.contenders {
         out.push_str(&format!("\n  {:<12}", contender.name()));
@@ -217,7 +217,7 @@ pub fn one_line(runs: &CaseRuns) -> String {
 }
 
 /// A machine in words.
-pub fn machine(machine: &Machine) -> String {
+pub(super) fn machine(machine: &Machine) -> String {
     format!(
         "{} cores ({}), {:.0} GiB, {}",
         machine.cores,
@@ -228,7 +228,7 @@ pub fn machine(machine: &Machine) -> String {
 }
 
 /// A disk in words.
-pub fn disk(disk: &Disk) -> String {
+pub(super) fn disk(disk: &Disk) -> String {
     let speeds = disk.write_mb_per_second.iter().map(u64::to_string);
     let speeds: Vec<_> = speeds.collect();
     format!(
@@ -240,7 +240,7 @@ pub fn disk(disk: &Disk) -> String {
 }
 
 /// What the figures were measured on and how, before any figure.
-pub fn conditions(results: &Results) -> String {
+pub(super) fn conditions(results: &Results) -> String {
     let mut out = format!(
         "{} UTC, {:.0} minutes. {} shared by broker and client; {} (start, end).\n\n",
         results.started,

@@ -12,7 +12,7 @@ const FASTEST: u64 = 1_000_000_000;
 
 /// One combination of what a scenario lists.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub struct Case {
+pub(crate) struct Case {
     /// The scenario's name.
     pub scenario: String,
     pub work: Work,
@@ -49,7 +49,7 @@ pub struct Case {
 
 impl Case {
     /// Says which case it is, in one line.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         if self.work == Work::Start {
             let data = self.data();
             let records = match self.cluster {
@@ -97,7 +97,7 @@ impl Case {
     }
 
     /// The broker that serves a contender in this case.
-    pub fn broker(&self, contender: Contender) -> Broker {
+    pub(crate) fn broker(&self, contender: Contender) -> Broker {
         if let Some(cluster) = self.cluster {
             let brokers = u8::try_from(cluster.brokers).unwrap_or(u8::MAX);
             match contender.broker() {
@@ -116,18 +116,18 @@ impl Case {
     }
 
     /// True if a contender has the case's durability.
-    pub fn offers(&self, contender: Contender) -> bool {
+    pub(crate) fn offers(&self, contender: Contender) -> bool {
         self.durability.means(self.broker(contender)).is_some()
     }
 
     /// Those of its contenders that have its durability.
-    pub fn able(&self) -> impl Iterator<Item = Contender> {
+    pub(crate) fn able(&self) -> impl Iterator<Item = Contender> {
         let all = self.contenders.iter().copied();
         all.filter(|&one| self.offers(one))
     }
 
     /// What a broker is started with, such as `2 GiB`, `1000 closed groups`, or `none`.
-    pub fn data(&self) -> String {
+    pub(crate) fn data(&self) -> String {
         if let Some(groups) = self.closed_groups {
             return format!("{groups} closed groups");
         }
@@ -142,7 +142,7 @@ impl Case {
     }
 
     /// Bytes of all copies of all records; where time decides, what nobody on this machine has reached.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let by_time = match (self.work, self.crowd.millis) {
             (Work::Both | Work::Latency, Some(millis)) if self.records == 0 => {
                 millis * FASTEST / 1_000
@@ -156,11 +156,11 @@ impl Case {
 
 /// The cases of a file, in the order in which they run.
 #[derive(Clone, Debug)]
-pub struct Cases(pub Vec<Case>);
+pub(crate) struct Cases(pub Vec<Case>);
 
 impl Cases {
     /// All cases, with their records divided by `divide`.
-    pub fn of(file: &File, divide: u64) -> Self {
+    pub(crate) fn of(file: &File, divide: u64) -> Self {
         Self(
             file.scenario
                 .iter()
@@ -172,7 +172,7 @@ impl Cases {
     /// Those whose name contains one of `only` (or all, if that is empty), by those of `contenders`
     /// (or all, if that is empty). Who takes part on request only joins every case whose work it can
     /// do if `contenders` names it, and none otherwise. Cases without contender are dropped.
-    pub fn select(mut self, only: &[String], contenders: &[Contender]) -> Self {
+    pub(crate) fn select(mut self, only: &[String], contenders: &[Contender]) -> Self {
         self.0
             .retain(|case| only.is_empty() || only.iter().any(|text| case.name().contains(text)));
         for case in &mut self.0 {
@@ -190,7 +190,7 @@ impl Cases {
     }
 
     /// Runs of all cases.
-    pub fn runs(&self, repetitions: u32) -> u64 {
+    pub(crate) fn runs(&self, repetitions: u32) -> u64 {
         let turns: usize = self.0.iter().map(|case| case.able().count()).sum();
         turns as u64 * u64::from(repetitions)
     }

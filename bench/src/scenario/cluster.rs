@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::{Contender, Scenario, Work};
 
 /// Most brokers of a cluster: all of them share one machine.
-pub const MOST_BROKERS: u32 = 4;
+pub(super) const MOST_BROKERS: u32 = 4;
 
 /// How many brokers serve a case, and how many of them have each record.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub brokers: u32,
     /// Copies of each record, one of them the owner's or leader's.
     pub replicas: u32,
@@ -19,14 +19,14 @@ pub struct Cluster {
 impl Cluster {
     /// Copies that must be left for a record to be taken: at Kera `min_insync_replicas`, at Kafka
     /// `min.insync.replicas`.
-    pub fn least_copies(&self) -> u32 {
+    pub(crate) fn least_copies(&self) -> u32 {
         self.replicas.min(2)
     }
 }
 
 /// Every combination of a scenario's numbers of brokers and of copies; one broker that is no cluster
 /// if it names none.
-pub fn expand(scenario: &Scenario) -> Vec<Option<Cluster>> {
+pub(super) fn expand(scenario: &Scenario) -> Vec<Option<Cluster>> {
     if scenario.brokers.is_empty() {
         return vec![None];
     }
@@ -82,7 +82,7 @@ impl Scenario {
 
 impl Contender {
     /// True if the harness can start several of its brokers as one system.
-    pub fn has_clusters(self) -> bool {
+    pub(crate) fn has_clusters(self) -> bool {
         matches!(self, Self::Kafka | Self::Kera | Self::KeraNative)
     }
 }

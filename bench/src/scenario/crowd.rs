@@ -11,7 +11,7 @@ const MOST_CLIENTS: u32 = 1_000;
 /// The clients of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(default)]
-pub struct Crowd {
+pub(crate) struct Crowd {
     /// At work at once, each with connections of its own; they share records, time or rate evenly.
     pub producers: u32,
     /// Of each subscription; they share the partitions evenly.
@@ -48,7 +48,7 @@ impl Default for Crowd {
 /// How a group's members share what there is to read.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Sharing {
+pub(crate) enum Sharing {
     /// One member follows a partition or lane: Kafka's consumer group, Kera's `order = lane`.
     Lane,
     /// Any member takes any records: Kafka's share group, Kera's `order = none`.
@@ -56,7 +56,7 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lane => "lane",
             Self::None => "none",
@@ -65,7 +65,7 @@ impl Sharing {
 }
 
 /// Every combination of a scenario's clients; times are divided by `divide`.
-pub fn expand(scenario: &Scenario, divide: u64) -> Vec<Crowd> {
+pub(super) fn expand(scenario: &Scenario, divide: u64) -> Vec<Crowd> {
     let one = Crowd {
         millis: millis(scenario, divide),
         work_us: scenario.work_us,

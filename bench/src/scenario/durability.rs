@@ -7,7 +7,7 @@ use super::Broker;
 /// What survives once a record is acknowledged.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
-pub enum Durability {
+pub(crate) enum Durability {
     /// Nothing: the broker has the record in its memory.
     Memory,
     /// The end of the broker's process: the record is in the page cache.
@@ -18,7 +18,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Written => "written",
@@ -27,7 +27,7 @@ impl Durability {
     }
 
     /// What gives it at `broker`, in words; `None` if it has nothing of the kind.
-    pub fn means(self, broker: Broker) -> Option<&'static str> {
+    pub(crate) fn means(self, broker: Broker) -> Option<&'static str> {
         match (broker, self) {
             (Broker::Kera, Self::Memory) => Some("kera.ack=memory"),
             (Broker::Kera, Self::Written) => Some("kera.ack=written, page cache"),
@@ -63,7 +63,7 @@ impl Durability {
     }
 
     /// The setting of a topic that gives it, at brokers whose topics Kafka clients make.
-    pub fn setting(self, broker: Broker) -> Option<(&'static str, &'static str)> {
+    pub(crate) fn setting(self, broker: Broker) -> Option<(&'static str, &'static str)> {
         match (broker, self) {
             (Broker::Kera | Broker::KeraCluster(_), _) => Some(("kera.ack", self.name())),
             (Broker::Kafka, Self::Synced) => Some(("flush.messages", "1")),

@@ -9,13 +9,13 @@ mod size;
 mod target;
 mod workload;
 
-pub use case::{Case, Cases};
-pub use cluster::Cluster;
-pub use crowd::{Crowd, Sharing};
-pub use durability::Durability;
-pub use plot::{Axis, Plot, PlotKind};
-pub use size::Size;
-pub use target::Target;
+pub(crate) use case::{Case, Cases};
+pub(crate) use cluster::Cluster;
+pub(crate) use crowd::{Crowd, Sharing};
+pub(crate) use durability::Durability;
+pub(crate) use plot::{Axis, Plot, PlotKind};
+pub(crate) use size::Size;
+pub(crate) use target::Target;
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 /// A file of scenarios.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub(crate) struct File {
     /// Heading of the section that a report makes of it.
     pub title: String,
     /// The command that runs the file, as a report names it.
@@ -49,7 +49,7 @@ pub struct File {
 /// One kind of work; each of its lists is a dimension, and every combination is a case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// Cases of one name share a table.
     pub name: String,
     pub work: Work,
@@ -112,7 +112,7 @@ pub struct Scenario {
 /// What a run does.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub(crate) enum Work {
     /// Append as fast as the broker takes it.
     Produce,
     /// Read what was appended before, visiting every record.
@@ -134,7 +134,7 @@ pub enum Work {
 
 impl Work {
     /// As scenarios call it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Produce => "produce",
             Self::Consume => "consume",
@@ -153,7 +153,7 @@ impl Work {
     Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Contender {
+pub(crate) enum Contender {
     /// Apache Kafka, with librdkafka.
     Kafka,
     /// Kera's Kafka listener, with librdkafka.
@@ -172,7 +172,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kafka => "kafka",
             Self::Kera => "kera",
@@ -185,7 +185,7 @@ impl Contender {
     }
 
     /// As tables call it.
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Kafka => "Apache Kafka",
             Self::Kera => "Kera",
@@ -198,7 +198,7 @@ impl Contender {
     }
 
     /// Its broker; [`Case::broker`] tells which one serves a case.
-    pub fn broker(self) -> Broker {
+    pub(crate) fn broker(self) -> Broker {
         match self {
             Self::Kafka => Broker::Kafka,
             Self::Kera | Self::KeraNative | Self::KeraNativePaced => Broker::Kera,
@@ -210,12 +210,12 @@ impl Contender {
 
     /// True if it takes so long to have, or so much by hand, that it takes part only where the command
     /// line names it.
-    pub fn on_request(self) -> bool {
+    pub(crate) fn on_request(self) -> bool {
         matches!(self, Self::Tansu | Self::Iggy)
     }
 
     /// True if its load can do such work.
-    pub fn does(self, work: Work) -> bool {
+    pub(crate) fn does(self, work: Work) -> bool {
         match self {
             Self::Nats => matches!(
                 work,
@@ -226,7 +226,7 @@ impl Contender {
         }
     }
 
-    pub fn path(self) -> ClientPath {
+    pub(crate) fn path(self) -> ClientPath {
         match self {
             Self::Kafka | Self::Kera | Self::Tansu => ClientPath::Kafka,
             Self::KeraNative | Self::KeraNativePaced => ClientPath::Native,
@@ -236,7 +236,7 @@ impl Contender {
     }
 
     /// The contender whose throughput in a case is the pace of this one.
-    pub fn paced_by(self) -> Option<Self> {
+    pub(crate) fn paced_by(self) -> Option<Self> {
         (self == Self::KeraNativePaced).then_some(Self::Kera)
     }
 }
@@ -244,7 +244,7 @@ impl Contender {
 /// A broker that the harness can start.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
-pub enum Broker {
+pub(crate) enum Broker {
     Kafka,
     Kera,
     Nats,
@@ -265,7 +265,7 @@ pub enum Broker {
 }
 
 impl Broker {
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Kafka => "Apache Kafka",
             Self::Kera => "Kera",
@@ -292,7 +292,7 @@ impl Broker {
     }
 
     /// Its name for folders.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Kafka => "kafka",
             Self::Kera => "kera",
@@ -311,12 +311,12 @@ impl Broker {
     }
 
     /// True if a `kera` binary is needed to start it.
-    pub fn is_kera(self) -> bool {
+    pub(crate) fn is_kera(self) -> bool {
         matches!(self, Self::Kera | Self::KeraCluster(_))
     }
 
     /// True if it is several processes that form one system.
-    pub fn is_cluster(self) -> bool {
+    pub(crate) fn is_cluster(self) -> bool {
         matches!(self, Self::KeraCluster(_) | Self::KafkaCluster(_))
     }
 }
@@ -329,7 +329,7 @@ fn turn(brokers: u8) -> usize {
 /// Which clients make the load.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "lowercase")]
-pub enum ClientPath {
+pub(crate) enum ClientPath {
     /// librdkafka.
     Kafka,
     /// `kera-producer` and `kera-consumer`.
@@ -343,7 +343,7 @@ pub enum ClientPath {
 /// Whether records have keys.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Keys {
+pub(crate) enum Keys {
     /// None: the client keeps to a partition for a batch.
     None,
     /// Eight random bytes, which choose the partition by murmur2.
@@ -353,7 +353,7 @@ pub enum Keys {
 /// Whose acknowledgement a producer asks for. At NATS, `1` and `all` are the same. Kera's own clients
 /// and Iggy's always wait for what the stream, or the server, promises.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub enum Acks {
+pub(crate) enum Acks {
     #[serde(rename = "0")]
     None,
     #[serde(rename = "1")]
@@ -363,7 +363,7 @@ pub enum Acks {
 }
 
 impl Acks {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "0",
             Self::Leader => "1",
@@ -375,7 +375,7 @@ impl Acks {
 /// A quantity of a run.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-pub enum Measure {
+pub(crate) enum Measure {
     /// Records a second.
     Throughput,
     /// Nanoseconds of the broker's CPU per record.
@@ -425,14 +425,14 @@ pub enum Measure {
 
 impl File {
     /// Reads and checks a file.
-    pub fn read(path: &Path) -> Result<Self> {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse_in(&text, path.parent()).with_context(|| format!("in {}", path.display()))
     }
 
     /// A workload of the OpenMessaging benchmark by itself, for every contender.
-    pub fn of_workload(path: &Path) -> Result<Self> {
+    pub(crate) fn of_workload(path: &Path) -> Result<Self> {
         workload::file(path)
     }
 

@@ -8,7 +8,7 @@ use super::{Contender, Measure, Scenario};
 /// A plot of what the cases of one scenario measured.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Plot {
+pub(crate) struct Plot {
     /// Name of its file, without the ending; no two files of scenarios may share one.
     pub name: String,
     /// The scenario whose cases are drawn.
@@ -37,7 +37,7 @@ pub struct Plot {
 /// How values are drawn; both show the span from the least to the most of the runs.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum PlotKind {
+pub(crate) enum PlotKind {
     /// A line for each contender, over a dimension.
     Lines,
     /// A bar for each contender, grouped by a dimension if there is one.
@@ -47,14 +47,14 @@ pub enum PlotKind {
 /// An axis of a plot.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Axis {
+pub(crate) enum Axis {
     X,
     Y,
 }
 
 impl Plot {
     /// True if the scale of `axis` is logarithmic.
-    pub fn is_log(&self, axis: Axis) -> bool {
+    pub(crate) fn is_log(&self, axis: Axis) -> bool {
         self.log.contains(&axis)
     }
 

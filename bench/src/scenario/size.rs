@@ -6,11 +6,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// Bytes, written `16KiB`, `1MiB` or as a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(pub u32);
+pub(crate) struct Size(pub u32);
 
 impl Size {
     /// `None` if the text is no size, or one beyond 64 MiB.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
             Some(at) => text.split_at(at),
             None => (text, ""),

@@ -10,7 +10,7 @@ use super::{Case, Contender, Measure, Scenario, Size};
 /// median itself that is bounded, in the unit in which tables show the quantity.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Target {
+pub(crate) struct Target {
     pub measure: Measure,
     pub contender: Contender,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ pub struct Target {
 /// The case that others of its scenario are compared with: alike but for what is named here.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Baseline {
+pub(crate) struct Baseline {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub struct Baseline {
 
 impl Baseline {
     /// True if `other` is the case that `case` is compared with.
-    pub fn is_of(&self, other: &Case, case: &Case) -> bool {
+    pub(crate) fn is_of(&self, other: &Case, case: &Case) -> bool {
         let mut wanted = case.clone();
         wanted.partitions = self.partitions.unwrap_or(case.partitions);
         wanted.batch = self.batch.unwrap_or(case.batch);
@@ -52,12 +52,12 @@ impl Baseline {
     }
 
     /// True if `case` is itself such a case, with which others are compared.
-    pub fn holds(&self, case: &Case) -> bool {
+    pub(crate) fn holds(&self, case: &Case) -> bool {
         self.is_of(case, case)
     }
 
     /// In words, such as `partitions=16`.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let partitions = self.partitions.map(|n| format!("partitions={n}"));
         let batch = self.batch.map(|size| format!("batch={size}"));
         let consumers = self.consumers.map(|n| format!("consumers={n}"));
@@ -68,13 +68,13 @@ impl Baseline {
 
 impl Target {
     /// True if the ratio, or the value, is within the bound.
-    pub fn met(&self, value: f64) -> bool {
+    pub(crate) fn met(&self, value: f64) -> bool {
         self.at_most.is_none_or(|bound| value <= bound)
             && self.at_least.is_none_or(|bound| value >= bound)
     }
 
     /// True if it is the value that is bounded, not a ratio.
-    pub fn is_absolute(&self) -> bool {
+    pub(crate) fn is_absolute(&self) -> bool {
         self.against.is_none() && self.baseline.is_none()
     }
 

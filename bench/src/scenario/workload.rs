@@ -39,7 +39,7 @@ const DECIDED: [&str; 11] = [
 const UNSUPPORTED: [(&str, &str); 1] = [("logDir", "results go where --out says")];
 
 /// Replaces `workload = "FILE.yaml"` of every scenario in the text of a file by what it decides.
-pub fn insert(text: &str, folder: Option<&Path>) -> Result<String> {
+pub(super) fn insert(text: &str, folder: Option<&Path>) -> Result<String> {
     let mut file: toml::Table = toml::from_str(text)?;
     let Some(toml::Value::Array(scenarios)) = file.get_mut("scenario") else {
         return Ok(text.to_owned());
@@ -72,7 +72,7 @@ pub fn insert(text: &str, folder: Option<&Path>) -> Result<String> {
 }
 
 /// A workload by itself, for every contender.
-pub fn file(path: &Path) -> Result<File> {
+pub(super) fn file(path: &Path) -> Result<File> {
     let (name, mut scenario) = read(path)?;
     let contenders = ["kafka", "kera", "kera-native"];
     let strings = |all: &[&str]| {

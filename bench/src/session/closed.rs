@@ -20,7 +20,7 @@ use kera_protocol::ids::{BrokerId, GroupId, Incarnation, LaneId, Ordinal};
 use super::workplace::remove_stale;
 
 /// Records of a group.
-pub const RECORDS: u32 = 10;
+pub(super) const RECORDS: u32 = 10;
 /// Transactions under way at once.
 const UNDER_WAY: usize = 64;
 
@@ -30,7 +30,7 @@ const SHARED: &str = "/dev/shm";
 const FOLDERS: &str = "kera-bench-groups-";
 
 /// Has the folder `streams` of a stopped broker lie on shared memory, where there is some.
-pub fn share(streams: &Path, name: &str) -> Result<()> {
+pub(super) fn share(streams: &Path, name: &str) -> Result<()> {
     let shared = Path::new(SHARED);
     remove_stale(shared, FOLDERS);
     if !shared.is_dir() {
@@ -44,7 +44,7 @@ pub fn share(streams: &Path, name: &str) -> Result<()> {
 }
 
 /// Removes what [`share`] made for `streams`.
-pub fn unshare(streams: &Path) -> Result<()> {
+pub(super) fn unshare(streams: &Path) -> Result<()> {
     match fs::read_link(streams) {
         Ok(place) => Ok(fs::remove_dir_all(place)?),
         Err(_) => Ok(()),
@@ -71,7 +71,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 ///
 /// # Errors
 /// If the stream has groups already, and the store's and the disk's.
-pub fn make(
+pub(super) fn make(
     store: &dyn MetadataStore,
     streams: &Path,
     stream: &str,

@@ -8,13 +8,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether someone wants the session to end.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt {
+pub(crate) struct Interrupt {
     wanted: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     /// Watches for signals from now on.
-    pub fn watch() -> Result<Self> {
+    pub(crate) fn watch() -> Result<Self> {
         let interrupt = Self::default();
         let wanted = interrupt.wanted.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -40,7 +40,7 @@ impl Interrupt {
     }
 
     /// An error once a signal came.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.wanted.load(Ordering::Relaxed) {
             bail!("interrupted");
         }

@@ -18,7 +18,7 @@ const WORK: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A load that is ready; ended when dropped.
-pub struct Loader {
+pub(crate) struct Loader {
     child: Child,
     input: Option<ChildStdin>,
     said: Receiver<String>,
@@ -28,7 +28,7 @@ pub struct Loader {
 
 impl Loader {
     /// Starts `program` and waits until it is ready.
-    pub fn start(mut program: Command, plan: &Plan, interrupt: &Interrupt) -> Result<Self> {
+    pub(crate) fn start(mut program: Command, plan: &Plan, interrupt: &Interrupt) -> Result<Self> {
         let mut child = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -57,12 +57,12 @@ impl Loader {
         }
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Has it do its work; what it was. The process stays until this is dropped.
-    pub fn work(&mut self, interrupt: &Interrupt) -> Result<Done> {
+    pub(crate) fn work(&mut self, interrupt: &Interrupt) -> Result<Done> {
         self.tell(GO)?;
         match self.hear(self.within, interrupt)? {
             Said::Done(done) => Ok(*done),

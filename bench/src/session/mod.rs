@@ -1,17 +1,17 @@
 //! A session: brokers are started, and every case is run by turns.
 
 mod closed;
-pub mod interrupt;
-pub mod loader;
+pub(crate) mod interrupt;
+pub(crate) mod loader;
 mod peak;
 mod prepare;
 mod progress;
 mod run;
 mod start;
 mod turn;
-pub mod workplace;
+pub(crate) mod workplace;
 
-pub use self::run::{list, run};
+pub(crate) use self::run::{list, run};
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,7 @@ use crate::scenario::{Case, Work};
 ///
 /// Runs take from a second to a minute, so the bar counts the time that they are about to take, and
 /// the runs beside it.
-pub struct Progress {
+pub(super) struct Progress {
     bar: ProgressBar,
     runs: u64,
     done: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Progress {
 
 impl Progress {
     /// For all cases of a session, each run by every contender so often as `repetitions` tells.
-    pub fn new(cases: &[&Case], repetitions: impl Fn(&Case) -> u32) -> Self {
+    pub(super) fn new(cases: &[&Case], repetitions: impl Fn(&Case) -> u32) -> Self {
         let (mut time, mut runs) = (0, 0);
         for case in cases {
             let turns = case.able().count() as u64 * u64::from(repetitions(case));
@@ -47,35 +47,35 @@ impl Progress {
     }
 
     /// A file begins.
-    pub fn file(&self, turn: usize, files: usize, title: &str) {
+    pub(super) fn file(&self, turn: usize, files: usize, title: &str) {
         if files > 1 {
             self.say(format!("file {turn} of {files}: {title}"));
         }
     }
 
     /// What is being done.
-    pub fn doing(&self, what: String) {
+    pub(super) fn doing(&self, what: String) {
         self.bar.set_message(what);
     }
 
     /// A run of `case` is over.
-    pub fn one_done(&self, case: &Case) {
+    pub(super) fn one_done(&self, case: &Case) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         self.bar.set_prefix(format!("{done} of {} runs", self.runs));
         self.bar.inc(expected(case));
     }
 
     /// Something that is to stay on the screen.
-    pub fn say(&self, what: String) {
+    pub(super) fn say(&self, what: String) {
         self.bar.suspend(|| eprintln!("{what}"));
     }
 
     /// A result, for standard output.
-    pub fn print(&self, what: &str) {
+    pub(super) fn print(&self, what: &str) {
         self.bar.suspend(|| print!("{what}"));
     }
 
-    pub fn finish(&self) {
+    pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -38,7 +38,7 @@ impl Part {
 }
 
 /// `kera-bench list`.
-pub fn list(args: &ListArgs) -> Result<()> {
+pub(crate) fn list(args: &ListArgs) -> Result<()> {
     let (mut cases, mut runs) = (0, 0);
     for part in select(&args.selection, Path::new(""))? {
         for case in &part.cases.0 {
@@ -103,7 +103,7 @@ fn keep_missing(parts: &mut Vec<Part>) -> Result<()> {
 }
 
 /// `kera-bench run`.
-pub fn run(args: &RunArgs) -> Result<()> {
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
     // What is wrong with a file is said before anything is locked, built or started.
     select(&args.selection, Path::new(""))?;
     let workplace = Workplace::open(args.data_dir.as_deref())?;

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::measure::process;
 
 /// Folders; the data is removed at the end.
-pub struct Workplace {
+pub(crate) struct Workplace {
     /// Cargo's target folder.
     pub target: PathBuf,
     /// Below it: what is kept from session to session.
@@ -21,7 +21,7 @@ pub struct Workplace {
 
 impl Workplace {
     /// Takes the folders and removes what a session that was killed has left.
-    pub fn open(data: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(data: Option<&Path>) -> Result<Self> {
         let program = std::env::current_exe()?;
         // target/PROFILE/kera-bench
         let target = program.ancestors().nth(2).context("no target folder")?;
@@ -62,7 +62,7 @@ fn remove(folder: &Path) -> Result<()> {
 
 /// Removes folders in `above` that sessions which were killed have left: their names are `prefix`, the
 /// session's process id, a hyphen and something more.
-pub fn remove_stale(above: &Path, prefix: &str) {
+pub(crate) fn remove_stale(above: &Path, prefix: &str) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
@@ -74,7 +74,7 @@ pub fn remove_stale(above: &Path, prefix: &str) {
 }
 
 /// Brokers hold a file open for each partition: they take as many as the system grants.
-pub fn raise_open_files() {
+pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit {

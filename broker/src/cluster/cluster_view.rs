@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// A picture that follows the metadata store.
 #[derive(Debug, Default)]
-pub struct Pictured {
+pub(crate) struct Pictured {
     held: RwLock<Option<Held>>,
     /// Grows whenever somebody else owns something.
     owners: watch::Sender<u64>,
@@ -23,22 +23,22 @@ struct Held {
 
 impl Pictured {
     /// Reads the picture; `None` until it was loaded for the first time.
-    pub fn read<T>(&self, look: impl FnOnce(&Picture) -> T) -> Option<T> {
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Picture) -> T) -> Option<T> {
         self.held.read().as_ref().map(|held| look(&held.picture))
     }
 
     /// The cluster's id, once it is known.
-    pub fn cluster(&self) -> Option<Uuid> {
+    pub(crate) fn cluster(&self) -> Option<Uuid> {
         self.held.read().as_ref().map(|held| held.cluster)
     }
 
     /// Told whenever a streamlet appears, goes, or has another owner or epoch.
-    pub fn owners(&self) -> watch::Receiver<u64> {
+    pub(crate) fn owners(&self) -> watch::Receiver<u64> {
         self.owners.subscribe()
     }
 
     /// Begins anew with what an image holds.
-    pub fn load(&self, image: &Image) {
+    pub(crate) fn load(&self, image: &Image) {
         let held = Held {
             cluster: image.cluster,
             picture: Picture::of(image),
@@ -48,7 +48,7 @@ impl Pictured {
     }
 
     /// Takes in what a watch tells.
-    pub fn apply(&self, changes: &[Change]) {
+    pub(crate) fn apply(&self, changes: &[Change]) {
         let mut owners = false;
         {
             let mut held = self.held.write();
@@ -66,7 +66,7 @@ impl Pictured {
     }
 
     /// Takes in what was just recorded from here under `revision`, before the watch tells it.
-    pub fn recorded(&self, writes: &[Write], revision: u64) {
+    pub(crate) fn recorded(&self, writes: &[Write], revision: u64) {
         let changes: Vec<_> = writes
             .iter()
             .filter_map(|write| match write {

@@ -28,7 +28,7 @@ use super::suspicion::Suspects;
 
 /// When the controller acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub(crate) struct Timing {
     /// A broker whose lease ended is given so long to be back.
     pub grace: Duration,
     /// The same for one that this process has not seen alive: all may be starting.

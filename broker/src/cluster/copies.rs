@@ -39,7 +39,7 @@ pub struct Replicas {
 }
 
 /// Makes the copies of one streamlet, under one epoch.
-pub struct StreamletCopies {
+pub(super) struct StreamletCopies {
     primary: Arc<Primary>,
     records: Arc<StoreRecords>,
     key: StreamletKey,

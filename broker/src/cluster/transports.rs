@@ -48,7 +48,7 @@ pub fn transports(config: &BrokerConfig) -> Vec<TransportState> {
 ///
 /// # Errors
 /// [`BrokerError::Transport`] if one is asked for by name and cannot be used.
-pub fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> {
+pub(super) fn pick(config: &BrokerConfig) -> Result<TransportKind, BrokerError> {
     let choice = config.cluster.transport;
     let known = capabilities(config.backup.memory_bytes);
     preference(choice).pick(&known).map_err(|reason| {

@@ -13,13 +13,13 @@ use crate::shared::Shared;
 type Answer<T> = Result<Response<T>, Status>;
 
 /// Serves what concerns all brokers of a cluster.
-pub struct ClustersService {
+pub(super) struct ClustersService {
     shared: Arc<Shared>,
 }
 
 impl ClustersService {
     /// A service over this broker's view of its cluster.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 }

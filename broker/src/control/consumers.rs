@@ -18,13 +18,13 @@ use crate::shared::Shared;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Serves consumer groups.
-pub struct ConsumersService {
+pub(super) struct ConsumersService {
     shared: Arc<Shared>,
 }
 
 impl ConsumersService {
     /// A service over the broker's coordinators.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 

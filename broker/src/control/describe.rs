@@ -15,7 +15,7 @@ use crate::fetch::group_info;
 use crate::shared::Shared;
 
 /// What clients need of a stream.
-pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
+pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
     let record = stream.record.load();
     let brokers = shared.directory.brokers();
     // Empty while the owner is away, or this broker cannot know: others are to be asked.
@@ -52,7 +52,7 @@ pub fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
 ///
 /// # Errors
 /// The metadata store's.
-pub async fn stream_description(
+pub(crate) async fn stream_description(
     shared: &Arc<Shared>,
     stream: &Arc<Stream>,
 ) -> Result<v1::DescribeStreamResponse, WireError> {
@@ -104,7 +104,7 @@ pub async fn stream_description(
 }
 
 /// Adds what other owners say of their parts. While an owner changes two of them may describe a streamlet, or none.
-pub fn join(
+pub(crate) fn join(
     stream: &Stream,
     described: &mut v1::DescribeStreamResponse,
     others: Vec<v1::DescribeStreamResponse>,
@@ -179,7 +179,7 @@ fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
 }
 
 /// The broker itself.
-pub async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
+pub(crate) async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
     let streams = shared.catalog.all();
     let groups = streams
         .iter()

@@ -26,13 +26,13 @@ const LOOK: Duration = Duration::from_millis(250);
 const COALESCE: Duration = Duration::from_millis(1);
 
 /// Serves lanes.
-pub struct LanesService {
+pub(super) struct LanesService {
     shared: Arc<Shared>,
 }
 
 impl LanesService {
     /// A service over the broker's catalog.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 

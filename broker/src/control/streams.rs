@@ -16,13 +16,13 @@ use crate::shared::Shared;
 type Answer<T> = Result<Response<T>, Status>;
 
 /// Serves streams.
-pub struct StreamsService {
+pub(super) struct StreamsService {
     shared: Arc<Shared>,
 }
 
 impl StreamsService {
     /// A service over the broker's catalog.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self { shared }
     }
 

@@ -49,7 +49,7 @@ type Answer = Result<Reply, WireError>;
 type Replies = Vec<(oneshot::Sender<Answer>, Answer)>;
 
 /// A coordinator with its lane, for as long as this broker owns the lane's streamlet under one epoch.
-pub struct Host {
+pub(super) struct Host {
     streamlet: Arc<Streamlet>,
     epoch: Epoch,
     pump: Arc<LocalWriter>,
@@ -97,7 +97,7 @@ struct State {
 
 impl Host {
     /// A coordinator that is not loaded yet.
-    pub fn new(
+    pub(super) fn new(
         streamlet: Arc<Streamlet>,
         pump: Arc<LocalWriter>,
         limits: Arc<Mutex<Limits>>,
@@ -123,12 +123,12 @@ impl Host {
     }
 
     /// True if it is the host for `streamlet` as that is now.
-    pub fn is_for(&self, streamlet: &Arc<Streamlet>) -> bool {
+    pub(super) fn is_for(&self, streamlet: &Arc<Streamlet>) -> bool {
         Arc::ptr_eq(&self.streamlet, streamlet) && self.epoch == streamlet.epoch()
     }
 
     /// Reads the state from the stream. Blocks. False if it cannot be read.
-    pub fn load(&self, now: u64) -> bool {
+    pub(super) fn load(&self, now: u64) -> bool {
         if self.loading.swap(true, Ordering::AcqRel) {
             return false;
         }
@@ -173,7 +173,7 @@ impl Host {
     }
 
     /// True if its state could not be read again and again, and nobody else is to read it.
-    pub fn is_unreadable(&self) -> bool {
+    pub(super) fn is_unreadable(&self) -> bool {
         let failed = self.failing.lock().attempts >= ATTEMPTS;
         failed && {
             let state = self.state.lock();
@@ -182,12 +182,12 @@ impl Host {
     }
 
     /// Records that could not be read when its state was, and were passed over.
-    pub fn passed_over(&self) -> u64 {
+    pub(super) fn passed_over(&self) -> u64 {
         self.passed_over.load(Ordering::Relaxed)
     }
 
     /// Ends it: whoever waits is to ask another broker.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
         let elsewhere = WireError::new(
@@ -198,7 +198,7 @@ impl Host {
     }
 
     /// The streams that a group reads, or has offsets of.
-    pub fn streams_of(&self, group: &str) -> Vec<StreamId> {
+    pub(super) fn streams_of(&self, group: &str) -> Vec<StreamId> {
         let state = self.state.lock();
         let coordinator = state.coordinator.as_ref();
         coordinator.map_or_else(Vec::new, |c| c.streams_of(group))
@@ -312,7 +312,7 @@ impl Host {
     }
 
     /// Hands a request to the coordinator. `None` while it is loading.
-    pub fn handle(
+    pub(super) fn handle(
         &self,
         view: &dyn LaneView,
         request: Request,
@@ -332,7 +332,7 @@ impl Host {
     }
 
     /// The client of a request has gone.
-    pub fn cancel(&self, ticket: u64) {
+    pub(super) fn cancel(&self, ticket: u64) {
         let mut state = self.state.lock();
         state.waiting.remove(&ticket);
         if let Some(coordinator) = state.coordinator.as_mut() {
@@ -341,7 +341,7 @@ impl Host {
     }
 
     /// Groups of this coordinator.
-    pub fn summaries(&self, view: &dyn LaneView) -> Vec<v1::GroupSummary> {
+    pub(super) fn summaries(&self, view: &dyn LaneView) -> Vec<v1::GroupSummary> {
         let mut state = self.state.lock();
         state
             .coordinator
@@ -351,13 +351,19 @@ impl Host {
     }
 
     /// Groups of Kafka's clients of this coordinator; `None` while it is loading.
-    pub fn classic_groups(&self) -> Option<Vec<Listing>> {
+    pub(super) fn classic_groups(&self) -> Option<Vec<Listing>> {
         let state = self.state.lock();
         state.coordinator.as_ref().map(Coordinator::classic_groups)
     }
 
     /// Moves everything on that can be moved on.
-    pub fn drive(&self, view: &dyn LaneView, streams: &[Arc<Stream>], waker: &Waker, ticked: bool) {
+    pub(super) fn drive(
+        &self,
+        view: &dyn LaneView,
+        streams: &[Arc<Stream>],
+        waker: &Waker,
+        ticked: bool,
+    ) {
         let mut state = self.state.lock();
         if state.coordinator.is_none() {
             let ended = state.ended;

@@ -22,7 +22,7 @@ const MAX_CUTS: usize = 4096;
 const KEEP_CUT: Duration = Duration::from_secs(5);
 
 /// What other owners told.
-pub struct Remote {
+pub(super) struct Remote {
     state: Mutex<State>,
     bell: Arc<Bell>,
 }
@@ -81,7 +81,7 @@ enum Progress {
 
 impl Remote {
     /// Nothing is known; `bell` is rung at news.
-    pub fn new(bell: Arc<Bell>) -> Self {
+    pub(super) fn new(bell: Arc<Bell>) -> Self {
         Self {
             state: Mutex::default(),
             bell,
@@ -89,7 +89,7 @@ impl Remote {
     }
 
     /// Where a lane begins and ends, as heard last; from now on its owner is asked for news.
-    pub fn lane(&self, lane: LaneKey) -> Option<LaneStatus> {
+    pub(super) fn lane(&self, lane: LaneKey) -> Option<LaneStatus> {
         let mut state = self.state.lock();
         let followed = state.follow(lane.stream);
         let found = followed.lanes.get(&(lane.streamlet.0, lane.lane.0));
@@ -98,7 +98,7 @@ impl Remote {
 
     /// Passes over what a recovery left out right below a lane's head, as heard last. What it left out
     /// further down is not known here; that is passed over when it is leased and read.
-    pub fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
+    pub(super) fn skip_gap(&self, lane: LaneKey, ordinal: Ordinal) -> Ordinal {
         let mut state = self.state.lock();
         let followed = state.follow(lane.stream);
         let found = followed.lanes.get(&(lane.streamlet.0, lane.lane.0));
@@ -106,7 +106,7 @@ impl Remote {
     }
 
     /// The range that begins at `from`, if its owner has told; otherwise it is asked.
-    pub fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {
+    pub(super) fn cut(&self, lane: LaneKey, from: Ordinal, wish: CutWish) -> Option<Cut> {
         let mut state = self.state.lock();
         let key = (lane, from);
         let known = match state.cuts.get(&key).map(|wanted| wanted.progress) {
@@ -129,7 +129,7 @@ impl Remote {
     }
 
     /// The ordinal of a time that was looked up before.
-    pub fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
+    pub(super) fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Option<Ordinal> {
         self.state.lock().times.get(&(lane, timestamp_ms)).copied()
     }
 
@@ -161,7 +161,7 @@ impl Remote {
     }
 
     /// Forgets the times that were looked up.
-    pub fn forget_times(&self, time: u64) {
+    pub(super) fn forget_times(&self, time: u64) {
         self.state.lock().times.retain(|(_, at), _| *at != time);
     }
 

@@ -16,14 +16,14 @@ use crate::fetch::cursor;
 use crate::shared::Shared;
 
 /// A look at the catalog, and at what other owners told.
-pub struct View<'a> {
+pub(super) struct View<'a> {
     shared: &'a Shared,
     remote: &'a Remote,
 }
 
 impl<'a> View<'a> {
     /// A look at what `shared` has now.
-    pub fn of(shared: &'a Shared) -> Self {
+    pub(super) fn of(shared: &'a Shared) -> Self {
         Self {
             shared,
             remote: shared.coordination.remote(),

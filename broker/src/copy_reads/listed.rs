@@ -76,7 +76,7 @@ impl Known {
 
 /// Streamlets' closed groups, as they were read lately.
 #[derive(Debug, Default)]
-pub struct Listed {
+pub(crate) struct Listed {
     known: Mutex<HashMap<StreamletKey, Arc<Known>>>,
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// CPU time this process has used so far, user and system.
-pub fn own() -> Duration {
+pub(super) fn own() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(
         u64::try_from(time.tv_sec).unwrap_or(0),
@@ -13,7 +13,7 @@ pub fn own() -> Duration {
 
 /// CPU time another process of this machine has used so far, to the system's clock tick (10 ms
 /// as a rule); `None` if there is no such process here.
-pub fn of_process(pid: u32) -> Option<Duration> {
+pub(super) fn of_process(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let ticks = parse_stat(&stat)?;
     let per_second = rustix::param::clock_ticks_per_second();

@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// A disk.
 #[derive(Clone, Debug, Serialize)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// The file system's type, such as ext4.
     pub filesystem: String,
     /// What is mounted, such as /dev/vda1.
@@ -25,7 +25,7 @@ pub struct Disk {
 }
 
 /// Looks at the disk below `data_dir`; `None` if the directory is not on this machine.
-pub fn look(data_dir: &Path, measure: bool) -> Option<Disk> {
+pub(super) fn look(data_dir: &Path, measure: bool) -> Option<Disk> {
     let metadata = fs::metadata(data_dir).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let (filesystem, device) = find_mount(&mounts, data_dir)

@@ -28,7 +28,7 @@ const SLEEP: Duration = Duration::from_micros(200);
 
 /// What a load is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(super) struct Plan {
     /// Records of all producers together.
     pub records: u64,
     /// Records a second of all producers together; none for as many as possible.
@@ -41,7 +41,7 @@ pub struct Plan {
 
 /// Runs the load and waits until every record is acknowledged; returns the latencies from due (or
 /// appended) to acknowledged.
-pub async fn produce(
+pub(super) async fn produce(
     stream: &str,
     bootstrap: &str,
     load: &LoadArgs,

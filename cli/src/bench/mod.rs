@@ -6,7 +6,7 @@ mod disk;
 mod load;
 mod produce;
 mod read;
-pub mod report;
+pub(crate) mod report;
 mod setup;
 
 use clap::{Args, Subcommand};
@@ -20,7 +20,7 @@ use crate::stream::Ack;
 
 /// `kera bench ...`
 #[derive(Debug, Subcommand)]
-pub enum BenchCommand {
+pub(crate) enum BenchCommand {
     /// Append as fast as the broker takes it, or at a rate.
     Produce(ProduceArgs),
     /// Read what a stream holds, visiting every record.
@@ -33,7 +33,7 @@ pub enum BenchCommand {
 
 /// What every benchmark takes.
 #[derive(Debug, Args)]
-pub struct CommonArgs {
+pub(crate) struct CommonArgs {
     /// The stream; made if there is none
     pub stream: String,
     /// Records in all
@@ -59,7 +59,7 @@ pub struct CommonArgs {
 
 /// What is appended.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct LoadArgs {
+pub(crate) struct LoadArgs {
     /// Bytes of a record's value
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub record_size: u32,
@@ -79,7 +79,7 @@ pub struct LoadArgs {
   kera bench produce load --records 10M
   kera bench produce load --records 10M --batch-size 16KiB --producers 4 --ack memory
   kera bench produce load --records 1M --rate 200k/s --json")]
-pub struct ProduceArgs {
+pub(crate) struct ProduceArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub struct ProduceArgs {
 #[command(after_help = "Examples:
   kera bench consume load --records 10M
   kera bench consume load --records 10M --consumers 4")]
-pub struct ConsumeArgs {
+pub(crate) struct ConsumeArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     /// Consumers; more than one share the stream with order = none
@@ -107,7 +107,7 @@ pub struct ConsumeArgs {
 #[command(after_help = "Examples:
   kera bench e2e load --records 1M --rate 100k/s
   kera bench e2e load --records 10M --producers 2 --consumers 4")]
-pub struct E2eArgs {
+pub(crate) struct E2eArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub struct E2eArgs {
 
 Each record is due at a moment that the rate decides. Its latency counts from that moment, not from when it was sent, \
 so a stall counts for every record that it held up.")]
-pub struct LatencyArgs {
+pub(crate) struct LatencyArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     #[command(flatten)]
@@ -139,7 +139,7 @@ pub struct LatencyArgs {
 }
 
 /// Runs `kera bench`.
-pub async fn run(command: BenchCommand) -> Outcome {
+pub(crate) async fn run(command: BenchCommand) -> Outcome {
     match command {
         BenchCommand::Produce(args) => produce::run(args).await,
         BenchCommand::Latency(args) => produce::latency(args).await,

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What all consumers of a run have counted.
 #[derive(Debug)]
-pub struct Tally {
+pub(super) struct Tally {
     /// Records wanted.
     wanted: u64,
     records: AtomicU64,
@@ -30,7 +30,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts up to `wanted` records, whose stamps count from `begin`.
-    pub fn new(wanted: u64, begin: Option<Instant>) -> Arc<Self> {
+    pub(super) fn new(wanted: u64, begin: Option<Instant>) -> Arc<Self> {
         Arc::new(Self {
             wanted,
             records: AtomicU64::new(0),
@@ -40,12 +40,12 @@ impl Tally {
     }
 
     /// Records counted.
-    pub fn records(&self) -> u64 {
+    pub(super) fn records(&self) -> u64 {
         self.records.load(Relaxed)
     }
 
     /// Bytes of keys and values counted.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
@@ -75,14 +75,14 @@ impl Tally {
 }
 
 /// Consumers at work.
-pub struct Consumers {
+pub(super) struct Consumers {
     tasks: Vec<JoinHandle<Result<Histogram<u64>, Failure>>>,
 }
 
 impl Consumers {
     /// Opens so many consumers; they read from the first record on, or, if `from_now`, only what is
     /// appended after this returns.
-    pub async fn open(
+    pub(super) async fn open(
         stream: &str,
         bootstrap: &str,
         number: u32,
@@ -127,7 +127,7 @@ impl Consumers {
     }
 
     /// Waits until the tally is full; returns the latencies.
-    pub async fn finish(self) -> Result<Histogram<u64>, Failure> {
+    pub(super) async fn finish(self) -> Result<Histogram<u64>, Failure> {
         let mut latencies = histogram();
         for task in self.tasks {
             latencies.add(&task.await??)?;

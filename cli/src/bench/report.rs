@@ -13,7 +13,7 @@ use crate::output::{Out, count, print_json, rounded_bytes, short_time};
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A histogram of latencies in nanoseconds, to three digits, up to an hour.
-pub fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1_000, LONGEST.as_nanos() as u64, 3) {
         Ok(histogram) => histogram,
         Err(error) => unreachable!("constant bounds: {error}"),
@@ -21,14 +21,14 @@ pub fn histogram() -> Histogram<u64> {
 }
 
 /// Adds `count` records of one latency.
-pub fn record(histogram: &mut Histogram<u64>, latency: Duration, count: u64) {
+pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration, count: u64) {
     let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
     histogram.saturating_record_n(nanos, count);
 }
 
 /// Percentiles, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     pub mean_us: f64,
     pub p50_us: f64,
     pub p90_us: f64,
@@ -39,7 +39,7 @@ pub struct Latency {
 
 impl Latency {
     /// The percentiles of a histogram; `None` if it is empty.
-    pub fn of(histogram: &Histogram<u64>) -> Option<Self> {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
         (!histogram.is_empty()).then(|| Self {
             mean_us: histogram.mean() / 1e3,
@@ -54,7 +54,7 @@ impl Latency {
 
 /// What one benchmark found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub bench: &'static str,
     pub stream: String,
     pub ack: &'static str,
@@ -85,7 +85,7 @@ pub struct Report {
 
 impl Report {
     /// Prints the report.
-    pub fn print(&self, json: bool) -> Result<(), Failure> {
+    pub(crate) fn print(&self, json: bool) -> Result<(), Failure> {
         if json {
             return print_json(self);
         }

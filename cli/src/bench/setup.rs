@@ -12,7 +12,7 @@ use crate::connect::{Control, refused};
 use crate::failure::Failure;
 
 /// The stream under test and its broker.
-pub struct Setup {
+pub(super) struct Setup {
     pub control: Control,
     pub info: v1::StreamInfo,
     broker: v1::DescribeBrokerResponse,
@@ -22,7 +22,7 @@ pub struct Setup {
 
 impl Setup {
     /// Finds the stream, or makes it; looks at broker and disk.
-    pub async fn new(args: &CommonArgs) -> Result<Self, Failure> {
+    pub(super) async fn new(args: &CommonArgs) -> Result<Self, Failure> {
         let mut control = args.connect.control().await?;
         let info = find_or_make(&mut control, args).await?;
         let broker = control
@@ -45,7 +45,7 @@ impl Setup {
     }
 
     /// Lanes of all streamlets.
-    pub fn lanes(&self) -> u64 {
+    pub(super) fn lanes(&self) -> u64 {
         let config = self.info.config.unwrap_or_default();
         match config.partitions {
             Some(partitions) => partitions.into(),
@@ -54,7 +54,7 @@ impl Setup {
     }
 
     /// What an acknowledgement of the stream promises.
-    pub fn ack(&self) -> &'static str {
+    pub(super) fn ack(&self) -> &'static str {
         match self.info.config.unwrap_or_default().ack() {
             v1::AckPolicy::Memory => "memory",
             v1::AckPolicy::Written => "written",
@@ -63,17 +63,17 @@ impl Setup {
     }
 
     /// The broker's disk.
-    pub fn disk(&self) -> Option<Disk> {
+    pub(super) fn disk(&self) -> Option<Disk> {
         self.disk.clone()
     }
 
     /// The broker's version.
-    pub fn broker_version(&self) -> String {
+    pub(super) fn broker_version(&self) -> String {
         self.broker.version.clone()
     }
 
     /// Begins to measure.
-    pub fn start(&self) -> Meter {
+    pub(super) fn start(&self) -> Meter {
         let broker = self
             .local
             .then(|| cpu::of_process(self.broker.pid))
@@ -88,7 +88,7 @@ impl Setup {
 }
 
 /// Time and CPU time from one moment on.
-pub struct Meter {
+pub(super) struct Meter {
     pid: u32,
     broker: Option<Duration>,
     own: Duration,
@@ -97,7 +97,7 @@ pub struct Meter {
 
 /// What a run took.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub(super) struct Taken {
     pub time: Duration,
     pub own_cpu: Duration,
     /// None if the broker is elsewhere.
@@ -106,7 +106,7 @@ pub struct Taken {
 
 impl Meter {
     /// What it took since.
-    pub fn stop(&self) -> Taken {
+    pub(super) fn stop(&self) -> Taken {
         let time = self.begin.elapsed();
         let own_cpu = cpu::own().saturating_sub(self.own);
         let broker_cpu = self

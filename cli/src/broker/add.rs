@@ -31,7 +31,7 @@ nothing.
 
 With --json every change is a line, an object with \"event\":\"step\"; the last line has \"event\":\"end\" and \
 \"outcome\": done, timeout or failed.")]
-pub struct AddArgs {
+pub(crate) struct AddArgs {
     /// The broker's number
     broker: u32,
     /// Wait too until it holds its share of the bytes

@@ -32,7 +32,7 @@ with one copy stays with the broker that has it until its stream is deleted or i
 
 With --json every change is a line, an object with \"event\":\"step\"; the last line has \"event\":\"end\" and \
 \"outcome\": done, kept (something keeps it), begun (--no-wait), cancelled, timeout or failed.")]
-pub struct DrainArgs {
+pub(crate) struct DrainArgs {
     /// The broker's number
     broker: u32,
     /// End the drain: the broker gets streamlets again

@@ -23,7 +23,7 @@ use crate::output::{
 
 /// `kera broker ...`
 #[derive(Debug, Subcommand)]
-pub enum BrokerCommand {
+pub(crate) enum BrokerCommand {
     /// Show a broker's version, data directory, memory, copies, peers and more.
     Describe(DescribeArgs),
     /// List the brokers of a cluster, or a broker and its peers.
@@ -44,7 +44,7 @@ pub enum BrokerCommand {
 
 Brokers that share a metadata store are listed as the store knows them, with what they own; the others as the broker \
 that is asked sees them.")]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub struct ListArgs {
   kera broker describe --bootstrap 10.0.0.5:7600 --json
 
 At the address of a `kera replica-store`, or any other where a broker listens for others, it shows the store of copies.")]
-pub struct DescribeArgs {
+pub(crate) struct DescribeArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
@@ -155,7 +155,7 @@ fn kafka_text(listeners: &[KafkaListener]) -> String {
 }
 
 /// Runs `kera broker`.
-pub async fn run(command: BrokerCommand) -> Outcome {
+pub(crate) async fn run(command: BrokerCommand) -> Outcome {
     match command {
         BrokerCommand::Describe(args) => describe(args).await,
         BrokerCommand::List(args) => list(args).await,

@@ -20,7 +20,7 @@ use crate::output::{Out, OutputArgs, Table, count, print_json};
 Restart one broker at a time, in this order, with SIGTERM: it hands over what it owns before it stops, and gets its share \
 back once it serves again. Go on when `kera cluster status` shows it as NORMAL. The exit status is 1 if it is better to \
 wait before the first.")]
-pub struct RestartPlanArgs {
+pub(crate) struct RestartPlanArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]

@@ -23,7 +23,7 @@ For a broker that worked alone, with cluster.peers or without, and is to go on i
 store with `kera cluster init`, and stop the cluster's brokers, if it has any. Streams, groups, commits of consumers, producer \
 ids and settings keep what they are; records stay in the files of the data directory. An import that was interrupted goes on \
 when it is run again, and until it ends no broker starts on the directory. Afterwards the broker starts with --cluster only.")]
-pub struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// The data directory of the stopped broker
     #[arg(long, value_name = "DIR", env = "KERA_DATA_DIR")]
     data_dir: PathBuf,

@@ -20,7 +20,7 @@ use crate::output::{Out, OutputArgs, print_json};
 Done once in a cluster's life, before its first broker starts; done again it is refused and changes nothing. With \
 --if-needed that is no failure, for services that run it at each start. A path after the addresses keeps clusters apart \
 that share an etcd.")]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// The metadata store, as brokers are told it
     #[arg(long, value_name = "STORE", env = "KERA_CLUSTER_STORE")]
     cluster: String,

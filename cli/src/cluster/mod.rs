@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 
 /// `kera cluster ...`
 #[derive(Debug, Subcommand)]
-pub enum ClusterCommand {
+pub(crate) enum ClusterCommand {
     /// Prepare a metadata store that brokers are to share.
     Init(init::InitArgs),
     /// Copy the records of a stopped broker that worked alone into a cluster, which it then belongs to.
@@ -26,7 +26,7 @@ pub enum ClusterCommand {
 }
 
 /// Runs `kera cluster`.
-pub async fn run(command: ClusterCommand) -> Outcome {
+pub(crate) async fn run(command: ClusterCommand) -> Outcome {
     match command {
         ClusterCommand::Init(args) => init::run(args).await,
         ClusterCommand::Import(args) => import::run(args).await,

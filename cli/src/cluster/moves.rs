@@ -26,7 +26,7 @@ Streamlets move by themselves when brokers come, go or drain, which evens out th
 bytes. A move takes no records with it: the new owner has copies, or they follow in the background. Copies of closed \
 groups move by themselves too, until brokers hold about as many bytes each (cluster.spread_tolerance_bytes), or go \
 where a group has too many; they are shown by stream.")]
-pub struct PlanArgs {
+pub(crate) struct PlanArgs {
     /// Show at most so many moves
     #[arg(long, value_name = "MOVES", default_value_t = 1000)]
     most: u32,
@@ -49,7 +49,7 @@ cluster.repair_bytes_per_second; --copies waits for them.
 
 With --json every move is a line once it is made, an object with \"event\":\"step\"; the last line has \
 \"event\":\"end\" and \"outcome\": done, timeout or failed.")]
-pub struct ApplyArgs {
+pub(crate) struct ApplyArgs {
     /// Make at most so many moves
     #[arg(long, value_name = "MOVES", default_value_t = 1000)]
     most: u32,

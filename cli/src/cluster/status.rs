@@ -23,7 +23,7 @@ The first line says whether the cluster is healthy, and if not what is wrong wit
 answers. One that has its lease and does not answer is SILENT. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
 then NORMAL. Each broker is asked how far it has compared the copies of what it owns, for two seconds at most; one that \
 does not answer is shown as unknown. The exit status is 1 if streamlets are without an owner that lives.")]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use crate::output::rfc3339;
 
 /// How records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum OutputFormat {
+pub(super) enum OutputFormat {
     /// The value, and a newline.
     Lines,
     /// A JSON object a line: place, time, key, value, headers.
@@ -21,7 +21,7 @@ pub enum OutputFormat {
 
 /// A record with its place, borrowed from its batch.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub(super) struct Shown<'a> {
     /// Its streamlet.
     pub streamlet: u32,
     /// Its lane.
@@ -84,7 +84,7 @@ fn no_headers(headers: &Headers<'_>) -> bool {
 
 /// Writes records in one format.
 #[derive(Debug)]
-pub struct Formatter {
+pub(super) struct Formatter {
     format: OutputFormat,
     metadata: bool,
     null_marker: String,
@@ -94,7 +94,7 @@ pub struct Formatter {
 impl Formatter {
     /// A formatter; `metadata` puts place, time and key before each line, `null_marker` stands for
     /// a null value.
-    pub fn new(format: OutputFormat, metadata: bool, null_marker: String) -> Self {
+    pub(super) fn new(format: OutputFormat, metadata: bool, null_marker: String) -> Self {
         Self {
             format,
             metadata,
@@ -104,7 +104,7 @@ impl Formatter {
     }
 
     /// Appends a record to `out`.
-    pub fn write(&mut self, record: &Shown<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
+    pub(super) fn write(&mut self, record: &Shown<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
         match self.format {
             OutputFormat::Raw => out.extend_from_slice(record.value.unwrap_or_default()),
             OutputFormat::Lines => {

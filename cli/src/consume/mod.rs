@@ -32,7 +32,7 @@ use format::{Formatter, OutputFormat, Shown};
 Without --group every record is read, from --from on, and nothing is remembered. With --group the group's members \
 share the stream, and go on where the group was, record by record. Without --follow the command ends at what was there when it began. \
 At SIGINT or SIGTERM a group's member commits what it wrote, for at most 2 s, and leaves; at a second one it ends at once.")]
-pub struct ConsumeArgs {
+pub(crate) struct ConsumeArgs {
     /// The stream
     stream: String,
     /// The consumer group; its members share the stream
@@ -189,7 +189,7 @@ impl From<OrderArg> for Order {
 }
 
 /// Runs `kera consume`.
-pub async fn run(args: ConsumeArgs) -> Outcome {
+pub(crate) async fn run(args: ConsumeArgs) -> Outcome {
     let mut sink = Sink::new(&args);
     // The first contact says clearly when nobody is there.
     args.connect.control().await?;

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One bit for each record of each producer, set by any consumer.
-pub struct Processed {
+pub(super) struct Processed {
     producers: Vec<Box<[AtomicU64]>>,
     limits: Vec<u64>,
 }
 
 impl Processed {
     /// Room for `records` of each of `producers`.
-    pub fn new(producers: usize, records: u64) -> Self {
+    pub(super) fn new(producers: usize, records: u64) -> Self {
         let words = usize::try_from(records.div_ceil(64)).unwrap_or(usize::MAX);
         let bits = || (0..words).map(|_| AtomicU64::new(0)).collect();
         Self {
@@ -20,7 +20,7 @@ impl Processed {
     }
 
     /// Marks a record: true if it is the first time, none if there can be no such record.
-    pub fn mark(&self, producer: usize, sequence: u64) -> Option<bool> {
+    pub(super) fn mark(&self, producer: usize, sequence: u64) -> Option<bool> {
         if sequence >= *self.limits.get(producer)? {
             return None;
         }
@@ -30,7 +30,7 @@ impl Processed {
     }
 
     /// How many records of all producers are marked.
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         let words = self.producers.iter().flat_map(|words| words.iter());
         words
             .map(|word| u64::from(word.load(Relaxed).count_ones()))
@@ -39,7 +39,7 @@ impl Processed {
 }
 
 /// Reads the lane once more, from its first record to its last, and compares.
-pub struct Audit {
+pub(super) struct Audit {
     sent: Vec<u64>,
     seen: Processed,
     next: Vec<u64>,
@@ -49,7 +49,7 @@ pub struct Audit {
 
 /// What the audit found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub(super) struct Verdict {
     /// Records that were acknowledged.
     pub sent: u64,
     /// Acknowledged, but not in the stream.
@@ -66,14 +66,14 @@ pub struct Verdict {
 
 impl Verdict {
     /// True if nothing is wrong.
-    pub fn is_clean(&self) -> bool {
+    pub(super) fn is_clean(&self) -> bool {
         self.lost + self.duplicated + self.out_of_order + self.phantom + self.bad_ordinals == 0
     }
 }
 
 impl Audit {
     /// An audit of producers that each sent so many records, numbered from 0.
-    pub fn new(sent: Vec<u64>) -> Self {
+    pub(super) fn new(sent: Vec<u64>) -> Self {
         let most = sent.iter().copied().max().unwrap_or(0);
         Self {
             seen: Processed::new(sent.len(), most),
@@ -88,7 +88,7 @@ impl Audit {
     }
 
     /// Takes the lane's next record.
-    pub fn record(&mut self, ordinal: u64, identity: Option<(usize, u64)>) {
+    pub(super) fn record(&mut self, ordinal: u64, identity: Option<(usize, u64)>) {
         if self.next_ordinal.is_some_and(|next| ordinal < next) {
             self.verdict.bad_ordinals += 1;
         }
@@ -109,12 +109,12 @@ impl Audit {
     }
 
     /// The least ordinal that the next record may have.
-    pub fn next_ordinal(&self) -> u64 {
+    pub(super) fn next_ordinal(&self) -> u64 {
         self.next_ordinal.unwrap_or(0)
     }
 
     /// The verdict, once the lane was read to its end.
-    pub fn finish(mut self) -> Verdict {
+    pub(super) fn finish(mut self) -> Verdict {
         self.verdict.lost = self.verdict.sent - self.seen.count();
         self.verdict
     }

@@ -14,14 +14,14 @@ const DELAY_COLUMN: usize = 6;
 const CARRIER_COLUMN: usize = 7;
 
 /// The rows of the file, kept once.
-pub struct Flights {
+pub(super) struct Flights {
     text: String,
     rows: Vec<(usize, usize)>,
 }
 
 impl Flights {
     /// Unpacks the file that is part of this binary.
-    pub fn load() -> Result<Self, Failure> {
+    pub(super) fn load() -> Result<Self, Failure> {
         let mut text = String::new();
         flate2::read::GzDecoder::new(FLIGHTS).read_to_string(&mut text)?;
         let mut rows = Vec::new();
@@ -36,19 +36,19 @@ impl Flights {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// A row, counted round and round.
-    pub fn row(&self, number: u64) -> &str {
+    pub(super) fn row(&self, number: u64) -> &str {
         let (start, end) = self.rows[(number % self.rows.len() as u64) as usize];
         &self.text[start..end]
     }
 }
 
 /// Writes a record's value: who sent it, its number there, and the flight.
-pub fn write_value(out: &mut Vec<u8>, producer: usize, sequence: u64, row: &str) {
+pub(super) fn write_value(out: &mut Vec<u8>, producer: usize, sequence: u64, row: &str) {
     use std::io::Write;
     out.clear();
     // Writing to a vector does not fail.
@@ -56,13 +56,13 @@ pub fn write_value(out: &mut Vec<u8>, producer: usize, sequence: u64, row: &str)
 }
 
 /// The carrier of a row.
-pub fn carrier(row: &str) -> &str {
+pub(super) fn carrier(row: &str) -> &str {
     row.split(',').nth(CARRIER_COLUMN).unwrap_or_default()
 }
 
 /// A value, read back.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Flight<'a> {
+pub(super) struct Flight<'a> {
     /// Which producer sent it.
     pub producer: usize,
     /// Its number there, from 0.
@@ -75,7 +75,7 @@ pub struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     /// Reads a value; none if it is none of ours.
-    pub fn parse(value: &'a [u8]) -> Option<Self> {
+    pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?;
         let mut columns = text.split(',');
         let producer = columns.next()?.parse().ok()?;
@@ -92,7 +92,7 @@ impl<'a> Flight<'a> {
 }
 
 /// A carrier's name.
-pub fn carrier_name(code: &str) -> &'static str {
+pub(super) fn carrier_name(code: &str) -> &'static str {
     CARRIERS
         .lines()
         .filter_map(|line| line.split_once(','))

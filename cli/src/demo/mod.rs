@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 The demo starts a broker of its own on a fresh directory, sends it flights, kills it with SIGKILL half-way, starts it \
 again, and checks every record. Exit status: 0 if nothing was lost, duplicated or reordered, 1 if something was.")]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Leave the broker running at the end
     #[arg(long)]
     keep: bool,
@@ -47,7 +47,7 @@ pub struct DemoArgs {
 }
 
 /// Runs `kera demo`.
-pub async fn run(args: DemoArgs) -> Outcome {
+pub(crate) async fn run(args: DemoArgs) -> Outcome {
     if !(1_000..=10_000_000).contains(&args.records) {
         return Err(Failure::Usage(
             "--records takes 1000 to 10M; the demo sends them in about nine seconds".into(),

@@ -1,7 +1,7 @@
 //! Ids, as people read them.
 
 /// An id as UUIDs are written; empty if it is none.
-pub fn uuid(bytes: &[u8]) -> String {
+pub(crate) fn uuid(bytes: &[u8]) -> String {
     if bytes.len() != 16 {
         return String::new();
     }

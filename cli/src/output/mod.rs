@@ -8,19 +8,19 @@ mod table;
 mod time;
 mod width;
 
-pub use id::uuid;
-pub use number::{ago, count, per_second, rounded_bytes, short_time};
-pub use stdout::{Out, print_json};
-pub use steps::{Steps, end};
-pub use table::Table;
-pub use time::{now_ms, parse_rfc3339, rfc3339};
+pub(crate) use id::uuid;
+pub(crate) use number::{ago, count, per_second, rounded_bytes, short_time};
+pub(crate) use stdout::{Out, print_json};
+pub(crate) use steps::{Steps, end};
+pub(crate) use table::Table;
+pub(crate) use time::{now_ms, parse_rfc3339, rfc3339};
 use width::width;
 
 use clap::Args;
 
 /// How a list or a description is printed.
 #[derive(Clone, Copy, Debug, Default, Args)]
-pub struct OutputArgs {
+pub(crate) struct OutputArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,

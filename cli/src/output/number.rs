@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A count with thin groups: `1,234,567`.
-pub fn count(value: u64) -> String {
+pub(crate) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -16,7 +16,7 @@ pub fn count(value: u64) -> String {
 }
 
 /// Bytes rounded to three digits or so: `1.5 GiB`.
-pub fn rounded_bytes(bytes: u64) -> String {
+pub(crate) fn rounded_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -33,7 +33,7 @@ pub fn rounded_bytes(bytes: u64) -> String {
 }
 
 /// How many a second, rounded; 0 when no time has passed.
-pub fn per_second(value: u64, time: Duration) -> u64 {
+pub(crate) fn per_second(value: u64, time: Duration) -> u64 {
     let seconds = time.as_secs_f64();
     if seconds <= 0.0 {
         0
@@ -43,7 +43,7 @@ pub fn per_second(value: u64, time: Duration) -> u64 {
 }
 
 /// A length of time in the unit that suits it: `850 us`, `12.3 ms`, `4.56 s`, `3m 20s`.
-pub fn short_time(time: Duration) -> String {
+pub(crate) fn short_time(time: Duration) -> String {
     let micros = time.as_micros();
     match micros {
         0..1_000 => format!("{micros} us"),
@@ -62,7 +62,7 @@ pub fn short_time(time: Duration) -> String {
 }
 
 /// How many milliseconds ago something was, or `otherwise` if it never was.
-pub fn ago(ms: Option<u64>, otherwise: &str) -> String {
+pub(crate) fn ago(ms: Option<u64>, otherwise: &str) -> String {
     ms.map_or_else(
         || otherwise.into(),
         |ms| format!("{} ago", short_time(Duration::from_millis(ms))),

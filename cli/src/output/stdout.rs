@@ -7,37 +7,37 @@ use serde::Serialize;
 use crate::failure::{Failure, OutputClosed};
 
 /// Buffered standard output. A reader that goes away becomes [`OutputClosed`].
-pub struct Out<W: Write = StdoutLock<'static>> {
+pub(crate) struct Out<W: Write = StdoutLock<'static>> {
     inner: BufWriter<W>,
 }
 
 impl Out {
     /// Takes standard output.
-    pub fn stdout() -> Self {
+    pub(crate) fn stdout() -> Self {
         Self::new(io::stdout().lock())
     }
 }
 
 impl<W: Write> Out<W> {
     /// Writes to any writer; for tests.
-    pub fn new(writer: W) -> Self {
+    pub(crate) fn new(writer: W) -> Self {
         Self {
             inner: BufWriter::with_capacity(64 << 10, writer),
         }
     }
 
     /// Writes bytes.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         closed(self.inner.write_all(bytes))
     }
 
     /// Writes a line.
-    pub fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Failure> {
+    pub(crate) fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Failure> {
         closed(writeln!(self.inner, "{text}"))
     }
 
     /// Hands everything to the reader.
-    pub fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         closed(self.inner.flush())
     }
 }
@@ -53,7 +53,7 @@ fn closed(result: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Prints a value as indented JSON.
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let mut out = Out::stdout();
     out.line(serde_json::to_string_pretty(value)?)?;
     out.flush()

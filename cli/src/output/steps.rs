@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// The lines of one command; silent unless they are asked for.
 #[derive(Debug)]
-pub struct Steps<T> {
+pub(crate) struct Steps<T> {
     on: bool,
     told: Option<T>,
 }
@@ -34,12 +34,12 @@ struct End<'a, T> {
 
 impl<T: Serialize + PartialEq + Clone> Steps<T> {
     /// Lines are written if `on`.
-    pub fn new(on: bool) -> Self {
+    pub(crate) fn new(on: bool) -> Self {
         Self { on, told: None }
     }
 
     /// Says how far it is, unless that was said last.
-    pub fn step(&mut self, now: &T) -> Result<(), Failure> {
+    pub(crate) fn step(&mut self, now: &T) -> Result<(), Failure> {
         if !self.on || self.told.as_ref() == Some(now) {
             return Ok(());
         }
@@ -52,7 +52,11 @@ impl<T: Serialize + PartialEq + Clone> Steps<T> {
 }
 
 /// Writes the last line: how it ended.
-pub fn end(outcome: &str, failure: Option<&Failure>, body: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn end(
+    outcome: &str,
+    failure: Option<&Failure>,
+    body: &impl Serialize,
+) -> Result<(), Failure> {
     line(&End {
         event: "end",
         outcome,

@@ -49,7 +49,7 @@ fn wrapped(text: &str, room: usize) -> Vec<String> {
 
 /// Rows under a heading, padded so that columns line up.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
     keys: usize,
@@ -57,7 +57,7 @@ pub struct Table {
 
 impl Table {
     /// An empty table. A heading that starts with `>` names a column of numbers.
-    pub fn new(headings: &[&str]) -> Self {
+    pub(crate) fn new(headings: &[&str]) -> Self {
         let columns = headings
             .iter()
             .map(|heading| match heading.strip_prefix('>') {
@@ -73,7 +73,7 @@ impl Table {
     }
 
     /// Adds a row; missing cells are empty, surplus ones are dropped.
-    pub fn row<I, S>(&mut self, cells: I)
+    pub(crate) fn row<I, S>(&mut self, cells: I)
     where
         I: IntoIterator<Item = S>,
         S: ToString,
@@ -89,14 +89,14 @@ impl Table {
     /// The first `keys` columns say what a row is about: where a table is wider than the terminal they stand in
     /// each of its parts. One, unless it is said.
     #[must_use]
-    pub fn keys(mut self, keys: usize) -> Self {
+    pub(crate) fn keys(mut self, keys: usize) -> Self {
         self.keys = keys;
         self
     }
 
     /// The table as text, a newline at the end of each line and no blanks before it, no wider than the
     /// terminal.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         self.render_within(super::width())
     }
 
@@ -179,7 +179,7 @@ impl Table {
     }
 
     /// Prints the table, or a line that says there is nothing.
-    pub fn print(&self, nothing: &str) -> Result<(), Failure> {
+    pub(crate) fn print(&self, nothing: &str) -> Result<(), Failure> {
         let mut out = Out::stdout();
         if self.rows.is_empty() {
             out.line(nothing)?;

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970 by this machine's clock.
-pub fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| {
@@ -12,7 +12,7 @@ pub fn now_ms() -> u64 {
 }
 
 /// `2026-02-03T04:05:06.789Z`; times beyond the year 9999 are shown as plain milliseconds.
-pub fn rfc3339(ms: u64) -> String {
+pub(crate) fn rfc3339(ms: u64) -> String {
     let days = i64::try_from(ms / 86_400_000).unwrap_or(i64::MAX);
     if days > 2_932_896 {
         return format!("{ms} ms");
@@ -30,7 +30,7 @@ pub fn rfc3339(ms: u64) -> String {
 
 /// Reads `2026-02-03`, `2026-02-03T04:05`, `2026-02-03T04:05:06.789Z` or with an offset such as
 /// `+02:00`; without an offset it is UTC. `None` if it is no such time, or before 1970.
-pub fn parse_rfc3339(text: &str) -> Option<u64> {
+pub(crate) fn parse_rfc3339(text: &str) -> Option<u64> {
     let (date, time) = match text.find(['T', 't', ' ']) {
         Some(at) => (&text[..at], &text[at + 1..]),
         None => (text, ""),

@@ -9,27 +9,27 @@ use kera_protocol::v1;
 use crate::output::{now_ms, parse_rfc3339};
 
 /// A size such as `8MiB`, in bytes.
-pub fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     units::parse_size(text)
 }
 
 /// A size that fits 32 bits.
-pub fn small_size(text: &str) -> Result<u32, String> {
+pub(crate) fn small_size(text: &str) -> Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| format!("`{text}` is too large; use less than 4GiB"))
 }
 
 /// A size, or `none` for no limit (0).
-pub fn size_or_none(text: &str) -> Result<u64, String> {
+pub(crate) fn size_or_none(text: &str) -> Result<u64, String> {
     if text == "none" { Ok(0) } else { size(text) }
 }
 
 /// A duration such as `7d`.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::parse_duration(text)
 }
 
 /// A duration in milliseconds, or `none` for no limit (0).
-pub fn millis_or_none(text: &str) -> Result<u64, String> {
+pub(crate) fn millis_or_none(text: &str) -> Result<u64, String> {
     if text == "none" {
         return Ok(0);
     }
@@ -38,7 +38,7 @@ pub fn millis_or_none(text: &str) -> Result<u64, String> {
 }
 
 /// Records a second: `1000`, `1000/s`, `50k/s`, `1.5M`.
-pub fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let wrong = || format!("`{text}` is not a rate; write records a second, such as 1000/s or 50k");
     let number = text.strip_suffix("/s").unwrap_or(text);
     let (number, factor) = match number.char_indices().next_back() {
@@ -56,7 +56,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// A count of records: `1000`, `50k`, `10M`, `1_000_000`.
-pub fn records(text: &str) -> Result<u64, String> {
+pub(crate) fn records(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("`{text}` is not a number of records; write one such as 1000, 50k or 10M");
     let number = text.replace('_', "");
@@ -71,7 +71,7 @@ pub fn records(text: &str) -> Result<u64, String> {
 }
 
 /// A header: `name=value`.
-pub fn header(text: &str) -> Result<(String, String), String> {
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("`{text}` is not a header; write name=value")),
@@ -79,7 +79,7 @@ pub fn header(text: &str) -> Result<(String, String), String> {
 }
 
 /// One `host:port` to connect to, or several separated by commas.
-pub fn addresses(text: &str) -> Result<String, String> {
+pub(crate) fn addresses(text: &str) -> Result<String, String> {
     let checked: Result<Vec<String>, String> = text.split(',').map(units::check_address).collect();
     Ok(checked?.join(","))
 }
@@ -120,7 +120,7 @@ impl FromStr for Start {
 }
 
 /// A point in time: RFC 3339, or an age such as `10m` counted back from now.
-pub fn moment(text: &str) -> Result<u64, String> {
+pub(crate) fn moment(text: &str) -> Result<u64, String> {
     if let Some(ms) = parse_rfc3339(text) {
         return Ok(ms);
     }

@@ -10,7 +10,7 @@ const LONGEST: u64 = 1 << 30;
 
 /// How the input is cut into records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum InputFormat {
+pub(super) enum InputFormat {
     /// A record for each line.
     Lines,
     /// A record for each row after the heading; its value is the row.
@@ -23,7 +23,7 @@ pub enum InputFormat {
 
 /// What the input holds besides values.
 #[derive(Clone, Debug)]
-pub struct InputRules {
+pub(super) struct InputRules {
     /// How the input is cut.
     pub format: InputFormat,
     /// The column (CSV) or field (JSON lines) that is the key.
@@ -36,7 +36,7 @@ pub struct InputRules {
 
 impl InputRules {
     /// Refuses rules that contradict each other, before anything is read.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         let wrong = match (self.format, &self.key_field, &self.key_separator) {
             (InputFormat::Lines | InputFormat::Raw, Some(_), _) => {
                 "--key names a field, which only --format csv and jsonl have; for lines use --key-separator"
@@ -61,7 +61,7 @@ impl InputRules {
 
 /// A record's own bytes. Buffers are reused from record to record.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct InputRecord {
+pub(super) struct InputRecord {
     /// The key; none if the record has none.
     pub key: Option<Vec<u8>>,
     /// The value; none is null.
@@ -69,7 +69,7 @@ pub struct InputRecord {
 }
 
 /// Cuts an input into records.
-pub struct Input<R: BufRead> {
+pub(super) struct Input<R: BufRead> {
     rules: InputRules,
     source: Source<R>,
     /// Records read, for messages.
@@ -88,7 +88,7 @@ enum Source<R: BufRead> {
 
 impl<R: BufRead> Input<R> {
     /// Begins to read. For CSV this reads the heading.
-    pub fn new(rules: InputRules, reader: R) -> Result<Self, Failure> {
+    pub(super) fn new(rules: InputRules, reader: R) -> Result<Self, Failure> {
         let source = match rules.format {
             InputFormat::Lines | InputFormat::Jsonl => Source::Lines(reader),
             InputFormat::Raw => Source::Raw(Some(reader)),
@@ -130,7 +130,7 @@ impl<R: BufRead> Input<R> {
     }
 
     /// Reads the next record into `record`; false at the end of the input.
-    pub fn next_into(&mut self, record: &mut InputRecord) -> Result<bool, Failure> {
+    pub(super) fn next_into(&mut self, record: &mut InputRecord) -> Result<bool, Failure> {
         self.place += 1;
         let mut value = record.value.take().unwrap_or_default();
         let mut key = record.key.take().unwrap_or_default();

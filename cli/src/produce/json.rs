@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 /// What a line has in a field.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Field {
+pub(super) enum Field {
     /// The line has no such field, or is no object.
     Missing,
     /// Null.
@@ -17,12 +17,12 @@ pub enum Field {
 }
 
 /// Refuses a line that is not JSON.
-pub fn check(line: &[u8]) -> serde_json::Result<()> {
+pub(super) fn check(line: &[u8]) -> serde_json::Result<()> {
     serde_json::from_str(text(line)?).map(|IgnoredAny| ())
 }
 
 /// Finds a field of a line. Of several with that name the last one counts.
-pub fn field(line: &[u8], name: &str) -> serde_json::Result<Field> {
+pub(super) fn field(line: &[u8], name: &str) -> serde_json::Result<Field> {
     let text = text(line)?;
     if !text.trim_ascii_start().starts_with('{') {
         check(line)?;

@@ -15,8 +15,8 @@ use crate::parse;
 
 use input::InputFormat;
 
-pub use pace::Pace;
-pub use run::run;
+pub(crate) use pace::Pace;
+pub(crate) use run::run;
 
 /// Arguments of `kera produce`.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub use run::run;
 
 The command ends when every record is acknowledged. A record that cannot be delivered ends it with status 1, \
 and it says how many were acknowledged and how many were not.")]
-pub struct ProduceArgs {
+pub(crate) struct ProduceArgs {
     /// The stream
     stream: String,
     /// The file to read; - is standard input
@@ -68,7 +68,7 @@ pub struct ProduceArgs {
 
 /// How records become batches.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct BatchingArgs {
+pub(crate) struct BatchingArgs {
     /// Send a batch when it holds this many bytes
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = parse::small_size)]
     pub batch_size: u32,
@@ -79,7 +79,7 @@ pub struct BatchingArgs {
 
 impl BatchingArgs {
     /// A builder with these settings.
-    pub fn apply(&self, builder: ProducerBuilder) -> ProducerBuilder {
+    pub(crate) fn apply(&self, builder: ProducerBuilder) -> ProducerBuilder {
         builder
             .batch_size(self.batch_size as usize)
             .linger(self.linger)

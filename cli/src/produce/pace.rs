@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Says how long to wait before the next record so that a rate is kept on the whole: what was
 /// missed is caught up, at most a second of it.
 #[derive(Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     per_record: Duration,
     due: Instant,
 }
@@ -17,7 +17,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 
 impl Pace {
     /// A pace of `rate` records a second from `now` on.
-    pub fn new(rate: f64, now: Instant) -> Self {
+    pub(crate) fn new(rate: f64, now: Instant) -> Self {
         Self {
             per_record: Duration::from_secs_f64(1.0 / rate),
             due: now,
@@ -25,7 +25,7 @@ impl Pace {
     }
 
     /// Takes the next record's turn: how long to wait first.
-    pub fn next(&mut self, now: Instant) -> Option<Duration> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Duration> {
         if now.saturating_duration_since(self.due) > CATCH_UP {
             self.due = now;
         }

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::{count, per_second, short_time};
 
 /// Runs `kera produce`.
-pub async fn run(args: ProduceArgs) -> Outcome {
+pub(crate) async fn run(args: ProduceArgs) -> Outcome {
     let rules = InputRules {
         format: args.format,
         key_field: args.key.clone(),

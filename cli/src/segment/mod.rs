@@ -14,7 +14,7 @@ use examine::examine;
 
 /// `kera segment ...`
 #[derive(Debug, Subcommand)]
-pub enum SegmentCommand {
+pub(crate) enum SegmentCommand {
     /// Show a group file's segments, marks and batches.
     Inspect(InspectArgs),
     /// Check every checksum and every record of group files.
@@ -31,7 +31,7 @@ pub enum SegmentCommand {
 
 Files are only read; a broker may be using them. With --json one file is an object, and several are a list. Exit \
 status: 0 if every file could be read, 1 if not.")]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// Groups' files
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -54,7 +54,7 @@ pub struct InspectArgs {
 For a file that is not sound the first bad byte and the batch are named. `torn` is what a crash leaves at the end of \
 a file: bytes that were never acknowledged; recovery cuts them off. `damaged` is the loss of bytes known to have been \
 whole. Exit status: 0 if every file is sound, 1 if not.")]
-pub struct VerifyArgs {
+pub(crate) struct VerifyArgs {
     /// Groups' files
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -63,7 +63,7 @@ pub struct VerifyArgs {
 }
 
 /// Runs `kera segment`.
-pub fn run(command: SegmentCommand) -> Outcome {
+pub(crate) fn run(command: SegmentCommand) -> Outcome {
     match command {
         SegmentCommand::Inspect(args) => inspect(&args),
         SegmentCommand::Verify(args) => verify(&args),

@@ -23,7 +23,7 @@ use crate::parse;
 
 A stream has M streamlets, fixed for ever, with Q lanes each; lanes can grow later. Records of one key always reach \
 the same lane. Consumers are not bounded by either: `kera consume --order none` shares even one lane among many.")]
-pub struct CreateArgs {
+pub(crate) struct CreateArgs {
     /// The stream's name: 1 to 249 of a-z A-Z 0-9 . _ -
     pub stream: String,
     /// Streamlets (M), fixed for ever

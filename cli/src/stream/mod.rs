@@ -15,11 +15,11 @@ use crate::output::OutputArgs;
 use crate::parse;
 
 pub(crate) use change::confirm;
-pub use create::CreateArgs;
+pub(crate) use create::CreateArgs;
 
 /// `kera stream ...`
 #[derive(Debug, Subcommand)]
-pub enum StreamCommand {
+pub(crate) enum StreamCommand {
     /// Create a stream.
     Create(CreateArgs),
     /// List the streams.
@@ -59,7 +59,7 @@ impl From<Ack> for v1::AckPolicy {
 
 /// How records find their lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LaneBy {
+pub(crate) enum LaneBy {
     /// By key: records of one key stay in order.
     Key,
     /// By producer: records of one producer stay in order.
@@ -68,7 +68,7 @@ pub enum LaneBy {
 
 /// Which clock a record's time comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Timestamps {
+pub(crate) enum Timestamps {
     /// The producer's.
     Create,
     /// The broker's.
@@ -77,7 +77,7 @@ pub enum Timestamps {
 
 /// What the broker looks at in a batch before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Validate {
+pub(crate) enum Validate {
     /// Checksum and header.
     Header,
     /// Also every record, decompressed.
@@ -86,7 +86,7 @@ pub enum Validate {
 
 /// Settings that can be given at creation and changed later.
 #[derive(Debug, Default, Args)]
-pub struct SettingArgs {
+pub(crate) struct SettingArgs {
     /// What an acknowledgement promises [default: written]
     #[arg(long, value_enum)]
     pub ack: Option<Ack>,
@@ -148,7 +148,7 @@ impl SettingArgs {
 #[command(after_help = "Examples:
   kera stream list
   kera stream list --internal --json")]
-pub struct ListArgs {
+pub(crate) struct ListArgs {
     /// Include the streams Kera keeps for itself
     #[arg(long)]
     internal: bool,
@@ -164,7 +164,7 @@ pub struct ListArgs {
   kera stream describe clicks
   kera stream describe clicks --groups
   kera stream describe clicks --json")]
-pub struct DescribeArgs {
+pub(crate) struct DescribeArgs {
     /// The stream
     stream: String,
     /// Also list every group
@@ -185,7 +185,7 @@ pub struct DescribeArgs {
   kera stream alter clicks --ack synced
 
 Producers and consumers may go on while lanes grow. Lanes never shrink; streamlets never change.")]
-pub struct AlterArgs {
+pub(crate) struct AlterArgs {
     /// The stream
     stream: String,
     /// Lanes of each streamlet; only more than now
@@ -209,7 +209,7 @@ pub struct AlterArgs {
   kera stream delete clicks --yes
 
 On a terminal the name has to be typed again unless --yes is given. There is no way back.")]
-pub struct DeleteArgs {
+pub(crate) struct DeleteArgs {
     /// The stream
     stream: String,
     /// Do not ask
@@ -231,7 +231,7 @@ pub struct DeleteArgs {
 
 Whole groups below the new start are deleted from disk; records below it are not served any more."
 )]
-pub struct TrimArgs {
+pub(crate) struct TrimArgs {
     /// The stream
     stream: String,
     /// Delete records older than this time (2026-02-03T04:05:06Z) or age (7d)
@@ -263,7 +263,7 @@ pub struct TrimArgs {
 
 A stream with copies at other brokers is recovered by itself once one of them is back that has all that was acknowledged.
 Where none will ever come back, --accept-loss keeps the longest copy that is left; ordinals jump past what is lost.")]
-pub struct RecoverArgs {
+pub(crate) struct RecoverArgs {
     /// The stream
     stream: String,
     /// Only this streamlet
@@ -279,7 +279,7 @@ pub struct RecoverArgs {
 }
 
 /// Runs `kera stream`.
-pub async fn run(command: StreamCommand) -> Outcome {
+pub(crate) async fn run(command: StreamCommand) -> Outcome {
     match command {
         StreamCommand::Create(args) => create::create(args).await,
         StreamCommand::List(args) => describe::list(args).await,

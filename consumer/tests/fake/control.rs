@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 use super::{Fake, STREAM_ID};
 
 #[derive(Clone)]
-pub struct Control(pub Arc<Fake>, pub usize);
+pub(super) struct Control(pub Arc<Fake>, pub usize);
 
 fn refuse(code: ErrorCode) -> Status {
     status_of(&WireError::new(code, "planted"))

@@ -7,7 +7,7 @@ use super::{Fake, State};
 
 /// A closed group of which there are copies.
 #[derive(Clone)]
-pub struct Group {
+pub(crate) struct Group {
     pub lane: (u32, u32),
     pub first: u64,
     pub end: u64,
@@ -19,7 +19,7 @@ pub struct Group {
 
 /// A read or a subscription, as it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub(crate) struct Asked {
     pub member: usize,
     pub ordinal: u64,
     pub from_copy: bool,
@@ -45,7 +45,7 @@ impl State {
 
 impl Fake {
     /// Closes a group of which these brokers hold copies.
-    pub fn close_group(&self, lane: (u32, u32), first: u64, end: u64, holders: &[usize]) {
+    pub(crate) fn close_group(&self, lane: (u32, u32), first: u64, end: u64, holders: &[usize]) {
         let group = Group {
             lane,
             first,

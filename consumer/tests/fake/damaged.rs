@@ -27,14 +27,14 @@ fn seal(mut batch: Vec<u8>) -> Bytes {
 
 impl Fake {
     /// A batch of so many records that says it is compressed, and is not.
-    pub fn poison(&self, lane: (u32, u32), count: u64) {
+    pub(crate) fn poison(&self, lane: (u32, u32), count: u64) {
         let mut bytes = batch(count, b"no gzip", Compression::None);
         bytes[22] |= Compression::Gzip as u8;
         self.append_batch(lane, seal(bytes));
     }
 
     /// A batch that says it has so many records, and has one.
-    pub fn short(&self, lane: (u32, u32), count: u32) {
+    pub(crate) fn short(&self, lane: (u32, u32), count: u32) {
         let mut bytes = batch(1, &[b'x'; 100], Compression::None);
         bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
         bytes[57..61].copy_from_slice(&count.to_be_bytes());
@@ -42,7 +42,7 @@ impl Fake {
     }
 
     /// A batch of so many records that takes so many bytes once it is decompressed.
-    pub fn large(&self, lane: (u32, u32), count: u64, bytes: usize) {
+    pub(crate) fn large(&self, lane: (u32, u32), count: u64, bytes: usize) {
         let value = vec![0; bytes / count as usize];
         let bytes = batch(count, &value, Compression::Gzip);
         assert!(bytes.len() < 64 << 10);

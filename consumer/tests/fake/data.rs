@@ -21,7 +21,7 @@ use super::{Asked, Condition, Fake, STREAM_ID};
 
 const MAX_FRAME: usize = 16 << 20;
 
-pub async fn accept(
+pub(super) async fn accept(
     fake: Arc<Fake>,
     member: usize,
     listener: TcpListener,

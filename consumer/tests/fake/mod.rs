@@ -24,13 +24,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::transport::server::TcpIncoming;
 
-pub use copies::Asked;
+pub(super) use copies::Asked;
 use copies::Group;
 
-pub const STREAM_ID: [u8; 16] = [9; 16];
+pub(super) const STREAM_ID: [u8; 16] = [9; 16];
 
 /// The ordinals of a batch made by [`Fake::fill`].
-pub fn values(batch: &Batch) -> Vec<u64> {
+pub(super) fn values(batch: &Batch) -> Vec<u64> {
     batch
         .records()
         .map(|record| {
@@ -43,7 +43,7 @@ pub fn values(batch: &Batch) -> Vec<u64> {
 }
 
 #[derive(Clone, Default)]
-pub struct LaneLog {
+pub(super) struct LaneLog {
     pub log_start: u64,
     pub head: u64,
     /// (first ordinal, next ordinal, bytes).
@@ -53,7 +53,7 @@ pub struct LaneLog {
 }
 
 #[derive(Default)]
-pub struct State {
+pub(super) struct State {
     pub lanes: BTreeMap<(u32, u32), LaneLog>,
     /// Batches to damage on their way, by their first ordinal.
     pub corrupt: BTreeSet<u64>,
@@ -117,7 +117,7 @@ enum Condition {
     Stopped,
 }
 
-pub struct Fake {
+pub(super) struct Fake {
     pub state: parking_lot::Mutex<State>,
     pub changed: Notify,
     /// All of them.
@@ -131,12 +131,12 @@ pub struct Fake {
 }
 
 impl Fake {
-    pub async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
+    pub(super) async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
         Self::start_several(1, streamlets, lanes).await
     }
 
     /// Starts so many brokers; number 0 owns all streamlets and coordinates all groups.
-    pub async fn start_several(count: usize, streamlets: u32, lanes: u32) -> Arc<Self> {
+    pub(super) async fn start_several(count: usize, streamlets: u32, lanes: u32) -> Arc<Self> {
         let mut listeners = Vec::new();
         let mut members = Vec::new();
         for _ in 0..count {
@@ -186,13 +186,13 @@ impl Fake {
     }
 
     /// Kills a broker: its connections break.
-    pub fn kill(&self, member: usize) {
+    pub(super) fn kill(&self, member: usize) {
         self.members[member].condition.send_replace(Condition::Dead);
         self.changed.notify_waiters();
     }
 
     /// Stops a broker as SIGSTOP does: its connections stay, and it says nothing.
-    pub fn stop(&self, member: usize) {
+    pub(super) fn stop(&self, member: usize) {
         let condition = &self.members[member].condition;
         condition.send_replace(Condition::Stopped);
     }
@@ -210,11 +210,16 @@ impl Fake {
     }
 
     /// Appends one batch of these values.
-    pub fn append(&self, lane: (u32, u32), values: &[&str]) {
+    pub(super) fn append(&self, lane: (u32, u32), values: &[&str]) {
         self.append_compressed(lane, values, Compression::None);
     }
 
-    pub fn append_compressed(&self, lane: (u32, u32), values: &[&str], compression: Compression) {
+    pub(super) fn append_compressed(
+        &self,
+        lane: (u32, u32),
+        values: &[&str],
+        compression: Compression,
+    ) {
         let mut builder = BatchBuilder::new();
         for value in values {
             builder
@@ -232,7 +237,7 @@ impl Fake {
         );
     }
 
-    pub fn append_batch(&self, lane: (u32, u32), batch: Bytes) {
+    pub(super) fn append_batch(&self, lane: (u32, u32), batch: Bytes) {
         let mut bytes = BytesMut::from(&batch[..]);
         let mut state = self.state.lock();
         let log = state.lanes.entry(lane).or_default();
@@ -246,7 +251,7 @@ impl Fake {
     }
 
     /// So many batches of just so many bytes, a multiple of 4 KiB.
-    pub fn fill_even(&self, lane: (u32, u32), batches: usize, bytes: usize) {
+    pub(super) fn fill_even(&self, lane: (u32, u32), batches: usize, bytes: usize) {
         let size = |value: usize| {
             let mut builder = BatchBuilder::new();
             let value = vec![b'x'; value];
@@ -266,7 +271,7 @@ impl Fake {
     }
 
     /// Values "0", "1", ... `count`, in batches of `size`; each value is its ordinal.
-    pub fn fill(&self, lane: (u32, u32), count: u64, size: u64) {
+    pub(super) fn fill(&self, lane: (u32, u32), count: u64, size: u64) {
         let head = self.state.lock().lanes[&lane].head;
         let mut next = head;
         while next < head + count {
@@ -277,7 +282,7 @@ impl Fake {
         }
     }
 
-    pub fn trim(&self, lane: (u32, u32), to: u64) {
+    pub(super) fn trim(&self, lane: (u32, u32), to: u64) {
         let mut state = self.state.lock();
         let log = state.lanes.get_mut(&lane).unwrap();
         log.log_start = to;
@@ -285,7 +290,7 @@ impl Fake {
     }
 
     /// Grants a lease of a lane, or of a range of it.
-    pub fn grant(&self, lane: (u32, u32), start: u64, end: u64) -> u64 {
+    pub(super) fn grant(&self, lane: (u32, u32), start: u64, end: u64) -> u64 {
         let mut state = self.state.lock();
         state.last_lease += 1;
         let lease = v1::Lease {
@@ -308,18 +313,18 @@ impl Fake {
     }
 
     /// Ends all data connections; new ones are accepted.
-    pub fn kill_connections(&self) {
+    pub(super) fn kill_connections(&self) {
         self.killed.send_modify(|count| *count += 1);
     }
 
     /// Changes the state and wakes all that wait for it.
-    pub fn change(&self, change: impl FnOnce(&mut State)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock());
         self.changed.notify_waiters();
     }
 
     /// Waits until the state is so.
-    pub async fn until(&self, so: impl Fn(&State) -> bool) {
+    pub(super) async fn until(&self, so: impl Fn(&State) -> bool) {
         let wait = async {
             loop {
                 let changed = self.changed.notified();

@@ -35,7 +35,7 @@ pub(super) fn batch(buffer: BytesMut) -> Bytes {
     builder.finish(Compression::None, stamp).expect("records")
 }
 
-pub fn encode(times: u64) {
+pub(super) fn encode(times: u64) {
     // As a producer does, which has its buffers already, of the size of a batch.
     let warm = || {
         let buffer = BytesMut::with_capacity(BATCH);
@@ -49,7 +49,7 @@ pub fn encode(times: u64) {
     });
 }
 
-pub fn decode(times: u64) {
+pub(super) fn decode(times: u64) {
     let batch = batch(BytesMut::new());
     let mut scratch = Vec::new();
     let mut visited = 0;

@@ -47,7 +47,7 @@ async fn producer() -> Producer {
     producer
 }
 
-pub fn send(times: u64) {
+pub(super) fn send(times: u64) {
     runtime().block_on(async {
         let producer = producer().await;
         let value = [7; 100];
@@ -60,7 +60,7 @@ pub fn send(times: u64) {
     });
 }
 
-pub fn append(times: u64) {
+pub(super) fn append(times: u64) {
     runtime().block_on(async {
         let producer = producer().await;
         let value = [7; 100];
@@ -73,7 +73,7 @@ pub fn append(times: u64) {
     });
 }
 
-pub fn consume(times: u64) {
+pub(super) fn consume(times: u64) {
     let visit = |batch: &Batch| {
         let mut visited = 0;
         for record in batch.records() {

@@ -16,11 +16,11 @@ use support::{Bench, batch};
 
 const READ_BYTES: usize = 64 << 10;
 
-pub fn append_small(times: u64) {
+pub(super) fn append_small(times: u64) {
     appends(1 << 10, times);
 }
 
-pub fn append(times: u64) {
+pub(super) fn append(times: u64) {
     appends(16 << 10, times);
 }
 
@@ -39,7 +39,7 @@ fn appends(bytes: usize, times: u64) {
     });
 }
 
-pub fn read(times: u64) {
+pub(super) fn read(times: u64) {
     let bench = Bench::discarding(AckPolicy::Written, 1);
     let mut batch = batch(16 << 10, 1);
     let mut header = BatchHeader::peek(&batch).expect("a batch");

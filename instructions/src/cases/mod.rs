@@ -6,7 +6,7 @@ mod clients;
 mod lanes;
 
 /// A case.
-pub struct Case {
+pub(crate) struct Case {
     pub name: &'static str,
     /// What is done, for people.
     pub what: &'static str,
@@ -25,7 +25,7 @@ pub struct Case {
 const RECORDS: u64 = 150;
 
 /// All cases.
-pub const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 8] = [
     Case {
         name: "encode",
         what: "150 records of 100 bytes into a batch, with its checksum",

@@ -82,7 +82,7 @@ pub struct ImportProgress {
 }
 
 /// What is told of every transaction of an import; an error ends it there.
-pub type OnProgress<'a> = &'a mut dyn FnMut(ImportProgress) -> Result<(), MetadataError>;
+pub(super) type OnProgress<'a> = &'a mut dyn FnMut(ImportProgress) -> Result<(), MetadataError>;
 
 impl EtcdStore {
     /// What an import of `own`, the image of a broker that worked alone, has to do. Nothing is changed. Blocks.

@@ -25,11 +25,11 @@ use tokio::sync::{Notify, watch};
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-pub const STREAM_ID: [u8; 16] = [9; 16];
+pub(super) const STREAM_ID: [u8; 16] = [9; 16];
 
 /// What the broker does with an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(super) enum Action {
     /// As a good broker would.
     Accept,
     /// Answers this code; nothing is stored.
@@ -53,7 +53,7 @@ pub enum Action {
     ThenLate,
 }
 
-pub type Script = dyn FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send;
+pub(super) type Script = dyn FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send;
 
 #[derive(Default)]
 struct ProducerState {
@@ -63,7 +63,7 @@ struct ProducerState {
 }
 
 #[derive(Default)]
-pub struct State {
+pub(super) struct State {
     /// Whole batches by streamlet and lane.
     pub lanes: BTreeMap<(u32, u32), Vec<Bytes>>,
     ends: HashMap<(u32, u32), u64>,
@@ -96,7 +96,7 @@ enum Condition {
     Stopped,
 }
 
-pub struct Broker {
+pub(super) struct Broker {
     pub state: parking_lot::Mutex<State>,
     /// All of them.
     pub bootstrap: String,
@@ -110,7 +110,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
+    pub(super) async fn start(streamlets: u32, lanes: u32) -> Arc<Self> {
         Self::start_with(v1::StreamConfig {
             streamlets: Some(streamlets),
             lanes: Some(lanes),
@@ -120,12 +120,12 @@ impl Broker {
         .await
     }
 
-    pub async fn start_with(config: v1::StreamConfig) -> Arc<Self> {
+    pub(super) async fn start_with(config: v1::StreamConfig) -> Arc<Self> {
         Self::start_several(1, config).await
     }
 
     /// Starts so many brokers; number 0 owns all streamlets.
-    pub async fn start_several(count: usize, config: v1::StreamConfig) -> Arc<Self> {
+    pub(super) async fn start_several(count: usize, config: v1::StreamConfig) -> Arc<Self> {
         let mut listeners = Vec::new();
         let mut members = Vec::new();
         for _ in 0..count {
@@ -178,18 +178,18 @@ impl Broker {
     }
 
     /// Kills a broker: its connections break.
-    pub fn kill(&self, member: usize) {
+    pub(super) fn kill(&self, member: usize) {
         self.members[member].condition.send_replace(Condition::Dead);
     }
 
     /// Stops a broker as SIGSTOP does: its connections stay, and it says nothing.
-    pub fn stop(&self, member: usize) {
+    pub(super) fn stop(&self, member: usize) {
         let condition = &self.members[member].condition;
         condition.send_replace(Condition::Stopped);
     }
 
     /// Makes a broker the owner of all streamlets.
-    pub fn own(&self, member: usize) {
+    pub(super) fn own(&self, member: usize) {
         self.state.lock().owner = member;
     }
 
@@ -211,12 +211,12 @@ impl Broker {
     }
 
     /// A producer for its stream, yet to be built.
-    pub fn producer(&self) -> ProducerBuilder {
+    pub(super) fn producer(&self) -> ProducerBuilder {
         Producer::builder().bootstrap(&self.bootstrap).stream("s")
     }
 
     /// One that tries again soon, and for long.
-    pub fn eager(&self) -> ProducerBuilder {
+    pub(super) fn eager(&self) -> ProducerBuilder {
         self.producer().batch_size(1 << 10).retry(RetryPolicy {
             first: Duration::from_millis(1),
             longest: Duration::from_millis(10),
@@ -224,34 +224,34 @@ impl Broker {
         })
     }
 
-    pub fn script(
+    pub(super) fn script(
         &self,
         script: impl FnMut(&v1::AppendRequest, &BatchHeader) -> Action + Send + 'static,
     ) {
         self.state.lock().script = Some(Box::new(script));
     }
 
-    pub fn behave(&self) {
+    pub(super) fn behave(&self) {
         self.state.lock().script = None;
     }
 
-    pub fn hold(&self, held: bool) {
+    pub(super) fn hold(&self, held: bool) {
         self.held.send_replace(held);
     }
 
     /// Forgets its producers, as after their state expired.
-    pub fn forget_producers(&self) {
+    pub(super) fn forget_producers(&self) {
         self.state.lock().producers.clear();
     }
 
     /// Stores what came late, as far as it may be; how many batches were.
-    pub fn store_late(&self) -> usize {
+    pub(super) fn store_late(&self) -> usize {
         self.state.lock().store_late()
     }
 
     /// Loses the last batches of a lane, and what it knew of their producers, as a broker that was
     /// killed does with a `memory` stream.
-    pub fn lose_last(&self, lane: (u32, u32), count: usize) {
+    pub(super) fn lose_last(&self, lane: (u32, u32), count: usize) {
         let mut state = self.state.lock();
         for _ in 0..count {
             let batch = state.lanes.get_mut(&lane).and_then(Vec::pop);
@@ -269,14 +269,14 @@ impl Broker {
         }
     }
 
-    pub fn grow_lanes(&self, lanes: u32) {
+    pub(super) fn grow_lanes(&self, lanes: u32) {
         let mut state = self.state.lock();
         state.config.lanes = Some(lanes);
         state.generation += 1;
     }
 
     /// Waits until `count` appends have arrived since the start.
-    pub async fn appends_arrived(&self, count: usize) {
+    pub(super) async fn appends_arrived(&self, count: usize) {
         loop {
             let arrived = self.arrived.notified();
             tokio::pin!(arrived);
@@ -289,11 +289,11 @@ impl Broker {
     }
 
     /// Values stored in each lane, in order, decoded.
-    pub fn values(&self) -> BTreeMap<(u32, u32), Vec<String>> {
+    pub(super) fn values(&self) -> BTreeMap<(u32, u32), Vec<String>> {
         self.records(|record| String::from_utf8_lossy(record.value.unwrap_or(b"null")).into())
     }
 
-    pub fn records<T>(
+    pub(super) fn records<T>(
         &self,
         read: impl Fn(&kera_protocol::batch::Record<'_>) -> T,
     ) -> BTreeMap<(u32, u32), Vec<T>> {

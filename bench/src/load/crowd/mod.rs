@@ -10,7 +10,7 @@ mod native;
 mod shared;
 mod sides;
 
-pub use sides::Sides;
+pub(crate) use sides::Sides;
 
 use std::io::BufRead;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ trait Consuming {
 }
 
 /// Runs the plan's work.
-pub fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     match plan.path {
         ClientPath::Kafka => work(&kafka::Clients { plan }, plan, gate),
         ClientPath::Iggy => work(&iggy::Clients { plan }, plan, gate),

@@ -7,7 +7,7 @@ use crate::load::Latency;
 /// Producers and consumers, each by themselves; what a load does not have is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Sides {
+pub(crate) struct Sides {
     /// Records acknowledged, and how long that took all producers together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub produced: Option<Side>,
@@ -30,28 +30,28 @@ pub struct Sides {
 
 /// One side's work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Side {
+pub(crate) struct Side {
     pub records: u64,
     pub seconds: f64,
 }
 
 /// How an open loop went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub(crate) struct Rate {
     pub wanted: f64,
     pub reached: f64,
 }
 
 impl Side {
     /// Records a second.
-    pub fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.records as f64 / self.seconds.max(1e-9)
     }
 }
 
 impl Rate {
     /// True if the load was sent as fast as it was to be, but for a twentieth.
-    pub fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.reached >= 0.95 * self.wanted
     }
 }

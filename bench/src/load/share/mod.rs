@@ -23,7 +23,7 @@ const WARM: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs the plan's work; a share group's is a program of its own.
-pub fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
+pub(super) fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let order = plan.crowd.order.unwrap_or(Sharing::Lane);
     let window = Window::new(plan);
     // No group before has its name.

@@ -21,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const MOST_ANSWER: u64 = 4 << 20;
 
 /// A server with one member.
-pub struct Etcd {
+pub(crate) struct Etcd {
     pub process: Process,
     address: String,
     pub version: String,
@@ -29,7 +29,7 @@ pub struct Etcd {
 
 /// What it has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Changes that it agreed on.
     pub transactions: u64,
     /// Keys put or deleted.
@@ -38,7 +38,7 @@ pub struct Counts {
 
 impl Etcd {
     /// Starts a server on a directory and waits until it answers.
-    pub fn start(data: &Path) -> Result<Self> {
+    pub(crate) fn start(data: &Path) -> Result<Self> {
         std::fs::create_dir_all(data)?;
         let address = format!("127.0.0.1:{}", free_port()?);
         let (clients, peers) = (
@@ -79,12 +79,12 @@ impl Etcd {
     }
 
     /// The URL by which brokers know it.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("etcd://{}", self.address)
     }
 
     /// What it has done since it began.
-    pub fn counts(&self) -> Result<Counts> {
+    pub(crate) fn counts(&self) -> Result<Counts> {
         counts(&self.get("/metrics")?)
     }
 

@@ -14,7 +14,7 @@ use crate::scenario::ClientPath;
 const OWN_TOPICS: [&str; 2] = ["offsets.topic", "transaction.state.log"];
 
 /// Starts so many nodes on an empty directory.
-pub fn start(build: &Path, data: &Path, brokers: u32) -> Result<Started> {
+pub(super) fn start(build: &Path, data: &Path, brokers: u32) -> Result<Started> {
     let mut ports = Vec::new();
     for number in 1..=brokers {
         ports.push((number, free_port()?, free_port()?));

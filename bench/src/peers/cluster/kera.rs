@@ -15,7 +15,7 @@ const MEMORY: u64 = 1 << 30;
 const SHARED: &str = "/dev/shm";
 
 /// Starts so many brokers on a directory, empty or as earlier ones left it. Copies may lie on one machine, as there is one.
-pub fn start(binary: &Path, data: &Path, brokers: u32) -> Result<Started> {
+pub(super) fn start(binary: &Path, data: &Path, brokers: u32) -> Result<Started> {
     let place = data.join("etcd");
     let is_new = !place.exists();
     let etcd = Etcd::start(&place)?;

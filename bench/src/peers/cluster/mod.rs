@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
-pub use self::etcd::{Counts, Etcd};
+pub(crate) use self::etcd::{Counts, Etcd};
 use super::Places;
 use super::child::Process;
 use crate::scenario::{Broker, ClientPath};
@@ -23,7 +23,7 @@ const FOLDERS: &str = "kera-bench-cluster-";
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A cluster that was started; it may take a while until its brokers know each other.
-pub struct Started {
+pub(super) struct Started {
     /// The brokers, in order of their numbers.
     pub members: Vec<Process>,
     /// What Kera's brokers share.
@@ -39,7 +39,7 @@ pub struct Started {
 }
 
 /// Starts a cluster on an empty directory.
-pub fn start(broker: Broker, places: &Places, data: &Path) -> Result<Started> {
+pub(super) fn start(broker: Broker, places: &Places, data: &Path) -> Result<Started> {
     match broker {
         Broker::KafkaCluster(brokers) => {
             super::kafka::fetch(&places.build)?;
@@ -54,11 +54,11 @@ pub fn start(broker: Broker, places: &Places, data: &Path) -> Result<Started> {
 }
 
 /// A folder on shared memory, removed with its contents.
-pub struct Shared(PathBuf);
+pub(super) struct Shared(PathBuf);
 
 impl Shared {
     /// One of its own, in `above`.
-    pub fn new(above: &Path) -> Result<Self> {
+    pub(super) fn new(above: &Path) -> Result<Self> {
         remove_stale(above, FOLDERS);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = above.join(format!("{FOLDERS}{}-{number}", std::process::id()));
@@ -66,7 +66,7 @@ impl Shared {
         Ok(Self(path))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -30,7 +30,7 @@ type Root<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
 /// Draws a figure. The same figure gives the same bytes.
-pub fn draw(figure: &Figure) -> Result<String> {
+pub(super) fn draw(figure: &Figure) -> Result<String> {
     let contenders = contenders(figure);
     let legend = if labelled_bars(figure) {
         Vec::new()

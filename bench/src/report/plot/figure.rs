@@ -9,7 +9,7 @@ use crate::scenario::{Axis, Case, Contender, Measure, Plot, PlotKind};
 use crate::statistics::Summary;
 
 /// A plot's contents.
-pub struct Figure {
+pub(super) struct Figure {
     pub kind: PlotKind,
     pub log_y: bool,
     pub title: String,
@@ -23,21 +23,21 @@ pub struct Figure {
 
 /// A place along the horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub(super) struct Place {
     pub label: String,
     /// Where it lies: a number of the dimension, its logarithm to base 2, or its turn.
     pub at: f64,
 }
 
 /// One quantity.
-pub struct Panel {
+pub(super) struct Panel {
     /// The quantity with its unit.
     pub quantity: String,
     pub series: Vec<Series>,
 }
 
 /// One line, or the bars of one colour.
-pub struct Series {
+pub(super) struct Series {
     pub contender: Contender,
     /// Which of the contender's series it is, from 0.
     pub variant: usize,
@@ -48,7 +48,7 @@ pub struct Series {
 
 impl Figure {
     /// Gathers what `plot` shows of a session; an error if there is nothing to show.
-    pub fn of(results: &Results, plot: &Plot) -> Result<Self> {
+    pub(super) fn of(results: &Results, plot: &Plot) -> Result<Self> {
         let cases: Vec<&CaseRuns> = results
             .cases
             .iter()

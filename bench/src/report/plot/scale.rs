@@ -9,7 +9,7 @@ const MARKS: f64 = 6.0;
 
 /// An axis; every value that it was made of lies within it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scale {
+pub(super) struct Scale {
     pub from: f64,
     pub to: f64,
     pub log: bool,
@@ -18,7 +18,7 @@ pub struct Scale {
 
 impl Scale {
     /// From 0 to a round number above every value.
-    pub fn linear(values: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn linear(values: impl Iterator<Item = f64>) -> Self {
         let most = values.fold(0.0, f64::max);
         let most = if most > 0.0 { most } else { 1.0 };
         let rough = most / MARKS;
@@ -36,7 +36,7 @@ impl Scale {
     }
 
     /// Between round numbers below and above every value; all must be above 0.
-    pub fn log(values: impl Iterator<Item = f64>) -> Self {
+    pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
             least = least.min(value);
@@ -73,7 +73,7 @@ impl Scale {
     }
 
     /// Over places, with room of `margin` at both ends.
-    pub fn places(at: &[f64], margin: f64) -> Self {
+    pub(super) fn places(at: &[f64], margin: f64) -> Self {
         let least = at.iter().copied().fold(f64::INFINITY, f64::min);
         let most = at.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Self {
@@ -116,7 +116,7 @@ impl ValueFormatter<f64> for Scale {
 }
 
 /// A mark's number: no more digits than it needs.
-pub fn mark(value: f64) -> String {
+pub(super) fn mark(value: f64) -> String {
     if value >= 1000.0 {
         return crate::report::text::thousands(value);
     }

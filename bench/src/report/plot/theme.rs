@@ -11,7 +11,7 @@ type Rgb = (u8, u8, u8);
 
 /// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Colour {
+pub(super) struct Colour {
     /// What is drawn; no two colours share it.
     either: Rgb,
     /// What stands for it on a light page, and on a dark one.
@@ -30,27 +30,27 @@ impl Colour {
     }
 
     /// What is drawn.
-    pub fn rgb(self) -> RGBColor {
+    pub(super) fn rgb(self) -> RGBColor {
         let (red, green, blue) = self.either;
         RGBColor(red, green, blue)
     }
 }
 
 /// Text.
-pub const INK: Colour = Colour {
+pub(super) const INK: Colour = Colour {
     either: (0x6B, 0x74, 0x7F),
     light: (0x24, 0x29, 0x2F),
     dark: (0xE6, 0xED, 0xF3),
 };
 /// What may be overlooked: captions and axes.
-pub const FAINT: Colour = Colour {
+pub(super) const FAINT: Colour = Colour {
     either: (0x6C, 0x75, 0x80),
     light: (0x57, 0x60, 0x6A),
     dark: (0x9D, 0xA7, 0xB3),
 };
 
 /// Lines across: so thin a grey that it needs no other.
-pub fn grid() -> RGBAColor {
+pub(super) fn grid() -> RGBAColor {
     RGBColor(0x80, 0x88, 0x90).mix(0.35)
 }
 
@@ -74,7 +74,7 @@ const SPARE: [Colour; 5] = [
 ];
 
 /// The colour of a contender; those without one of their own take spare ones in the order of `all`.
-pub fn colour(contender: Contender, all: &[Contender]) -> Colour {
+pub(super) fn colour(contender: Contender, all: &[Contender]) -> Colour {
     let known = |one: Contender| KNOWN.iter().find(|(name, _)| *name == one.name());
     if let Some((_, colour)) = known(contender) {
         return *colour;
@@ -91,7 +91,7 @@ fn all() -> impl Iterator<Item = Colour> {
 }
 
 /// The style that goes into the file. A rule wins over the attributes that the crate writes.
-pub fn style() -> String {
+pub(super) fn style() -> String {
     let hex = |(red, green, blue): Rgb| format!("#{red:02X}{green:02X}{blue:02X}");
     let mut out = "<style>\ntext{font-family:system-ui,-apple-system,\"Segoe UI\",\"Noto Sans\",Helvetica,Arial,sans-serif}\n".to_owned();
     for page in ["light", "dark"] {
