@@ -148,10 +148,15 @@ pub struct ClientLink {
     looked: Instant,
     sent_before: u64,
     last_input: Instant,
-    _counted: Counted,
+    counted: Counted,
 }
 
 impl ClientLink {
+    /// The client has said what it wants.
+    pub fn heard(&mut self) {
+        self.counted.heard();
+    }
+
     /// A connection that nothing was received on yet but what began it.
     pub fn new(stream: TcpStream, shared: Arc<Shared>, counted: Counted) -> Self {
         let bell = Arc::new(Bell::default());
@@ -172,7 +177,7 @@ impl ClientLink {
             looked: now,
             sent_before: 0,
             last_input: now,
-            _counted: counted,
+            counted,
         }
     }
 

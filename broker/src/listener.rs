@@ -14,6 +14,7 @@ use kera_rpc::status_of;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -21,6 +22,7 @@ use crate::connection;
 use crate::control;
 use crate::shared::Shared;
 use crate::socket::next;
+use crate::unheard::Wanted;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -30,6 +32,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 const PROBE_AFTER: Duration = Duration::from_secs(60);
 /// What a refused client may have sent already is read so far, for the refusal to reach it.
 const READ_FROM_REFUSED: usize = 64 * 1024;
+/// Refused connections that are told so at a time. Others are closed without a word: each holds a descriptor.
+const TOLD_AT_ONCE: usize = 64;
 /// About what a connection takes of the allocator.
 const OF_CONNECTION: usize = 4 << 10;
 /// About what HTTP/2 takes beside that.
@@ -46,16 +50,32 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> 
 
 async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>) {
     let mut stopping = shared.stopping.subscribe();
+    let told = Arc::new(Semaphore::new(TOLD_AT_ONCE));
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
         let guard = Counted::new(shared.clone());
         let open = shared.connections.load(Ordering::Relaxed);
         shared.metrics.connections_accepted.inc();
         let control = control.clone();
+        if shared.admits(open, peer.ip()) || shared.make_room() {
+            tokio::spawn(async move {
+                if let Err(error) = sniff(stream, peer, control, guard).await {
+                    tracing::debug!(%peer, %error, "connection ended");
+                }
+            });
+            continue;
+        }
+        // It takes no place, or those that are refused would take the ones that are kept for brokers.
+        drop(guard);
+        shared.metrics.connections_refused.inc();
+        let Ok(turn) = told.clone().try_acquire_owned() else {
+            continue;
+        };
+        let shared = shared.clone();
         tokio::spawn(async move {
-            let refused = !guard.shared.admits(open, peer.ip());
-            if let Err(error) = sniff(stream, peer, refused, control, guard).await {
-                tracing::debug!(%peer, %error, "connection ended");
+            if let Err(error) = tell_refused(stream, peer, control, &shared).await {
+                tracing::debug!(%peer, %error, "a refused connection ended");
             }
+            drop(turn);
         });
     }
 }
@@ -64,6 +84,8 @@ async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>)
 pub struct Counted {
     shared: Arc<Shared>,
     carries_data: bool,
+    /// Its number among those that have not been heard.
+    unheard: Option<u64>,
 }
 
 impl Counted {
@@ -73,6 +95,21 @@ impl Counted {
         Self {
             shared,
             carries_data: false,
+            unheard: None,
+        }
+    }
+
+    /// Until it is [heard](Self::heard) it may be told that its place is wanted for another.
+    pub fn wanted(&mut self) -> Wanted {
+        let (number, wanted) = self.shared.unheard.enter();
+        self.unheard = Some(number);
+        wanted
+    }
+
+    /// It has said what it wants: its place is its own.
+    pub fn heard(&mut self) {
+        if let Some(number) = self.unheard.take() {
+            self.shared.unheard.leave(number);
         }
     }
 
@@ -86,6 +123,7 @@ impl Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        self.heard();
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
         self.shared.note_freed(OF_CONNECTION);
         if self.carries_data {
@@ -104,44 +142,53 @@ pub fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))
 }
 
-async fn sniff(
+/// Says, as long as the peer may take for a hello, that there are too many.
+async fn tell_refused(
     mut stream: TcpStream,
     peer: SocketAddr,
-    refused: bool,
     control: CallServer,
-    guard: Counted,
+    shared: &Shared,
 ) -> std::io::Result<()> {
-    let shared = guard.shared.clone();
     set_up(&stream)?;
     let patience = shared.config.server.hello_timeout;
     let first = timeout(patience, speaks_http2(&stream)).await;
     let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-    if refused {
-        shared.metrics.connections_refused.inc();
-        let limit = shared.admission.limit();
-        let error = WireError::new(
-            ErrorCode::TooManyConnections,
-            format!(
-                "the broker has {limit} connections, its limit; close some or raise server.max_connections"
-            ),
-        );
-        if http2 {
-            let refusal = Some(status_of(&error));
-            Box::pin(control.connection(stream, peer.ip(), refusal)).await;
-            return Ok(());
-        }
-        return refuse(&mut stream, &error, patience).await;
-    }
+    let limit = shared.admission.limit();
+    let error = WireError::new(
+        ErrorCode::TooManyConnections,
+        format!(
+            "the broker has {limit} connections, its limit; close some or raise server.max_connections"
+        ),
+    );
     if http2 {
+        let refusal = Some(status_of(&error));
+        Box::pin(control.connection(stream, peer.ip(), refusal)).await;
+        return Ok(());
+    }
+    refuse(&mut stream, &error, patience).await
+}
+
+async fn sniff(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    control: CallServer,
+    mut guard: Counted,
+) -> std::io::Result<()> {
+    let shared = guard.shared.clone();
+    set_up(&stream)?;
+    let patience = shared.config.server.hello_timeout;
+    let wanted = guard.wanted();
+    let first = tokio::select! {
+        first = timeout(patience, first_words(&mut stream)) => first,
+        () = wanted.wait() => return Ok(()),
+    };
+    let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    guard.heard();
+    let Some(bytes) = first else {
         Box::pin(control.connection(stream, peer.ip(), None)).await;
         shared.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
-    }
-    let mut bytes = [0; frame::HELLO_BYTES];
-    let read = stream.read_exact(&mut bytes);
-    timeout(patience, read)
-        .await
-        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    };
     let hello = match Hello::decode(&bytes) {
         Ok(hello) => hello,
         Err(error) => return refuse(&mut stream, &error.into(), patience).await,
@@ -184,6 +231,16 @@ async fn refuse(
     // It has been told; whether it listens is its own affair.
     let _ = timeout(patience, drain).await;
     Ok(())
+}
+
+/// A native hello; none where HTTP/2 begins.
+async fn first_words(stream: &mut TcpStream) -> std::io::Result<Option<[u8; frame::HELLO_BYTES]>> {
+    if speaks_http2(stream).await? {
+        return Ok(None);
+    }
+    let mut bytes = [0; frame::HELLO_BYTES];
+    stream.read_exact(&mut bytes).await?;
+    Ok(Some(bytes))
 }
 
 /// Looks at the first bytes without taking them, until they tell HTTP/2 from anything else.

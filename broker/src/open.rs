@@ -219,6 +219,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         bad_connections: parking_lot::Mutex::default(),
         coordination: Coordination::new(&settings.now()),
         admission: Admission::new(&settings.now()),
+        unheard: Default::default(),
         retimed: Retimed::default(),
         settings,
         config,

@@ -29,6 +29,7 @@ use crate::panicked_threads::Fallen;
 use crate::recorder::StoreRecorder;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;
+use crate::unheard::Unheard;
 
 /// The number of a broker that is given none. To Kafka's clients every broker is number 1 of a
 /// cluster of its own.
@@ -93,6 +94,8 @@ pub struct Shared {
     pub outgoing: AtomicU64,
     /// How many connections there may be.
     pub admission: Admission,
+    /// Connections that have not said yet what they want.
+    pub unheard: Unheard,
     /// Data and control connections open.
     pub connections: AtomicU64,
     /// Those of them that carry data, which drain when the broker stops.
@@ -197,6 +200,16 @@ impl Shared {
         let cluster = cluster.filter(|_| self.directory.is_shared());
         let brokers = cluster.map(|cluster| cluster.backup.peers());
         self.admission.admits(open, peer, reserved, brokers)
+    }
+
+    /// Ends the connection that has been silent for longest since it was opened, so that another has its place;
+    /// false if all have said what they want.
+    pub fn make_room(&self) -> bool {
+        let has_room = self.unheard.end_oldest();
+        if has_room {
+            self.metrics.connections_refused.inc();
+        }
+        has_room
     }
 
     /// What is known of the streamlets whose files other brokers ask this one for.

@@ -90,7 +90,8 @@ enum Current {
 }
 
 /// Serves a client's connection until it ends.
-pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, counted: Counted) {
+pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, mut counted: Counted) {
+    let wanted = counted.wanted();
     let mut link = ClientLink::new(stream, ctx.shared.clone(), counted);
     let mut connection = Connection {
         sessions: Sessions::new(ctx.settings.sessions.clone()),
@@ -100,7 +101,11 @@ pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, counted: Counted) {
         current: Current::Nothing,
         stopping: false,
     };
-    let outcome = link.serve(&mut connection).await;
+    let outcome = tokio::select! {
+        outcome = link.serve(&mut connection) => outcome,
+        // It has asked for nothing yet.
+        () = wanted.wait() => return,
+    };
     connection.end(&link, &outcome);
 }
 
@@ -295,6 +300,7 @@ impl Connection {
     fn take_request(&mut self, link: &mut ClientLink, request: &mut [u8]) -> Result<bool, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
+        link.heard();
         let body_at = head.body_at;
         if self.ctx.client_id.as_deref() != head.client_id {
             self.ctx.client_id = head

@@ -107,7 +107,7 @@ async fn accept(
         let counted = Counted::new(shared.clone());
         shared.metrics.connections_accepted.inc();
         let limit = shared.admission.limit();
-        if shared.connections.load(Ordering::Relaxed) > limit {
+        if shared.connections.load(Ordering::Relaxed) > limit && !shared.make_room() {
             // The protocol has no way to say why.
             let before = shared.metrics.connections_refused.inc();
             if before.is_multiple_of(REFUSALS_PER_WARNING) {

@@ -219,8 +219,9 @@ config_keys! {
         /// The address that clients are told to use. `auto` is the address listened on; set it
         /// when clients reach the broker by another name or through a mapped port.
         advertise: Option<String>, AddressOrAuto [] = "auto";
-        /// Connections at a time, fewer where the process may not open as many files. One more is
-        /// answered TOO_MANY_CONNECTIONS and closed.
+        /// Connections at a time, fewer where the process may not open as many files. For one more the one
+        /// that has said nothing for longest is ended, no hello and no whole request; where all have said what
+        /// they want, it is answered TOO_MANY_CONNECTIONS and closed.
         max_connections: u32, Count [1, 1_000_000] = "4096";
         /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
         /// the connection is closed. Bounds the size of a batch.

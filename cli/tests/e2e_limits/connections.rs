@@ -1,7 +1,7 @@
 //! Connections that never say what they want, and too many of them.
 
-use std::io::{ErrorKind, Read};
-use std::net::Shutdown;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 
 use kera_protocol::error::ErrorCode;
 use kera_protocol::frame::{self, FrameKind, Hello};
@@ -79,6 +79,50 @@ fn one_connection_too_many_is_refused() {
         attempts += 1;
         assert!(attempts < 10_000, "its place is not given to another");
     }
+}
+
+#[test]
+fn who_has_said_nothing_makes_room() {
+    let kafka = crate::common::ports::Reserved::new();
+    let flags = [
+        "--server-max-connections",
+        "4",
+        "--server-hello-timeout",
+        "5m",
+        "--kafka-listen",
+        kafka.address(),
+    ];
+    let broker = Broker::with(&flags);
+    let mut heard = vec![Raw::open(&broker)];
+    let mut silent: Vec<Raw> = (0..3).map(|_| Raw::connect(&broker)).collect();
+    for said in [
+        &b"K"[..],
+        &HTTP2_PREFACE[..10],
+        &Hello::CURRENT.encode()[..5],
+    ] {
+        let mut raw = Raw::connect(&broker);
+        raw.send(said);
+        silent.push(raw);
+    }
+    let connect = || TcpStream::connect(kafka.address()).expect("it listens");
+    // The length of a request that does not follow.
+    let mut begun: Vec<TcpStream> = (0..6).map(|_| connect()).collect();
+    for socket in &mut begun {
+        let _ = socket.write_all(&[0, 0, 1, 0, 0]);
+    }
+    broker.run(&["stream", "list"]);
+    // ApiVersions 0, correlation 1, client "x".
+    let mut client = connect();
+    let asked = client.write_all(b"\0\0\0\x0b\0\x12\0\0\0\0\0\x01\0\x01x");
+    asked.expect("it is taken");
+    client.read_exact(&mut [0; 8]).expect("an answer");
+    heard.push(Raw::open(&broker));
+    heard.push(Raw::open(&broker));
+    assert!(heard.iter_mut().all(answers), "the others do not notice");
+    // All four have said what they want.
+    let mut refused = Raw::connect(&broker);
+    refused.send(&Hello::CURRENT.encode());
+    refused.goes_away(ErrorCode::TooManyConnections);
 }
 
 #[test]

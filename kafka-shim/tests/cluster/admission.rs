@@ -37,6 +37,13 @@ async fn clients_leave_places_for_other_brokers() {
         assert!(open.len() <= 30, "there is no limit");
     }
     assert!(!connect("127.0.0.2", to).await.1);
+    // Who is refused and says nothing waits to be told, and takes no place of anybody.
+    let mut silent = Vec::new();
+    for _ in 0..60 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        silent.push(socket.connect(to).await.unwrap());
+    }
     // The address at which the other brokers are known.
     let (_broker, admitted) = connect("127.0.0.1", to).await;
     assert!(
