@@ -47,7 +47,8 @@ pub struct CallLimits {
     pub send: Duration,
     /// Connections without a call at a time; beyond, those that have been quiet for longest are ended.
     pub quiet_connections: usize,
-    /// Calls of one connection at a time; others wait at the client.
+    /// Calls of one connection at a time, fewer of those that come while many are open: then its part of
+    /// `total_calls`, and at least 64. Others wait at the client.
     pub calls: u32,
     /// Calls of all connections at a time, most of which wait for something at about 9 KiB each. Beyond it a
     /// connection may still have eight.
@@ -123,6 +124,7 @@ impl CallServer {
         let limits = self.limits;
         let calls = Calls::begin(self.quiet.clone(), limits.connection_bytes);
         let at_work = Arc::new(Semaphore::new(limits.calls_at_work));
+        let (_is_open, may_begin) = self.quiet.open(limits.calls);
         let refused = refusal.is_some();
         let serve = {
             let (calls, routes) = (calls.clone(), self.routes.clone());
@@ -155,7 +157,7 @@ impl CallServer {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
-            .max_concurrent_streams(limits.calls)
+            .max_concurrent_streams(may_begin)
             .keep_alive_interval(KEEP_ALIVE);
         let mut connection = pin!(http2.serve_connection(TokioIo::new(stream), serve));
         let mut stopping = self.stopping.clone();

@@ -259,6 +259,41 @@ fn calls_whose_requests_never_arrive() {
     assert!(back, "{held} KiB are not given back");
 }
 
+/// The whole of a request for streams, which has no bytes: a message of none, which ends it.
+fn request_of(number: u32) -> Vec<u8> {
+    let mut frame = vec![0, 0, 5, 0, 1];
+    frame.extend_from_slice(&(2 * number + 1).to_be_bytes());
+    frame.extend_from_slice(&[0; 5]);
+    frame
+}
+
+#[test]
+fn calls_whose_replies_are_not_taken() {
+    const CONNECTIONS: usize = 200;
+    let broker = Broker::with(&["--memory-idle-release", "200ms"]);
+    broker.run(&["stream", "create", "s"]);
+    // The preface, and settings: an initial window of no bytes.
+    let begins = [
+        &HTTP2[..24],
+        &[0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0][..],
+    ];
+    let calls = (0..1000).map(|number| [begun_call(number), request_of(number)].concat());
+    let said = [begins.concat(), calls.flatten().collect()].concat();
+    let open = |_| connect(broker.address(), &said, 9);
+    let before = settled(&broker);
+    let sockets: Vec<TcpStream> = (0..CONNECTIONS).map(open).collect();
+    let grown = settled(&broker).saturating_sub(before);
+    eprintln!("{} MiB for replies that are not taken", grown / MIB);
+    // 152 MiB, and 537 where each may begin as many calls as one alone.
+    assert!(grown < 300 * MIB, "{} MiB", grown / MIB);
+    // Others may call all the same.
+    assert!(broker.run(&["stream", "list"]).contains('s'));
+    drop(sockets);
+    let back = look_until(|| resident(&broker).saturating_sub(before) <= 2 * LEFT);
+    let held = resident(&broker).saturating_sub(before) / KIB;
+    assert!(back, "{held} KiB are not given back");
+}
+
 #[test]
 fn http_connections() {
     if !may_open("held::http_connections", MANY) {

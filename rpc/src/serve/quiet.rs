@@ -18,6 +18,8 @@ pub(super) const CALL_BYTES: usize = 16 << 10;
 const SMALL_BYTES: usize = 32 << 10;
 /// Likewise of calls that wait: a connection that has no more is not refused for what others have.
 const FEW_CALLS: usize = 8;
+/// Calls that a connection may always have begun.
+const LEAST_BEGUN: u32 = 64;
 
 /// What a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,7 @@ pub(super) struct Quiet {
     bytes: AtomicUsize,
     total_calls: usize,
     calls: AtomicUsize,
+    open: AtomicUsize,
     /// Bytes given back to the allocator by calls that are over.
     freed: Arc<AtomicU64>,
 }
@@ -77,8 +80,19 @@ impl Quiet {
             bytes: AtomicUsize::new(0),
             total_calls,
             calls: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
             freed,
         }
+    }
+
+    /// One connection more, until what is returned is dropped, and how many calls it may have begun: HTTP/2 keeps
+    /// about 2 KiB of each from its first bytes, before anybody can refuse it, for as long as the connection lasts. So
+    /// it may have its part of what all may have, and at most `most`.
+    pub(super) fn open(self: &Arc<Self>, most: u32) -> (Open, u32) {
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        let part = u32::try_from(self.total_calls / open).unwrap_or(u32::MAX);
+        let may_begin = part.clamp(LEAST_BEGUN.min(most), most);
+        (Open(self.clone()), may_begin)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -112,6 +126,16 @@ impl Quiet {
         if connections.quiet.remove(&number).is_none() {
             connections.ending.remove(&number);
         }
+    }
+}
+
+/// A connection that is open.
+#[derive(Debug)]
+pub(super) struct Open(Arc<Quiet>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

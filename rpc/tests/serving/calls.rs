@@ -411,3 +411,57 @@ async fn a_client_that_takes_no_reply_loses_its_connection() {
     let taken = taken.expect("the server closes it");
     assert!(taken < LARGE, "{taken} bytes");
 }
+
+/// How many calls at a time a server allows, as it says first.
+async fn may_begin(served: &Served) -> (TcpStream, u32) {
+    /// The setting's number in HTTP/2.
+    const MAX_CONCURRENT_STREAMS: u16 = 3;
+    let address = served.listener.local_addr().unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let (stream, _) = served.listener.accept().await.unwrap();
+    let server = served.server.clone();
+    tokio::spawn(async move {
+        let caller = std::net::Ipv4Addr::LOCALHOST.into();
+        server.connection(stream, caller, None).await;
+    });
+    client.write_all(crate::PREFACE).await.unwrap();
+    let mut head = [0; 9];
+    client.read_exact(&mut head).await.unwrap();
+    let mut settings = vec![0; usize::from(head[2])];
+    client.read_exact(&mut settings).await.unwrap();
+    let mut each = settings.as_chunks::<6>().0.iter();
+    let found = each.find(|s| u16::from_be_bytes([s[0], s[1]]) == MAX_CONCURRENT_STREAMS);
+    let [_, _, value @ ..] = found.expect("it says so");
+    (client, u32::from_be_bytes(*value))
+}
+
+/// Nobody can refuse a call before HTTP/2 has taken memory for it.
+#[tokio::test]
+async fn the_more_connections_there_are_the_fewer_calls_each_may_begin() {
+    let limits = CallLimits {
+        calls: 500,
+        total_calls: 1000,
+        quiet_connections: 100,
+        ..LIMITS
+    };
+    let served = Served::with(limits).await;
+    let mut open = Vec::new();
+    for expected in [500, 500, 333, 250, 200] {
+        let (client, calls) = may_begin(&served).await;
+        assert_eq!(calls, expected);
+        open.push(client);
+    }
+    for _ in 0..20 {
+        open.push(may_begin(&served).await.0);
+    }
+    assert_eq!(may_begin(&served).await.1, 64, "the least");
+    // Those that ended count no more; nobody tells when that is.
+    drop(open);
+    let again = async {
+        while may_begin(&served).await.1 < 500 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let again = tokio::time::timeout(crate::PATIENCE, again).await;
+    again.expect("it is as at the beginning");
+}
