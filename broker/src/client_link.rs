@@ -103,6 +103,11 @@ pub trait Protocol: Send {
     /// A look at deadlines, each [`LOOK`](Self::LOOK) while the connection is busy.
     fn look(&mut self, _link: &mut ClientLink, _now: Instant) {}
 
+    /// True while something is to be looked at more often than on an idle connection.
+    fn is_busy(&self) -> bool {
+        !self.is_idle()
+    }
+
     /// True if the peer waits for nothing, so that it may be idle.
     fn is_idle(&self) -> bool;
 
@@ -342,7 +347,7 @@ impl ClientLink {
     }
 
     fn next_look<P: Protocol>(&self, protocol: &P) -> Instant {
-        let busy = !protocol.is_idle()
+        let busy = protocol.is_busy()
             || self.claims.has_frame()
             || !self.out.is_empty()
             || self.starved
