@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use kera_broker::import::Import;
@@ -12,6 +13,9 @@ use super::init::AccessArgs;
 use crate::failure::{Failure, Outcome};
 use crate::members::how_to_start;
 use crate::output::{Out, OutputArgs, Table, count, print_json};
+
+/// How often an import says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Arguments of `kera cluster import`.
 #[derive(Debug, Args)]
@@ -164,7 +168,17 @@ fn import(args: &ImportArgs) -> Result<Shown, Failure> {
     let plan = import.plan()?;
     let shown = Shown::new(args, &import, plan);
     if shown.outcome == "imported" {
-        let run = import.run(&mut |_| Ok(()));
+        let mut told = Instant::now();
+        let run = import.run(&mut |progress| {
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                eprintln!(
+                    "{} of {} records are imported",
+                    progress.written, progress.of
+                );
+            }
+            Ok(())
+        });
         run.map_err(|error| interrupted(error, &args.data_dir))?;
     }
     Ok(shown)
