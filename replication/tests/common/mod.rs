@@ -20,7 +20,7 @@ use crate::suite::own::Disks;
 use crate::suite::scenario::{Seen, run, streamlet};
 use crate::suite::served::Disk;
 use crate::suite::source::TestSource;
-use crate::suite::{Plan, Stage, lanes};
+use crate::suite::{Plan, Stage};
 
 const NODES: u32 = 4;
 
@@ -186,27 +186,11 @@ impl Stage for SimStage {
 
 /// One run, with its log if `log`.
 pub fn once(plan: Plan, log: bool) -> (Result<Seen, String>, Vec<String>) {
-    once_of(plan, log, |stage| run(stage, plan))
-}
-
-/// One run over lanes without streamlets.
-pub fn once_over_lanes(plan: Plan) -> Result<Seen, String> {
-    once_of(plan, false, |stage| lanes::scenario::run(stage, plan)).0
-}
-
-fn once_of<F>(
-    plan: Plan,
-    log: bool,
-    run: impl FnOnce(Arc<SimStage>) -> F,
-) -> (Result<Seen, String>, Vec<String>)
-where
-    F: Future<Output = Result<Seen, String>> + Send + 'static,
-{
     let stage = SimStage::new(&plan);
     if log {
         stage.sim.keep_log();
     }
-    let result = stage.sim.run(run(stage.clone()));
+    let result = stage.sim.run(run(stage.clone(), plan));
     let result = result.unwrap_or_else(|| Err("nothing moves any more".into()));
     let log = stage.sim.log();
     stage.sim.end();

@@ -7,7 +7,6 @@ pub mod check;
 /// What a broker puts between a group and its copies: the suite judges the very same.
 #[path = "../../../broker/src/cluster/source.rs"]
 mod group_source;
-pub mod lanes;
 pub mod own;
 pub mod scenario;
 pub mod served;
