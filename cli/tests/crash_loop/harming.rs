@@ -77,6 +77,9 @@ fn harm(file: &Path, bytes: u64, rng: &mut StdRng) -> String {
         let file = File::options().read(true).write(true).open(file);
         file.expect("the file can be opened")
     };
+    // It may have been cut short in an earlier round.
+    let there = fs::metadata(file).expect("it is there").len();
+    let bytes = bytes.min(there);
     let whole = bytes.saturating_sub(TAIL);
     match rng.random_range(0..5) {
         0 => {
