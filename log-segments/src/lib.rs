@@ -7,7 +7,7 @@
 //! | [`window`] | the part of a group that is in memory |
 //! | [`local_writer`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
-//! | [`invariant`] | what ends the process if it does not hold |
+//! | [`mod@invariant`] | what ends the process if it does not hold |
 //! | [`read`] | whole batches from memory or file |
 //! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
