@@ -3,8 +3,6 @@
 mod common;
 mod suite;
 
-use std::time::Duration;
-
 use kera_replication::faults::Faults;
 
 use common::once;
@@ -46,7 +44,6 @@ fn holds_of(min_insync_replicas: usize, synced: bool, usual: u64) {
             // Backups that are full now and then; a group takes 3 KiB.
             // Little for buffers, beside the seals and the records of a few copies.
             plan.limits.memory_bytes = (12 << 10) + (32 << 10) + 12 * 4096;
-            plan.config.append_deadline = Duration::from_secs(20);
         }
         let (result, lines) = once(plan, log);
         lines.iter().for_each(|line| println!("{line}"));

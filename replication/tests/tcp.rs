@@ -108,8 +108,8 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
         let set = lane.open(copy.group, source.clone());
         let batch = source.append(round, 20).expect("the group takes it");
         lane.grew(&set);
-        let acknowledged = lane.clone().acknowledged(copy.group, batch.end).await;
-        acknowledged.expect("both are there");
+        let acknowledged = source.acknowledged(&lane, batch.end, Duration::from_secs(30));
+        acknowledged.await.expect("both are there");
         let wanted = source.bytes();
         for (store, _) in &backups {
             let read = Request::Read {

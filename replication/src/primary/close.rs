@@ -225,13 +225,13 @@ async fn commit_close(
     holders: &[Replica],
 ) -> Result<(), RecordsError> {
     let (group, first) = (set.id().group, set.source().first_ordinal());
-    let head = lane.head();
+    let told = set.told();
     invariant!(
-        head.group != group || head.address <= end.address,
+        told <= end.address,
         "{} would be closed at byte {}, and all below {} was acknowledged",
         set.id(),
         end.address,
-        head.address
+        told
     );
     invariant!(
         end.address == 0 || holders.len() >= lane.spec.min_insync_replicas,

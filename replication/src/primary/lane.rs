@@ -1,10 +1,9 @@
-//! A lane at its primary: its groups in order, and the head up to which they are durable.
+//! A lane at its primary: its groups in order. Each group is told how far it is durable, in the lane's order; the
+//! durable head itself is the streamlet's.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 use std::time::Duration;
 
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
@@ -14,11 +13,9 @@ use parking_lot::Mutex;
 use super::replica_set::{InOrder, ReplicaSet};
 use super::source::Source;
 use super::stall_report::Watched;
-use super::waiting::{Ticket, Waiting};
 use super::{Config, MAX_AHEAD, Primary, close};
 use crate::ids::{BrokerId, CopyId, Durability, Replica, StreamletKey};
 use crate::records::{MAX_CHANGES, RecordsError, StreamletRecords, commit, read};
-use crate::runtime::within;
 use crate::signal::Signal;
 
 /// What a lane is, and what it promises.
@@ -34,36 +31,6 @@ pub struct LaneSpec {
     pub replicas: usize,
     /// Copies without which nothing is acknowledged and no group closed; at most `replicas`.
     pub min_insync_replicas: usize,
-}
-
-/// Where a lane is durable: everything in groups before `group`, and below `address` in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Head {
-    /// The group.
-    pub group: GroupId,
-    /// The address in it.
-    pub address: u64,
-}
-
-/// Why an append is not acknowledged.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AppendError {
-    /// Too few copies for too long. The bytes may still become durable.
-    #[error("fewer than {need} copies could be reached in time; send again")]
-    NotEnoughCopies {
-        /// The stream's `min_insync_replicas`.
-        need: usize,
-    },
-    /// Another broker owns the streamlet: this one acknowledges nothing more.
-    #[error("this broker no longer owns the streamlet: {0}")]
-    Deposed(RecordsError),
-}
-
-impl AppendError {
-    /// True if the same append may succeed here later.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::NotEnoughCopies { .. })
-    }
 }
 
 /// A lane that has gone through a group within this time is busy: its next one gets large buffers at
@@ -92,7 +59,6 @@ pub struct Lane {
 struct Inner {
     /// Groups without their close, oldest first.
     groups: VecDeque<Arc<ReplicaSet>>,
-    head: Head,
     /// Recorded, and nobody knows their ids yet.
     ahead: VecDeque<Ahead>,
     /// Recorded, and about to be opened: they count as used.
@@ -101,7 +67,6 @@ struct Inner {
     stale: Vec<Ahead>,
     /// Perhaps recorded: the store did not say.
     unsure: Vec<GroupId>,
-    waiting: Waiting,
     /// When a group was opened last.
     opened: Option<Duration>,
     /// Not long after the one before.
@@ -127,7 +92,6 @@ impl std::fmt::Debug for Lane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lane")
             .field("spec", &self.spec)
-            .field("head", &self.head())
             .finish_non_exhaustive()
     }
 }
@@ -155,6 +119,11 @@ impl Lane {
     /// The spec.
     pub fn spec(&self) -> &LaneSpec {
         &self.spec
+    }
+
+    /// The broker that owns it.
+    pub fn primary(&self) -> &Arc<Primary> {
+        &self.primary
     }
 
     /// The id of the lane's next group: one that is recorded ahead, or a new one. Each id is handed
@@ -337,41 +306,9 @@ impl Lane {
         Ok(())
     }
 
-    /// The durable head.
-    pub fn head(&self) -> Head {
-        self.inner.lock().head
-    }
-
     /// Why this broker may not write the lane any more, if so.
     pub fn deposed(&self) -> Option<RecordsError> {
         self.inner.lock().deposed.clone()
-    }
-
-    /// Waits until everything below `address` of `group` is durable.
-    ///
-    /// # Errors
-    /// [`AppendError`]; after `NotEnoughCopies` the bytes may still become durable.
-    pub async fn acknowledged(
-        self: Arc<Self>,
-        group: GroupId,
-        address: u64,
-    ) -> Result<(), AppendError> {
-        let deadline = self.primary.config.append_deadline;
-        let need = self.spec.min_insync_replicas;
-        let runtime = self.primary.runtime.clone();
-        let mut ticket = Ticket::new(self, Head { group, address });
-        let wait = poll_fn(move |cx| ticket.poll(cx));
-        let waited = within(&*runtime, deadline, Box::pin(wait)).await;
-        waited.unwrap_or(Err(AppendError::NotEnoughCopies { need }))
-    }
-
-    /// What waiting appends look at, under the lane's lock.
-    pub(super) fn with_waiting<T>(
-        &self,
-        look: impl FnOnce(Head, Option<&RecordsError>, &mut Waiting) -> T,
-    ) -> T {
-        let inner = &mut *self.inner.lock();
-        look(inner.head, inner.deposed.as_ref(), &mut inner.waiting)
     }
 
     /// The oldest group that waits for something, its copies or its close, and how many are behind it; none
@@ -412,7 +349,7 @@ impl Lane {
 
     /// Another broker owns the streamlet: nothing is acknowledged any more.
     pub(super) fn depose(&self, error: RecordsError) {
-        let (groups, waiting, news) = {
+        let (groups, news) = {
             let inner = &mut *self.inner.lock();
             let gone = matches!(error, RecordsError::NoStreamlet(_));
             let news = inner.deposed.is_none() && !gone;
@@ -425,9 +362,8 @@ impl Lane {
             }
             inner.ahead.clear();
             let groups = inner.groups.iter().cloned().collect::<Vec<_>>();
-            (groups, inner.waiting.all(), news)
+            (groups, news)
         };
-        waiting.into_iter().for_each(Waker::wake);
         for set in groups {
             set.signal.notify();
             if news {
@@ -680,18 +616,14 @@ impl Lane {
 impl InOrder for Lane {
     fn advance(&self) {
         let mut news = Vec::new();
-        let (reached, ended) = {
+        let ended = {
             let inner = &mut *self.inner.lock();
-            let mut head = inner.head;
             for set in &inner.groups {
                 let address = set.durable();
+                // A deposed owner may still see completions of what came before; it stays silent.
                 if inner.deposed.is_none() && set.is_news(address) {
                     news.push((set.clone(), address));
                 }
-                head = head.max(Head {
-                    group: set.id().group,
-                    address,
-                });
                 if !set.is_passed() {
                     break;
                 }
@@ -701,20 +633,11 @@ impl InOrder for Lane {
                 inner.groups.pop_front();
                 ended = true;
             }
-            // A deposed owner may still see completions of what came before; it stays silent.
-            let moved = head > inner.head && inner.deposed.is_none();
-            let reached = if moved {
-                inner.head = head;
-                inner.waiting.reached(head)
-            } else {
-                Vec::new()
-            };
-            (reached, ended)
+            ended
         };
         for (set, address) in news {
             set.source().durable(address);
         }
-        reached.into_iter().for_each(Waker::wake);
         if ended {
             // Whoever waits for its turn to close may have it now.
             self.signal.notify();

@@ -25,7 +25,6 @@ mod stall_report;
 mod standstill;
 pub(crate) mod tidy;
 mod traffic;
-mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +37,7 @@ use tokio::sync::Semaphore;
 pub(crate) use caller::{BRIEFLY, Caller, is_sealed};
 use describe::WithoutDisk;
 pub(crate) use incarnations::Lives;
-pub use lane::{AppendError, Head, Lane, LaneSpec};
+pub use lane::{Lane, LaneSpec};
 use peers::{Around, Neighbours};
 pub(crate) use renew::MoreCopies;
 pub use replica_set::ReplicaSet;
@@ -85,8 +84,6 @@ pub struct Config {
     pub room_timeout: Duration,
     /// Longest wait for the survivors of a group that has ended; who is slower is lost.
     pub drain_timeout: Duration,
-    /// Longest wait of an append for its copies.
-    pub append_deadline: Duration,
     /// What a recovery leaves to be given back waits so long, so that it does not hold up the recoveries
     /// of other streamlets.
     pub tidy_after: Duration,
@@ -120,7 +117,6 @@ impl Default for Config {
             pause: Duration::from_millis(50),
             room_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(2),
-            append_deadline: Duration::from_secs(30),
             tidy_after: Duration::ZERO,
             in_flight_bytes: 16 << 20,
             submission_bytes: 4 << 20,

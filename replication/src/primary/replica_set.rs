@@ -284,7 +284,7 @@ impl ReplicaSet {
             fence(Ordering::SeqCst);
             if self.source.is_frozen() {
                 self.tell();
-            } else if self.durable() > self.told.load(Ordering::Acquire) {
+            } else if self.durable() > self.told() {
                 // Nobody but the lane waits for an open group: of very many groups very few end.
                 self.advance_lane();
             }
@@ -363,6 +363,11 @@ impl ReplicaSet {
             .map(|copy| copy.durable.load(Ordering::Acquire))
             .min()
             .unwrap_or(0)
+    }
+
+    /// What its source was told to be durable.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
     }
 
     /// True if the source was not told yet that it is durable up to `address`; it is to be told now.

@@ -41,8 +41,7 @@ fn primary(case: &Case) -> (Arc<Primary>, Arc<Mutex<u32>>) {
 
 #[test]
 fn a_group_that_ends_with_too_few_copies_gets_one_where_a_disk_takes_it() {
-    case(|mut case| async move {
-        case.plan.config.append_deadline = Duration::from_secs(60);
+    case(|case| async move {
         let (primary, tried) = primary(&case);
         let recovered = case.recover_as(&primary, Unclean::Wait).await;
         let lane = case.lane(&primary, &recovered);

@@ -184,8 +184,7 @@ impl Records for Deaf {
 
 #[test]
 fn groups_that_were_recorded_without_an_answer_are_not_left_behind() {
-    case(|mut case| async move {
-        case.plan.config.append_deadline = Duration::from_secs(120);
+    case(|case| async move {
         let deaf = Arc::new(AtomicBool::new(false));
         let records = Arc::new(Deaf {
             inner: case.stage.records(OWNER),
@@ -202,7 +201,8 @@ fn groups_that_were_recorded_without_an_answer_are_not_left_behind() {
         case.wait(Duration::from_secs(30)).await;
         assert!(case.stage.look().groups.len() >= 2, "it was carried out");
         deaf.store(false, Ordering::Relaxed);
-        let acknowledged = lane.clone().acknowledged(group.0.id().group, batch.end);
+        let time = Duration::from_secs(120);
+        let acknowledged = group.1.acknowledged(&lane, batch.end, time);
         acknowledged.await.expect("what was recorded is taken over");
         lane.finish().await.expect("still the owner");
         let left = case.stage.look().groups;

@@ -34,7 +34,7 @@ use std::time::Duration;
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::faults::Faults;
 use kera_replication::ids::{BrokerId, CopyId, Durability};
-use kera_replication::primary::{AppendError, Lane, LaneSpec, Primary, ReplicaSet, Source};
+use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::Runtime;
@@ -42,10 +42,13 @@ use kera_replication::transport::{CopyInfo, Description, Reply, Request, Transpo
 
 use common::SimStage;
 use suite::scenario::streamlet;
-use suite::source::TestSource;
+use suite::source::{TestSource, Unacknowledged};
 use suite::{Plan, Stage};
 
 const OWNER: BrokerId = BrokerId(0);
+
+/// How long an append waits that is told of no other time.
+const BRIEFLY: Duration = Duration::from_secs(2);
 
 struct Case {
     stage: Arc<SimStage>,
@@ -57,7 +60,6 @@ fn calm() -> Plan {
     // Seed 0 has calm weather.
     let mut plan = Plan::new(0, 2, Faults::default());
     plan.late = 0;
-    plan.config.append_deadline = Duration::from_secs(2);
     plan
 }
 
@@ -249,11 +251,19 @@ fn open_as(lane: &Arc<Lane>, group: GroupId, first_ordinal: u64) -> Opened {
     (lane.open(copy.group, source.clone()), source)
 }
 
-async fn append(lane: &Arc<Lane>, group: &Opened, id: u64) -> Result<(), AppendError> {
+async fn append(lane: &Arc<Lane>, group: &Opened, id: u64) -> Result<(), Unacknowledged> {
+    append_within(BRIEFLY, lane, group, id).await
+}
+
+async fn append_within(
+    time: Duration,
+    lane: &Arc<Lane>,
+    group: &Opened,
+    id: u64,
+) -> Result<(), Unacknowledged> {
     let batch = group.1.append(id, 20).expect("the group takes it");
     lane.grew(&group.0);
-    let copy = group.0.id();
-    lane.clone().acknowledged(copy.group, batch.end).await
+    group.1.acknowledged(lane, batch.end, time).await
 }
 
 /// One of the group's holders that is not its owner.

@@ -12,7 +12,7 @@ use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{Reply, Request};
 
 use crate::suite::{Plan, Stage};
-use crate::{Case, OWNER, Opened, calm, open, planned};
+use crate::{BRIEFLY, Case, OWNER, Opened, calm, open, planned};
 
 fn plan(replicas: usize, min_insync_replicas: usize) -> Plan {
     Plan {
@@ -41,7 +41,7 @@ async fn append(case: &Case, lane: &Arc<Lane>, group: &Opened, id: u64) -> u64 {
     let batch = group.1.append(id, 20).expect("the group takes it");
     case.stage.write_own(OWNER, &group.0, &group.1);
     lane.grew(&group.0);
-    let acknowledged = lane.clone().acknowledged(group.0.id().group, batch.end);
+    let acknowledged = group.1.acknowledged(lane, batch.end, BRIEFLY);
     acknowledged.await.expect("all is well");
     batch.end
 }
@@ -83,7 +83,7 @@ fn the_own_file_counts_and_is_not_shipped() {
         assert_eq!(group.0.holders().len(), 3);
         assert_eq!(group.0.durable(), 0, "its own file has nothing yet");
         case.stage.write_own(OWNER, &group.0, &group.1);
-        let acknowledged = lane.clone().acknowledged(group.0.id().group, batch.end);
+        let acknowledged = group.1.acknowledged(&lane, batch.end, BRIEFLY);
         acknowledged.await.expect("now all three have it");
         assert_eq!(
             case.copies(OWNER).await,

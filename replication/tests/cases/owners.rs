@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::{AppendError, Source};
+use kera_replication::primary::Source;
 use kera_replication::records::RecordsError;
 use kera_replication::recovery::{Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 
 use crate::suite::Stage;
-use crate::{OWNER, another, append, case, open};
+use crate::suite::source::Unacknowledged;
+use crate::{BRIEFLY, OWNER, another, append, case, open};
 
 #[test]
 fn a_stopped_backup_holds_up_no_append() {
@@ -80,11 +81,11 @@ fn below_min_insync_replicas_appends_wait_and_are_then_told_to_come_again() {
         let error = append(&lane, &next, 2)
             .await
             .expect_err("one copy is too few");
-        assert!(error.is_retryable(), "{error}");
+        assert_eq!(error, Unacknowledged::TooFewReplicas);
         case.stage.heal();
         // It finds its copies now, and counts.
-        let (copy, end) = (next.0.id(), next.1.end().address);
-        let acknowledged = lane.clone().acknowledged(copy.group, end).await;
+        let end = next.1.end().address;
+        let acknowledged = next.1.acknowledged(&lane, end, BRIEFLY).await;
         acknowledged.expect("enough copies again");
         assert!(group.0.is_closed());
     });
@@ -103,8 +104,8 @@ fn a_deposed_owner_acknowledges_nothing() {
             .await
             .expect_err("its copies are sealed");
         assert!(
-            matches!(error, AppendError::Deposed(RecordsError::Epoch { .. })),
-            "{error}"
+            matches!(error, Unacknowledged::Deposed(RecordsError::Epoch { .. })),
+            "{error:?}"
         );
     });
 }

@@ -14,7 +14,7 @@ use kera_replication::transport::{Reply, Request};
 
 use crate::suite::source::TestSource;
 use crate::suite::{Plan, Stage};
-use crate::{Case, OWNER, append, calm, case, open, planned};
+use crate::{BRIEFLY, Case, OWNER, append, calm, case, open, planned};
 
 const SMALL: BrokerId = BrokerId(1);
 
@@ -62,9 +62,9 @@ fn a_backup_that_turns_out_to_be_full_costs_one_group_and_not_each() {
             }
             ordinal += 1;
             lane.grew(&group.0);
-            let (copy, end) = (group.0.id(), group.1.end());
+            let end = group.1.end();
             assert_eq!(end.ordinal, ordinal);
-            let acknowledged = lane.clone().acknowledged(copy.group, end.address);
+            let acknowledged = group.1.acknowledged(&lane, end.address, BRIEFLY);
             acknowledged.await.expect("there are others");
             if group.1.is_frozen() && group.0.holders().iter().any(|h| h.broker == SMALL) {
                 named += 1;
@@ -129,8 +129,8 @@ fn many_open_groups_have_room_in_little_memory() {
                 lane.grew(set);
                 ends.push(batch.end);
             }
-            for ((set, _, lane), end) in groups.iter().zip(ends) {
-                let acknowledged = lane.clone().acknowledged(set.id().group, end);
+            for ((_, source, lane), end) in groups.iter().zip(ends) {
+                let acknowledged = source.acknowledged(lane, end, BRIEFLY);
                 acknowledged.await.expect("there is room");
             }
         }
@@ -183,7 +183,7 @@ fn a_backup_that_is_nearly_full_gives_what_it_has() {
         for id in 0.. {
             let batch = source.append(id, 16_000).expect("no copy was lost");
             lane.grew(&group);
-            let acknowledged = lane.clone().acknowledged(copy.group, batch.end);
+            let acknowledged = source.acknowledged(&lane, batch.end, BRIEFLY);
             acknowledged.await.expect("there is room");
             if batch.end > 600 << 10 {
                 break;

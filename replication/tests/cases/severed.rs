@@ -16,7 +16,7 @@ use kera_replication::transport::{
 };
 
 use crate::suite::{Plan, Stage};
-use crate::{Case, OWNER, Opened, append, calm, open, planned};
+use crate::{Case, OWNER, Opened, append_within, calm, open, planned};
 
 /// At the other end of the cable.
 const AT: BrokerId = BrokerId(1);
@@ -37,7 +37,6 @@ fn usual() -> Plan {
     plan.config.attempts = usual.attempts;
     plan.config.pause = usual.pause;
     plan.config.flush_interval = LONG;
-    plan.config.append_deadline = LONG;
     plan
 }
 
@@ -162,7 +161,9 @@ impl Cluster {
         let mut groups = Vec::new();
         for lane in &self.lanes {
             let group = open(lane, 0);
-            append(lane, &group, 1).await.expect("all is well");
+            append_within(LONG, lane, &group, 1)
+                .await
+                .expect("all is well");
             assert!(is_at_the_other_end(&group));
             groups.push(group);
         }
@@ -198,7 +199,7 @@ fn lanes_go_on_past_a_cut_cable_wherever_their_groups_were() {
                 // Under way on the link.
                 let place = group.1.append(2, 20).expect("room").end;
                 lane.grew(&group.0);
-                waiting.push((lane.clone(), group.0.id().group, place));
+                waiting.push((lane, group.1.clone(), place));
                 continue;
             }
             // Asks for its first buffers, one sooner and one later than the link is known to be silent.
@@ -209,10 +210,10 @@ fn lanes_go_on_past_a_cut_cable_wherever_their_groups_were() {
             let next = open(lane, 1);
             let place = next.1.append(2, 20).expect("room").end;
             lane.grew(&next.0);
-            waiting.push((lane.clone(), next.0.id().group, place));
+            waiting.push((lane, next.1.clone(), place));
         }
         for (lane, group, place) in waiting {
-            let acknowledged = lane.acknowledged(group, place).await;
+            let acknowledged = group.acknowledged(lane, place, LONG).await;
             acknowledged.expect("the others are enough");
         }
         let took = cluster.case.now() - begun;
@@ -220,7 +221,9 @@ fn lanes_go_on_past_a_cut_cable_wherever_their_groups_were() {
         for lane in &cluster.lanes {
             let begun = cluster.case.now();
             let group = open(lane, 2);
-            append(lane, &group, 3).await.expect("the lane goes on");
+            append_within(LONG, lane, &group, 3)
+                .await
+                .expect("the lane goes on");
             assert!(!is_at_the_other_end(&group));
             let took = cluster.case.now() - begun;
             assert!(took < BOUND / 10, "nobody waits for it again: {took:?}");
@@ -240,7 +243,7 @@ fn a_group_that_only_asks_for_buffers_finds_out_by_itself() {
         let begun = cluster.case.now();
         let group = open(lane, 1);
         assert!(is_at_the_other_end(&group));
-        append(lane, &group, 2)
+        append_within(LONG, lane, &group, 2)
             .await
             .expect("the others are enough");
         let took = cluster.case.now() - begun;
@@ -259,12 +262,12 @@ fn what_was_recorded_ahead_with_a_silent_broker_is_not_used() {
         end(second, &groups[1]);
         second.closed_frozen().await.expect("it is the owner");
         cluster.cut();
-        append(first, &groups[0], 2)
+        append_within(LONG, first, &groups[0], 2)
             .await
             .expect("the others are enough");
         let begun = cluster.case.now();
         let group = open(second, 1);
-        append(second, &group, 2)
+        append_within(LONG, second, &group, 2)
             .await
             .expect("the others are enough");
         let took = cluster.case.now() - begun;
@@ -291,7 +294,7 @@ fn a_cable_that_is_mended_in_time_costs_no_copy() {
             later.await;
             cut.store(false, Ordering::SeqCst);
         }));
-        let acknowledged = lane.clone().acknowledged(groups[0].0.id().group, place);
+        let acknowledged = groups[0].1.acknowledged(lane, place, LONG);
         acknowledged.await.expect("all copies take it");
         assert!(!groups[0].1.is_frozen(), "no copy was lost");
     });

@@ -16,7 +16,7 @@ use kera_replication::transport::{
 };
 
 use crate::suite::{Plan, Stage};
-use crate::{Case, OWNER, Opened, another, append, calm, open, planned};
+use crate::{Case, OWNER, Opened, another, append_within, calm, open, planned};
 
 /// As long as a hang, where nobody cuts it short.
 const LONG: Duration = Duration::from_secs(600);
@@ -32,7 +32,6 @@ fn patient() -> Plan {
     plan.config.flush_timeout = LONG;
     plan.config.drain_timeout = LONG;
     plan.config.flush_interval = 10 * LONG;
-    plan.config.append_deadline = LONG;
     plan
 }
 
@@ -138,7 +137,9 @@ async fn orphaned(case: &Case) -> Opened {
     let (owner, recovered) = case.recover(OWNER, Unclean::Wait).await;
     let lane = case.lane(&owner, &recovered);
     let group = open(&lane, 0);
-    append(&lane, &group, 1).await.expect("all is well");
+    append_within(LONG, &lane, &group, 1)
+        .await
+        .expect("all is well");
     group
 }
 
@@ -241,7 +242,9 @@ fn lanes_roll_when_a_silent_backup_leaves_the_living() {
         let mut groups = Vec::new();
         for lane in &lanes {
             let group = open(lane, 0);
-            append(lane, &group, 1).await.expect("all is well");
+            append_within(LONG, lane, &group, 1)
+                .await
+                .expect("all is well");
             assert!(group.0.holders().iter().any(|h| h.broker == at));
             groups.push(group);
         }
@@ -254,7 +257,7 @@ fn lanes_roll_when_a_silent_backup_leaves_the_living() {
             lane.grew(&group.0);
         }
         for ((lane, group), end) in lanes.iter().zip(&groups).zip(ends) {
-            let acknowledged = lane.clone().acknowledged(group.0.id().group, end);
+            let acknowledged = group.1.acknowledged(lane, end, LONG);
             acknowledged.await.expect("the others are enough");
         }
         let took = case.now() - begun;
@@ -262,7 +265,9 @@ fn lanes_roll_when_a_silent_backup_leaves_the_living() {
         assert!(groups.iter().all(|group| group.1.is_frozen()));
         for lane in &lanes {
             let group = open(lane, 2);
-            append(lane, &group, 3).await.expect("the lane goes on");
+            append_within(LONG, lane, &group, 3)
+                .await
+                .expect("the lane goes on");
             assert!(group.0.holders().iter().all(|h| h.broker != at));
         }
     });
@@ -276,10 +281,14 @@ fn a_backup_that_left_the_living_and_answers_keeps_its_copies() {
         let recovered = case.recover_as(&owner, Unclean::Wait).await;
         let lane = case.lane(&owner, &recovered);
         let group = open(&lane, 0);
-        append(&lane, &group, 1).await.expect("all is well");
+        append_within(LONG, &lane, &group, 1)
+            .await
+            .expect("all is well");
         ends_later(&case, &owner, &[at]);
         case.wait(2 * LEASE).await;
-        append(&lane, &group, 2).await.expect("it answers");
+        append_within(LONG, &lane, &group, 2)
+            .await
+            .expect("it answers");
         case.wait(LEASE).await;
         assert!(!group.1.is_frozen(), "no copy was lost");
     });
@@ -295,7 +304,7 @@ fn a_group_begins_without_a_backup_that_does_not_answer() {
         let lane = case.lane(&owner, &recovered);
         let begun = case.now();
         let group = open(&lane, 0);
-        append(&lane, &group, 1)
+        append_within(LONG, &lane, &group, 1)
             .await
             .expect("the others are enough");
         let took = case.now() - begun;

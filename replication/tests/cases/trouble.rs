@@ -16,7 +16,7 @@ use kera_replication::transport::{
 };
 
 use crate::suite::Stage;
-use crate::{Case, OWNER, another, append, case, open};
+use crate::{Case, OWNER, another, append, append_within, case, open};
 
 /// What becomes of a call.
 pub enum Fate {
@@ -102,7 +102,7 @@ fn a_refusal_about_one_group_does_not_hold_up_the_others() {
     case(|mut case| async move {
         // Whoever pauses is seen to.
         case.plan.config.pause = Duration::from_secs(60);
-        case.plan.config.append_deadline = Duration::from_secs(600);
+        let long = Duration::from_secs(600);
         let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
         let next = Arc::new(AtomicU64::new(recovered.next_group.0));
         let lanes: Vec<_> = (0..8)
@@ -111,7 +111,9 @@ fn a_refusal_about_one_group_does_not_hold_up_the_others() {
         let mut groups = Vec::new();
         for lane in &lanes {
             let group = open(lane, 0);
-            append(lane, &group, 1).await.expect("all is well");
+            append_within(long, lane, &group, 1)
+                .await
+                .expect("all is well");
             groups.push(group);
         }
         let at = another(&groups[0]);
@@ -128,7 +130,9 @@ fn a_refusal_about_one_group_does_not_hold_up_the_others() {
             group.1.append(2, 20).expect("room");
             lane.grew(&group.0);
         }
-        append(&lanes[7], &groups[7], 2).await.expect("it is well");
+        append_within(long, &lanes[7], &groups[7], 2)
+            .await
+            .expect("it is well");
         let took = case.now() - began;
         assert!(
             took < Duration::from_secs(30),

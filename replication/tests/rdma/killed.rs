@@ -51,8 +51,7 @@ fn write_until_killed() {
         println!("\nepoch {}", owner.recovered.epoch);
         let mut under_way = VecDeque::new();
         for id in 0.. {
-            let (set, batch) = owner.append(id);
-            under_way.push_back((id, (set, batch)));
+            under_way.push_back((id, owner.append(id)));
             if under_way.len() as u64 > UNDER_WAY
                 && let Some((id, appended)) = under_way.pop_front()
             {

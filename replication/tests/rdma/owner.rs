@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, CopyId, Durability};
-use kera_replication::primary::{AppendError, Config, Lane, LaneSpec, Primary, ReplicaSet, Shape};
+use kera_replication::primary::{Config, Lane, LaneSpec, Primary, ReplicaSet, Shape};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
 use kera_replication::runtime::TokioRuntime;
@@ -16,9 +16,15 @@ use kera_replication::transport::tcp::{LinkOptions, TcpTransport};
 use kera_replication::transport::{Reply, Request, Transport};
 
 use crate::suite::scenario::streamlet;
-use crate::suite::source::{Appended, TestSource};
+use crate::suite::source::{Appended, TestSource, Unacknowledged};
 
 pub const MIN_COPIES: usize = 2;
+
+/// How long an append waits for its replicas.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A group and where its bytes are.
+pub type Opened = (Arc<ReplicaSet>, Arc<TestSource>);
 
 /// A group with room for all that a test appends.
 pub const LARGE: Shape = Shape {
@@ -48,7 +54,7 @@ pub struct Owner {
     pub recovered: Recovered,
     pub shape: Shape,
     next_ordinal: u64,
-    open: Option<(Arc<ReplicaSet>, Arc<TestSource>)>,
+    open: Option<Opened>,
 }
 
 impl Owner {
@@ -98,7 +104,7 @@ impl Owner {
     }
 
     /// The group that takes appends now.
-    pub fn group(&mut self) -> (Arc<ReplicaSet>, Arc<TestSource>) {
+    pub fn group(&mut self) -> Opened {
         use kera_replication::primary::Source;
 
         if let Some((set, source)) = &self.open {
@@ -121,13 +127,13 @@ impl Owner {
     }
 
     /// Appends one batch, in the next group if this one is full, and ships it; where it went.
-    pub fn append(&mut self, id: u64) -> (Arc<ReplicaSet>, Appended) {
+    pub fn append(&mut self, id: u64) -> (Opened, Appended) {
         loop {
             let (set, source) = self.group();
             match source.append(id, 20) {
                 Ok(batch) => {
                     self.lane.grew(&set);
-                    return (set, batch);
+                    return ((set, source), batch);
                 }
                 Err(crate::suite::source::Closed::Full) => {
                     use kera_replication::primary::Source;
@@ -142,11 +148,9 @@ impl Owner {
     /// Whether what was appended is acknowledged.
     pub async fn acknowledged(
         &self,
-        appended: &(Arc<ReplicaSet>, Appended),
-    ) -> Result<(), AppendError> {
-        let (set, batch) = appended;
-        let lane = self.lane.clone();
-        lane.acknowledged(set.id().group, batch.end).await
+        ((_, source), batch): &(Opened, Appended),
+    ) -> Result<(), Unacknowledged> {
+        source.acknowledged(&self.lane, batch.end, PATIENCE).await
     }
 
     /// The first `len` bytes of a copy at a backup.

@@ -35,7 +35,7 @@ fn a_stopped_backup_takes_ten_thousand_appends_and_no_processor_time() {
         let mut owner = Owner::take(BrokerId(9), &peers, records, config, LARGE).await;
         let first = owner.append(0);
         owner.acknowledged(&first).await.expect("all is well");
-        assert_eq!(first.0.holders().len(), 3);
+        assert_eq!(first.0.0.holders().len(), 3);
 
         let stopped = &backups[1];
         let process = stopped.process.id();
@@ -53,8 +53,8 @@ fn a_stopped_backup_takes_ten_thousand_appends_and_no_processor_time() {
         assert_eq!(schedule(process), before, "it took part");
         resume(process);
 
-        let (set, _) = last.expect("appends");
-        assert_eq!(set.id(), first.0.id(), "one group took them all");
+        let ((set, _), _) = last.expect("appends");
+        assert_eq!(set.id(), first.0.0.id(), "one group took them all");
         let (_, source) = owner.group();
         let wanted = source.bytes();
         assert_eq!(source.batches().len() as u64, APPENDS + 1);

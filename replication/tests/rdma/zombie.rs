@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use kera_replication::ids::{BrokerId, CopyId};
-use kera_replication::primary::{AppendError, Config};
+use kera_replication::primary::Config;
 use kera_replication::records::MemoryRecords;
 
 use crate::child::Backup;
 use crate::machine;
 use crate::owner::{LARGE, Owner};
 use crate::suite::scenario::streamlet;
+use crate::suite::source::Unacknowledged;
 
 #[test]
 fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
@@ -46,7 +47,7 @@ fn a_zombie_acknowledges_nothing_and_writes_nowhere() {
         let appended: Vec<_> = (20..60).map(|id| zombie.append(id)).collect();
         for one in &appended {
             let error = zombie.acknowledged(one).await.expect_err("it is over");
-            assert!(matches!(error, AppendError::Deposed(_)), "{error}");
+            assert!(matches!(error, Unacknowledged::Deposed(_)), "{error:?}");
         }
         let after = source.bytes().len().max(told.len() + 1000);
         for holder in &closed.copies {

@@ -158,7 +158,6 @@ pub fn small() -> Config {
         pause: Duration::from_millis(10),
         room_timeout: Duration::from_millis(300),
         drain_timeout: Duration::from_millis(300),
-        append_deadline: Duration::from_secs(5),
         tidy_after: Duration::ZERO,
         in_flight_bytes: 4096,
         submission_bytes: 2048,

@@ -1,6 +1,7 @@
 //! A group in memory, as a broker's would be, small enough to end often.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use kera_log_segments::group::AckPolicy;
@@ -9,7 +10,10 @@ use kera_log_segments::window::Place;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_replication::ids::CopyId;
-use kera_replication::primary::{Run, Shape, Source};
+use kera_replication::primary::{Lane, Run, Shape, Source};
+use kera_replication::records::RecordsError;
+use kera_replication::runtime::within;
+use tokio::sync::watch;
 
 pub const SHAPE: Shape = Shape {
     segment_size: 1024,
@@ -33,6 +37,17 @@ pub struct TestSource {
     shape: Shape,
     first_ordinal: Ordinal,
     state: Mutex<State>,
+    /// Below this address all counts, as its lane says.
+    durable: watch::Sender<u64>,
+}
+
+/// Why an append is not acknowledged.
+#[derive(Debug, PartialEq)]
+pub enum Unacknowledged {
+    /// Not in time; the bytes may still become durable.
+    TooFewReplicas,
+    /// Another broker owns the streamlet.
+    Deposed(RecordsError),
 }
 
 struct State {
@@ -73,7 +88,34 @@ impl TestSource {
                 is_unreadable: false,
                 batches: Vec::new(),
             }),
+            durable: watch::Sender::new(0),
         }
+    }
+
+    /// Waits until all below `address` counts, at most for `time`.
+    pub async fn acknowledged(
+        &self,
+        lane: &Arc<Lane>,
+        address: u64,
+        time: Duration,
+    ) -> Result<(), Unacknowledged> {
+        let mut durable = self.durable.subscribe();
+        let runtime = lane.primary().runtime().clone();
+        let lane = lane.clone();
+        let counts = async move {
+            loop {
+                let reached = *durable.borrow_and_update();
+                if let Some(error) = lane.deposed() {
+                    return Err(Unacknowledged::Deposed(error));
+                }
+                if reached >= address {
+                    return Ok(());
+                }
+                durable.changed().await.expect("it is not dropped");
+            }
+        };
+        let counted = within(&*runtime, time, Box::pin(counts)).await;
+        counted.unwrap_or(Err(Unacknowledged::TooFewReplicas))
     }
 
     /// Its bytes cannot be read from now on, or can be again; nobody is told.
@@ -240,5 +282,19 @@ impl Source for TestSource {
         let mut state = self.state.lock().unwrap();
         state.frozen = true;
         state.end
+    }
+
+    fn durable(&self, address: u64) {
+        self.durable
+            .send_modify(|durable| *durable = address.max(*durable));
+    }
+
+    fn closed(&self) {
+        self.durable(self.end().address);
+    }
+
+    fn deposed(&self) {
+        // Whoever waits looks again.
+        self.durable.send_modify(|_| {});
     }
 }
