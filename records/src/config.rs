@@ -264,12 +264,6 @@ impl StreamConfig {
                 self.min_insync_replicas, self.replicas, self.replicas
             )));
         }
-        if self.is_replicated() && self.ack == AckPolicy::Memory {
-            return Err(invalid(format!(
-                "ack is memory with {} replicas, which is not built yet; choose ack = written or synced, or set replicas to 1",
-                self.replicas
-            )));
-        }
         Ok(())
     }
 
@@ -435,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_bounded_and_not_in_memory_alone() {
+    fn replicas_are_bounded_whatever_is_acknowledged() {
         let cases = [
             (refused(|c| c.replicas = 0), "replicas is 0"),
             (refused(|c| c.replicas = 17), "legal range is 1 to 16"),
@@ -447,18 +441,11 @@ mod tests {
                 refused(|c| c.min_insync_replicas = 0),
                 "min_insync_replicas is 0",
             ),
-            (
-                refused(|c| {
-                    (c.replicas, c.min_insync_replicas) = (3, 2);
-                    c.ack = AckPolicy::Memory;
-                }),
-                "ack is memory with 3 replicas, which is not built yet",
-            ),
         ];
         for (message, expected) in cases {
             assert!(message.contains(expected), "{message}");
         }
-        for ack in [AckPolicy::Written, AckPolicy::Synced] {
+        for ack in [AckPolicy::Memory, AckPolicy::Written, AckPolicy::Synced] {
             let config = StreamConfig {
                 replicas: 3,
                 min_insync_replicas: 3,

@@ -39,6 +39,8 @@ pub struct Faults {
     pub one_flush_not_awaited: bool,
     /// An empty disk in the place of another takes over its id.
     pub replaced_disk_keeps_id: bool,
+    /// The record of a group whose owner only remembers bytes names the owner's file as if it had them.
+    pub process_not_named: bool,
     /// The primary closes a synced group as soon as its replicas have the bytes.
     pub closed_before_flush: bool,
 }

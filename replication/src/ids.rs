@@ -64,10 +64,13 @@ impl fmt::Display for CopyId {
     }
 }
 
-/// What a replica has done with bytes before they count. The life that a group's record names for it
-/// follows from that, so the record tells what its group asks for.
+/// What a replica has done with bytes before they count. The life that an open group's record names for it
+/// follows from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
+    /// In the owner's memory, which ends with its process; at other brokers as [`Self::Placed`]. The owner's file
+    /// follows, and has all bytes before the group is closed.
+    Remembered,
     /// Placed in shared memory, or in the page cache for the owner's own file: they survive the process.
     #[default]
     Placed,
@@ -76,7 +79,8 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// What a group asks for whose record names these replicas.
+    /// What further replicas of a group have to do whose record names these. A group whose owner only remembers
+    /// bytes asks of others what [`Self::Placed`] asks.
     pub fn of(replicas: &[Replica]) -> Self {
         match replicas.iter().any(|r| r.incarnation.is_of_disk()) {
             true => Self::Flushed,

@@ -27,6 +27,7 @@ use kera_log_segments::scan::{
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use crate::aside;
 use crate::ids::{CopyId, Incarnation, StreamletKey};
@@ -42,6 +43,10 @@ pub const UNREADABLE: Epoch = Epoch(0);
 pub trait OwnCopies: Send + Sync {
     /// The life over which what is written and not synced survives; what groups' records name.
     fn incarnation(&self) -> Incarnation;
+
+    /// The life over which what this process has in memory survives. No file answers for it: whoever asks has lost
+    /// sight of the process that wrote it, and what another broker has placed counts.
+    fn process(&self) -> Incarnation;
 
     /// The life over which what is synced survives.
     ///
@@ -70,6 +75,7 @@ pub struct OwnFiles {
     io: Arc<dyn Io>,
     root: PathBuf,
     incarnation: Incarnation,
+    process: Incarnation,
     /// The epochs in the headers of files that were listed, each with the version that was read.
     epochs: Arc<Mutex<BTreeMap<StreamletKey, Epochs>>>,
     /// The files that are being made anew, aside of what has their name.
@@ -101,6 +107,10 @@ impl OwnFiles {
             io,
             root,
             incarnation,
+            process: Incarnation {
+                boot_id: Uuid::new_v4(),
+                ..incarnation
+            },
             epochs: Arc::default(),
             making: Arc::default(),
         })
@@ -613,6 +623,10 @@ impl OwnFiles {
 impl OwnCopies for OwnFiles {
     fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    fn process(&self) -> Incarnation {
+        self.process
     }
 
     fn disk(&self) -> Result<Incarnation, String> {

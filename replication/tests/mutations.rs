@@ -397,3 +397,16 @@ fn closed_before_flush() {
     };
     noticed("closed_before_flush", faults, synced);
 }
+
+/// An owner is killed that has acknowledged from memory, and takes over again.
+#[test]
+fn process_not_named() {
+    let faults = Faults {
+        process_not_named: true,
+        ..Faults::default()
+    };
+    noticed("process_not_named", faults, |plan| {
+        (plan.own, plan.remembered) = (true, true);
+        (plan.replicas, plan.trouble) = (2, 40);
+    });
+}

@@ -22,15 +22,14 @@ fn seeds(usual: u64) -> (std::ops::Range<u64>, bool) {
 }
 
 fn holds(min_insync_replicas: usize) {
-    holds_of(min_insync_replicas, false, 150);
+    holds_of(min_insync_replicas, |_| {});
 }
 
-fn holds_of(min_insync_replicas: usize, synced: bool, usual: u64) {
-    let (seeds, log) = seeds(usual);
+fn holds_of(min_insync_replicas: usize, change: impl Fn(&mut Plan)) {
+    let (seeds, log) = seeds(150);
     let mut seen = Seen::default();
     for seed in seeds.clone() {
         let mut plan = Plan::new(seed, min_insync_replicas, Faults::default());
-        plan.synced = synced;
         if seed % 4 == 3 {
             // Small sets, much trouble, and records that change long after they were asked to.
             plan.replicas = min_insync_replicas.max(2);
@@ -45,6 +44,7 @@ fn holds_of(min_insync_replicas: usize, synced: bool, usual: u64) {
             // Little for buffers, beside the seals and the records of a few copies.
             plan.limits.memory_bytes = (12 << 10) + (32 << 10) + 12 * 4096;
         }
+        change(&mut plan);
         let (result, lines) = once(plan, log);
         lines.iter().for_each(|line| println!("{line}"));
         match result {
@@ -81,17 +81,28 @@ fn everything_acknowledged_is_recovered_with_all_copies() {
 /// All brokers lose power at once, again and again: what was acknowledged is on their disks.
 #[test]
 fn what_is_synced_outlives_the_power_of_all_brokers_with_one_disk_left() {
-    holds_of(1, true, 150);
+    holds_of(1, |plan| plan.synced = true);
 }
 
 #[test]
 fn what_is_synced_outlives_the_power_of_all_brokers_with_two_disks_left() {
-    holds_of(2, true, 150);
+    holds_of(2, |plan| plan.synced = true);
 }
 
 #[test]
 fn what_is_synced_outlives_the_power_of_all_brokers_with_all_disks() {
-    holds_of(3, true, 150);
+    holds_of(3, |plan| plan.synced = true);
+}
+
+/// The owner is killed again and again, and its files lack what it only remembered.
+#[test]
+fn what_is_acknowledged_from_memory_outlives_the_process_of_the_owner_with_two_replicas_left() {
+    holds_of(2, |plan| (plan.own, plan.remembered) = (true, true));
+}
+
+#[test]
+fn what_is_acknowledged_from_memory_outlives_the_process_of_the_owner_with_all_replicas() {
+    holds_of(3, |plan| (plan.own, plan.remembered) = (true, true));
 }
 
 #[test]

@@ -104,6 +104,10 @@ impl OwnCopies for LocalCopies {
         self.files.incarnation()
     }
 
+    fn process(&self) -> Incarnation {
+        self.files.process()
+    }
+
     fn disk(&self) -> Result<Incarnation, String> {
         self.files.disk()
     }

@@ -34,7 +34,8 @@ pub(super) struct GroupSource {
 pub(super) fn durability_of(ack: AckPolicy) -> Durability {
     match ack {
         AckPolicy::Synced => Durability::Flushed,
-        AckPolicy::Memory | AckPolicy::Written => Durability::Placed,
+        AckPolicy::Memory => Durability::Remembered,
+        AckPolicy::Written => Durability::Placed,
     }
 }
 
@@ -139,6 +140,13 @@ impl Source for GroupSource {
         }
     }
 
+    fn write_out(&self) {
+        if self.group.policy() == AckPolicy::Memory {
+            // Another turn takes the bytes along, and a failure is told as any.
+            let _turn = self.group.write_out();
+        }
+    }
+
     fn durable(&self, address: u64) {
         if let Some(place) = self.boundary(address) {
             self.group.set_copied(place);
@@ -171,13 +179,14 @@ impl Shipping for GroupSource {
     fn wrote(&self) {
         if let Some((_, set)) = self.shipped() {
             match self.group.failure() {
-                None => {
-                    let reached = match self.durability() {
-                        Durability::Placed => self.group.written(),
-                        Durability::Flushed => self.group.synced(),
-                    };
-                    set.own_completed(reached.address);
-                }
+                None => match self.durability() {
+                    Durability::Remembered => {
+                        set.own_written(self.group.written().address);
+                        set.own_completed(self.group.end_address());
+                    }
+                    Durability::Placed => set.own_completed(self.group.written().address),
+                    Durability::Flushed => set.own_completed(self.group.synced().address),
+                },
                 Some(error) => set.own_lost(&error.to_string()),
             }
         }

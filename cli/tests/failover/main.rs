@@ -11,6 +11,7 @@ mod etcd;
 
 mod import;
 mod init;
+mod memory;
 mod replaced;
 mod secured;
 mod synced;

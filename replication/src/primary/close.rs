@@ -160,6 +160,7 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     let end = set.source().freeze();
     set.froze();
     set.wake_pumps();
+    set.source().write_out();
     {
         let Some(lane) = lane.upgrade() else { return };
         // The lane's next group is wanted now, whatever this one's end takes.
@@ -204,6 +205,11 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
             continue;
         }
         set.is_at(Doing::Closing);
+        // What is closed lies in files, whatever counted before.
+        let holders: Vec<_> = holders
+            .into_iter()
+            .map(|h| lane.primary.in_file(h))
+            .collect();
         return match commit_close(&lane, set, end, &holders).await {
             Ok(()) => {
                 tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");

@@ -14,6 +14,8 @@ use crate::transport::{Pending, Reply, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
     pub(crate) broker: BrokerId,
+    /// Of this broker's own files: the life of what its process has in memory.
+    remembered: Option<Incarnation>,
     placed: Incarnation,
     flushed: Result<Incarnation, String>,
     free_bytes: u64,
@@ -23,6 +25,7 @@ impl Described {
     /// The replica that it can hold; or why it can hold none of which so much is asked.
     pub(crate) fn replica(&self, durability: Durability) -> Result<Replica, &str> {
         let incarnation = match durability {
+            Durability::Remembered => Ok(self.remembered.unwrap_or(self.placed)),
             Durability::Placed => Ok(self.placed),
             Durability::Flushed => self.flushed.as_ref().copied().map_err(String::as_str),
         };
@@ -34,8 +37,13 @@ impl Described {
 
     /// True if what a record names is not there any more.
     pub(crate) fn is_another(&self, was: &Replica) -> bool {
-        let durability = Durability::of(std::slice::from_ref(was));
-        self.replica(durability).ok() != Some(*was)
+        let known = [
+            Durability::Remembered,
+            Durability::Placed,
+            Durability::Flushed,
+        ];
+        let is_now = |durability| self.replica(durability) == Ok(*was);
+        !known.into_iter().any(is_now)
     }
 }
 
@@ -93,6 +101,10 @@ impl Primary {
         if let Some(own) = self.own.as_ref().filter(|_| backup == self.me) {
             let described = Described {
                 broker: backup,
+                remembered: Some(match self.faults.process_not_named {
+                    true => own.incarnation(),
+                    false => own.process(),
+                }),
                 placed: own.incarnation(),
                 flushed: own.disk(),
                 free_bytes: u64::MAX,
@@ -109,6 +121,7 @@ impl Primary {
                     health.answered(backup, took, BRIEFLY);
                     Some(Described {
                         broker: backup,
+                        remembered: None,
                         placed: description.incarnation,
                         flushed: description.disk,
                         free_bytes: description.free_bytes,

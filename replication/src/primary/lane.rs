@@ -86,6 +86,8 @@ pub(super) struct Ahead {
     pub(super) group: GroupId,
     pub(super) revision: u64,
     pub(super) holders: Vec<Replica>,
+    /// What was asked of them.
+    pub(super) durability: Durability,
 }
 
 impl std::fmt::Debug for Lane {
@@ -143,7 +145,7 @@ impl Lane {
                 // It would end as the one before it did, or those of other lanes.
                 Some(ahead) if is_lost(&ahead) => inner.stale.push(ahead),
                 // The stream's policy was altered since.
-                Some(ahead) if Durability::of(&ahead.holders) != durability => {
+                Some(ahead) if ahead.durability != durability => {
                     inner.stale.push(ahead);
                 }
                 // A lane's ids grow. One that was recorded while a higher one was handed out is of no
@@ -457,8 +459,7 @@ impl Lane {
     /// True if a group of another durability was recorded ahead, and is not used any more.
     fn has_stale_but(&self, durability: Durability) -> bool {
         let stale = &self.inner.lock().stale;
-        let mut stale = stale.iter().map(|ahead| Durability::of(&ahead.holders));
-        stale.any(|of| of != durability)
+        stale.iter().any(|ahead| ahead.durability != durability)
     }
 
     /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
@@ -472,7 +473,7 @@ impl Lane {
         let mut ahead = ahead.filter(|ahead| self.names_one_that_leaves(ahead.holders.iter()));
         let found = ahead.next()?;
         let brokers = found.holders.iter().map(|holder| holder.broker).collect();
-        Some((Durability::of(&found.holders), brokers))
+        Some((found.durability, brokers))
     }
 
     /// Deletes now what would go with the next close.
@@ -508,6 +509,7 @@ impl Lane {
                     group,
                     revision: record.revision,
                     holders: record.copies.clone(),
+                    durability: Durability::of(&record.copies),
                 }),
                 None => inner.unsure.push(group),
             }
@@ -604,6 +606,7 @@ impl Lane {
             group: *group,
             revision,
             holders: holders.clone(),
+            durability: set.durability(),
         }));
         if groups.contains(&set.id().group) {
             // Without the lock: what the group's own file did before counts from now on.

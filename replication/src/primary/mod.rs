@@ -342,6 +342,18 @@ impl Primary {
         self.own.is_some() && backup == self.me
     }
 
+    /// The replica once its bytes have left the memory of this process.
+    pub(crate) fn in_file(&self, replica: Replica) -> Replica {
+        let own = self.own.as_ref().filter(|_| replica.broker == self.me);
+        match own.filter(|own| own.process() == replica.incarnation) {
+            Some(own) => Replica {
+                incarnation: own.incarnation(),
+                ..replica
+            },
+            None => replica,
+        }
+    }
+
     /// Marks a copy as being built, so that nobody takes it for one that is over; until the guard is
     /// dropped, which is after the record that names it.
     pub(crate) fn building(self: &Arc<Self>, copy: CopyId, backup: BrokerId) -> Building {

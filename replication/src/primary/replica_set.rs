@@ -29,6 +29,8 @@ pub struct ReplicaSet {
     /// Below this address this broker's own file has everything; kept apart from the copies, since
     /// the file may be ahead of the record.
     own: AtomicU64,
+    /// Below this address the own file has everything, where bytes count before that.
+    own_written: AtomicU64,
     own_lost: Mutex<Option<String>>,
     /// What its source was told to be durable.
     told: AtomicU64,
@@ -86,6 +88,7 @@ impl ReplicaSet {
             lane,
             recorded: OnceLock::new(),
             own: AtomicU64::new(0),
+            own_written: AtomicU64::new(0),
             own_lost: Mutex::default(),
             told: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -205,6 +208,13 @@ impl ReplicaSet {
         }
     }
 
+    /// This broker's own file has all bytes below `address`, of a group whose bytes count before that
+    /// ([`Durability::Remembered`]): it can be closed so far. Call without holding a lock.
+    pub fn own_written(&self, address: u64) {
+        self.own_written.fetch_max(address, Ordering::AcqRel);
+        self.own_completed(address);
+    }
+
     /// This broker's own file takes no more: writing it failed. The group ends.
     pub fn own_lost(&self, reason: &str) {
         self.own_lost
@@ -317,11 +327,19 @@ impl ReplicaSet {
         self.source.end().address.saturating_sub(durable)
     }
 
+    /// Below this address a replica holds all that it is to hold once the group is closed.
+    fn keeps(&self, copy: &SetCopy) -> u64 {
+        match (&copy.pump, self.durability) {
+            (None, Durability::Remembered) => self.own_written.load(Ordering::Acquire),
+            _ => copy.durable.load(Ordering::Acquire),
+        }
+    }
+
     /// The holders, with their numbers, that are not lost and have less than `address`.
     pub(super) fn behind(&self, address: u64) -> Vec<usize> {
         let copies = self.copies().iter().enumerate();
         copies
-            .filter(|(_, c)| c.lost.lock().is_none() && c.durable.load(Ordering::Acquire) < address)
+            .filter(|(_, copy)| copy.lost.lock().is_none() && self.keeps(copy) < address)
             .map(|(index, _)| index)
             .collect()
     }
@@ -330,7 +348,7 @@ impl ReplicaSet {
     pub(super) fn holding(&self, address: u64) -> Vec<Replica> {
         let copies = self.copies().iter();
         copies
-            .filter(|c| c.lost.lock().is_none() && c.durable.load(Ordering::Acquire) >= address)
+            .filter(|copy| copy.lost.lock().is_none() && self.keeps(copy) >= address)
             .map(|copy| copy.holder)
             .collect()
     }

@@ -475,7 +475,9 @@ impl Shipper {
                 if let Some(shipment) = self.shipments.of(number, &id) {
                     shipment.complete(to);
                     match shipment.set.durability() {
-                        Durability::Placed => shipment.set.completed(shipment.index, to),
+                        Durability::Remembered | Durability::Placed => {
+                            shipment.set.completed(shipment.index, to);
+                        }
                         Durability::Flushed => self.rounds.placed(shipment, number),
                     }
                     if shipment.is_heavy() {

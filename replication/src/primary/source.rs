@@ -65,6 +65,10 @@ pub trait Source: Send + Sync {
     /// Takes no more appends, for good, and says where they end. The lane goes on in its next group.
     fn freeze(&self) -> Place;
 
+    /// Brings to its own file what lies in memory alone, as far as that can be done at once; whoever writes the rest
+    /// says so. Called without a lock.
+    fn write_out(&self) {}
+
     /// Everything below `address` may be acknowledged; addresses only grow, but may be told late.
     /// Called without a lock.
     fn durable(&self, _address: u64) {}

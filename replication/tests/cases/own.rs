@@ -4,13 +4,17 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_replication::ids::CopyId;
+use kera_protocol::ids::{GroupId, LaneId};
+use kera_records::GroupRecord;
+use kera_replication::ids::{CopyId, Durability};
 use kera_replication::own::OwnCopies;
 use kera_replication::primary::{Lane, Primary, Source};
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
-use kera_replication::transport::{Reply, Request};
+use kera_replication::transport::{CopyAnswer, Reply, Request};
 
+use crate::suite::scenario::streamlet;
+use crate::suite::source::TestSource;
 use crate::suite::{Plan, Stage};
 use crate::{BRIEFLY, Case, OWNER, Opened, calm, open, planned};
 
@@ -90,6 +94,70 @@ fn the_own_file_counts_and_is_not_shipped() {
             [],
             "nothing went to its own backup store"
         );
+    });
+}
+
+#[test]
+fn a_group_that_its_owner_remembers_is_closed_once_its_file_has_it() {
+    planned(plan(3, 2), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let copy = CopyId {
+            streamlet: streamlet(),
+            group: lane.next_group(Durability::Remembered),
+            epoch: recovered.epoch,
+        };
+        let source = TestSource::new(copy, LaneId(0), 0).with_durability(Durability::Remembered);
+        let source = Arc::new(source);
+        let set = lane.open(copy.group, source.clone());
+        let batch = source.append(1, 20).expect("room");
+        lane.grew(&set);
+        set.own_completed(batch.end);
+        let acknowledged = source.acknowledged(&lane, batch.end, BRIEFLY);
+        acknowledged
+            .await
+            .expect("its memory and two others' have it");
+        let files = case.stage.own(OWNER).expect("it has files").incarnation();
+        let own = |record: &GroupRecord| {
+            let own = record.copies.iter().find(|replica| replica.broker == OWNER);
+            own.expect("it is named").incarnation
+        };
+        let open = case.stage.look().groups.remove(0);
+        assert_eq!(own(&open).store_id, files.store_id);
+        assert_ne!(own(&open), files, "its process, and not its boot");
+        source.freeze();
+        lane.froze(&set);
+        case.wait(case.plan.config.drain_timeout / 2).await;
+        assert!(!set.is_closed(), "its file has nothing");
+        set.own_written(batch.end);
+        case.wait(case.plan.config.drain_timeout / 4).await;
+        let closed = case.stage.look().groups.remove(0);
+        assert!(closed.is_closed(), "{closed:?}");
+        assert_eq!((closed.copies.len(), own(&closed)), (3, files));
+    });
+}
+
+/// Nobody reads what a process had in memory: others have it, or an operator is asked.
+#[test]
+fn a_file_does_not_answer_for_what_its_process_remembered() {
+    planned(plan(1, 1), |case| async move {
+        let files = case.stage.own(OWNER).expect("it has files");
+        let (_, recovered) = take_over(&case).await;
+        let copy = CopyId {
+            streamlet: streamlet(),
+            group: GroupId(1),
+            epoch: recovered.epoch,
+        };
+        let seal = Request::Seal {
+            streamlet: streamlet(),
+            epoch: recovered.epoch,
+            copies: vec![(copy, files.process())],
+        };
+        let answered = files.ask(seal).await.expect("an answer");
+        let Reply::Sealed(answers) = answered else {
+            panic!("{answered:?}");
+        };
+        assert_eq!(answers[0].answer, CopyAnswer::Unknown);
     });
 }
 

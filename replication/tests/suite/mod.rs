@@ -104,6 +104,8 @@ pub struct Plan {
     pub own: bool,
     /// Acknowledged is what is flushed to disks. Then all brokers may lose power at once.
     pub synced: bool,
+    /// Acknowledged is what the owner remembers and others have placed: its own file is written later.
+    pub remembered: bool,
     /// What backups may hold.
     pub limits: Limits,
     /// Copies that closed groups have lost are built anew meanwhile.
@@ -128,6 +130,7 @@ impl Plan {
             config: small(),
             own: false,
             synced: false,
+            remembered: false,
             limits: Limits::default(),
             jobs: false,
             empty: 0,

@@ -212,6 +212,9 @@ impl Run {
                 self.black_out().await;
                 return Ok(());
             }
+            if self.plan.remembered && self.dice.chance(200) {
+                reigning.served.write_out();
+            }
             if self.plan.jobs && self.dice.chance(20) {
                 let at = self.dice.below(writers.len() as u64) as usize;
                 self.rest(&writers[at], primary).await?;

@@ -179,6 +179,11 @@ impl Served {
         self.copies.epoch
     }
 
+    /// What a broker does every second: what its groups have in memory is written.
+    pub fn write_out(&self) {
+        self.streamlet.write_out();
+    }
+
     /// Appends a batch that says `id`; `None` where another broker owns the streamlet by now.
     ///
     /// # Errors
@@ -307,9 +312,10 @@ fn settings(plan: &Plan) -> Settings {
         lane_by_key: true,
         segment_size: SHAPE.segment_size,
         segments_per_group: SHAPE.segments,
-        ack: match plan.synced {
-            true => AckPolicy::Synced,
-            false => AckPolicy::Written,
+        ack: match (plan.synced, plan.remembered) {
+            (true, _) => AckPolicy::Synced,
+            (false, true) => AckPolicy::Memory,
+            (false, false) => AckPolicy::Written,
         },
         max_batch_bytes: 1 << 20,
         append_time: false,

@@ -9,7 +9,7 @@ use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::ids::CopyId;
+use kera_replication::ids::{CopyId, Durability};
 use kera_replication::primary::{Lane, Run, Shape, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::runtime::within;
@@ -36,6 +36,7 @@ pub struct TestSource {
     pub lane: LaneId,
     shape: Shape,
     first_ordinal: Ordinal,
+    durability: Durability,
     state: Mutex<State>,
     /// Below this address all counts, as its lane says.
     durable: watch::Sender<u64>,
@@ -78,6 +79,7 @@ impl TestSource {
             lane,
             shape,
             first_ordinal,
+            durability: Durability::Placed,
             state: Mutex::new(State {
                 segments: Vec::new(),
                 end: Place {
@@ -116,6 +118,11 @@ impl TestSource {
         };
         let counted = within(&*runtime, time, Box::pin(counts)).await;
         counted.unwrap_or(Err(Unacknowledged::TooFewReplicas))
+    }
+
+    /// What its replicas do with bytes before they count.
+    pub fn with_durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
     }
 
     /// Its bytes cannot be read from now on, or can be again; nobody is told.
@@ -237,6 +244,10 @@ fn stamped(id: u64, filler: usize, stamp: ProducerStamp) -> Vec<u8> {
 impl Source for TestSource {
     fn shape(&self) -> Shape {
         self.shape
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
     }
 
     fn first_ordinal(&self) -> Ordinal {
