@@ -34,7 +34,7 @@ impl Load {
         let path = home.path().join("history.jsonl");
         let world = World::new(&path, title, bootstrap, false);
         world.set_budget(BUDGET);
-        create_streams(bootstrap).await;
+        create_streams(bootstrap, seed).await;
         world.learn_streams().await;
         world.recorder().record(Event::LanesGrown {
             stream: KEYED,
@@ -84,7 +84,11 @@ impl Load {
     }
 }
 
-async fn create_streams(bootstrap: &str) {
+/// What acknowledgements promise, of one stream this and of the other that, as the seed says. No fault takes the
+/// shared memory of a machine, so all that is acknowledged must be there in the end.
+const ACKS: [&str; 2] = ["memory", "written"];
+
+async fn create_streams(bootstrap: &str, seed: u64) {
     let (streamlets, lanes) = (STREAMLETS.to_string(), LANES.to_string());
     for stream in [KEYED, PINNED] {
         let mut words = vec!["stream", "create", World::stream_name(stream)];
@@ -96,6 +100,8 @@ async fn create_streams(bootstrap: &str) {
         // Small, so that segments and groups roll all the time.
         words.extend(["--segment-size", "64KiB", "--segments-per-group", "4"]);
         words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
+        let ack = ACKS[(seed as usize + stream as usize) % ACKS.len()];
+        words.extend(["--ack", ack]);
         // Longer than any run, and shorter than a clock jumps.
         words.extend(["--retention-time", "1h"]);
         until(bootstrap, &words).await;

@@ -1,4 +1,5 @@
-//! The life of one group at its primary, up to its one close.
+//! The life of one group at its primary, up to its one close: tasks that begin it and that end it. A group that takes
+//! appends has none.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,35 +55,36 @@ impl Failed {
     }
 }
 
-/// Records the group, ships it, and closes it: when it is full, when a copy is lost, or never, if
-/// another broker has taken over or the lane was dropped.
-pub(super) async fn life(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
-    if record(&lane, &set).await {
-        set.is_at(Doing::Shipping);
-        set.join_pumps();
-        if ended(&lane, &set).await {
-            close(&lane, &set).await;
-        }
+/// Records the group and ships it. Nothing is left behind that waits for its end: who sees that it is over, calls
+/// [`end`].
+pub(super) async fn begin(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
+    let is_ahead = set.revision() != 0;
+    if !is_ahead && !record(&lane, &set).await {
+        return;
     }
+    let Some(lane) = lane.upgrade() else { return };
+    set.is_at(Doing::Shipping);
+    set.join_pumps();
+    if lane.is_deposed() {
+        set.leave_pumps();
+        return;
+    }
+    set.has_begun();
+    // The next one is recorded while this one is used.
+    if is_ahead && let Err(error @ RecordsError::Epoch { .. }) = lane.record(&set).await {
+        lane.depose(error);
+    }
+}
+
+/// Closes a group that is full, or has lost a replica; or not, if another broker has taken over or the lane was
+/// dropped.
+pub(super) async fn end(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
+    close(&lane, &set).await;
     set.leave_pumps();
 }
 
 /// Sees to the open record; false if this broker is deposed.
 async fn record(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) -> bool {
-    if set.revision() != 0 {
-        // Recorded ahead. The next one is recorded while this one is used.
-        let Some(lane) = lane.upgrade() else {
-            return false;
-        };
-        let set = set.clone();
-        let runtime = lane.primary.runtime.clone();
-        runtime.spawn(Box::pin(async move {
-            if let Err(error @ RecordsError::Epoch { .. }) = lane.record(&set).await {
-                lane.depose(error);
-            }
-        }));
-        return true;
-    }
     loop {
         let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return false;
@@ -113,21 +115,6 @@ async fn record(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) -> bool {
                 return false;
             }
         }
-    }
-}
-
-/// Waits until the group is to be closed; false if this broker is deposed.
-async fn ended(lane: &Weak<Lane>, set: &ReplicaSet) -> bool {
-    loop {
-        let seen = set.signal.seen();
-        if lane.upgrade().is_none_or(|lane| lane.is_deposed()) {
-            return false;
-        }
-        let frozen = set.source().is_frozen();
-        if !set.lost().is_empty() || (frozen && set.is_passed()) {
-            return true;
-        }
-        set.signal.changed(seen).await;
     }
 }
 

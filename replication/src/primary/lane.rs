@@ -185,7 +185,7 @@ impl Lane {
             last.map_or(0, |group| group.source().end().address)
         };
         let lane = Arc::downgrade(self);
-        let set = Arc::new(ReplicaSet::new(id, source, lane, expected, faults));
+        let set = ReplicaSet::new(id, source, lane, expected, faults);
         let ahead = {
             let mut inner = self.inner.lock();
             inner.groups.push_back(set.clone());
@@ -196,8 +196,8 @@ impl Lane {
         if let Some(ahead) = &ahead {
             set.set_recorded(ahead.revision, &ahead.holders, &self.primary);
         }
-        let life = close::life(Arc::downgrade(self), set.clone());
-        self.primary.runtime.spawn(Box::pin(life));
+        let begin = close::begin(Arc::downgrade(self), set.clone());
+        self.primary.runtime.spawn(Box::pin(begin));
         set
     }
 
@@ -368,6 +368,7 @@ impl Lane {
         };
         for set in groups {
             set.signal.notify();
+            set.leave_pumps();
             if news {
                 set.source().deposed();
             }
@@ -617,6 +618,11 @@ impl Lane {
 }
 
 impl InOrder for Lane {
+    fn end(self: Arc<Self>, set: Arc<ReplicaSet>) {
+        let end = close::end(Arc::downgrade(&self), set);
+        self.primary.runtime.spawn(Box::pin(end));
+    }
+
     fn advance(&self) {
         let mut news = Vec::new();
         let ended = {
@@ -650,9 +656,10 @@ impl InOrder for Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The groups' lives find that they are over.
+        // Tasks that end groups find that they are over.
         for set in &self.inner.get_mut().groups {
             set.signal.notify();
+            set.leave_pumps();
         }
         self.signal.notify();
     }

@@ -18,10 +18,14 @@ use crate::signal::Signal;
 pub(super) trait InOrder: Send + Sync {
     /// Moves the lane's head over what all copies hold, and wakes who waited.
     fn advance(&self);
+
+    /// Has the group closed: it is complete, or has lost a replica. Called once.
+    fn end(self: Arc<Self>, set: Arc<ReplicaSet>);
 }
 
 /// A group and its copies. Its set is decided once, by its record.
 pub struct ReplicaSet {
+    me: Weak<Self>,
     id: CopyId,
     source: Arc<dyn Source>,
     lane: Weak<dyn InOrder>,
@@ -34,6 +38,10 @@ pub struct ReplicaSet {
     own_lost: Mutex<Option<String>>,
     /// What its source was told to be durable.
     told: AtomicU64,
+    /// It is recorded and shipped.
+    begun: AtomicBool,
+    /// Somebody is at its end.
+    ending: AtomicBool,
     closed: AtomicBool,
     /// What its replicas have done with bytes that count.
     durability: Durability,
@@ -80,8 +88,9 @@ impl ReplicaSet {
         lane: Weak<dyn InOrder>,
         expected: u64,
         faults: Faults,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             id,
             durability: source.durability(),
             source,
@@ -91,12 +100,14 @@ impl ReplicaSet {
             own_written: AtomicU64::new(0),
             own_lost: Mutex::default(),
             told: AtomicU64::new(0),
+            begun: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             expected,
             state: Mutex::default(),
             faults,
             signal: Signal::default(),
-        }
+        })
     }
 
     /// What its life is at from now on.
@@ -403,11 +414,34 @@ impl ReplicaSet {
     pub(super) fn froze(&self) {
         fence(Ordering::SeqCst);
         self.signal.notify();
+        self.look();
+    }
+
+    /// It is recorded and shipped: it may have been over before.
+    pub(super) fn has_begun(&self) {
+        self.begun.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.look();
     }
 
     fn tell(&self) {
         self.signal.notify();
+        self.look();
         self.advance_lane();
+    }
+
+    /// Has it closed, once, if it is over.
+    fn look(&self) {
+        // Whoever makes it so sees the group begun, or whoever began it looks after that.
+        fence(Ordering::SeqCst);
+        let is_over = || !self.lost().is_empty() || (self.source.is_frozen() && self.is_passed());
+        if self.begun.load(Ordering::Acquire)
+            && is_over()
+            && !self.ending.swap(true, Ordering::AcqRel)
+            && let (Some(lane), Some(set)) = (self.lane.upgrade(), self.me.upgrade())
+        {
+            lane.end(set);
+        }
     }
 
     fn advance_lane(&self) {

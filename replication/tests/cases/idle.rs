@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::ids::{BrokerId, ProcessId};
@@ -132,5 +133,34 @@ fn a_copy_that_went_with_its_machine_is_noticed_in_a_round_of_the_jobs() {
         jobs.round().await;
         case.wait(5 * case.plan.config.drain_timeout).await;
         is_closed_without(&case, &group, at);
+    });
+}
+
+/// What a lane costs that nobody appends to just now.
+#[test]
+fn lanes_at_rest_have_no_tasks() {
+    case(|case| async move {
+        let (primary, recovered) = case.recover(OWNER, Unclean::Wait).await;
+        let next = Arc::new(AtomicU64::new(recovered.next_group.0));
+        let mut kept = Vec::new();
+        let mut tasks = Vec::new();
+        for lane in 0..200 {
+            let lane = case.lane_of(&primary, &recovered, LaneId(lane), &next);
+            let group = open(&lane, 0);
+            append(&lane, &group, 1).await.expect("all is well");
+            kept.push((lane, group));
+            if matches!(kept.len(), 10 | 200) {
+                case.wait(Duration::from_secs(1)).await;
+                tasks.push(case.stage.sim.live_tasks());
+            }
+        }
+        assert_eq!(tasks[0], tasks[1], "with 10 lanes and with 200");
+        // Each of them still ends when its group does.
+        for (lane, group) in &kept {
+            group.1.freeze();
+            lane.froze(&group.0);
+        }
+        case.wait(Duration::from_secs(5)).await;
+        assert!(kept.iter().all(|(_, group)| group.0.is_closed()));
     });
 }

@@ -56,8 +56,8 @@ impl ReplicaStore {
         let Some(beside) = self.beside.get() else {
             return;
         };
-        for file in doubles {
-            let Ok(copy) = self.held(&file.copy) else {
+        for (id, version) in doubles {
+            let Ok(copy) = self.held(&id) else {
                 continue;
             };
             // Nobody frees or completes it meanwhile.
@@ -66,7 +66,7 @@ impl ReplicaStore {
                 continue;
             }
             if let Ok(scanned) = copy.scan(self.incarnation, &self.faults, None) {
-                beside.superseded(&file.copy, file.version, scanned.end.address);
+                beside.superseded(&id, version, scanned.end.address);
             }
         }
     }

@@ -85,7 +85,7 @@ pub struct ReplicaStore {
     rounds: round::Rounds,
     process: ProcessId,
     /// Files beside the store of which it has copies as well, as they were listed, until they are looked at.
-    doubles: Mutex<Vec<CopyInfo>>,
+    doubles: Mutex<BTreeMap<CopyId, CopyVersion>>,
     /// Copies that a start found to be whole by their records, until their marks are looked at.
     unread: Mutex<Vec<CopyId>>,
     control: Mutex<Control>,
@@ -561,8 +561,11 @@ impl ReplicaStore {
         listed.extend(alone);
         drop(control);
         let mut doubles = self.doubles.lock();
-        let room = MAX_DOUBLES.saturating_sub(doubles.len());
-        doubles.extend(both.into_iter().take(room));
+        for file in both {
+            if doubles.len() < MAX_DOUBLES || doubles.contains_key(&file.copy) {
+                doubles.insert(file.copy, file.version);
+            }
+        }
         listed
     }
 }

@@ -255,6 +255,11 @@ impl Sim {
         }
     }
 
+    /// Tasks that have not come to their end.
+    pub fn live_tasks(&self) -> usize {
+        self.world.lock().tasks.len()
+    }
+
     /// Drops all that is left: tasks and the cluster hold each other.
     pub fn end(&self) {
         let (tasks, events, wires, nodes) = {
