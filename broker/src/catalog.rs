@@ -25,6 +25,8 @@ pub struct Stream {
     pub change: tokio::sync::Mutex<()>,
     /// The attempt to grow lanes for which those here were cut.
     growing: Mutex<Option<u64>>,
+    /// Held while a new record is applied to the streamlets.
+    altering: Mutex<()>,
 }
 
 /// All streamlets of a stream, by number. One that another broker owns is there too, without lanes
@@ -92,12 +94,16 @@ impl Stream {
             owners: ArcSwap::from_pointee(owners),
             change: Default::default(),
             growing: Mutex::default(),
+            altering: Mutex::default(),
         })
     }
 
     /// Its record was written, here or by another broker: settings change, lanes open. An older one
     /// changes nothing.
     pub(crate) fn altered(&self, record: StreamRecord) {
+        // The change's own broker also hears of it from the store. One at a time: else the older of two
+        // records could be stored last, and the second caller would return before the lanes are open.
+        let _one = self.altering.lock();
         let before = self.record.load_full();
         if record.revision <= before.revision {
             return;

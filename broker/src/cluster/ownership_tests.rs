@@ -670,9 +670,8 @@ async fn anybody_alters_and_deletes_a_stream() {
     };
     let at = |id: u32| trio.shared(id).catalog.get(stream);
     let found = at(3).expect("it is known");
-    admin::alter_stream(trio.shared(3), &found, &altered)
-        .await
-        .expect("it is altered");
+    let outcome = admin::alter_stream(trio.shared(3), &found, &altered).await;
+    outcome.expect("it is altered");
     let retention = |id| at(id).map(|stream| stream.record.load().config.retention_ms);
     until(|| (1..=3).all(|id| retention(id) == Some(77_000))).await;
 
@@ -727,6 +726,11 @@ async fn lanes_grow_at_all_owners_or_at_none() {
         lanes: Some(lanes),
         ..Default::default()
     };
+    // A stream's record is stored before its streamlets open their lanes.
+    let opened = |generation| {
+        let mut all = (1..=3).flat_map(|id| at(id).streamlets.iter());
+        all.all(|s| s.settings().lane_generation == generation)
+    };
     // Somebody else is at it: nothing grows, and what was cut goes on.
     let other = trio.owner(1, stream, 2).broker;
     assert!(at(other).begin_growth(1));
@@ -743,10 +747,9 @@ async fn lanes_grow_at_all_owners_or_at_none() {
         append_all(trio.shared(owner), &streamlet, next..next + 1).await;
     }
 
-    admin::alter_stream(trio.shared(1), &at(1), &more(2))
-        .await
-        .expect("they grow");
-    until(|| (1..=3).all(|id| at(id).lane_generation() == 1)).await;
+    let grown = admin::alter_stream(trio.shared(1), &at(1), &more(2)).await;
+    grown.expect("they grow");
+    until(|| opened(1)).await;
     let starts = at(2).record.load().lane_generations[1].starts.clone();
     let expected = (0..3).map(|n| (StreamletId(n), LANE, u64::from(n) + 2));
     assert_eq!(starts, expected.collect::<Vec<_>>());
@@ -764,10 +767,9 @@ async fn lanes_grow_at_all_owners_or_at_none() {
         partitions: Some(7),
         ..Default::default()
     };
-    admin::alter_stream(trio.shared(2), &at(2), &seven)
-        .await
-        .expect("one grows");
-    until(|| (1..=3).all(|id| at(id).lane_generation() == 2)).await;
+    let grown = admin::alter_stream(trio.shared(2), &at(2), &seven).await;
+    grown.expect("one grows");
+    until(|| opened(2)).await;
     let grown = at(3).record.load().lane_generations[2].clone();
     assert_eq!((grown.partitions(3), grown.starts.len()), (7, 6));
     for number in 0..3 {
