@@ -13,11 +13,11 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-26s %s\n", $$1, $$2 }' Makefile
 
 test: ## Runs all that CI runs, and sums it up.
 	@scripts/test.sh
@@ -84,7 +84,7 @@ fuzz: ## A minute of each fuzz target (FUZZ_SECONDS=60), with nightly Rust and c
 KERA_BENCH = cargo run $(LOCKED) --release -p kera-bench --
 # What `make bench` runs; `make bench SCENARIOS=bench/scenarios/start.toml` runs one. The cases of Kafka clients alone take
 # 25 minutes and have a target of their own, and so have clusters, which need etcd.
-SCENARIOS ?= $(filter-out %quick.toml %/kafka.toml %/cluster.toml,$(sort $(wildcard bench/scenarios/*.toml)))
+SCENARIOS ?= $(filter-out %quick.toml %/kafka.toml %/cluster.toml %/cluster-synced.toml,$(sort $(wildcard bench/scenarios/*.toml)))
 
 bench: ## Kera beside its peers in one session, about 36 minutes; writes docs/benchmarks.md and its plots.
 	$(KERA_BENCH) run $(SCENARIOS) \
@@ -105,6 +105,12 @@ bench-cluster: ## Clusters of Kera and of Apache Kafka, KerA's figures 5 and 6, 
 
 bench-cluster-quick: ## The same without the figure's smaller clusters and with 2 runs, 4 minutes, for the terminal only.
 	$(KERA_BENCH) run bench/scenarios/cluster.toml --only brokers=3 --repetitions 2
+
+bench-cluster-synced: ## Acknowledgements that mean three flushed disks, at Kera and at Apache Kafka, about 20 minutes.
+	$(KERA_BENCH) run bench/scenarios/cluster-synced.toml --out docs/benchmarks --document docs/benchmarks.md
+
+bench-cluster-synced-quick: ## The same with 1 run and a fifth of the time, 4 minutes, for the terminal only.
+	$(KERA_BENCH) run bench/scenarios/cluster-synced.toml --repetitions 1 --divide 5
 
 bench-document: ## Tables and plots of docs/benchmarks.md anew, from the JSON beside it.
 	cargo run $(LOCKED) -p kera-bench -- report docs/benchmarks --document docs/benchmarks.md

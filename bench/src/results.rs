@@ -134,6 +134,29 @@ pub(crate) struct Taken {
     /// Of brokers that form one system; what is above is of all of them together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterTaken>,
+    /// Of the device, where an acknowledgement waits for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceTaken>,
+}
+
+/// What flushes took on the device that has the brokers' data.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DeviceTaken {
+    /// Flushes by one writer alone that were timed, half of them just before the run and half just after.
+    pub samples: u64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// What the whole device did during the run, as the kernel counts it; none where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub during: Option<FlushesTaken>,
+}
+
+/// Flushes of a device, whoever asked for them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FlushesTaken {
+    pub flushes: u64,
+    /// How long they took together.
+    pub seconds: f64,
 }
 
 /// What the parts of a cluster took.
@@ -200,6 +223,16 @@ impl Taken {
             Measure::Rate => self.sides.rate.map(|rate| rate.wanted),
             Measure::AckP50 => self.sides.acks.as_ref().map(|acks| acks.p50_us),
             Measure::AckP99 => self.sides.acks.as_ref().map(|acks| acks.p99_us),
+            Measure::AckP999 => self.sides.acks.as_ref().map(|acks| acks.p999_us),
+            Measure::AckP50Flushes => self.in_flushes(|acks| acks.p50_us, |device| device.p50_us),
+            Measure::AckP99Flushes => self.in_flushes(|acks| acks.p99_us, |device| device.p99_us),
+            Measure::DeviceP50 => self.device.map(|device| device.p50_us),
+            Measure::DeviceP99 => self.device.map(|device| device.p99_us),
+            Measure::Flushes => self.flushes().map(|all| all.flushes as f64 / self.seconds),
+            Measure::FlushRecords => self.flushes().map(|all| records / all.flushes as f64),
+            Measure::FlushTime => self
+                .flushes()
+                .map(|all| all.seconds * 1e6 / all.flushes as f64),
             Measure::BusyAckP99 => self.sides.busy_acks.as_ref().map(|acks| acks.p99_us),
             Measure::StoreCpu => self.store().map(|store| store.cpu_seconds * 1e9 / records),
             Measure::StoreWrites => self.per_gb(|store| store.transactions),
@@ -213,6 +246,22 @@ impl Taken {
 impl Taken {
     fn store(&self) -> Option<&StoreTaken> {
         self.cluster.as_ref()?.store.as_ref()
+    }
+
+    /// Of a run during which there was one at least.
+    fn flushes(&self) -> Option<FlushesTaken> {
+        let during = self.device?.during?;
+        (during.flushes > 0 && self.seconds > 0.0).then_some(during)
+    }
+
+    /// An acknowledgement as a multiple of what a flush takes by itself.
+    fn in_flushes(
+        &self,
+        ack: impl Fn(&Latency) -> f64,
+        flush: impl Fn(&DeviceTaken) -> f64,
+    ) -> Option<f64> {
+        let (acks, device) = (self.sides.acks.as_ref()?, self.device.as_ref()?);
+        Some(ack(acks) / flush(device).max(1e-3))
     }
 
     /// What etcd was asked for, for each GB of records.

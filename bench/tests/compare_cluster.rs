@@ -70,6 +70,59 @@ linger_ms = [1]
 partitions = [4]
 brokers = [3]
 replicas = [3]
+
+[[scenario]]
+name = "three disks"
+work = "latency"
+contenders = ["kafka"]
+durability = ["synced"]
+record_bytes = 1_000
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+consumers = [0]
+rate = [50]
+seconds = 2
+brokers = [3]
+replicas = [3]
+"#;
+
+const SYNCED: &str = r#"
+title = "Three disks"
+command = "make test"
+repetitions = 1
+
+[[scenario]]
+name = "throughput"
+work = "both"
+contenders = ["kera", "kera-native"]
+durability = ["synced"]
+record_bytes = 1_000
+records = 2_000
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+consumers = [0]
+brokers = [3]
+replicas = [3]
+
+[[scenario]]
+name = "latency"
+work = "latency"
+contenders = ["kera", "kera-native"]
+durability = ["synced"]
+record_bytes = 1_000
+keys = "none"
+batch = ["16KiB"]
+linger_ms = [1]
+partitions = [2]
+consumers = [0]
+rate = [100]
+seconds = 2
+brokers = [3]
+replicas = [3]
 "#;
 
 const STARTS: &str = r#"
@@ -185,6 +238,52 @@ fn brokers_and_etcd_are_told_apart() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// What the device took during a run, which acknowledgements waited for.
+fn device(taken: &Value) -> &Value {
+    let device = &taken["device"];
+    assert!(device["samples"].as_u64() > Some(0), "{taken}");
+    assert!(device["p50_us"].as_f64() > Some(0.0), "{taken}");
+    device
+}
+
+#[test]
+fn three_disks_flush_before_an_acknowledgement_and_the_flushes_are_counted() {
+    let name = "three_disks_flush_before_an_acknowledgement_and_the_flushes_are_counted";
+    if missing(name, &["etcd"]) {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let output = run_in(folder.path(), SYNCED).output().expect("it runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all = taken(folder.path());
+    assert_eq!(all.len(), 4);
+    for taken in &all {
+        let during = &device(taken)["during"];
+        // A kernel or a driver may count none, and then the table is left out.
+        assert!(
+            during.is_null() || during["flushes"].as_u64() > Some(0),
+            "{taken}"
+        );
+        assert!(taken["sides"]["consumed"].is_null(), "{taken}");
+    }
+    // Those of the open loop alone have a time at which they were due.
+    let timed = all
+        .iter()
+        .map(|taken| taken["sides"]["acks"]["records"].as_u64());
+    let timed: Vec<_> = timed.map(|records| records > Some(0)).collect();
+    assert_eq!(timed, [false, false, true, true]);
+    let text = fs::read_to_string(folder.path().join("doc.md")).expect("the document");
+    for part in [
+        "kera.ack=synced, at every copy",
+        "acknowledgement, p99.9, ms",
+        "acknowledgement, p99, in flushes (p99) of the idle device",
+        "a flush of the idle device, p50, ms",
+        "until it is acknowledged",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
 #[test]
 fn a_broker_starts_with_closed_groups_whose_records_are_here_or_there() {
     let name = "a_broker_starts_with_closed_groups_whose_records_are_here_or_there";
@@ -230,4 +329,9 @@ fn apache_kafka_forms_a_cluster_where_it_can_be_had() {
     let brokers = all[0]["cluster"]["broker_cpu_seconds"].as_array();
     assert_eq!(brokers.map(Vec::len), Some(3), "{}", all[0]);
     assert!(all[0]["cluster"]["store"].is_null(), "{}", all[0]);
+    assert!(all[0]["device"].is_null(), "{}", all[0]);
+    // Each of the three flushes by itself what it appends.
+    let during = &device(&all[1])["during"];
+    let (flushes, records) = (during["flushes"].as_u64(), all[1]["records"].as_u64());
+    assert!(during.is_null() || flushes > records, "{}", all[1]);
 }

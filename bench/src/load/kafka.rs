@@ -19,6 +19,7 @@ use serde::Deserialize;
 use super::acks::Acks;
 use super::records::Records;
 use super::{Done, Gate, Plan, SILENCE, Sides};
+use crate::scenario::Durability;
 
 /// Records between two looks at what librdkafka has to say.
 const LOOK_EVERY: u64 = 4096;
@@ -26,6 +27,8 @@ const LOOK_EVERY: u64 = 4096;
 const FULL: Duration = Duration::from_millis(1);
 /// How long librdkafka is asked again and again to send what is open.
 const BURST: Duration = Duration::from_millis(1);
+/// Longest pause between two of these.
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 /// How often librdkafka tells the size of its batches.
 const STATISTICS_MS: &str = "200";
 
@@ -57,8 +60,13 @@ pub(super) fn crowd_producer(
     let sticky = plan.linger_us.div_ceil(1_000).clamp(1, 1_000);
     // Few partitions have an open batch at a time: a queue for all of them would only add a backlog that
     // takes a slow broker longer to work off than the run lasts. One record of each must fit.
-    let queued = (100_000 / u64::from(plan.crowd.producers.max(1)))
-        .max(10_000)
+    let (all, least) = match plan.durability {
+        // A broker that flushes for every batch may take a few thousand records a second.
+        Durability::Synced => (10_000, 1_000),
+        Durability::Memory | Durability::Written => (100_000, 10_000),
+    };
+    let queued = (all / u64::from(plan.crowd.producers.max(1)))
+        .max(least)
         .max(2 * u64::from(plan.partitions));
     config
         .set("queue.buffering.max.messages", queued.to_string())
@@ -255,7 +263,7 @@ pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Don
         let (key, value) = records.next();
         let value = &*value;
         while !taken(producer.send(record(&plan.topic, key, value)))? {
-            producer.poll(FULL);
+            give_room(&producer);
             if heard.elapsed() > SILENCE {
                 bail!("no record was acknowledged for {SILENCE:?}");
             }
@@ -283,6 +291,13 @@ pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Don
     })
 }
 
+/// Lets librdkafka's queue empty for a moment. The crate's own wait is a loop that looks at the clock for the
+/// last millisecond, so that a producer which waits would take a core from the brokers.
+pub(super) fn give_room(producer: &BaseProducer<Outcome>) {
+    producer.poll(Duration::ZERO);
+    std::thread::park_timeout(FULL);
+}
+
 /// Waits until all records are acknowledged, without waiting for open batches to fill.
 ///
 /// librdkafka sends open batches at once only while a flush is under way, and the crate's flush is
@@ -290,6 +305,7 @@ pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Don
 /// asked many times, with pauses in which others have the core.
 pub(super) fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
     let begin = Instant::now();
+    let mut pause = BURST;
     loop {
         let burst = Instant::now();
         while burst.elapsed() < BURST {
@@ -297,7 +313,10 @@ pub(super) fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
                 return Ok(());
             }
         }
-        producer.poll(BURST * 2);
+        // What is open is on its way after the first of them; what is left is to wait for answers.
+        producer.poll(Duration::ZERO);
+        std::thread::park_timeout(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
         ensure!(
             begin.elapsed() < SILENCE,
             "records were not acknowledged within {SILENCE:?}"

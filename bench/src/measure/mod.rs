@@ -1,6 +1,7 @@
 //! What the operating system says about processes, the machine and its disk.
 
 pub(crate) mod disk;
+pub(crate) mod flushes;
 pub(crate) mod machine;
 pub(crate) mod noise;
 pub(crate) mod process;

@@ -235,12 +235,24 @@ impl Running {
         let created = match path {
             ClientPath::Nats => nats::create(&self.nats_load, address, topic, durability),
             ClientPath::Iggy => iggy::create(address, topic, partitions),
+            // Of Kafka's clients a cluster of Kera takes one copy for as many as it makes by default.
+            ClientPath::Kafka
+                if self.facts.broker.is_kera() && cluster.is_some_and(|one| one.replicas == 1) =>
+            {
+                self.create_stream(topic, partitions, 1, durability, cluster)
+                    .and_then(|()| topics::wait_until_led(address, topic, partitions))
+            }
             ClientPath::Kafka | ClientPath::Native => {
                 let setting = durability.setting(self.facts.broker);
-                topics::create(address, topic, partitions, setting, cluster)
+                topics::create(address, topic, partitions, (durability, setting), cluster)
             }
         };
         created.with_context(|| format!("cannot create topic {topic}"))
+    }
+
+    /// Looks whether a topic that has records has the copies that a case of a cluster wants.
+    pub(crate) fn check_copies(&self, topic: &str, cluster: Cluster) -> Result<()> {
+        topics::check_copies(self.address(ClientPath::Kafka)?, topic, cluster.replicas)
     }
 
     /// Waits until the first and the last partition of a topic tell their ends, and that there is

@@ -44,7 +44,7 @@ pub(super) fn create(
             lanes: Some(lanes),
             ack: Some(ack as i32),
             replicas: cluster.map(|cluster| cluster.replicas),
-            min_insync_replicas: cluster.map(|cluster| cluster.least_copies()),
+            min_insync_replicas: cluster.map(|cluster| cluster.least_copies(durability)),
             ..StreamConfig::default()
         }),
     };

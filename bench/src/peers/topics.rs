@@ -11,14 +11,16 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::child::pause;
 use crate::measure::disk;
-use crate::scenario::Cluster;
+use crate::scenario::{Cluster, Durability};
 
 /// How long a broker may take to start.
 const START: Duration = Duration::from_secs(60);
 /// How long it may take to create or delete a topic, or to give back space.
 const CHANGE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// And how much longer for each partition.
+/// How long it may take until copies are known everywhere.
+const COPIES: Duration = Duration::from_secs(5);
+/// How much longer a change may take for each partition.
 const EACH: Duration = Duration::from_millis(12);
 /// A topic with so many partitions is made in two steps.
 const AT_ONCE: u32 = 8_000;
@@ -61,13 +63,13 @@ pub(super) fn wait_until_up(address: &str, brokers: usize) -> Result<()> {
     }
 }
 
-/// Makes a topic, with a setting if one is given, and waits until every partition has a leader. In a
+/// Makes a topic, with the setting that its durability takes if there is one, and waits until every partition has a leader. In a
 /// cluster its partitions have so many copies.
 pub(super) fn create(
     address: &str,
     topic: &str,
     partitions: u32,
-    setting: Option<(&str, &str)>,
+    (durability, setting): (Durability, Option<(&str, &str)>),
     cluster: Option<Cluster>,
 ) -> Result<()> {
     // Thousands of logs take their time.
@@ -81,7 +83,7 @@ pub(super) fn create(
     let replicas = cluster.map_or(1, |cluster| cluster.replicas);
     let replicas = i32::try_from(replicas)?;
     let least = cluster
-        .map_or(1, |cluster| cluster.least_copies())
+        .map_or(1, |cluster| cluster.least_copies(durability))
         .to_string();
     let mut new = NewTopic::new(
         topic,
@@ -108,9 +110,16 @@ pub(super) fn create(
             one.map_err(|(_, code)| anyhow!("{code}"))?;
         }
     }
+    wait_until_led(address, topic, partitions)
+}
+
+/// Waits until every partition of a topic has a leader.
+pub(super) fn wait_until_led(address: &str, topic: &str, partitions: u32) -> Result<()> {
+    let within = CHANGE + EACH * partitions;
+    let consumer: BaseConsumer = config(address).create()?;
     let begin = Instant::now();
     loop {
-        let metadata = admin.inner().fetch_metadata(Some(topic), CHANGE)?;
+        let metadata = consumer.fetch_metadata(Some(topic), CHANGE)?;
         let found = metadata.topics().iter().find(|one| one.name() == topic);
         let led = found.map_or(0, |topic| {
             let led = topic.partitions().iter().filter(|one| one.leader() >= 0);
@@ -122,6 +131,30 @@ pub(super) fn create(
         ensure!(
             begin.elapsed() < within,
             "only {led} of {partitions} partitions have a leader"
+        );
+        pause(LOOK_EVERY);
+    }
+}
+
+/// Looks whether a topic that has records has so many copies. Kera lists those that hold some of a partition,
+/// and of one without records its leader alone.
+pub(super) fn check_copies(address: &str, topic: &str, wanted: u32) -> Result<()> {
+    let wanted = usize::try_from(wanted)?;
+    let consumer: BaseConsumer = config(address).create()?;
+    let begin = Instant::now();
+    loop {
+        let metadata = consumer.fetch_metadata(Some(topic), CHANGE)?;
+        let found = metadata.topics().iter().find(|one| one.name() == topic);
+        let partitions = found.map_or(&[][..], |topic| topic.partitions());
+        let copies = partitions.iter().map(|one| one.replicas().len());
+        let most = copies.max().unwrap_or(0);
+        if most == wanted {
+            return Ok(());
+        }
+        // A broker hears of copies a little later than their owner does.
+        ensure!(
+            most < wanted && begin.elapsed() < COPIES,
+            "topic {topic} has {most} copies in place of {wanted}"
         );
         pause(LOOK_EVERY);
     }

@@ -23,6 +23,9 @@ pub(super) fn setting(case: &Case) -> String {
 /// What the quantities mean where the name does not say it.
 pub(super) fn explanation(case: &Case) -> &'static str {
     match case.work {
+        Work::Both if case.crowd.consumers == 0 => {
+            " Producers at once, each with connections of its own, and no consumers. The throughput is that of records that were acknowledged."
+        }
         Work::Both => {
             " Producers and consumers at once, each with connections of its own. The throughput is that of records that were appended, acknowledged and read; CPU per record is for all of that."
         }
@@ -41,6 +44,9 @@ pub(super) fn explanation(case: &Case) -> &'static str {
 
 /// What the quantities mean where several brokers share the work.
 pub(super) const OF_CLUSTERS: &str = " CPU, memory and bytes written are those of all brokers together, with etcd, which only Kera's clusters have; Apache Kafka's controllers are in its brokers. The clients' are apart.";
+
+/// What the quantities mean where an acknowledgement waits for the device.
+pub(super) const OF_FLUSHES: &str = " All brokers, and etcd, have their files on the device named above. Its flushes are those that the kernel counts in /proc/diskstats, whoever asked for them; of several calls that wait at once the kernel makes one flush. The idle device is what one writer alone sees just before and just after each run: 4 KiB with O_DIRECT, then fdatasync.";
 
 /// Rates that a load did not keep, and partitions that a broker could not have.
 pub(super) fn remarks(group: &[&CaseRuns]) -> String {

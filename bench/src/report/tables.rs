@@ -4,7 +4,7 @@ use super::kept;
 use super::targets::{bound, overall, parties, value, verdict};
 use super::text::{self, measures, spread, summary};
 use crate::results::{CaseRuns, Results};
-use crate::scenario::{Case, Contender, Measure, Target, Work};
+use crate::scenario::{Case, Contender, Durability, Measure, Target, Work};
 use crate::statistics::Summary;
 
 /// A column that tells cases apart.
@@ -171,13 +171,18 @@ fn setting(group: &[&CaseRuns], varies: &[Dimension]) -> String {
     }
     out.push('.');
     if case.work == Work::Latency {
-        out.push_str(
-            " From the moment at which a record was due, at a fixed rate, until its consumer has it; without the first second.",
-        );
+        out.push_str(if case.crowd.consumers == 0 {
+            " From the moment at which a record was due, at a fixed rate, until it is acknowledged; without the first second, and without consumers."
+        } else {
+            " From the moment at which a record was due, at a fixed rate, until its consumer has it; without the first second."
+        });
     }
     out.push_str(kept::explanation(case));
     if case.cluster.is_some() && case.work != Work::Start {
         out.push_str(kept::OF_CLUSTERS);
+        if case.durability == Durability::Synced {
+            out.push_str(kept::OF_FLUSHES);
+        }
     }
     out
 }

@@ -39,6 +39,7 @@ fn run(contender: Contender, repetition: u32, cpu_ns: f64, peak: u64) -> Run {
         noisy: false,
         others: 0.01,
         taken: Some(Taken {
+            device: None,
             records: 1_000_000,
             bytes: 100_000_000,
             seconds: 0.5,

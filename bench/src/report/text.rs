@@ -3,7 +3,7 @@
 use crate::measure::disk::Disk;
 use crate::measure::machine::Machine;
 use crate::results::{CaseRuns, Results};
-use crate::scenario::{Case, Contender, Measure, Work};
+use crate::scenario::{Case, Contender, Durability, Measure, Work};
 use crate::statistics::Summary;
 
 /// A quantity's name in a table's title, with its unit.
@@ -28,6 +28,14 @@ pub(super) fn title(measure: Measure) -> &'static str {
         Measure::Rate => "rate, thousand records a second",
         Measure::AckP50 => "acknowledgement, p50, ms",
         Measure::AckP99 => "acknowledgement, p99, ms",
+        Measure::AckP999 => "acknowledgement, p99.9, ms",
+        Measure::AckP50Flushes => "acknowledgement, p50, in flushes (p50) of the idle device",
+        Measure::AckP99Flushes => "acknowledgement, p99, in flushes (p99) of the idle device",
+        Measure::Flushes => "flushes of the device a second",
+        Measure::FlushRecords => "records per flush of the device",
+        Measure::FlushTime => "a flush of the device during the run, mean, ms",
+        Measure::DeviceP50 => "a flush of the idle device, p50, ms",
+        Measure::DeviceP99 => "a flush of the idle device, p99, ms",
         Measure::BusyAckP99 => "acknowledgement while a consumer catches up, p99, ms",
         Measure::CpuShare => "broker CPU, % of a core",
         Measure::StoreCpu => "of that etcd's CPU, ns per record",
@@ -46,6 +54,10 @@ pub(super) fn scaled(measure: Measure, value: f64) -> f64 {
         | Measure::StoreCpu
         | Measure::StoreWrites
         | Measure::StoreKeys
+        | Measure::Flushes
+        | Measure::FlushRecords
+        | Measure::AckP50Flushes
+        | Measure::AckP99Flushes
         | Measure::Written => value,
         Measure::Memory => value / 1e6,
         Measure::Batch => value / 1024.0,
@@ -55,6 +67,10 @@ pub(super) fn scaled(measure: Measure, value: f64) -> f64 {
         | Measure::Max
         | Measure::AckP50
         | Measure::AckP99
+        | Measure::AckP999
+        | Measure::FlushTime
+        | Measure::DeviceP50
+        | Measure::DeviceP99
         | Measure::BusyAckP99 => value / 1e3,
         Measure::Start | Measure::Ready | Measure::FirstAppend => value * 1e3,
         Measure::IdleMemory => value / f64::from(1 << 20),
@@ -73,6 +89,13 @@ pub(super) fn value(measure: Measure, value: f64) -> String {
         | Measure::Max
         | Measure::AckP50
         | Measure::AckP99
+        | Measure::AckP999
+        | Measure::AckP50Flushes
+        | Measure::AckP99Flushes
+        | Measure::FlushRecords
+        | Measure::FlushTime
+        | Measure::DeviceP50
+        | Measure::DeviceP99
         | Measure::BusyAckP99
         | Measure::IdleCpu
         | Measure::StoreCpu
@@ -131,6 +154,10 @@ pub(super) fn summary(runs: &CaseRuns, contender: Contender, measure: Measure) -
 /// The quantities shown of a case.
 pub(super) fn measures(case: &Case) -> Vec<Measure> {
     let mut measures = of_work(case.work).to_vec();
+    if case.work == Work::Both && case.crowd.consumers == 0 {
+        // All that was taken was produced.
+        measures.retain(|one| !matches!(one, Measure::Produced | Measure::Consumed));
+    }
     if case.cluster.is_some() && case.work != Work::Start {
         let after_cpu = measures.iter().position(|&one| one == Measure::BrokerCpu);
         let at = after_cpu.map_or(measures.len(), |at| at + 1);
@@ -141,6 +168,24 @@ pub(super) fn measures(case: &Case) -> Vec<Measure> {
             Measure::StoreWrites,
             Measure::StoreKeys,
         ]);
+        if case.durability == Durability::Synced {
+            let after_acks = measures.iter().position(|&one| one == Measure::AckP99);
+            if let Some(at) = after_acks {
+                let acks = [
+                    Measure::AckP999,
+                    Measure::AckP50Flushes,
+                    Measure::AckP99Flushes,
+                ];
+                measures.splice(at + 1..at + 1, acks);
+            }
+            measures.extend([
+                Measure::Flushes,
+                Measure::FlushRecords,
+                Measure::FlushTime,
+                Measure::DeviceP50,
+                Measure::DeviceP99,
+            ]);
+        }
     }
     measures
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Contender, Scenario, Work};
+use super::{Contender, Durability, Scenario, Work};
 
 /// Most brokers of a cluster: all of them share one machine.
 pub(super) const MOST_BROKERS: u32 = 4;
@@ -18,9 +18,13 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Copies that must be left for a record to be taken: at Kera `min_insync_replicas`, at Kafka
-    /// `min.insync.replicas`.
-    pub(crate) fn least_copies(&self) -> u32 {
-        self.replicas.min(2)
+    /// `min.insync.replicas`. Where an acknowledgement is to mean that so many disks have flushed, all
+    /// must be left: with fewer a broker that falls behind would go unnoticed, and its disk count no more.
+    pub(crate) fn least_copies(&self, durability: Durability) -> u32 {
+        match durability {
+            Durability::Synced => self.replicas,
+            Durability::Memory | Durability::Written => self.replicas.min(2),
+        }
     }
 }
 
@@ -89,7 +93,7 @@ impl Contender {
 
 #[cfg(test)]
 mod tests {
-    use crate::scenario::{Broker, Case, Cases, Contender, File};
+    use crate::scenario::{Broker, Case, Cases, Contender, Durability, File};
 
     const ONE: &str = "title = \"T\"\ncommand = \"c\"\n[[scenario]]\nname = \"b\"\nwork = \"both\"\n\
         contenders = [\"kafka\", \"kera-native\"]\nkeys = \"none\"\nbatch = [\"16KiB\"]\n\
@@ -112,13 +116,29 @@ mod tests {
             Broker::KeraCluster(4)
         );
         let cluster = cases[1].cluster.unwrap();
-        assert_eq!((cluster.replicas, cluster.least_copies()), (3, 2));
+        assert_eq!(cluster.replicas, 3);
+        assert_eq!(cluster.least_copies(Durability::Written), 2);
+        assert_eq!(cluster.least_copies(Durability::Synced), 3);
         // Copies take room, too.
         let produce = ONE
             .replace("\"both\"", "\"produce\"")
             .replace("seconds = 1", "records = 10");
         let cases = Cases::of(&File::parse(&produce).unwrap(), 1).0;
         assert_eq!(cases[1].bytes(), 3 * cases[0].bytes());
+    }
+
+    #[test]
+    fn clusters_of_both_kinds_flush_before_they_acknowledge() {
+        let text = ONE.replace(
+            "brokers = [3, 4]",
+            "durability = [\"synced\"]\nbrokers = [3]",
+        );
+        let cases = Cases::of(&File::parse(&text).unwrap(), 1).0;
+        let all = cases[0].able().collect::<Vec<_>>();
+        assert_eq!(all, [Contender::Kafka, Contender::KeraNative]);
+        let setting = |one| Durability::Synced.setting(cases[0].broker(one));
+        assert_eq!(setting(Contender::Kafka), Some(("flush.messages", "1")));
+        assert_eq!(setting(Contender::Kera), Some(("kera.ack", "synced")));
     }
 
     #[test]

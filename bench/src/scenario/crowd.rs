@@ -142,8 +142,9 @@ impl Scenario {
             "consumers mean nothing to work = \"{name}\""
         );
         ensure!(
-            self.work == Work::Both || consumers.is_none_or(|all| !all.contains(&0)),
-            "only work = \"both\" can do without consumers"
+            matches!(self.work, Work::Both | Work::Latency)
+                || consumers.is_none_or(|all| !all.contains(&0)),
+            "only work = \"both\" and \"latency\" can do without consumers"
         );
         let shares = self.work == Work::Share;
         ensure!(

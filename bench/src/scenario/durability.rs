@@ -43,7 +43,8 @@ impl Durability {
             (Broker::KafkaCluster(_), Self::Written) => {
                 Some("page cache of every replica in sync, no flush")
             }
-            (Broker::KafkaCluster(_), _) => None,
+            (Broker::KafkaCluster(_), Self::Synced) => Some("flush.messages=1 at every replica"),
+            (Broker::KafkaCluster(_), Self::Memory) => None,
             (Broker::Nats, Self::Memory) => Some("file store, persist_mode async"),
             (Broker::Nats, Self::Written) => Some("file store, page cache, sync_interval 2m"),
             (Broker::NatsSynced, Self::Synced) => Some("file store, sync_interval always"),
@@ -66,7 +67,9 @@ impl Durability {
     pub(crate) fn setting(self, broker: Broker) -> Option<(&'static str, &'static str)> {
         match (broker, self) {
             (Broker::Kera | Broker::KeraCluster(_), _) => Some(("kera.ack", self.name())),
-            (Broker::Kafka, Self::Synced) => Some(("flush.messages", "1")),
+            (Broker::Kafka | Broker::KafkaCluster(_), Self::Synced) => {
+                Some(("flush.messages", "1"))
+            }
             _ => None,
         }
     }

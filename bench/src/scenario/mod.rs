@@ -409,6 +409,10 @@ pub(crate) enum Measure {
     /// From when a record was due to its acknowledgement.
     AckP50,
     AckP99,
+    AckP999,
+    /// The same, divided by the median and by the p99 of what one flush takes on the idle device.
+    AckP50Flushes,
+    AckP99Flushes,
     /// The same while a consumer catches up.
     BusyAckP99,
     /// The broker's CPU time as a share of one core.
@@ -421,6 +425,15 @@ pub(crate) enum Measure {
     StoreKeys,
     /// Bytes that the brokers wrote per byte of records.
     Written,
+    /// Flushes a second that the device was asked for, by whomever.
+    Flushes,
+    /// Records for each of them.
+    FlushRecords,
+    /// How long one took on average during the run.
+    FlushTime,
+    /// What one writer alone waited for 4 KiB to be flushed, just before and after the run.
+    DeviceP50,
+    DeviceP99,
 }
 
 impl File {

@@ -114,7 +114,8 @@ impl Session {
         wanted.sort_by_key(|(contender, cluster)| (*contender, cluster.map(|one| one.brokers)));
         for (contender, cluster) in wanted {
             progress.doing(format!("warming up {}", contender.name()));
-            if let Err(error) = self.warm_up_one(contender, cluster, records) {
+            let durability = durability_of(cases, contender, cluster);
+            if let Err(error) = self.warm_up_one((contender, durability), cluster, records) {
                 self.interrupt.check()?;
                 progress.say(format!("{} DID NOT WARM UP: {error:#}", contender.name()));
             }
@@ -124,7 +125,7 @@ impl Session {
 
     fn warm_up_one(
         &mut self,
-        contender: Contender,
+        (contender, durability): (Contender, Durability),
         cluster: Option<Cluster>,
         records: u64,
     ) -> Result<()> {
@@ -141,7 +142,7 @@ impl Session {
                 linger_ms: 5.0,
                 partitions,
                 acks: Acks::All,
-                durability: Durability::Written,
+                durability,
                 most_seconds: Some(WARM_UP_SECONDS),
                 rate: None,
                 idle_ms: None,
@@ -276,6 +277,22 @@ impl Session {
             deleted?;
         }
         result
+    }
+}
+
+/// What a contender's acknowledgements mean while it warms up: what they mean in all of its cases at such a
+/// cluster, so that the code which that takes is warm; `written` where cases differ.
+fn durability_of(cases: &[&Case], contender: Contender, cluster: Option<Cluster>) -> Durability {
+    let brokers = |cluster: Option<Cluster>| cluster.map(|cluster| cluster.brokers);
+    let mut cases = cases.iter().filter(|case| {
+        case.contenders.contains(&contender) && brokers(case.cluster) == brokers(cluster)
+    });
+    let first = cases
+        .next()
+        .map_or(Durability::Written, |case| case.durability);
+    match cases.all(|case| case.durability == first) {
+        true => first,
+        false => Durability::Written,
     }
 }
 

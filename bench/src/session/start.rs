@@ -106,6 +106,7 @@ impl Session {
         let memory = Memory::of(running.pid())?;
         running.check()?;
         let taken = Taken {
+            device: None,
             records: case.records,
             bytes: case.bytes(),
             seconds: running.facts.start_seconds,

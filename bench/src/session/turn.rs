@@ -1,5 +1,6 @@
 //! One run: load by a process of its own, measured from its first record to its last.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -7,11 +8,12 @@ use anyhow::Result;
 use super::Session;
 use super::loader::Loader;
 use crate::load::Plan;
+use crate::measure::flushes::{DeviceFlushes, FlushTimes};
 use crate::measure::noise::Snapshot;
 use crate::measure::process::{Memory, Usage, forget_peak};
 use crate::peers::{Counts, Running, share_load};
-use crate::results::{ClusterTaken, StoreTaken, Taken};
-use crate::scenario::{Case, ClientPath, Contender, Sharing};
+use crate::results::{ClusterTaken, DeviceTaken, FlushesTaken, StoreTaken, Taken};
+use crate::scenario::{Case, ClientPath, Contender, Durability, Sharing};
 
 /// What the processes of a broker have used.
 struct Parts {
@@ -62,6 +64,41 @@ impl Parts {
     }
 }
 
+/// The device as one writer alone sees it, before a run and after.
+struct Device<'a> {
+    times: FlushTimes,
+    data: &'a Path,
+}
+
+impl<'a> Device<'a> {
+    /// Looks at the device if the case's acknowledgements wait for it. What the brokers have not written
+    /// yet is written first, so that nobody else has it do anything meanwhile.
+    fn look(case: &Case, data: &'a Path) -> Result<Option<Self>> {
+        if case.durability != Durability::Synced {
+            return Ok(None);
+        }
+        rustix::fs::sync();
+        let mut times = FlushTimes::new()?;
+        times.look(data)?;
+        Ok(Some(Self { times, data }))
+    }
+
+    /// Looks once more; together with what it did during the run.
+    fn taken(mut self, during: Option<DeviceFlushes>) -> Result<DeviceTaken> {
+        rustix::fs::sync();
+        self.times.look(self.data)?;
+        Ok(DeviceTaken {
+            samples: self.times.samples(),
+            p50_us: self.times.at(0.5),
+            p99_us: self.times.at(0.99),
+            during: during.map(|during| FlushesTaken {
+                flushes: during.flushes,
+                seconds: during.took.as_secs_f64(),
+            }),
+        })
+    }
+}
+
 impl Session {
     /// Runs the load of a case on a topic that exists; what it took, and the share of the cores that
     /// others used meanwhile. With a pace, no more records a second than that.
@@ -107,13 +144,21 @@ impl Session {
         ours.extend([std::process::id(), loader.pid()]);
         ours.extend(running.pids());
 
+        let device = Device::look(case, &self.places.data)?;
         running.pids().into_iter().for_each(forget_peak);
         let noise = Snapshot::take(&ours);
         let (before, client_before) = (Parts::of(running)?, Usage::of(loader.pid())?);
+        let flushed = DeviceFlushes::below(&self.places.data);
         let done = loader.work(&self.interrupt)?;
+        let flushed_then = DeviceFlushes::below(&self.places.data);
         let (after, client_after) = (Parts::of(running)?, Usage::of(loader.pid())?);
         let others = Snapshot::take(&ours).others_since(&noise);
         drop(loader);
+        if let Some(cluster) = case.cluster {
+            running.check_copies(topic, cluster)?;
+        }
+        let during = flushed_then.zip(flushed);
+        let during = during.map(|(now, before)| now.since(&before));
 
         let broker = after.whole().since(&before.whole());
         let taken = Taken {
@@ -132,6 +177,7 @@ impl Session {
                 .cluster
                 .map(|_| after.since(&before, running))
                 .transpose()?,
+            device: device.map(|device| device.taken(during)).transpose()?,
         };
         Ok((taken, others))
     }

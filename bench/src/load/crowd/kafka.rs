@@ -14,11 +14,11 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::shared::Sink;
 use super::{Consuming, Producing};
 use crate::load::acks::Acks;
-use crate::load::kafka::{Outcome, consumer, crowd_producer, finish, record, record_due, taken};
+use crate::load::kafka::{
+    Outcome, consumer, crowd_producer, finish, give_room, record, record_due, taken,
+};
 use crate::load::{Plan, SILENCE};
 
-/// How long librdkafka is given when its queue is full.
-const FULL: Duration = Duration::from_millis(1);
 /// How long the thread that hears of acknowledgements waits for one.
 const HEAR: Duration = Duration::from_millis(50);
 /// Most messages between two looks of a consumer at the others.
@@ -109,7 +109,7 @@ impl Producing for KafkaProducer<'_> {
     fn send(&mut self, key: Option<&[u8]>, value: &[u8], due: Option<Duration>) -> Result<()> {
         let topic = &self.plan.topic;
         while !taken(self.producer.send(record_due(topic, key, value, due)))? {
-            self.producer.poll(FULL);
+            give_room(&self.producer);
             self.producer.context().check()?;
         }
         Ok(())
