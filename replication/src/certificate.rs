@@ -34,9 +34,9 @@ pub fn scan_copy(file: &dyn File, copy: CopyId, faults: Faults) -> io::Result<Op
         group: Some(copy.group),
         epoch: Some(copy.epoch),
         // A length that is given is believed, and headers only are walked.
-        limit: faults.scan_trusts_length.then_some(u64::MAX),
+        limit: faults.scan_trusts_length().then_some(u64::MAX),
         incarnation: Incarnation::default(),
-        verify_all: !faults.scan_trusts_length,
+        verify_all: !faults.scan_trusts_length(),
     };
     match scan(file, &spec, |_, _| {}) {
         Ok(scanned)

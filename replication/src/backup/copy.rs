@@ -222,9 +222,9 @@ impl Copy {
             lane: None,
             group: Some(copy.group),
             epoch: Some(copy.epoch),
-            limit: faults.scan_trusts_length.then(|| self.spec.group_bytes()),
+            limit: faults.scan_trusts_length().then(|| self.spec.group_bytes()),
             incarnation,
-            verify_all: seen.is_none() && !faults.scan_trusts_length,
+            verify_all: seen.is_none() && !faults.scan_trusts_length(),
         };
         let scanned = scan(&file, &spec, |_, _| {})?;
         let header = &scanned.header;

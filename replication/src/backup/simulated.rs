@@ -194,7 +194,7 @@ impl SimMemory {
     /// As [`crash_machine`](Self::crash_machine), and another disk takes the place of the one there was.
     pub fn replace_disk(&self, faults: &Faults) {
         self.crash_machine();
-        let keeps_id = faults.replaced_disk_keeps_id;
+        let keeps_id = faults.replaced_disk_keeps_id();
         self.inner.lock().replace_disk(keeps_id);
     }
 
@@ -211,7 +211,7 @@ impl Memory for SimMemory {
         let mut machine = self.inner.lock();
         if machine.empty {
             let first = machine.incarnation.store_id.is_nil();
-            if first || !faults.vanished_store_keeps_id {
+            if first || !faults.vanished_store_keeps_id() {
                 machine.incarnation.store_id = machine.draw();
             }
             machine.empty = false;

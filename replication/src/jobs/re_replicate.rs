@@ -337,7 +337,7 @@ impl Jobs {
         let building = primary.building(copy, target.holder.broker);
         let sources: Vec<_> = [&standing.have[..], &standing.leaving[..]].concat();
         let faults = primary.faults;
-        if !faults.recorded_before_built {
+        if !faults.recorded_before_built() {
             let built = self.build(primary, owned, record, &sources, &target);
             let built = built.await;
             self.learn(primary, copy, (target.holder.broker, sources.len()), &built);
@@ -361,7 +361,7 @@ impl Jobs {
             .filter(|holder| !holders.contains(holder))
             .copied()
             .collect::<Vec<_>>();
-        for holder in given_up.iter().filter(|_| faults.freed_before_recorded) {
+        for holder in given_up.iter().filter(|_| faults.freed_before_recorded()) {
             self.free(primary, owned, record, holder.broker).await;
         }
         let placed = self.place(primary, owned, record, holders).await;
@@ -369,7 +369,7 @@ impl Jobs {
             building.keep();
         }
         placed?;
-        if faults.recorded_before_built {
+        if faults.recorded_before_built() {
             self.build(primary, owned, record, &sources, &target)
                 .await?;
         }

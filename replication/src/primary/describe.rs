@@ -101,7 +101,7 @@ impl Primary {
         if let Some(own) = self.own.as_ref().filter(|_| backup == self.me) {
             let described = Described {
                 broker: backup,
-                remembered: Some(match self.faults.process_not_named {
+                remembered: Some(match self.faults.process_not_named() {
                     true => own.incarnation(),
                     false => own.process(),
                 }),

@@ -73,8 +73,8 @@ impl FlushRounds {
             self.due.push((number, shipment.set.id()));
         }
         let (set, index) = (&shipment.set, shipment.index);
-        let early = self.faults.one_flush_not_awaited && set.is_last_shipped(index)
-            || self.faults.closed_before_flush && set.source().is_frozen();
+        let early = self.faults.one_flush_not_awaited() && set.is_last_shipped(index)
+            || self.faults.closed_before_flush() && set.source().is_frozen();
         if early {
             set.completed(index, shipment.completed);
         }
@@ -135,7 +135,7 @@ impl FlushRounds {
                 continue;
             };
             match outcome {
-                Ok(()) if self.faults.newer_bytes_counted => {
+                Ok(()) if self.faults.newer_bytes_counted() => {
                     shipment.set.completed(shipment.index, shipment.completed);
                 }
                 Ok(()) => shipment.set.completed(shipment.index, end),

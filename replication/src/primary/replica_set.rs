@@ -382,7 +382,7 @@ impl ReplicaSet {
             return self.source.end().address;
         }
         let copies = self.copies();
-        let counted = if self.faults.acknowledge_without_copy {
+        let counted = if self.faults.acknowledge_without_copy() {
             copies.len().saturating_sub(1)
         } else {
             copies.len()

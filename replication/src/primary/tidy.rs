@@ -95,7 +95,7 @@ pub(crate) async fn listed(
         out.failed += 1;
         return out;
     };
-    if primary.faults.marks_read_late {
+    if primary.faults.marks_read_late() {
         building = primary.building_at(backup);
     }
     if found.streamlet.epoch != epoch {

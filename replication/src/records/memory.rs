@@ -262,7 +262,7 @@ impl Streamlet {
     ) -> Result<(), RecordsError> {
         match *compare {
             Compare::StreamletEpoch { epoch, .. } => {
-                if epoch != self.record.epoch && !faults.epoch_not_compared {
+                if epoch != self.record.epoch && !faults.epoch_not_compared() {
                     return Err(RecordsError::Epoch {
                         streamlet,
                         expected: epoch,
@@ -276,7 +276,7 @@ impl Streamlet {
                     Some(record) => record.revision,
                     None => deleted.copied().unwrap_or(0),
                 };
-                if found != revision && !faults.revision_not_compared {
+                if found != revision && !faults.revision_not_compared() {
                     return Err(RecordsError::Revision {
                         group: key.group,
                         expected: revision,

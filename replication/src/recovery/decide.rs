@@ -128,7 +128,7 @@ impl Recovery<'_> {
     }
 
     fn follows(&self, first_ordinal: Ordinal, out: &RecoveredLane) -> bool {
-        first_ordinal == out.next_ordinal || self.primary.faults.ordinal_gap_accepted
+        first_ordinal == out.next_ordinal || self.primary.faults.ordinal_gap_accepted()
     }
 
     fn answers(&self, copy: CopyId) -> &[(Replica, CopyAnswer)] {

@@ -339,7 +339,7 @@ impl Memory for ShmMemory {
             disk_id = Some(dir::disk_identity(disk)?);
             *self.disk.lock() = Some(Arc::new(Self::io(disk, File::open(disk))?));
         }
-        if faults.seals_forgotten_at_restart {
+        if faults.seals_forgotten_at_restart() {
             seals.forget_seals();
         }
         let spares = Spares::new(dir, self.options.quota);

@@ -122,7 +122,7 @@ impl ReplicaStore {
             seals: found.seals,
             ..Control::default()
         };
-        if faults.seals_forgotten_at_restart {
+        if faults.seals_forgotten_at_restart() {
             control.seals.forget_seals();
         }
         let mut unread = Vec::new();

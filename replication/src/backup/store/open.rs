@@ -46,7 +46,7 @@ impl ReplicaStore {
         }
         let mut control = self.control.lock();
         let sealed = control.seals.sealed(&spec.copy.streamlet);
-        if spec.copy.epoch < sealed && !self.faults.open_after_seal {
+        if spec.copy.epoch < sealed && !self.faults.open_after_seal() {
             return Err(Refusal::Sealed { by: sealed });
         }
         let known = control.copies.get(&spec.copy).cloned();

@@ -59,7 +59,7 @@ impl ReplicaStore {
         let asked = parts.iter().flat_map(|part| part.copies.iter());
         let mut written: Vec<_> = asked.map(|(id, end)| self.write_one(id, *end)).collect();
         // Answered and only then flushed, where that rule is broken; and a crash comes before the flush.
-        if !self.faults.answered_before_flush {
+        if !self.faults.answered_before_flush() {
             self.sync_all(&mut written);
         }
         let mut outcomes = written.into_iter().map(|one| one.map(|_| ()));
@@ -126,7 +126,7 @@ impl ReplicaStore {
             true => Ok(()),
             false => copy.memory.sync_to_disk(),
         };
-        let named = match self.faults.names_not_synced {
+        let named = match self.faults.names_not_synced() {
             true => synced,
             false => synced.and_then(|()| copy.memory.name_on_disk()),
         };

@@ -53,7 +53,7 @@ impl ReplicaStore {
             }
         }
         self.room_for_streamlets(&mut control, new.len())?;
-        if !self.faults.sealing_disabled {
+        if !self.faults.sealing_disabled() {
             let mut sealed = Vec::new();
             for Seal {
                 streamlet, epoch, ..
@@ -132,7 +132,7 @@ impl ReplicaStore {
     }
 
     fn answer(&self, id: &CopyId, recorded: Incarnation) -> Result<CopyAnswer, Refusal> {
-        if !self.is_mine(recorded) && !self.faults.old_incarnation_answers {
+        if !self.is_mine(recorded) && !self.faults.old_incarnation_answers() {
             return Ok(CopyAnswer::Unknown);
         }
         let (copy, freed) = {
@@ -145,7 +145,7 @@ impl ReplicaStore {
             Some(copy)
                 if copy.spec.incarnation != recorded
                     && !(copy.spec.built && self.is_mine(copy.spec.incarnation))
-                    && !self.faults.old_incarnation_answers =>
+                    && !self.faults.old_incarnation_answers() =>
             {
                 Ok(CopyAnswer::Unknown)
             }
