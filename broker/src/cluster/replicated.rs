@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use kera_metadata::StreamConfig;
-use kera_protocol::ids::{Epoch, GroupId, StreamId};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, StreamId};
 use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::jobs::{JobConfig, JobStats, Jobs, Owned};
-use kera_replication::primary::Primary;
+use kera_replication::primary::{Primary, ReplicaPosition};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
@@ -236,6 +237,22 @@ impl Replicated {
     }
 
     /// What is served, as jobs look at it.
+    /// How far the replicas of a streamlet's groups are that are not closed, by lane; nothing of one that is served by
+    /// no lane here.
+    pub(crate) async fn positions(
+        &self,
+        streamlet: StreamletKey,
+    ) -> Vec<(LaneId, ReplicaPosition)> {
+        let served = self.served.lock().get(&streamlet).cloned();
+        let lanes = served.map_or_else(Vec::new, |copies| copies.owned().lanes);
+        let asked = lanes.iter().map(|lane| async move {
+            let positions = lane.positions().await.into_iter();
+            let of = lane.spec().lane;
+            positions.map(move |position| (of, position))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
     pub(super) fn owned(&self) -> Vec<Owned> {
         let served: Vec<_> = self.served.lock().values().cloned().collect();
         served.iter().map(|copies| copies.owned()).collect()

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use kera_protocol::error::WireError;
 use kera_protocol::v1;
+use kera_replication::primary::ReplicaPosition;
 use kera_streamlet::Streamlet;
 
 use crate::admin;
@@ -72,8 +73,15 @@ pub(crate) async fn stream_description(
                 continue;
             }
         }
+        let mut positions = match &shared.replicated {
+            Some(replicated) => replicated.positions(streamlet.key()).await,
+            None => Vec::new(),
+        };
+        positions.sort_by_key(|(_, position)| (position.group, position.broker));
         for lane in described {
+            let of = positions.iter().filter(|(of, _)| *of == lane.lane);
             lanes.push(v1::LaneDescription {
+                replicas: of.map(|(_, position)| replica_position(position)).collect(),
                 streamlet: streamlet.id().0,
                 lane: lane.lane.0,
                 log_start: lane.log_start,
@@ -101,6 +109,17 @@ pub(crate) async fn stream_description(
         })
     };
     admin::blocking(counted).await
+}
+
+fn replica_position(position: &ReplicaPosition) -> v1::ReplicaPosition {
+    v1::ReplicaPosition {
+        group: position.group.0,
+        broker: position.broker.0,
+        end: position.end,
+        placed: position.placed,
+        flushed: position.flushed,
+        lost: position.lost.clone().unwrap_or_default(),
+    }
 }
 
 /// Adds what other owners say of their parts. While an owner changes two of them may describe a streamlet, or none.

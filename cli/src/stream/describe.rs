@@ -104,6 +104,37 @@ pub(super) async fn describe(args: DescribeArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How far the replicas of groups are that are not closed.
+fn replicas(view: &DescriptionView) -> Table {
+    let mut table = Table::new(&[
+        ">open group",
+        ">streamlet",
+        ">lane",
+        ">broker",
+        ">end",
+        ">placed",
+        ">flushed",
+        "state",
+    ])
+    .keys(3);
+    let address = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| at.to_string());
+    for lane in &view.lane_descriptions {
+        for replica in &lane.replicas {
+            table.row([
+                replica.group.to_string(),
+                lane.streamlet.to_string(),
+                lane.lane.to_string(),
+                replica.broker.to_string(),
+                replica.end.to_string(),
+                address(replica.placed),
+                address(replica.flushed),
+                replica.state(),
+            ]);
+        }
+    }
+    table
+}
+
 fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure::Failure> {
     let mut out = Out::stdout();
     out.line(&view.stream.name)?;
@@ -200,6 +231,10 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
         }
         out.line("")?;
         out.bytes(groups.render().as_bytes())?;
+        if is_replicated {
+            out.line("")?;
+            out.bytes(replicas(view).render().as_bytes())?;
+        }
     }
     if !view.consumer_groups.is_empty() {
         let mut table = Table::new(&["consumer group", ">members", ">lag"]);

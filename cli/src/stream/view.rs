@@ -326,6 +326,32 @@ pub(super) struct LaneView {
     pub(super) bytes: u64,
     pub(super) producers: u32,
     pub(super) groups: Vec<GroupView>,
+    /// Of groups that are not closed.
+    pub(super) replicas: Vec<ReplicaView>,
+}
+
+/// How far one replica of a group has come; addresses in the group.
+#[derive(Debug, Serialize)]
+pub(super) struct ReplicaView {
+    pub(super) group: u64,
+    pub(super) broker: u32,
+    pub(super) end: u64,
+    pub(super) placed: Option<u64>,
+    pub(super) flushed: Option<u64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) lost: String,
+}
+
+impl ReplicaView {
+    /// What keeps it from having all of the group, for people.
+    pub(super) fn state(&self) -> String {
+        match (self.flushed.or(self.placed), self.lost.as_str()) {
+            (_, lost) if !lost.is_empty() => format!("lost: {lost}"),
+            (Some(there), _) if there >= self.end => "whole".into(),
+            (Some(_), _) => "behind".into(),
+            (None, _) => "not known".into(),
+        }
+    }
 }
 
 /// A group.
@@ -362,6 +388,18 @@ impl LaneView {
                     end_ordinal: group.end_ordinal,
                     bytes: group.bytes,
                     closed: group.closed,
+                })
+                .collect(),
+            replicas: lane
+                .replicas
+                .iter()
+                .map(|replica| ReplicaView {
+                    group: replica.group,
+                    broker: replica.broker,
+                    end: replica.end,
+                    placed: replica.placed,
+                    flushed: replica.flushed,
+                    lost: replica.lost.clone(),
                 })
                 .collect(),
         }

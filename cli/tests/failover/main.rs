@@ -23,6 +23,7 @@ use kera_metadata::{
     Write,
 };
 use kera_protocol::ids::{Epoch, StreamId};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use common::ports::Reserved;
@@ -98,6 +99,26 @@ impl Trio {
             );
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// `kera stream describe --groups` tells where the replicas of open groups are. At rest that `is_right`, of what is
+    /// placed, what is flushed, and the group's end.
+    fn positions_are_told(&self, stream: &str, is_right: impl Fn(&Value, &Value, &Value) -> bool) {
+        let broker = &self.brokers[0];
+        let describe = ["stream", "describe", stream];
+        let replicas = |described: &Value| -> Vec<Value> {
+            let lanes = described["lane_descriptions"].as_array().expect("lanes");
+            let of = |lane: &Value| lane["replicas"].as_array().expect("replicas").clone();
+            lanes.iter().flat_map(of).collect()
+        };
+        broker.until(&describe, |described| {
+            let told = replicas(described);
+            let right = |at: &Value| is_right(&at["placed"], &at["flushed"], &at["end"]);
+            !told.is_empty() && told.len() % 3 == 0 && told.iter().all(right)
+        });
+        let text = broker.run(&["stream", "describe", stream, "--groups"]);
+        let words = ["OPEN GROUP", "PLACED", "FLUSHED", "whole"];
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
     }
 
     fn consume(&self, bootstrap: &str, stream: &str) -> Vec<String> {

@@ -59,6 +59,9 @@ fn what_is_acknowledged_from_memory_outlives_the_process_of_its_owner() {
         assert!(boots.is_superset(&machine), "{boots:?}");
         assert_eq!(boots.len(), 2, "{boots:?}");
     }
+    trio.positions_are_told("clicks", |placed, flushed, end| {
+        placed == end && flushed.is_null()
+    });
     for killed in 0..3 {
         trio.brokers[killed].kill();
         let at = 3000 + 500 * killed;

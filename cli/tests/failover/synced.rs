@@ -142,6 +142,9 @@ fn what_is_synced_outlives_all_brokers_and_their_shared_memory() {
     trio.run(&all, &CREATE, b"");
     // Some groups are full and closed, some open.
     trio.run(&all, &PRODUCE, &text(&lines(0..3000)));
+    trio.positions_are_told("payments", |placed, flushed, end| {
+        (placed, flushed) == (end, end)
+    });
     trio.black_out();
     trio.brokers.iter_mut().for_each(|broker| {
         broker.restart();

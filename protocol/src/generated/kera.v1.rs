@@ -936,6 +936,29 @@ pub struct LaneDescription {
     pub producers: u32,
     #[prost(message, repeated, tag = "8")]
     pub groups: ::prost::alloc::vec::Vec<GroupInfo>,
+    /// Of the groups that are not closed, where brokers share replicas; the owner tells.
+    #[prost(message, repeated, tag = "9")]
+    pub replicas: ::prost::alloc::vec::Vec<ReplicaPosition>,
+}
+/// How far one replica of a group has come that is not closed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReplicaPosition {
+    #[prost(uint64, tag = "1")]
+    pub group: u64,
+    #[prost(uint32, tag = "2")]
+    pub broker: u32,
+    /// address at which the group ends so far
+    #[prost(uint64, tag = "3")]
+    pub end: u64,
+    /// below it all bytes are in its memory, or the owner's file; not known if left out
+    #[prost(uint64, optional, tag = "4")]
+    pub placed: ::core::option::Option<u64>,
+    /// below it all are on its disk; not known if left out, as where nobody waits for that
+    #[prost(uint64, optional, tag = "5")]
+    pub flushed: ::core::option::Option<u64>,
+    /// why it does not count any more, if so
+    #[prost(string, tag = "6")]
+    pub lost: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AlterStreamRequest {

@@ -43,7 +43,9 @@ pub(crate) use renew::MoreCopies;
 pub use replica_set::ReplicaSet;
 pub use shipper_handle::ShipperHandle;
 pub use source::{Run, Shape, Source};
-pub use stall_report::{CopyStands, Doing, ShipmentStands, Standstill, StillLane, WayStands};
+pub use stall_report::{
+    CopyStands, Doing, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
+};
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;

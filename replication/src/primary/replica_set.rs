@@ -137,6 +137,7 @@ impl ReplicaSet {
             let stands = CopyStands {
                 holder: copy.holder.broker,
                 durable: copy.durable.load(Ordering::Acquire),
+                written: self.keeps(copy),
                 lost: copy.lost.lock().clone(),
                 way: None,
             };

@@ -4,6 +4,8 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
+use kera_protocol::ids::GroupId;
+
 use crate::ids::{BrokerId, CopyId};
 
 /// What a group's life is at.
@@ -51,10 +53,29 @@ pub struct CopyStands {
     pub holder: BrokerId,
     /// All below this address is there.
     pub durable: u64,
+    /// All below this address is in its memory, or in the owner's file, which follows where the owner remembers bytes.
+    pub written: u64,
     /// Why it does not count any more, if so.
     pub lost: Option<String>,
     /// What ships to it says; none for this broker's own file.
     pub way: Option<WayStands>,
+}
+
+/// How far one replica of a group is that is not closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaPosition {
+    /// The group.
+    pub group: GroupId,
+    /// The broker.
+    pub broker: BrokerId,
+    /// The address at which the group ends so far.
+    pub end: u64,
+    /// Below this address all is in its memory, or in the owner's file; none if nobody knows.
+    pub placed: Option<u64>,
+    /// Below this address all is on its disk; none where nobody waits for that.
+    pub flushed: Option<u64>,
+    /// Why it does not count any more, if so.
+    pub lost: Option<String>,
 }
 
 /// What a pump knows of the way to one copy.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
-use super::stall_report::{Mark, Standstill, StillLane, WayStands};
+use super::stall_report::{CopyStands, Mark, ReplicaPosition, Standstill, StillLane, WayStands};
+use crate::ids::Durability;
 use crate::runtime::{Local, all, within};
 
 /// Longest wait for a pump to say where it is.
@@ -49,18 +50,7 @@ impl Lane {
         let lasted = self.watched.lock().looked(mark, runtime.now(), looked)?;
         let (set, behind) = (set?, behind?);
         let group = set.id();
-        let asked = set.copies_stand().into_iter();
-        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
-            let said = pump.map(|pump| pump.stands(group));
-            Box::pin(async move {
-                if let Some(said) = said {
-                    let said = within(&**runtime, SAID_WITHIN, said).await;
-                    copy.way = Some(said.flatten().unwrap_or(WayStands::Silent));
-                }
-                copy
-            })
-        });
-        let copies = all(asked.collect()).await;
+        let copies = self.stand(&set).await;
         let state = set.state();
         Some(Standstill {
             group,
@@ -73,5 +63,54 @@ impl Lane {
             trouble: state.trouble,
             copies,
         })
+    }
+
+    /// Where each replica of a group stands, as the shippers say within a moment.
+    async fn stand(&self, set: &ReplicaSet) -> Vec<CopyStands> {
+        let (group, runtime) = (set.id(), &self.primary.runtime);
+        let asked = set.copies_stand().into_iter();
+        let asked = asked.map(|(mut copy, pump)| -> Local<_> {
+            let said = pump.map(|pump| pump.stands(group));
+            Box::pin(async move {
+                if let Some(said) = said {
+                    let said = within(&**runtime, SAID_WITHIN, said).await;
+                    copy.way = Some(said.flatten().unwrap_or(WayStands::Silent));
+                }
+                copy
+            })
+        });
+        all(asked.collect()).await
+    }
+
+    /// How far each replica of the lane's groups is that are not closed; for people.
+    pub async fn positions(&self) -> Vec<ReplicaPosition> {
+        let asked = self.open_groups().into_iter().map(|set| -> Local<_> {
+            Box::pin(async move {
+                let stands = self.stand(&set).await;
+                (set, stands)
+            })
+        });
+        let mut found = Vec::new();
+        for (set, stands) in all(asked.collect()).await {
+            let end = set.source().end().address;
+            found.extend(stands.into_iter().map(|stand| {
+                let flushed = set.durability() == Durability::Flushed;
+                let placed = match stand.way {
+                    _ if !flushed => Some(stand.written),
+                    None => Some(stand.durable),
+                    Some(WayStands::Ships { copy, .. }) => copy.map(|copy| copy.placed),
+                    Some(WayStands::Silent) => None,
+                };
+                ReplicaPosition {
+                    group: set.id().group,
+                    broker: stand.holder,
+                    end,
+                    placed,
+                    flushed: flushed.then_some(stand.durable),
+                    lost: stand.lost,
+                }
+            }));
+        }
+        found
     }
 }

@@ -128,6 +128,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
         let at = |holder, durable, way| CopyStands {
             holder,
             durable,
+            written: durable,
             lost: None,
             way,
         };
