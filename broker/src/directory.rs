@@ -48,7 +48,7 @@ pub trait Directory: Send + Sync {
     /// The cluster's id, as Kafka's clients are told it.
     fn cluster_id(&self) -> String;
 
-    /// The brokers that live, by number, this one among them.
+    /// The brokers that live and serve clients, by number, this one among them.
     fn brokers(&self) -> Arc<Vec<BrokerInfo>>;
 
     /// A broker that lives.

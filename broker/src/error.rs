@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kera_metadata::MetadataError;
+use kera_metadata::{MetadataError, Role};
 use kera_replication::backup::StartError;
 
 /// Why a broker could not start or go on.
@@ -112,6 +112,18 @@ pub enum BrokerError {
         found: u32,
         /// The number configured.
         wanted: u32,
+    },
+    /// A number is taken by a process of another role.
+    #[error(
+        "number {id} is that of a {found} in this cluster, and this is a {wanted}; set cluster.broker_id to a number that none has had, with a --data-dir of its own"
+    )]
+    OtherRole {
+        /// The number.
+        id: u32,
+        /// What it was first.
+        found: Role,
+        /// What it is to be now.
+        wanted: Role,
     },
     /// The system refused something at start.
     #[error("{what}: {error}")]

@@ -11,7 +11,7 @@ use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
 use kera_metadata::{
     BrokerRecord, ClusterStore, Compare, EmbeddedOptions, EmbeddedStore, Image, MetadataError,
-    MetadataStore, Transaction, Write,
+    MetadataStore, Role, Transaction, Write,
 };
 use kera_replication::own::OwnFiles;
 use kera_rpc::Channels;
@@ -91,6 +91,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             &dir,
             backup.as_deref(),
             &advertised,
+            Role::Broker,
         )?),
         None => None,
     };
@@ -104,7 +105,14 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             (Arc::new(store), id)
         }
     };
-    record_broker(&*metadata, &dir, broker_id, &advertised, started_ms)?;
+    record_broker(
+        &*metadata,
+        &dir,
+        broker_id,
+        &advertised,
+        started_ms,
+        Role::Broker,
+    )?;
     let streamlets = metadata.bump_epochs(broker_id)?;
     let image = metadata.load()?;
     if joined.is_none() && config.cluster.peers.is_empty() {
@@ -276,7 +284,7 @@ fn tell_of_replicated(image: &Image) {
 }
 
 /// What clients are told: the bound address, or loopback where it is bound to every interface.
-fn advertised_address(local: SocketAddr) -> String {
+pub(crate) fn advertised_address(local: SocketAddr) -> String {
     if local.ip().is_unspecified() {
         return format!("127.0.0.1:{}", local.port());
     }
@@ -305,12 +313,14 @@ fn number(
     }
 }
 
-fn record_broker(
+/// Records who has used the metadata store, in which life and as what.
+pub(crate) fn record_broker(
     metadata: &dyn MetadataStore,
     dir: &StoreDir,
     id: u32,
     address: &str,
     started_ms: u64,
+    role: Role,
 ) -> Result<(), BrokerError> {
     let revision = metadata.broker(id)?.map_or(0, |b| b.revision);
     let record = BrokerRecord {
@@ -320,6 +330,7 @@ fn record_broker(
         boot_id: dir.incarnation().boot_id,
         started_ms,
         version: env!("CARGO_PKG_VERSION").to_string(),
+        role,
         revision: 0,
     };
     metadata.commit(Transaction::new(

@@ -197,9 +197,12 @@ pub(crate) fn render_recovering() -> String {
 }
 
 /// What a process that only keeps copies has to say.
-pub(crate) fn render_backup(backup: &Backup, is_ready: bool) -> String {
+pub(crate) fn render_backup(backup: &Backup, is_ready: bool, lease: Option<bool>) -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, is_ready);
+    if let Some(lease) = lease {
+        cluster::metrics::register_lease(&mut registry, lease);
+    }
     of_process(None, &mut registry);
     cluster::metrics::register_backup(&mut registry, backup);
     text(&registry)

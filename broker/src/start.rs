@@ -196,7 +196,7 @@ fn close(shared: &Shared) {
 }
 
 /// Runs a step of the start that waits for the disk.
-async fn off_runtime<T: Send + 'static>(
+pub(crate) async fn off_runtime<T: Send + 'static>(
     step: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
     tokio::task::spawn_blocking(step)

@@ -14,11 +14,11 @@ use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 /// Arguments of `kera replica-store`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  kera replica-store --broker-id 3
-  kera replica-store --broker-id 3 --replication-listen 10.0.0.3:7601 --backup-memory-bytes 8GiB
+  kera replica-store --cluster etcd://127.0.0.1:2379 --broker-id 3
+  kera replica-store --cluster etcd://10.0.0.1:2379 --broker-id 5 --replication-listen 10.0.0.5:7601 --rack b
   kera replica-store --config backup.toml
 
-Brokers that name it in cluster.peers place replicas of their groups here. It has no streams and no address for clients. The \
+The brokers that share the store place replicas of their groups here. It has no streams and no address for clients. The \
 replicas are kept on shared memory until their groups close, then below the data directory; another start with the same \
 directories goes on with them. SIGTERM or SIGINT stops it, and what open replicas hold goes to disk.")]
 pub(crate) struct ReplicaStoreArgs {
@@ -36,7 +36,9 @@ pub(crate) fn run(args: &ReplicaStoreArgs) -> Outcome {
     let resolved = args.config.resolve()?;
     let config = resolved.config;
     set_up_log(&config.log)?;
-    for warning in &resolved.warnings {
+    // It has no address for clients that others could be told.
+    let mine = |warning: &&String| !warning.starts_with("server.");
+    for warning in resolved.warnings.iter().filter(mine) {
         tracing::warn!("{warning}");
     }
     raise_open_files();

@@ -159,7 +159,7 @@ impl Drained {
 /// What `broker` would have to give up to leave, and what keeps it from that.
 pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
     let mut found = Drained::default();
-    let room = members.most_copies_at_targets(broker);
+    let room = members.most_copies_staying(broker);
     for (which, stream, streamlet) in picture.streamlets() {
         if streamlet.owner() == broker {
             found.owned += 1;
@@ -192,7 +192,7 @@ pub fn drained(picture: &Picture, members: &Members, broker: u32) -> Drained {
             }
             let mut others = group.copies.iter().filter(|id| **id != broker);
             // Another that drains may be told the same, and be stopped as well.
-            if !others.any(|id| members.is_target(*id)) {
+            if !others.any(|id| members.stays(*id)) {
                 found.last_copies += 1;
             }
         }

@@ -18,7 +18,7 @@
 //! * A streamlet with one copy stays with its broker, alive or not: nobody else has its records.
 //! * Nobody takes over from an owner that is gone where no living broker holds a copy of each open
 //!   group: there would be nothing to recover it from, and the owner may come back with all of it.
-//! * New owners live and do not drain.
+//! * New owners live, are brokers and do not drain. A replica store holds copies and owns nothing.
 //! * The same picture and members give the same plan, and a plan that was carried out is not made again.
 //!
 //! ```

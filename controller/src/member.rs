@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kera_metadata::{LiveBroker, LiveState};
+use kera_metadata::{LiveBroker, LiveState, Role};
 
 /// A broker that is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct Member {
     pub host: String,
     /// What fails together beyond the machine, if that is told.
     pub rack: Option<String>,
+    /// Whether it may own streamlets at all.
+    pub role: Role,
     /// It serves what it owns and is to own nothing.
     pub draining: bool,
 }
@@ -24,8 +26,14 @@ impl Member {
             id,
             host: host.into(),
             rack: None,
+            role: Role::Broker,
             draining: false,
         }
+    }
+
+    /// True if it may own more: a broker that does not drain. A replica store never is given any.
+    fn may_own(&self) -> bool {
+        self.role == Role::Broker && !self.draining
     }
 }
 
@@ -35,6 +43,7 @@ impl From<&LiveBroker> for Member {
             id: live.id,
             host: live.host.clone(),
             rack: live.rack.clone(),
+            role: live.role,
             draining: live.state == LiveState::Draining,
         }
     }
@@ -100,13 +109,23 @@ impl Members {
         self.by_id.values()
     }
 
-    /// Those that may own more: alive and not draining.
+    /// Those that may own more: alive, brokers, and not draining.
     pub fn targets(&self) -> impl Iterator<Item = &Member> {
-        self.all().filter(|member| !member.draining)
+        self.all().filter(|member| member.may_own())
     }
 
     /// True if the broker may own more.
     pub fn is_target(&self, id: u32) -> bool {
+        self.get(id).is_some_and(Member::may_own)
+    }
+
+    /// Those that may hold more copies: alive and not draining, replica stores among them.
+    pub(super) fn staying(&self) -> impl Iterator<Item = &Member> {
+        self.all().filter(|member| !member.draining)
+    }
+
+    /// True if the broker, or replica store, may hold more copies.
+    pub(super) fn stays(&self, id: u32) -> bool {
         self.get(id).is_some_and(|member| !member.draining)
     }
 
@@ -126,9 +145,9 @@ impl Members {
         self.copies_at(self.all().filter(|member| Some(member.id) != but))
     }
 
-    /// The same of brokers that do not drain.
-    pub(super) fn most_copies_at_targets(&self, but: u32) -> usize {
-        self.copies_at(self.targets().filter(|member| member.id != but))
+    /// The same of those that do not drain.
+    pub(super) fn most_copies_staying(&self, but: u32) -> usize {
+        self.copies_at(self.staying().filter(|member| member.id != but))
     }
 
     fn copies_at<'a>(&self, counted: impl Iterator<Item = &'a Member>) -> usize {

@@ -170,7 +170,7 @@ impl<'a> Spreading<'a> {
     ) -> Option<Candidate<'a>> {
         let (owner, replicas) = (streamlet.owner(), stream.replicas as usize);
         let copies = &*group.copies;
-        let whole = copies.iter().all(|id| self.members.is_target(*id));
+        let whole = copies.iter().all(|id| self.members.stays(*id));
         if !stream.is_movable() || !self.members.is_target(owner) || !whole {
             return None;
         }
@@ -219,7 +219,7 @@ impl<'a> Spreading<'a> {
     }
 
     fn even_out(&mut self, candidates: &[Candidate<'a>], tolerance: u64) {
-        let targets: Vec<u32> = self.members.targets().map(|member| member.id).collect();
+        let targets: Vec<u32> = self.members.staying().map(|member| member.id).collect();
         let total: u64 = targets.iter().map(|id| self.then(*id)).sum();
         let Some(average) = total.checked_div(targets.len() as u64) else {
             return;

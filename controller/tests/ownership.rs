@@ -36,11 +36,20 @@ struct Scenario {
     racks: Vec<Option<u8>>,
     gone: BTreeSet<u32>,
     draining: BTreeSet<u32>,
+    /// The last number is a replica store's, unless it is the only one.
+    with_store: bool,
     allow_same_host: bool,
     streams: Vec<StreamSpec>,
 }
 
 impl Scenario {
+    fn role(&self, id: u32) -> Role {
+        match self.with_store && id > 1 && id == self.brokers {
+            true => Role::ReplicaStore,
+            false => Role::Broker,
+        }
+    }
+
     fn image(&self) -> Image {
         let mut image = Image {
             revision: 1,
@@ -55,11 +64,13 @@ impl Scenario {
             };
             let mut stream = StreamRecord::new(format!("s{number}"), config, 0);
             stream.id = StreamId(Uuid::from_u128(number as u128 + 1));
+            let owners = (1..=self.brokers).filter(|id| self.role(*id) == Role::Broker);
+            let owners = owners.count() as u32;
             for (number, (owner, groups)) in spec.streamlets.iter().enumerate() {
                 let streamlet = StreamletRecord {
                     stream: stream.id,
                     streamlet: StreamletId(number as u32),
-                    owner: owner % self.brokers + 1,
+                    owner: owner % owners + 1,
                     epoch: Epoch(1),
                     next_group: GroupId(groups.len() as u64 + 1),
                     revision: 1,
@@ -132,6 +143,7 @@ impl Scenario {
             id,
             host: format!("host{}", self.hosts[id as usize - 1]),
             rack: self.racks[id as usize - 1].map(|rack| format!("rack{rack}")),
+            role: self.role(id),
             draining: self.draining.contains(&id),
         });
         Members::new(members, self.allow_same_host)
@@ -160,7 +172,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         1u32..=8,
         prop::collection::vec(0u8..6, 8),
         prop::collection::vec(prop::option::of(0u8..3), 8),
-        (some(), some(), any::<bool>()),
+        (some(), some(), any::<bool>(), any::<bool>()),
         prop::collection::vec(stream, 0..5),
     )
         .prop_map(|(brokers, hosts, racks, rest, streams)| Scenario {
@@ -170,6 +182,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
             gone: rest.0,
             draining: rest.1,
             allow_same_host: rest.2,
+            with_store: rest.3,
             streams,
         })
 }
@@ -241,6 +254,7 @@ proptest! {
             prop_assert_eq!(one.epoch, streamlet.epoch());
             prop_assert!(one.from != one.to);
             prop_assert!(members.is_target(one.to), "{:?}", one);
+            prop_assert_eq!(scenario.role(one.to), Role::Broker, "{:?}", one);
             prop_assert!(movable(&picture, one), "the only copy stays: {:?}", one);
             match one.cause {
                 Cause::OwnerGone => {
@@ -322,6 +336,7 @@ proptest! {
             racks: vec![None; 8],
             gone: BTreeSet::from([gone]),
             draining: BTreeSet::new(),
+            with_store: false,
             allow_same_host: false,
             streams: vec![StreamSpec {
                 replicas: brokers,
@@ -498,6 +513,7 @@ fn one_stream(replicas: u32, groups: Vec<GroupSpec>) -> Scenario {
         racks: vec![None; 8],
         gone: BTreeSet::new(),
         draining: BTreeSet::new(),
+        with_store: false,
         allow_same_host: false,
         streams: vec![StreamSpec {
             replicas,

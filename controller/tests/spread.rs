@@ -22,6 +22,8 @@ struct Scenario {
     /// Machine and rack of each broker, from number 1 on.
     brokers: Vec<(u8, Option<u8>)>,
     draining: BTreeSet<u32>,
+    /// The one that holds copies and owns nothing.
+    store: Option<u32>,
     gone: BTreeSet<u32>,
     allow_same_host: bool,
     streamlets: Vec<(u32, Vec<Group>)>,
@@ -73,6 +75,10 @@ impl Scenario {
             id,
             host: format!("host{host}"),
             rack: rack.map(|rack| format!("rack{rack}")),
+            role: match self.store == Some(id) {
+                true => Role::ReplicaStore,
+                false => Role::Broker,
+            },
             draining: self.draining.contains(&id),
         });
         Members::new(members, self.allow_same_host)
@@ -158,6 +164,7 @@ fn three(groups: usize) -> Scenario {
         replicas: 3,
         brokers: vec![(1, None), (2, None), (3, None)],
         draining: BTreeSet::new(),
+        store: None,
         gone: BTreeSet::new(),
         allow_same_host: false,
         streamlets: (0..8).map(|n| (n % 3 + 1, groups.clone())).collect(),
@@ -200,6 +207,24 @@ fn a_broker_that_joined_gets_its_share_of_the_bytes() {
     assert_eq!(held.iter().sum::<u64>(), total, "nothing is there twice");
     let apart = held.iter().max().unwrap() - held.iter().min().unwrap();
     assert!(apart <= total / 40, "{held:?}");
+}
+
+#[test]
+fn a_replica_store_gets_its_share_of_the_bytes_without_owning_anything() {
+    let mut scenario = three(30);
+    scenario.brokers.push((4, None));
+    scenario.store = Some(4);
+    let (mut picture, members) = (scenario.picture(), scenario.members());
+    assert_eq!(share(&picture, &members), 2, "of three brokers");
+    let plan = spread(&picture, &members, 16 * MIB);
+    assert!(plan.settled, "it is to own nothing");
+    let end = settle(spread, &mut picture, &members, 16 * MIB);
+    let total: u64 = 8 * 30 * 3 * 8 * MIB;
+    assert!(end.held[&4].now.abs_diff(total / 4) <= total / 40);
+    // What it holds counts: an owner may leave, and its copies are not the last.
+    let leaving = drained(&picture, &members, 1);
+    assert_eq!(leaving.last_copies, 0);
+    assert_eq!(leaving.stuck, 0, "three are left that may hold them");
 }
 
 #[test]
@@ -300,6 +325,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 brokers,
                 gone: rest.0,
                 draining: rest.1,
+                store: None,
                 allow_same_host: rest.2,
                 streamlets: streamlets.collect(),
             }

@@ -40,6 +40,7 @@ use crate::store::MetadataStore;
 use crate::wrong_store::Stranger;
 use kera_records::BrokerRecord;
 use kera_records::Compare;
+use kera_records::Role;
 use kera_records::key::Key;
 
 pub use kera_protocol::ids::Incarnation;
@@ -76,6 +77,8 @@ pub struct LiveBroker {
     pub host: String,
     /// The rack, or zone, its machine stands in.
     pub rack: Option<String>,
+    /// What it is for the others.
+    pub role: Role,
     /// What it does.
     pub state: LiveState,
     /// Version of its program; for people.
@@ -93,9 +96,15 @@ impl LiveBroker {
             kafka_address: None,
             host: String::new(),
             rack: None,
+            role: Role::Broker,
             state: LiveState::Serving,
             version: String::new(),
         }
+    }
+
+    /// True if it may be given streamlets: a broker that does not drain.
+    pub fn may_own(&self) -> bool {
+        self.role == Role::Broker && self.state == LiveState::Serving
     }
 
     /// # Errors
@@ -220,9 +229,13 @@ pub trait ClusterStore: MetadataStore {
 
 /// A broker's number that a living broker of another store has.
 pub(crate) fn number_in_use(other: &LiveBroker) -> MetadataError {
+    let address = match other.role {
+        Role::Broker => &other.address,
+        Role::ReplicaStore => &other.replication_address,
+    };
     MetadataError::invalid(format!(
-        "broker {} is alive already, at {} with store {}; give this one another number, or stop that one",
-        other.id, other.address, other.incarnation.store_id
+        "{} {} is alive already, at {address} with store {}; give this one another number, or stop that one",
+        other.role, other.id, other.incarnation.store_id
     ))
 }
 

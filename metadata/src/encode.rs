@@ -12,7 +12,7 @@ use crate::messages::*;
 use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica,
+    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role,
     SettingsRecord, StreamRecord, StreamletRecord,
 };
 
@@ -106,6 +106,7 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
                 boot_id: uuid(&m.boot_id)?,
                 started_ms: m.started_ms,
                 version: m.version,
+                role: Role::from_number(m.role).ok_or("its role is unknown")?,
                 revision,
             })
         }
@@ -191,6 +192,7 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         boot_id: r.boot_id.as_bytes().to_vec(),
         started_ms: r.started_ms,
         version: r.version.clone(),
+        role: r.role.number(),
     }
 }
 

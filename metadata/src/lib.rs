@@ -136,7 +136,7 @@ pub use etcd::{
 pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupChange,
     GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration,
-    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, SettingsRecord,
+    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, Role, SettingsRecord,
     StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, Write, config,
     validate_internal_name, validate_stream_name,
 };

@@ -19,6 +19,9 @@ pub(crate) struct BrokerMessage {
     pub(crate) started_ms: u64,
     #[prost(string, tag = "5")]
     pub(crate) version: String,
+    /// 0 broker, 1 replica store.
+    #[prost(uint32, tag = "6")]
+    pub(crate) role: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]

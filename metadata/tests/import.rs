@@ -26,6 +26,7 @@ fn broker(id: u32) -> BrokerRecord {
         boot_id: Uuid::from_u128(1),
         started_ms: 1,
         version: "0.1".into(),
+        role: Default::default(),
         revision: 0,
     }
 }

@@ -593,6 +593,7 @@ fn brokers_are_recorded_and_forgotten() {
             boot_id: Uuid::from_u128(2),
             started_ms: 5,
             version: "0.1.0".into(),
+            role: Default::default(),
             revision: 0,
         };
         let compare = |b: &BrokerRecord| Compare::BrokerRevision {

@@ -40,7 +40,7 @@ pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};
 pub use record::{
     BrokerRecord, Counter, Damage, GroupKey, GroupRecord, GroupState, Image, LaneGeneration,
-    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, SettingsRecord, StreamRecord,
+    LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, Replica, Role, SettingsRecord, StreamRecord,
     StreamletRecord,
 };
 pub use transaction::{Committed, Compare, GroupChange, Transaction, Write};

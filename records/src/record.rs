@@ -12,12 +12,51 @@ use crate::config::{StreamConfig, partitions_of};
 
 pub use kera_protocol::ids::GroupKey;
 
+/// What a process that shares the store does for the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It owns streamlets, serves clients, and holds replicas.
+    #[default]
+    Broker,
+    /// It holds replicas and nothing else: it never owns a streamlet, is never controller, and no client
+    /// reaches it.
+    ReplicaStore,
+}
+
+impl Role {
+    /// The number that is stored.
+    pub const fn number(self) -> u32 {
+        match self {
+            Role::Broker => 0,
+            Role::ReplicaStore => 1,
+        }
+    }
+
+    /// The role of a stored number; 0 is what older versions left out. `None`: a later version's.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Role::Broker),
+            1 => Some(Role::ReplicaStore),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Role::Broker => "broker",
+            Role::ReplicaStore => "replica store",
+        })
+    }
+}
+
 /// A broker that has used this store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerRecord {
     /// The broker's number; streamlets name their owner by it.
     pub id: u32,
-    /// `host:port` that clients reach it at, 1 to 255 bytes.
+    /// `host:port` that clients reach it at, or other brokers if it is a replica store; 1 to 255 bytes.
     pub address: String,
     /// Random id of its store directory, made when that was created empty.
     pub store_id: Uuid,
@@ -27,6 +66,8 @@ pub struct BrokerRecord {
     pub started_ms: u64,
     /// Version of the program that last started, at most 64 bytes; for people.
     pub version: String,
+    /// What it does for the others; its number keeps that for good.
+    pub role: Role,
     /// Revision of the transaction that wrote this; ignored in a write.
     pub revision: u64,
 }

@@ -7,7 +7,7 @@ state=${CARGO_TARGET_DIR:-$PWD/target}/rdma-machine
 # Loaded in this order. The first computes the card's checksums, and nothing tells that it is needed;
 # the last two are for machines that are two.
 modules="crc32_generic ib_core ib_uverbs ib_cm iw_cm rdma_cm rdma_ucm udp_tunnel ip6_udp_tunnel rdma_rxe veth virtio_pci virtio_net"
-tools="qemu-system-x86_64 busybox cpio depmod modprobe ip rdma apt-get dpkg-deb dpkg-query"
+tools="qemu-system-x86_64 busybox cpio depmod modprobe ip rdma etcd apt-get dpkg-deb dpkg-query"
 
 # What base.sh exits with if this machine cannot have what it needs.
 unavailable=3
@@ -123,7 +123,7 @@ make_base() {
         *) ln -sf busybox "$root/bin/$file" ;;
         esac
     done
-    for file in ip rdma; do
+    for file in ip rdma etcd; do
         copy "$(realpath "$(where "$file")")" "$root"
         install -D -m 755 "$(realpath "$(where "$file")")" "$root/usr/bin/$file"
     done

@@ -290,6 +290,7 @@ mod tests {
                     boot_id: Uuid::from_bytes([2; 16]),
                     started_ms: 0,
                     version: String::new(),
+                    role: Default::default(),
                     revision: 0,
                 })],
             ))

@@ -8,7 +8,7 @@ use kera_controller::{
     GroupView, HeldBytes, KeptBecause, Members, Move, Needs, Picture, StreamView, TooLittleRoom,
     UnderWay, drained, plan, rebalance, restart_plan, share, spread,
 };
-use kera_metadata::{ClusterStore, GroupState, LiveBroker, LiveState, Living};
+use kera_metadata::{ClusterStore, GroupState, LiveBroker, LiveState, Living, Role};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{StreamId, StreamletId, StreamletKey};
 use kera_protocol::v1;
@@ -221,7 +221,9 @@ fn broker(
 ) -> v1::ClusterBroker {
     let none = Counted::default();
     let counted = counted.unwrap_or(&none);
+    let replica_store = live.is_some_and(|live| live.role == Role::ReplicaStore);
     let state = match live.map(|live| live.state) {
+        Some(_) if replica_store => v1::BrokerState::Normal,
         None => v1::BrokerState::Gone,
         Some(LiveState::Draining) if counted.streamlets == 0 => v1::BrokerState::Drained,
         Some(LiveState::Draining) => v1::BrokerState::Draining,
@@ -240,10 +242,19 @@ fn broker(
         rack: text(|live| live.rack.clone().unwrap_or_default()),
         version: text(|live| live.version.clone()),
         streamlets: counted.streamlets,
-        share,
+        share: if replica_store { 0 } else { share },
         bytes: counted.bytes,
         copies: counted.copies,
+        replica_store,
         ..Default::default()
+    }
+}
+
+/// Where it is found: by clients, or by brokers alone if it serves no others.
+fn address_of(live: &LiveBroker) -> String {
+    match live.role {
+        Role::Broker => live.address.clone(),
+        Role::ReplicaStore => live.replication_address.clone(),
     }
 }
 
@@ -383,7 +394,15 @@ pub async fn move_streamlet(
             request.stream
         )));
     }
-    match living.get(&request.to).map(|live| live.state) {
+    let to = living.get(&request.to);
+    match to.map(|live| live.state) {
+        Some(_) if to.is_some_and(|live| live.role == Role::ReplicaStore) => {
+            return Err(invalid(format!(
+                "{} {} holds replicas and owns no streamlets; name a broker",
+                Role::ReplicaStore,
+                request.to
+            )));
+        }
         Some(LiveState::Serving) => {}
         Some(LiveState::Draining) => {
             return Err(invalid(format!(
@@ -436,10 +455,18 @@ pub async fn move_streamlet(
 
 /// The calls of another broker, which must be alive.
 fn passed_to(shared: &Shared, broker: u32) -> Result<ClustersClient<Channel>, WireError> {
-    if !living(shared)?.contains_key(&broker) {
-        return Err(invalid(format!(
-            "broker {broker} is not alive; see `kera cluster status`"
-        )));
+    match living(shared)?.get(&broker).map(|live| live.role) {
+        Some(Role::Broker) => {}
+        Some(Role::ReplicaStore) => {
+            return Err(invalid(format!(
+                "{broker} is a replica store, which owns nothing that it could give away; to have it gone, stop it: after cluster.lost_after its replicas are made anew elsewhere"
+            )));
+        }
+        None => {
+            return Err(invalid(format!(
+                "broker {broker} is not alive; see `kera cluster status`"
+            )));
+        }
     }
     Ok(ClustersClient::new(others::channel(shared, broker)?))
 }
@@ -625,7 +652,7 @@ pub async fn plan_restart(shared: &Arc<Shared>) -> Result<v1::PlanRestartRespons
             let live = living.get(&step.broker);
             v1::RestartStep {
                 broker: step.broker,
-                address: live.map(|live| live.address.clone()).unwrap_or_default(),
+                address: live.map(address_of).unwrap_or_default(),
                 host: live.map(|live| live.host.clone()).unwrap_or_default(),
                 handed_over: step.handed_over as u64,
                 offline: step.offline.into_iter().collect(),

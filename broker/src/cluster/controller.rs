@@ -13,9 +13,7 @@ use futures::future::BoxFuture;
 use kera_controller::{
     Cause, Limits, Member, Members, Move, Picture, Plan, Stranded, UnderWay, plan, takeovers,
 };
-use kera_metadata::{
-    ClusterStore, Compare, Conflict, LiveState, Living, MetadataError, Transaction,
-};
+use kera_metadata::{ClusterStore, Compare, Conflict, Living, MetadataError, Transaction};
 use kera_protocol::ids::StreamletKey;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -244,7 +242,7 @@ impl Controller {
         let living = &self.living;
         let stays = |id: u32| {
             let found = living.get(&id);
-            found.is_some_and(|live| live.state == LiveState::Serving)
+            found.is_some_and(|live| live.may_own())
         };
         let movers = &mut self.movers;
         let read = |picture: &Picture| movers.look(picture, stays);

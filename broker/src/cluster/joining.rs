@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{BrokerRecord, ClusterStore, Incarnation, LiveBroker, Living, Membership};
+use kera_metadata::{
+    BrokerRecord, ClusterStore, Incarnation, LiveBroker, Living, Membership, Role,
+};
 
 use super::{Backup, addresses, host_name};
 use crate::config::BrokerConfig;
@@ -40,17 +42,21 @@ impl Joined {
         dir: &StoreDir,
         backup: Option<&Backup>,
         advertised: &str,
+        role: Role,
     ) -> Result<Self, BrokerError> {
         let id = config.cluster.broker_id.ok_or(BrokerError::NoNumber)?;
         dir.belongs_to(store.cluster())?;
         store.require(dir.revision())?;
-        check_number(&store.brokers()?, dir, id)?;
+        check_number(&store.brokers()?, dir, id, role)?;
         let incarnation = Incarnation {
             store_id: dir.incarnation().store_id,
             boot_id: dir.incarnation().boot_id,
         };
         let mut live = LiveBroker::new(id, incarnation);
-        live.address = advertised.to_owned();
+        live.role = role;
+        if role == Role::Broker {
+            live.address = advertised.to_owned();
+        }
         live.replication_address = replication_address(config, backup, advertised);
         live.host = config.cluster.host.clone().unwrap_or_else(host_name);
         live.rack = config.cluster.rack.clone();
@@ -85,7 +91,22 @@ fn seen_with(store: &dyn ClusterStore, live: &LiveBroker) -> Living {
 }
 
 /// A directory is never another broker's: streamlets and copies there go by its number.
-fn check_number(brokers: &[BrokerRecord], dir: &StoreDir, wanted: u32) -> Result<(), BrokerError> {
+/// A number keeps its role: a broker may own streamlets and have files of its own that a replica store does
+/// not serve.
+fn check_number(
+    brokers: &[BrokerRecord],
+    dir: &StoreDir,
+    wanted: u32,
+    role: Role,
+) -> Result<(), BrokerError> {
+    let mut same = brokers.iter().filter(|b| b.id == wanted);
+    if let Some(other) = same.find(|b| b.role != role) {
+        return Err(BrokerError::OtherRole {
+            id: wanted,
+            found: other.role,
+            wanted: role,
+        });
+    }
     let store_id = dir.incarnation().store_id;
     let mut brokers = brokers.iter();
     match brokers.find(|b| b.store_id == store_id && b.id != wanted) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{LiveBroker, Living, Membership, MetadataError};
+use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Role};
 use kera_protocol::ids::{StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ impl Members {
         })
     }
 
-    /// Those that are alive, this one among them; while the store is away, those that were.
+    /// Those that are alive, this one among them, and replica stores; while the store is away, those that were.
     pub fn living(&self) -> Living {
         self.living.borrow().clone()
     }
@@ -74,6 +74,11 @@ async fn until_told(tell: impl Fn() -> bool + Clone + Send + 'static) {
     }
 }
 
+/// True if clients and control calls reach it: a replica store has no address for either.
+fn serves(live: &&LiveBroker) -> bool {
+    live.role == Role::Broker
+}
+
 fn info_of(live: &LiveBroker) -> BrokerInfo {
     let kafka = live.kafka_address.iter().flat_map(|list| list.split(','));
     BrokerInfo {
@@ -95,11 +100,12 @@ impl Directory for Members {
     }
 
     fn brokers(&self) -> Arc<Vec<BrokerInfo>> {
-        Arc::new(self.living.borrow().values().map(info_of).collect())
+        let living = self.living.borrow();
+        Arc::new(living.values().filter(serves).map(info_of).collect())
     }
 
     fn broker(&self, id: u32) -> Option<BrokerInfo> {
-        self.living.borrow().get(&id).map(info_of)
+        self.living.borrow().get(&id).filter(serves).map(info_of)
     }
 
     fn controller(&self) -> Option<u32> {

@@ -96,6 +96,16 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     );
 }
 
+/// Whether the others that share a store take this process for alive.
+pub(crate) fn register_lease(registry: &mut Registry, is_valid: bool) {
+    gauge(
+        registry,
+        "cluster_lease",
+        "1 while this broker's lease is valid; without it others may take its streamlets over",
+        u64::from(is_valid),
+    );
+}
+
 /// The brokers that share a store, as this one sees them.
 pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
     let directory = &shared.directory;
@@ -105,12 +115,7 @@ pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
         "Brokers that share the metadata store and are alive, as far as this one knows",
         directory.brokers().len() as u64,
     );
-    gauge(
-        registry,
-        "cluster_lease",
-        "1 while this broker's lease is valid; without it others may take its streamlets over",
-        u64::from(shared.is_member()),
-    );
+    register_lease(registry, shared.is_member());
     gauge(
         registry,
         "cluster_store_stranger",

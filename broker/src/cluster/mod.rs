@@ -4,7 +4,6 @@
 //! | module | what it is |
 //! |---|---|
 //! | `addresses` | addresses that brokers on other machines cannot use |
-//! | `alone` | a process that only keeps copies |
 //! | `backup` | the passive side: a store of other brokers' copies, and its listener |
 //! | `cards` | network cards that write copies by themselves |
 //! | `cluster_view` | owners and copies of all streamlets, kept by watching the store |
@@ -26,6 +25,7 @@
 //! | `owner_changes` | how far changes of owners are known here |
 //! | `ownership` | how streamlets come to this broker and leave it |
 //! | `records` | groups' records in the metadata store |
+//! | `replica_store` | a process that only keeps copies |
 //! | `replicated` | the streamlets with copies elsewhere that are served |
 //! | `restore` | own files that are missing, fetched from the other copies |
 //! | `seen_revision` | how far the shared store was read, over restarts |
@@ -46,7 +46,6 @@
 //! recovered. So brokers that start at the same time find each other's copies.
 
 mod addresses;
-mod alone;
 mod backup;
 #[cfg(feature = "rdma")]
 mod cards;
@@ -74,6 +73,7 @@ mod owner_changes;
 pub mod ownership;
 pub(crate) mod ownership_metrics;
 mod records;
+mod replica_store;
 mod replicated;
 mod restore;
 pub(crate) mod seen_revision;
@@ -114,7 +114,6 @@ use addresses::elsewhere;
 pub(crate) use local::Known;
 use local::{LocalCopies, OwnWriters};
 
-pub use alone::BackupProcess;
 pub use backup::{Backup, BackupOptions};
 pub use copies::Replicas;
 pub use describe::describe;
@@ -122,6 +121,7 @@ pub(crate) use joining::Joined;
 pub use members::Members;
 pub use owner_changes::Ownership;
 pub use records::StoreRecords;
+pub use replica_store::BackupProcess;
 pub use replicated::Replicated;
 pub(crate) use stall_report::standing_still;
 pub use transports::{TransportState, Ways, transports};
@@ -255,14 +255,7 @@ impl Cluster {
     pub(crate) fn follow(&self, living: &Living) -> bool {
         let (before, before_seen) = (self.peers(), self.seen.swap(living.clone()));
         let others = living.values().filter(|live| live.id != self.me.0);
-        let addresses = |live: &LiveBroker| {
-            let addresses = [&live.address, &live.replication_address];
-            let told = addresses.into_iter().filter(|address| !address.is_empty());
-            (live.id, told.cloned().collect())
-        };
-        self.backup
-            .peers()
-            .list(others.clone().map(addresses).collect());
+        self.backup.peers().list(others_of(living, self.me.0));
         let others = others.filter(|live| !live.replication_address.is_empty());
         let mut peers = Vec::new();
         for live in others {
@@ -385,6 +378,17 @@ impl Cluster {
             "{replicas} copies need {replicas} brokers, and {brokers} are known here; {more}"
         ))
     }
+}
+
+/// The addresses of all that live but `me`.
+fn others_of(living: &Living, me: u32) -> BTreeMap<u32, Vec<String>> {
+    let others = living.values().filter(|live| live.id != me);
+    let addresses = |live: &LiveBroker| {
+        let addresses = [&live.address, &live.replication_address];
+        let told = addresses.into_iter().filter(|address| !address.is_empty());
+        (live.id, told.cloned().collect())
+    };
+    others.map(addresses).collect()
 }
 
 /// Brokers that can never hold copies together are most likely not meant.

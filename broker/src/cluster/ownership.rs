@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{
-    Compare, FIRST_GROUP, LiveState, Living, MetadataError, StreamConfig, StreamRecord,
-    StreamletRecord, Transaction, Write,
+    Compare, FIRST_GROUP, Living, MetadataError, StreamConfig, StreamRecord, StreamletRecord,
+    Transaction, Write,
 };
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{Epoch, StreamId, StreamletId};
@@ -296,7 +296,7 @@ fn found(
 /// Who is to own the streamlets of a new stream, one after the other: all brokers that serve, those first
 /// that own least. `me` if nobody is known.
 pub(crate) fn spread(catalog: &Catalog, living: &Living, me: u32) -> Vec<u32> {
-    let serving = living.values().filter(|b| b.state == LiveState::Serving);
+    let serving = living.values().filter(|b| b.may_own());
     let mut owned: Vec<(usize, u32)> = serving.map(|broker| (0, broker.id)).collect();
     for stream in catalog.all() {
         for owner in stream.owners().iter() {
@@ -368,12 +368,10 @@ async fn hand(
     if to == shared.broker_id {
         return Ok(());
     }
-    if !members
-        .living()
-        .get(&to)
-        .is_some_and(|live| live.state == LiveState::Serving)
-    {
-        let text = format!("{name}: broker {to} is not there, or is draining; name another");
+    if !members.living().get(&to).is_some_and(|live| live.may_own()) {
+        let text = format!(
+            "{name}: broker {to} is not there, is draining, or is a replica store; name another"
+        );
         return refuse(ErrorCode::InvalidArgument, text);
     }
     if !found.record.load().config.is_replicated() {

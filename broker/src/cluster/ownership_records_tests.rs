@@ -183,7 +183,7 @@ async fn a_broker_does_not_start_on_a_store_that_is_older_than_what_it_has_seen(
     drop(found);
     trio.end(3).await;
     std::fs::write(kept.join("REVISION"), "kera revision 1000000\n").expect("it is written");
-    let refused = trio.try_begin(3).await.err().expect("it is refused");
+    let refused = trio.beginning(3).await.err().expect("it is refused");
     let text = refused.to_string();
     assert!(text.contains("has seen revision 1000000"), "{text}");
     assert!(kept.join("streams").join(stream.to_string()).exists());

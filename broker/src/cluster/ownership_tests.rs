@@ -5,7 +5,7 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use kera_metadata::{
-    BrokerRecord, ClusterStore, Done, Image, Incarnation, Key, LiveBroker, Membership,
+    BrokerRecord, ClusterStore, Done, Image, Incarnation, Key, LiveBroker, LiveState, Membership,
     MemoryCluster, MetadataStore, Record, Watched,
 };
 use kera_protocol::batch::{
@@ -211,23 +211,21 @@ impl Trio {
     }
 
     async fn begin(&mut self, id: u32) {
-        let started = self.try_begin(id).await;
-        self.brokers[id as usize - 1] = Some(started.expect("it starts"));
-    }
-
-    async fn try_begin(&self, id: u32) -> Result<Broker, BrokerError> {
-        self.beginning(id).await
+        self.brokers[id as usize - 1] = Some(self.beginning(id).await.expect("it starts"));
     }
 
     /// Its start, which needs nothing of the others.
     fn beginning(&self, id: u32) -> impl Future<Output = Result<Broker, BrokerError>> + use<> {
-        let view: Arc<dyn ClusterStore> = Arc::new(View {
+        Broker::start_sharing(self.config(id), Some(self.view(id)))
+    }
+
+    fn view(&self, id: u32) -> Arc<dyn ClusterStore> {
+        Arc::new(View {
             store: self.store.clone(),
             late: self.late[id as usize - 1].subscribe(),
             starting: self.starting[id as usize - 1].subscribe(),
             held: self.held[id as usize - 1].clone(),
-        });
-        Broker::start_sharing(self.config(id), Some(view))
+        })
     }
 
     async fn end(&mut self, id: u32) {
@@ -796,5 +794,7 @@ mod long;
 mod races;
 #[path = "ownership_records_tests.rs"]
 mod records;
+#[path = "replica_store_tests.rs"]
+mod replica_store;
 #[path = "stall_report_tests.rs"]
 mod stall_report;

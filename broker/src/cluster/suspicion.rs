@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::Living;
+use kera_metadata::{Living, Role};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -48,6 +48,8 @@ pub(crate) async fn watch_over(
         {
             let living = living.borrow_and_update();
             let others = living.values().filter(|live| live.id != me);
+            // What a replica store holds is its owners' business; nobody takes anything over from it.
+            let others = others.filter(|live| live.role == Role::Broker);
             let watched = others.filter(|live| rules || in_office == Some(live.id));
             wanted.extend(watched.map(|live| (live.id, live.address.clone())));
         }

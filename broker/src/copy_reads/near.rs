@@ -1,6 +1,6 @@
 //! Who near a reader holds a copy of what it is about to read, as the owner tells it.
 
-use kera_metadata::{GroupState, LiveBroker, LiveState};
+use kera_metadata::{GroupState, LiveBroker};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{GroupView, Located, Streamlet};
 
@@ -27,7 +27,7 @@ pub fn brokers_in(shared: &Shared, rack: &str) -> Vec<u32> {
     let serves = |live: &&LiveBroker| {
         live.id != shared.broker_id
             && live.rack.as_deref() == Some(rack)
-            && live.state == LiveState::Serving
+            && live.may_own()
             && live.kafka_address.is_some()
     };
     let living = members.living();

@@ -96,12 +96,14 @@ impl From<v1::BackgroundDescription> for Progress {
     }
 }
 
-/// Asks all brokers at once; the one that has answered already, by its calls.
+/// Asks all brokers at once; the one that has answered already, by its calls. Replica stores own nothing that they
+/// could have compared, and are left out.
 pub(super) async fn ask(
     brokers: &[BrokerView],
     (answered_by, control): (u32, &Control),
 ) -> Vec<ComparedView> {
-    let asked = brokers.iter().map(|broker| {
+    let asked = brokers.iter().filter(|broker| !broker.is_replica_store());
+    let asked = asked.map(|broker| {
         let known = (broker.broker_id == answered_by).then(|| control.clone());
         ask_one(broker, known)
     });
@@ -195,6 +197,11 @@ impl ComparedView {
             unreachable,
             reached,
         }
+    }
+
+    /// Whose it is.
+    pub(super) fn broker_id(&self) -> u32 {
+        self.broker_id
     }
 
     /// Why a broker that has its lease did not answer, if so. That it is not reached from here alone, as through

@@ -27,8 +27,12 @@ pub(crate) async fn ask_each(
 ) -> (Vec<BrokerView>, Vec<ComparedView>) {
     let mut brokers: Vec<_> = brokers.into_iter().map(BrokerView::new).collect();
     let told = compared::ask(&brokers, answered).await;
-    for (broker, one) in brokers.iter_mut().zip(&told) {
-        if let Some(reason) = one.silence(&told) {
+    for one in &told {
+        let Some(reason) = one.silence(&told) else {
+            continue;
+        };
+        let of = brokers.iter_mut();
+        for broker in of.filter(|broker| broker.broker_id == one.broker_id()) {
             broker.silenced(reason.to_owned());
         }
     }
@@ -57,7 +61,7 @@ pub(crate) fn print_brokers(
     for broker in brokers {
         let role = match controller == Some(broker.broker_id) {
             true => "controller",
-            false => "",
+            false => broker.role,
         };
         let or_dash = |text: &str| match text {
             "" => "-".to_owned(),
@@ -66,7 +70,11 @@ pub(crate) fn print_brokers(
         table.row([
             broker.broker_id.to_string(),
             broker.state_text(),
-            or_dash(&broker.address),
+            // A replica store has one for other brokers alone.
+            or_dash(match broker.is_replica_store() {
+                true => &broker.replication,
+                false => &broker.address,
+            }),
             or_dash(&broker.host),
             or_dash(broker.rack.as_deref().unwrap_or_default()),
             count(broker.streamlets),

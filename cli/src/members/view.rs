@@ -5,11 +5,15 @@ use serde::Serialize;
 
 use crate::output::count;
 
-/// A broker of a cluster.
+const REPLICA_STORE: &str = "replica store";
+
+/// A broker of a cluster, or a replica store.
 #[derive(Serialize)]
 pub(crate) struct BrokerView {
     pub(crate) broker_id: u32,
     pub(crate) state: &'static str,
+    /// `broker`, `replica store`, or `unknown` of one that is gone.
+    pub(crate) role: &'static str,
     pub(crate) address: String,
     pub(crate) replication: String,
     pub(crate) kafka: Option<String>,
@@ -36,6 +40,11 @@ impl BrokerView {
         Self {
             state: state_name(broker.state()),
             broker_id: broker.id,
+            role: match (broker.state(), broker.replica_store) {
+                (v1::BrokerState::Gone, _) => "unknown",
+                (_, true) => REPLICA_STORE,
+                (_, false) => "broker",
+            },
             address: broker.address,
             replication: broker.replication_address,
             kafka: told(broker.kafka_address),
@@ -50,6 +59,11 @@ impl BrokerView {
             to_come_bytes: broker.to_come_bytes,
             silent: None,
         }
+    }
+
+    /// True if it holds replicas alone: it owns nothing, and has no address for control calls.
+    pub(crate) fn is_replica_store(&self) -> bool {
+        self.role == REPLICA_STORE
     }
 
     /// It has its lease, and did not answer just now.

@@ -102,11 +102,20 @@ impl Broker {
 
     /// A broker at an address of its own, whose process is started by the program `within`.
     pub fn within(within: Vec<String>, address: &str, flags: Vec<String>) -> Self {
+        Self::started_by(SERVE, within, address, flags)
+    }
+
+    /// The same of a `kera replica-store`.
+    pub fn backup_within(within: Vec<String>, address: &str, flags: Vec<String>) -> Self {
+        Self::started_by(BACKUP, within, address, flags)
+    }
+
+    fn started_by(role: Role, within: Vec<String>, address: &str, flags: Vec<String>) -> Self {
         let home = home();
         let data_dir = home.path().join("data");
         let (address, port) = reserved(address);
         let mut broker = Self {
-            role: SERVE,
+            role,
             child: None,
             home: Some(home),
             data_dir,

@@ -5,15 +5,18 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kera_metadata::{EmbeddedOptions, EmbeddedStore, Image, MetadataStore};
+use kera_metadata::{EtcdOptions, EtcdStore, Image, MetadataStore};
 use tempfile::TempDir;
 
 use crate::common::holdings::{Directories, look};
 use crate::common::{Broker, PATIENCE, home};
+use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
 
 /// Brokers of a run, at nodes 1 to 3.
 pub const BROKERS: u32 = 3;
+/// The node of etcd.
+const STORE: u32 = 4;
 /// What a backup may hold in memory, and on its disk, which a fault can fill.
 const MEMORY: &str = "64MiB";
 const DISK: u64 = 96 << 20;
@@ -24,9 +27,10 @@ struct Kept {
     disk: TempDir,
 }
 
-/// Three brokers and the network between them.
+/// Three brokers, their etcd and the network between them.
 pub struct Cluster {
     brokers: Vec<Broker>,
+    store: Etcd,
     kept: Vec<Kept>,
     /// Files of copies that were damaged: what they were is not looked for.
     damaged: Vec<PathBuf>,
@@ -39,34 +43,81 @@ fn listen(broker: u32, port: u16) -> String {
 
 impl Cluster {
     pub fn start() -> Self {
-        Self::with(&[])
+        let mut cluster = Self::empty();
+        for number in 1..=BROKERS {
+            cluster.add(number, |enter, flags| broker(number, enter, flags));
+        }
+        cluster
     }
 
-    /// With variables, as NAME=VALUE, in the environment of the first broker.
-    pub fn with(first: &[&str]) -> Self {
-        let network = Network::new(BROKERS);
-        let mut cluster = Self {
-            brokers: Vec::new(),
-            kept: Vec::new(),
-            damaged: Vec::new(),
-            network,
-        };
-        for number in 1..=BROKERS {
-            let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
-            let disk = home();
-            small_disk(disk.path(), DISK);
-            let kept = Kept { shared, disk };
-            let flags = flags(number, &kept);
-            let mut enter = cluster.network.enter(number);
-            if number == 1 && !first.is_empty() {
+    /// The first is a broker, with these variables, as NAME=VALUE, in its environment; the others are replica
+    /// stores, so that nobody follows it.
+    pub fn with_stores(first: &[&str]) -> Self {
+        let mut cluster = Self::empty();
+        for number in 2..=BROKERS {
+            cluster.add(number, |enter, flags| {
+                Broker::backup_within(enter, &listen(number, 7601), flags)
+            });
+        }
+        cluster.add(1, |mut enter, flags| {
+            if !first.is_empty() {
                 enter.push("env".to_owned());
                 enter.extend(first.iter().map(|&variable| variable.to_owned()));
             }
-            let broker = Broker::within(enter, &listen(number, 7600), flags);
-            cluster.brokers.push(broker);
-            cluster.kept.push(kept);
-        }
+            broker(1, enter, flags)
+        });
+        cluster.brokers.rotate_right(1);
+        cluster.kept.rotate_right(1);
         cluster
+    }
+
+    fn empty() -> Self {
+        let network = Network::new(STORE);
+        let store = Etcd::start(
+            network.enter(STORE),
+            &listen(STORE, 2379),
+            &listen(STORE, 2380),
+        );
+        let made = EtcdStore::init(&store.url(), EtcdOptions::default());
+        made.expect("the cluster is made");
+        Self {
+            brokers: Vec::new(),
+            store,
+            kept: Vec::new(),
+            damaged: Vec::new(),
+            network,
+        }
+    }
+
+    fn add(&mut self, number: u32, start: impl FnOnce(Vec<String>, Vec<String>) -> Broker) {
+        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let disk = home();
+        small_disk(disk.path(), DISK);
+        let kept = Kept { shared, disk };
+        let flags = flags(number, &self.store.url(), &kept);
+        let broker = start(self.network.enter(number), flags);
+        self.brokers.push(broker);
+        self.kept.push(kept);
+    }
+
+    /// Where clients begin: at any of the brokers.
+    pub fn bootstrap(&self) -> String {
+        let brokers: Vec<_> = self.brokers.iter().map(Broker::address).collect();
+        brokers.join(",")
+    }
+
+    /// Creates a stream with a copy at each broker, once they have heard of each other, and waits until all know
+    /// it.
+    pub fn create(&self, words: &[&str]) {
+        let all = |told: &serde_json::Value| {
+            let peers = told["cluster"]["peers"].as_array();
+            peers.is_some_and(|peers| peers.len() as u32 == BROKERS - 1)
+        };
+        self.broker(1).until(&["broker", "describe"], all);
+        self.broker(1).run(words);
+        for number in 2..=BROKERS {
+            self.broker(number).hears_of(words[2]);
+        }
     }
 
     pub fn broker(&self, number: u32) -> &Broker {
@@ -220,21 +271,11 @@ impl Cluster {
         brokers.map(of).collect()
     }
 
-    /// What all brokers, which stand still, have recorded: read as after a kill, from copies of their stores.
+    /// What is recorded, while all brokers stand still.
     fn recorded(&self) -> Image {
-        let mut recorded = Image::default();
-        let dir = home();
-        for (number, broker) in (1..).zip(&self.brokers) {
-            let path = dir.path().join(format!("{number}.redb"));
-            fs::copy(broker.data_dir().join("metadata.redb"), &path).expect("it is copied");
-            let store = EmbeddedStore::open(path, EmbeddedOptions::default());
-            let image = store.expect("nobody else has it").load();
-            let image = image.expect("it is read");
-            recorded.streams.extend(image.streams);
-            recorded.streamlets.extend(image.streamlets);
-            recorded.groups.extend(image.groups);
-        }
-        recorded
+        let store = EtcdStore::open(&self.store.url(), EtcdOptions::default());
+        let image = store.expect("the store answers").load();
+        image.expect("the store answers")
     }
 
     fn is_spared(&self, text: &str) -> bool {
@@ -275,29 +316,26 @@ fn flip(path: &Path, choice: u64) -> bool {
     true
 }
 
-fn flags(number: u32, kept: &Kept) -> Vec<String> {
-    let mut flags = vec!["--consumers-session-min", "500ms"]
-        .into_iter()
-        .map(str::to_owned)
-        .collect::<Vec<_>>();
-    let peers: Vec<_> = (1..=BROKERS)
-        .filter(|peer| *peer != number)
-        .map(|peer| format!("{peer}@{}", listen(peer, 7601)))
-        .collect();
+fn broker(number: u32, enter: Vec<String>, mut flags: Vec<String>) -> Broker {
+    flags.extend(["--replication-listen".to_owned(), listen(number, 7601)]);
+    Broker::within(enter, &listen(number, 7600), flags)
+}
+
+fn flags(number: u32, store: &str, kept: &Kept) -> Vec<String> {
     let path = |dir: &TempDir| dir.path().display().to_string();
-    let more = [
+    let mut flags: Vec<_> = [
+        ("--cluster", store.to_owned()),
         ("--broker-id", number.to_string()),
-        ("--replication-listen", listen(number, 7601)),
-        ("--peers", peers.join(",")),
+        ("--cluster-lease", "3s".to_owned()),
+        ("--consumers-session-min", "500ms".to_owned()),
         ("--cluster-repair-interval", "2s".to_owned()),
         ("--backup-memory-bytes", MEMORY.to_owned()),
         ("--backup-shared-dir", path(&kept.shared)),
         ("--backup-disk-dir", path(&kept.disk)),
-    ];
-    flags.extend(
-        more.into_iter()
-            .flat_map(|(name, value)| [name.to_owned(), value]),
-    );
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.to_owned(), value])
+    .collect();
     flags.push("--allow-same-host".to_owned());
     flags
 }

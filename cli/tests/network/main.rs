@@ -1,6 +1,7 @@
 //! Three broker processes in network namespaces: brokers are killed and stopped, cut off from each
 //! other both ways and one way, put behind a slow cable, run out of disk, find a copy damaged or their
-//! own files gone, while producers and consumers work at each. Every stream has a copy at each broker.
+//! own files gone, while producers and consumers work at all of them. Every stream has a copy at each
+//! broker, and the etcd that they share is always there: what happens to it is the suite `cluster`'s.
 //! What clients saw is judged by the history checker.
 //!
 //! `KERA_NETWORK_RUNS` (default 10) is the number of runs, `KERA_NETWORK_SEED` repeats the choices of
@@ -22,31 +23,28 @@ mod producing;
 mod world;
 
 mod cluster;
+#[path = "../cluster/etcd.rs"]
+#[allow(dead_code)] // here it is never hurt
+mod etcd;
 mod faults;
+#[path = "../cluster/load.rs"]
+mod load;
 mod mutation;
 mod namespaces;
 mod runs;
 mod severed;
 
-use kera_history::{Event, Expectations, check};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::block_in_place;
 
 use cluster::{BROKERS, Cluster};
 use common::machine::skip;
-use common::{Broker, home};
-use consuming::Members;
+use etcd::Etcd;
 use faults::Fault;
-use producing::Producers;
-use runs::{Sums, judge, number, number_and_seed, told, within_namespaces};
-use world::{KEYED, LANES, ORDERED, PINNED, SHARED, STREAMLETS, World};
+use load::Load;
+use runs::{Sums, number, number_and_seed, told, within_namespaces};
 
-/// Copies of every stream, of which two must be left for it to go on.
-const COPIES: u32 = 3;
-/// Records of a broker's streams after which its producers go slowly: copies of two brokers' have to
-/// fit the small disk of the third.
-const BUDGET: u64 = 60_000;
 /// Set in the process that has the namespaces: number and seed of the run.
 const INSIDE: &str = "KERA_NETWORK_INSIDE";
 const TEST: &str = "three_brokers_keep_their_promises";
@@ -62,7 +60,7 @@ fn three_brokers_keep_their_promises() {
         let (run, seed) = number_and_seed(&run);
         return told(|| {}, one_run(run, seed));
     }
-    if let Some(reason) = namespaces::lacking() {
+    if let Some(reason) = lacking() {
         return skip(TEST, &reason);
     }
     let begin = std::time::Instant::now();
@@ -80,7 +78,7 @@ fn three_brokers_keep_their_promises() {
     }
     // `make test-long` takes this line into its results.
     println!(
-        "network: {COPIES} copies, {runs} runs in {:?}, {} faults, {} kills, {} records, none lost, twice or out of order",
+        "network: 3 copies, {runs} runs in {:?}, {} faults, {} kills, {} records, none lost, twice or out of order",
         begin.elapsed(),
         sums.faults,
         sums.kills,
@@ -92,62 +90,23 @@ fn three_brokers_keep_their_promises() {
     );
 }
 
-fn create_streams(broker: &Broker, segment_size: &str) {
-    let (streamlets, lanes) = (STREAMLETS.to_string(), LANES.to_string());
-    let copies = COPIES.to_string();
-    for stream in [KEYED, PINNED] {
-        let mut words = vec!["stream", "create", World::stream_name(stream)];
-        words.extend(["--streamlets", &streamlets, "--lanes", &lanes]);
-        let by_producer = stream == PINNED;
-        words.extend(["--lane-by", if by_producer { "producer" } else { "key" }]);
-        words.extend(["--segment-size", segment_size, "--segments-per-group", "4"]);
-        words.extend(["--replicas", &copies, "--min-insync-replicas", "2"]);
-        broker.run(&words);
-    }
-    let lanes = (LANES * 2).to_string();
-    let keyed = World::stream_name(KEYED);
-    broker.run(&["stream", "alter", keyed, "--lanes", &lanes]);
+/// Why this machine cannot run these tests, if so.
+fn lacking() -> Option<String> {
+    namespaces::lacking().or_else(Etcd::lacking)
 }
 
 async fn one_run(run: u64, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let home = home();
     let mut cluster = block_in_place(Cluster::start);
-    let mut worlds = Vec::new();
-    let mut loads = Vec::new();
-    for number in 1..=BROKERS {
-        let path = home.path().join(format!("broker{number}-{seed}.jsonl"));
-        let title = format!("network, broker {number}, seed {seed}");
-        let broker = cluster.broker(number);
-        let world = World::new(&path, &title, broker.address(), false);
-        world.set_budget(BUDGET);
-        // Small, so that segments and groups roll all the time.
-        block_in_place(|| create_streams(broker, "64KiB"));
-        world.learn_streams().await;
-        world.recorder().record(Event::LanesGrown {
-            stream: KEYED,
-            lanes: LANES * 2,
-        });
-        world.recorder().record(Event::BrokerStarted);
-        let own = seed ^ u64::from(number) << 56;
-        // One by key, one without, one that is pinned.
-        let producers = Producers::some(&world, own, 4);
-        let members = Members::of(&world, own, &[ORDERED, SHARED, SHARED]);
-        loads.push((producers, members));
-        worlds.push(world);
-    }
+    let title = format!("network, seed {seed}");
+    let load = Load::start(&title, &cluster.bootstrap(), seed).await;
     let faults = Fault::of_run(run, &mut rng);
     for fault in &faults {
-        progress(&worlds).await;
-        fault.happen(&mut cluster, &worlds, &mut rng).await;
+        load.world.acknowledged_everywhere().await;
+        fault.happen(&mut cluster, &load.world, &mut rng).await;
     }
     // All is well again: everything comes back, and goes on.
-    progress(&worlds).await;
-    let mut ended = Vec::new();
-    for (world, (producers, members)) in worlds.into_iter().zip(loads) {
-        ended.push((world, producers.finish().await, members));
-    }
-    eprintln!("all is sent");
+    let counts = load.finish().await.counts;
     let mut keepers = 0;
     for number in 1..=BROKERS {
         let kept = cluster.kept(number);
@@ -161,46 +120,12 @@ async fn one_run(run: u64, seed: u64) {
     }
     // One that was killed when the others had just begun new groups may be left with none.
     assert!(keepers >= 2, "{keepers} brokers keep copies: no test");
-    let mut failed = Vec::new();
-    let (mut kills, mut records) = (0, 0);
-    for (number, (world, sent, members)) in (1..).zip(ended) {
-        let drained = finale::drain(&world).await;
-        eprintln!("{sent} records, groups have read them: {drained:?}");
-        members.finish().await;
-        finale::read_everything(&world, &Plan { trims: false }).await;
-        let complaints = world.complaints();
-        let history = world.finish();
-        let expectations = Expectations {
-            complete: true,
-            ..Expectations::default()
-        };
-        let report = check(&history, &expectations).expect("the history can be judged");
-        kills += report.counts.kills;
-        records += report.counts.acknowledged;
-        let verdicts = [judge(&report, sent), drained, complaints];
-        let reasons: Vec<_> = verdicts.into_iter().filter_map(Result::err).collect();
-        if !reasons.is_empty() {
-            eprintln!("streams of broker {number}: {report}");
-            let (reasons, headline) = (reasons.join("; "), report.headline());
-            failed.push(format!("streams of broker {number}: {headline}; {reasons}"));
-        }
-    }
     block_in_place(|| cluster.holds_what_is_recorded());
-    if !failed.is_empty() {
-        let kept = home.keep();
-        eprintln!("seed {seed}, the histories are in {}", kept.display());
-        panic!("{}", failed.join("\n"));
-    }
     // The harness has begun a line.
     println!(
-        "\nrun: {} faults {kills} kills {records} records",
-        faults.len()
+        "\nrun: {} faults {} kills {} records",
+        faults.len(),
+        counts.kills,
+        counts.acknowledged
     );
-}
-
-/// Waits until each broker has acknowledged something more.
-async fn progress(worlds: &[World]) {
-    for world in worlds {
-        world.acknowledged_above(world.acknowledged()).await;
-    }
 }

@@ -6,11 +6,11 @@ use tokio::task::block_in_place;
 
 use crate::cluster::{BROKERS, Cluster};
 use crate::common::machine::skip;
-use crate::common::{PATIENCE, home};
+use crate::common::{Broker, PATIENCE, home};
 use crate::producing::Producers;
 use crate::runs::{judge, told, within_namespaces};
-use crate::world::{KEYED, LANES, PINNED, World};
-use crate::{INSIDE, Plan, create_streams, finale, namespaces, progress};
+use crate::world::{KEYED, LANES, PINNED, STREAMLETS, World};
+use crate::{INSIDE, Plan, finale, lacking};
 
 const TEST: &str = "mutation::an_acknowledgement_that_does_not_wait_for_a_copy_is_noticed";
 const BROKEN: &str = "KERA_BROKEN_RULE=acknowledge_without_copy";
@@ -22,7 +22,7 @@ fn an_acknowledgement_that_does_not_wait_for_a_copy_is_noticed() {
         Ok(_) => return told(|| {}, broken()),
         Err(_) => {}
     }
-    if let Some(reason) = namespaces::lacking() {
+    if let Some(reason) = lacking() {
         return skip(TEST, &reason);
     }
     if !cfg!(debug_assertions) {
@@ -50,15 +50,31 @@ async fn broken() {
     assert!(said.contains("lost"), "{said}");
 }
 
-/// The third broker is cut off from the first, which goes on, dies, and loses its own files while the
-/// second is away. Whatever it has acknowledged is at those that were not cut off, if it waited.
+fn create_streams(broker: &Broker) {
+    let (streamlets, lanes) = (STREAMLETS.to_string(), LANES.to_string());
+    for stream in [KEYED, PINNED] {
+        let mut words = vec!["stream", "create", World::stream_name(stream)];
+        words.extend(["--streamlets", &streamlets, "--lanes", &lanes]);
+        let by_producer = stream == PINNED;
+        words.extend(["--lane-by", if by_producer { "producer" } else { "key" }]);
+        // So large that no group ends.
+        words.extend(["--segment-size", "4MiB", "--segments-per-group", "4"]);
+        words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
+        broker.run(&words);
+    }
+    let lanes = (LANES * 2).to_string();
+    let keyed = World::stream_name(KEYED);
+    broker.run(&["stream", "alter", keyed, "--lanes", &lanes]);
+}
+
+/// The second replica store is cut off from the broker, which goes on, dies, and loses its own
+/// files while the first is away. Whatever it has acknowledged is at those that were not cut off, if it waited.
 async fn story(environment: &[&str]) -> (Report, u64) {
     let home = home();
-    let mut cluster = block_in_place(|| Cluster::with(environment));
+    let mut cluster = block_in_place(|| Cluster::with_stores(environment));
     let path = home.path().join("history.jsonl");
     let world = World::new(&path, "a rule", cluster.broker(1).address(), false);
-    // So large that no group ends.
-    block_in_place(|| create_streams(cluster.broker(1), "4MiB"));
+    block_in_place(|| create_streams(cluster.broker(1)));
     world.learn_streams().await;
     world.recorder().record(Event::LanesGrown {
         stream: KEYED,
@@ -67,15 +83,15 @@ async fn story(environment: &[&str]) -> (Report, u64) {
     world.recorder().record(Event::BrokerStarted);
     let producers = Producers::some(&world, 7, 4);
     for _ in 0..20 {
-        progress(std::slice::from_ref(&world)).await;
+        world.acknowledged_above(world.acknowledged()).await;
     }
     block_in_place(|| {
         cluster.network.cut(1, 3);
         cluster.network.cut(3, 1);
     });
-    // Whoever waits for the third goes on once that counts as lost.
+    // Whoever waits for it goes on once that counts as lost.
     for _ in 0..20 {
-        progress(std::slice::from_ref(&world)).await;
+        world.acknowledged_above(world.acknowledged()).await;
     }
     let sent = producers.finish().await;
     world.recorder().record(Event::BrokerKilled);

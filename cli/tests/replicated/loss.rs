@@ -34,11 +34,16 @@ fn until(trio: &Trio, what: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
 
 #[test]
 fn groups_with_too_few_copies_are_counted() {
-    let mut trio = Trio::start();
+    // They are counted as often as they are repaired.
+    let often = ["--cluster-repair-interval", "200ms"];
+    let Some(mut trio) = Trio::with(&often) else {
+        return;
+    };
     trio.create("s", "3", "2");
     // One that waits for all its copies lacks none.
     trio.create("whole", "3", "3");
-    trio.broker.run(&["stream", "create", "alone"]);
+    trio.broker
+        .run(&["stream", "create", "alone", "--replicas", "1"]);
     for stream in ["s", "whole"] {
         trio.produce(stream, &lines(0..100));
     }
@@ -50,10 +55,10 @@ fn groups_with_too_few_copies_are_counted() {
     });
     let text = trio.broker.run(&["stream", "describe", "s"]);
     assert!(text.contains("groups with fewer than 3 copies"), "{text}");
+    let short = "kera_stream_under_replicated_groups{stream=\"s\"}";
+    until(&trio, "it is not counted", |_| trio.metric(short) > 0);
     let metrics = trio.metrics();
     let line = |start: &str| metrics.lines().find(|line| line.starts_with(start));
-    let short = line("kera_stream_under_replicated_groups{stream=\"s\"}").expect("the gauge");
-    assert!(!short.ends_with(" 0"), "{short}");
     assert_eq!(
         line("kera_stream_under_replicated_groups{stream=\"alone\"}"),
         None
@@ -64,7 +69,9 @@ fn groups_with_too_few_copies_are_counted() {
 
 #[test]
 fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
-    let mut trio = Trio::start();
+    let Some(mut trio) = Trio::start() else {
+        return;
+    };
     trio.create("s", "2", "2");
     trio.produce("s", &lines(0..100));
     let files = trio.group_files("s");

@@ -1,8 +1,11 @@
 //! Streams whose groups have copies at other brokers: one broker and two that keep copies, as
-//! processes, over their deaths and returns.
+//! processes over an etcd, over their deaths and returns.
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../metadata/tests/support/etcd.rs"]
+#[allow(dead_code)]
+mod etcd;
 
 mod appends;
 mod full_disk;

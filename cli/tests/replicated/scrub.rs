@@ -51,7 +51,10 @@ fn files_at(trio: &Trio, at: usize) -> Vec<PathBuf> {
 #[test]
 fn a_bit_that_a_disk_flips_is_put_right_at_a_backup_and_at_the_owner() {
     let rounds = ["--cluster-repair-interval", "200ms"];
-    let trio = Trio::with(&[&rounds[..], &["--cluster-scrub-interval", "500ms"]].concat());
+    let Some(trio) = Trio::with(&[&rounds[..], &["--cluster-scrub-interval", "500ms"]].concat())
+    else {
+        return;
+    };
     trio.create("s", "3", "2");
     let all = lines(0..3000);
     trio.produce("s", &all);
@@ -99,7 +102,9 @@ fn a_bit_that_a_disk_flips_is_put_right_at_a_backup_and_at_the_owner() {
 
 #[test]
 fn without_comparing_a_spoiled_copy_stays() {
-    let trio = Trio::with(&["--cluster-repair-interval", "100ms"]);
+    let Some(trio) = Trio::with(&["--cluster-repair-interval", "100ms"]) else {
+        return;
+    };
     trio.create("s", "3", "2");
     trio.produce("s", &lines(0..3000));
     until("copies are on disk", &trio, || {

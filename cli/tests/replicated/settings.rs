@@ -5,11 +5,14 @@ use crate::common::Broker;
 
 #[test]
 fn a_stream_says_how_many_copies_it_has() {
-    let trio = Trio::start();
+    let Some(trio) = Trio::start() else {
+        return;
+    };
     trio.create("three", "3", "2");
     trio.broker
         .run(&["stream", "create", "two", "--replicas", "2"]);
-    trio.broker.run(&["stream", "create", "one"]);
+    trio.broker
+        .run(&["stream", "create", "one", "--replicas", "1"]);
     for (stream, copies) in [("three", (3, 2)), ("two", (2, 2)), ("one", (1, 1))] {
         let described = trio.broker.json(&["stream", "describe", stream]);
         assert_eq!(described["replicas"], copies.0, "{described}");
@@ -26,7 +29,9 @@ fn a_stream_says_how_many_copies_it_has() {
 
 #[test]
 fn copies_that_cannot_be_are_refused() {
-    let trio = Trio::start();
+    let Some(trio) = Trio::start() else {
+        return;
+    };
     let create = |words: &[&str]| {
         let words = [&["stream", "create", "s"], words].concat();
         trio.broker.refused(&words)
@@ -44,4 +49,36 @@ fn copies_that_cannot_be_are_refused() {
     let alone = Broker::start();
     let refused = alone.refused(&["stream", "create", "s", "--replicas", "3"]);
     assert!(refused.contains("this one works alone"), "{refused}");
+}
+
+#[test]
+fn replica_stores_are_shown_with_their_role() {
+    let Some(trio) = Trio::start() else {
+        return;
+    };
+    for words in [["cluster", "status"], ["broker", "list"]] {
+        let text = trio.broker.run(&words);
+        assert_eq!(text.matches("replica store").count(), 2, "{text}");
+        for backup in &trio.backups {
+            assert!(text.contains(backup.address()), "{text}");
+        }
+    }
+    let status = trio.broker.json(&["cluster", "status"]);
+    let roles = status["brokers"].as_array().expect("a list").iter();
+    let roles: Vec<_> = roles.map(|broker| broker["role"].clone()).collect();
+    assert_eq!(roles, ["broker", "replica store", "replica store"]);
+    assert_eq!(status["health"]["healthy"], true, "{status:#}");
+    let told = status["compared"].as_array().expect("a list");
+    assert_eq!(told.len(), 1, "stores own nothing to compare: {status:#}");
+    // None of the commands that concern what brokers own finds anything to do there.
+    let added = trio.broker.run(&["broker", "add", "2"]);
+    assert!(added.contains("broker 2 is NORMAL"), "{added}");
+    let refused = trio.broker.refused(&["broker", "drain", "2"]);
+    assert!(refused.contains("2 is a replica store"), "{refused}");
+    let plan = trio.broker.json(&["broker", "restart-plan"]);
+    let first = &plan["steps"][0];
+    assert!(
+        first["address"].as_str().is_some_and(|a| !a.is_empty()),
+        "{plan}"
+    );
 }

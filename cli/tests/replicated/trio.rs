@@ -1,4 +1,5 @@
-//! A broker and the processes that keep copies of its groups: two, unless more are asked for.
+//! A broker and the processes that keep copies of its groups: two, unless more are asked for. They find each
+//! other through an etcd.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,13 +7,21 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use kera_metadata::{EtcdOptions, EtcdStore};
+
 use crate::common::ports::Reserved;
 use crate::common::{Broker, home, http};
+use crate::etcd::Etcd;
+
+/// How long the broker waits for a backup that is killed, or this for the broker.
+const LEASE: &str = "2s";
 
 /// A broker, number 1, and its backups, numbers 2, 3 and so on.
 pub struct Trio {
     pub broker: Broker,
     pub backups: Vec<Broker>,
+    // After those that need it.
+    _etcd: Etcd,
     shared: Vec<TempDir>,
     _port: Reserved,
     http: Reserved,
@@ -23,24 +32,28 @@ fn shared_memory() -> TempDir {
 }
 
 impl Trio {
-    pub fn start() -> Self {
+    /// `None`, and said so, where there is no etcd.
+    pub fn start() -> Option<Self> {
         Self::with(&[])
     }
 
     /// With more flags for the broker.
-    pub fn with(more: &[&str]) -> Self {
+    pub fn with(more: &[&str]) -> Option<Self> {
         Self::of(2, more)
     }
 
     /// With so many backups, and more flags for the broker.
-    pub fn of(backups: usize, more: &[&str]) -> Self {
+    pub fn of(backups: usize, more: &[&str]) -> Option<Self> {
         let as_they_are: Vec<&[&str]> = vec![&[]; backups];
         Self::at("127.0.0.1", &as_they_are, more)
     }
 
     /// At an address of this machine; with more flags for each backup, as many as there are to be, and
     /// for the broker.
-    pub fn at(ip: &str, backups: &[&[&str]], more: &[&str]) -> Self {
+    pub fn at(ip: &str, backups: &[&[&str]], more: &[&str]) -> Option<Self> {
+        let etcd = Etcd::start()?;
+        let at = etcd.address();
+        EtcdStore::init(&at, EtcdOptions::default()).expect("the cluster is made");
         let port = Reserved::at(ip);
         let http = Reserved::new();
         let shared: Vec<_> = (0..=backups.len()).map(|_| shared_memory()).collect();
@@ -49,32 +62,35 @@ impl Trio {
             .map(|dir| dir.path().display().to_string())
             .collect();
         let ids: Vec<_> = (1..=stores.len()).map(|id| id.to_string()).collect();
-        let flags = |at: usize| {
-            let store = ["--backup-memory-bytes", "64MiB", "--backup-shared-dir"];
-            [&store[..], &[&stores[at], "--broker-id", &ids[at]]].concat()
+        let flags = |number: usize| {
+            let flags = [
+                ["--cluster", &at],
+                ["--cluster-lease", LEASE],
+                ["--broker-id", &ids[number]],
+                ["--backup-memory-bytes", "64MiB"],
+                ["--backup-shared-dir", &stores[number]],
+            ];
+            flags.concat()
         };
-        let backups = backups.iter().enumerate().map(|(at, more)| {
-            let flags = [&flags(at + 1)[..], more].concat();
+        let backups = backups.iter().enumerate().map(|(number, more)| {
+            let flags = [&flags(number + 1)[..], more].concat();
             Broker::backup_at(ip, &flags)
         });
+        // They are there when the broker begins.
         let backups: Vec<_> = backups.collect();
-        let peers = backups.iter().zip(&ids[1..]);
-        let peers: Vec<_> = peers
-            .map(|(backup, id)| format!("{id}@{}", backup.address()))
-            .collect();
-        let peers = peers.join(",");
         let mut mine = flags(0);
-        mine.extend(["--peers", &peers, "--allow-same-host"]);
+        mine.push("--allow-same-host");
         mine.extend(["--replication-listen", port.address()]);
         mine.extend(["--http-listen", http.address()]);
         mine.extend(more);
-        Self {
+        Some(Self {
             broker: Broker::with(&mine),
             backups,
+            _etcd: etcd,
             shared,
             _port: port,
             http,
-        }
+        })
     }
 
     /// Creates a stream with small groups and so many copies.

@@ -322,6 +322,9 @@ pub(super) struct LiveMessage {
     pub(super) state: u32,
     #[prost(string, tag = "9")]
     pub(super) version: String,
+    /// 0 broker, 1 replica store. Versions that do not know it go by `state`, which is 1 then.
+    #[prost(uint32, tag = "10")]
+    pub(super) role: u32,
 }
 
 /// What is stored under the controller's key.

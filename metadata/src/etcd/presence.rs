@@ -12,6 +12,7 @@ use super::follow::follow;
 use super::messages::*;
 use super::space::{Space, range_of};
 use crate::cluster::{Incarnation, LiveBroker, LiveState, Living};
+use kera_records::Role;
 
 /// Changes that wait to be taken in.
 const WAITING: usize = 64;
@@ -84,11 +85,14 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
         kafka_address: live.kafka_address.clone(),
         host: live.host.clone(),
         rack: live.rack.clone(),
-        state: match live.state {
-            LiveState::Serving => 0,
-            LiveState::Draining => 1,
+        // A version that does not know roles takes a replica store for a broker that drains, and gives
+        // it no streamlets.
+        state: match (live.role, live.state) {
+            (Role::Broker, LiveState::Serving) => 0,
+            (Role::Broker, LiveState::Draining) | (Role::ReplicaStore, _) => 1,
         },
         version: live.version.clone(),
+        role: live.role.number(),
     };
     message.encode_to_vec()
 }
@@ -97,6 +101,7 @@ pub(super) fn encode(live: &LiveBroker) -> Vec<u8> {
 pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> {
     let message = LiveMessage::decode(value).map_err(|_| "it cannot be decoded")?;
     let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).map_err(|_| "an id is not 16 bytes long");
+    let role = Role::from_number(message.role).ok_or("its role is unknown")?;
     Ok(LiveBroker {
         id,
         incarnation: Incarnation {
@@ -108,10 +113,11 @@ pub(super) fn decode(id: u32, value: &[u8]) -> Result<LiveBroker, &'static str> 
         kafka_address: message.kafka_address,
         host: message.host,
         rack: message.rack,
-        state: match message.state {
-            0 => LiveState::Serving,
-            1 => LiveState::Draining,
-            _ => return Err("its state is unknown"),
+        role,
+        state: match (role, message.state) {
+            (Role::Broker, 0) | (Role::ReplicaStore, _) => LiveState::Serving,
+            (Role::Broker, 1) => LiveState::Draining,
+            (Role::Broker, _) => return Err("its state is unknown"),
         },
         version: message.version,
     })
@@ -219,9 +225,20 @@ mod tests {
             version: "0.1.0".into(),
             ..plain.clone()
         };
-        for live in [plain, full] {
+        let store = LiveBroker {
+            role: Role::ReplicaStore,
+            replication_address: "a:2".into(),
+            ..plain.clone()
+        };
+        for live in [plain, full, store.clone()] {
             assert_eq!(decode(7, &encode(&live)), Ok(live));
         }
+        // What a version without roles reads of it: it is given no streamlets.
+        let old = LiveMessage::decode(&*encode(&store)).expect("a message");
+        assert_eq!((old.state, old.role), (1, 1));
+        // And a later version's role is nobody's that this one could give something to.
+        let later = LiveMessage { role: 2, ..old };
+        assert!(decode(7, &later.encode_to_vec()).is_err());
         assert!(decode(7, b"\xff").is_err());
         assert!(decode(7, b"").is_err());
     }

@@ -85,6 +85,9 @@ pub struct ClusterBroker {
     /// of copies that are to come to it
     #[prost(uint64, tag = "14")]
     pub to_come_bytes: u64,
+    /// it lives, holds copies and never owns anything
+    #[prost(bool, tag = "15")]
+    pub replica_store: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StrandedStreamlet {
