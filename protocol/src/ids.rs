@@ -171,6 +171,11 @@ impl Incarnation {
         Self { store_id, boot_id }
     }
 
+    /// True if what `recorded` names is still there in this life: that is the same one, or of its disk alone.
+    pub fn includes(&self, recorded: Self) -> bool {
+        recorded == *self || recorded == Self::of_disk(self.store_id)
+    }
+
     /// True if it is the life of a disk, whatever boots there were.
     pub fn is_of_disk(&self) -> bool {
         self.boot_id.is_nil() && !self.store_id.is_nil()

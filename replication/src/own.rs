@@ -385,8 +385,8 @@ impl OwnFiles {
     fn answer(&self, copy: &CopyId, recorded: Incarnation) -> CopyAnswer {
         // What was synced counts whatever became of the rest; then a loss of power may have left some of what
         // was not, in any order.
-        let only_synced = recorded == Incarnation::of_disk(self.incarnation.store_id);
-        if recorded != self.incarnation && !only_synced {
+        let only_synced = recorded.is_of_disk();
+        if !self.incarnation.includes(recorded) {
             return CopyAnswer::Unknown;
         }
         let damaged = |detail: String| CopyAnswer::Damaged { detail };

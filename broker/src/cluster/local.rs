@@ -68,10 +68,8 @@ impl LocalCopies {
         copies: &[(CopyId, Incarnation)],
     ) -> Result<Reply, Refusal> {
         let own = self.files.incarnation();
-        let of_disk = Incarnation::of_disk(own.store_id);
-        let is_own = |recorded: Incarnation| recorded == own || recorded == of_disk;
         let copies = copies.iter().copied();
-        let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, recorded)| is_own(*recorded));
+        let (own, kept): (Vec<_>, Vec<_>) = copies.partition(|(_, life)| own.includes(*life));
         let seal = |copies| Request::Seal {
             streamlet,
             epoch,

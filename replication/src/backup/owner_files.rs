@@ -18,8 +18,7 @@ pub trait Beside: Send + Sync + Debug {
 
     /// Whether a record that names this life means them: it may be the life of their disk alone.
     fn is_mine(&self, recorded: Incarnation) -> bool {
-        let own = self.incarnation();
-        recorded == own || recorded == Incarnation::of_disk(own.store_id)
+        self.incarnation().includes(recorded)
     }
 
     /// `epoch` has sealed the streamlet, and that is stored: once this has returned, no owner of a
