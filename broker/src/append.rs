@@ -338,7 +338,7 @@ impl PendingAppend {
             return None;
         }
         let (code, what) = if shipped {
-            (ErrorCode::NotEnoughCopies, "had too few copies")
+            (ErrorCode::NotEnoughCopies, "reached too few replicas")
         } else {
             (ErrorCode::Timeout, "was not durable")
         };

@@ -47,7 +47,7 @@ pub enum BrokerError {
     },
     /// A process that keeps copies has no number.
     #[error(
-        "other brokers know a backup by its number, and none is set; set cluster.broker_id, such as with --broker-id 3, another for each broker"
+        "other brokers know a replica store by its number, and none is set; set cluster.broker_id, for example with --broker-id 3, different for each broker"
     )]
     NoNumber,
     /// Brokers on other machines would find themselves at an address of this one, or of another.

@@ -156,7 +156,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             );
         }
         Err(error) => {
-            tracing::warn!(%error, dir = %dir.streams().display(), "group files that were being fetched when the broker ended cannot all be removed; the next start tries again, see to the directory");
+            tracing::warn!(%error, dir = %dir.streams().display(), "unfinished group files of the last run cannot all be removed; the next start tries again: check the directory");
         }
     }
     let is_shared = joined.is_some();

@@ -48,7 +48,7 @@ pub(crate) fn render(shared: &Shared) -> String {
     );
     registry.register(
         "copy_read_bytes",
-        "Bytes of batches sent to readers from copies of groups whose streamlets other brokers own",
+        "Bytes of batches sent to readers from replicas, of streamlets that other brokers own",
         metrics.copy_read_bytes.clone(),
     );
     registry.register(
@@ -289,7 +289,7 @@ fn streams(shared: &Shared, registry: &mut Registry) {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(stream = stream.name(), %error, "its copies could not be counted");
+                tracing::warn!(stream = stream.name(), %error, "the replicas of the stream cannot be counted");
             }
         }
         let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
@@ -306,12 +306,12 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     if shared.replicated.is_some() {
         registry.register(
             "stream_under_replicated_groups",
-            "Groups with fewer copies than their stream's replicas, by what is recorded and what brokers have",
+            "Groups with fewer replicas than their stream asks for: too few are recorded, or a recorded broker lacks the bytes",
             short,
         );
         registry.register(
             "stream_unrecovered_streamlets",
-            "Streamlets that wait for their copies and serve nothing",
+            "Streamlets that wait for replicas and serve nothing",
             waiting,
         );
     }

@@ -16,7 +16,7 @@ use crate::serve::{raise_open_files, runtime_of, set_up_log, stopped_hard};
 #[command(after_help = "Examples:
   kera replica-store --cluster etcd://127.0.0.1:2379 --broker-id 3
   kera replica-store --cluster etcd://10.0.0.1:2379 --broker-id 5 --replication-listen 10.0.0.5:7601 --rack b
-  kera replica-store --config backup.toml
+  kera replica-store --config store.toml
 
 The brokers that share the store place replicas of their groups here. It has no streams and no address for clients. The \
 replicas are kept on shared memory until their groups close, then below the data directory; another start with the same \
@@ -68,11 +68,11 @@ fn announce(process: &BackupProcess) -> Result<(), Failure> {
     let options = backup.options();
     let mut out = Out::stdout();
     out.line(format_args!(
-        "keeping copies for other brokers on {}",
+        "keeping replicas for other brokers on {}",
         backup.local_addr()
     ))?;
     out.line(format_args!(
-        "copies in {} and {}",
+        "replicas in {} and {}",
         options.shared_dir.display(),
         options.disk_dir.display()
     ))?;

@@ -31,8 +31,8 @@ use crate::output::Out;
 The addresses and the data directory are printed once the broker serves. Kafka's clients have addresses of their own, \
 none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. Brokers \
 that name one store with --cluster form one system: clients may ask any of them, and what one owned goes to others when it is \
-gone; `kera cluster init` prepares the store. A broker with a number and no store keeps copies for its peers, and may have \
-copies of its streams there. SIGTERM or SIGINT stops it: requests in flight \
+gone; `kera cluster init` prepares the store. A broker with a number and no store keeps replicas for its peers, and its streams may have \
+replicas on them. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
 pub(crate) struct ServeArgs {
@@ -111,7 +111,7 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
     if let Some(cluster) = &broker.shared().cluster {
         let address = cluster.backup.local_addr();
         out.line(format_args!(
-            "keeping copies for other brokers on {address}"
+            "keeping replicas for other brokers on {address}"
         ))?;
     }
     if let Some(address) = broker.http_addr() {

@@ -207,7 +207,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Long,
         "60000",
         Hint,
-        "Files are removed at once; whoever reads one keeps it until he is done.",
+        "Files are removed at once; a reader that has one open can finish.",
     ),
     config(
         "flush.messages",
@@ -231,7 +231,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         List,
         "",
         Hint,
-        "Copies for other brokers are not throttled.",
+        "Replication is not throttled.",
     ),
     config(
         "index.interval.bytes",
@@ -287,7 +287,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         List,
         "",
         Hint,
-        "Copies for other brokers are not throttled.",
+        "Replication is not throttled.",
     ),
     config(
         "local.retention.bytes",
@@ -391,7 +391,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Int,
         "1",
         AtCreation(Setting::MinInsyncReplicas),
-        "Copies without which nothing is acknowledged, whatever acks says; at most the replication factor, by default more than half of it.",
+        "Replicas that must have a record before it is acknowledged, whatever acks says; at most the replication factor, by default more than half of it.",
     ),
     config(
         "preallocate",
@@ -479,7 +479,7 @@ pub const TOPIC_CONFIGS: &[TopicConfig] = &[
         Boolean,
         "false",
         Hint,
-        "Records that no copy has are never given up by themselves; `kera stream recover --accept-loss` does it when told to.",
+        "Kera never gives up records by itself; `kera stream recover --accept-loss` gives up those that no replica has.",
     ),
 ];
 

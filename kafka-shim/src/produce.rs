@@ -277,7 +277,7 @@ impl Produce {
                     }
                     Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() => (
                         Answer::refused(ResponseError::NotEnoughReplicas.code()),
-                        Some("too few copies could be reached in time; it may still take effect"),
+                        Some("too few replicas could be reached in time; it may still take effect"),
                     ),
                     Outcomes::Placed(Some(_), _) => (
                         Answer::refused(ResponseError::RequestTimedOut.code()),

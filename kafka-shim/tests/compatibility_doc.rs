@@ -54,9 +54,9 @@ fn apis() -> String {
 
 fn topic_settings() -> String {
     let mut out = String::from(
-        "\n## Topic settings\n\nThose of Kafka 4, and Kera's own with `kera.` before their names. \
-         *Yes*: may be set and changed. *At creation*: may\nbe set when the topic is created. *Shown*: tells what is. \
-         *Accepted, no effect*: any legal value, of which nothing comes.\n*Only*: no other value is accepted. \
+        "\n## Topic settings\n\nThe settings of Kafka 4, and Kera's own, which begin with `kera.`. \
+         *Yes*: may be set and changed. *At creation*: may\nbe set when the topic is created. *Shown*: read only. \
+         *Accepted, no effect*: any legal value.\n*Only*: no other value is accepted. \
          Any other name is refused.\n\n\
          | setting | default | supported | here |\n|---|---|---|---|\n",
     );

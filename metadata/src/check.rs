@@ -249,14 +249,14 @@ pub(crate) fn group(
     }
     if record.copies.is_empty() || record.copies.len() > MAX_COPIES {
         return refuse(format!(
-            "it has {} copies; the legal range is 1 to {MAX_COPIES}",
+            "it has {} replicas; the legal range is 1 to {MAX_COPIES}",
             record.copies.len()
         ));
     }
     let mut brokers: Vec<u32> = record.copies.iter().map(|c| c.broker.0).collect();
     brokers.sort_unstable();
     if brokers.windows(2).any(|pair| pair[0] == pair[1]) {
-        return refuse("a broker holds two of its copies".into());
+        return refuse("a broker holds two of its replicas".into());
     }
     if let Some(Damage { address, detail }) = &record.damaged
         && (*address > limits.group_bytes || detail.len() > MAX_DAMAGE_DETAIL)
@@ -310,7 +310,7 @@ pub(crate) fn group_change(old: &GroupRecord, new: &GroupRecord) -> Result<(), M
     }
     match (old.state, new.state) {
         (GroupState::Open, GroupState::Open) if !same_copies(old, new) => {
-            refuse("the copies of an open group cannot change; close it first")
+            refuse("the replica set of an open group cannot change; close it first")
         }
         (GroupState::Closed, GroupState::Closed) => {
             if old.end_ordinal != new.end_ordinal || old.closed_ms != new.closed_ms {

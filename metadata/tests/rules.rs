@@ -351,8 +351,8 @@ fn impossible_groups_are_refused() {
             ("above", |g| g.first_ordinal = Some(1 << 63)),
             ("above", |g| g.next_ordinal = u64::MAX),
             ("negative", |g| g.max_timestamp_ms = -2),
-            ("copies", |g| g.copies.clear()),
-            ("two of its copies", |g| g.copies.push(g.copies[0])),
+            ("replicas", |g| g.copies.clear()),
+            ("two of its replicas", |g| g.copies.push(g.copies[0])),
             ("recorded ahead", |g| {
                 g.state = GroupState::Ahead;
                 g.length = 1;
@@ -418,7 +418,7 @@ fn a_group_only_moves_forward() {
             ("first ordinal", |g| g.first_ordinal = Some(51)),
             ("first ordinal", |g| g.first_ordinal = None),
             ("state cannot go back", |g| g.state = GroupState::Ahead),
-            ("copies of an open group", |g| {
+            ("replica set of an open group", |g| {
                 g.copies[0].incarnation.boot_id = Uuid::from_u128(99);
             }),
         ];

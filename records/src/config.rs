@@ -260,7 +260,7 @@ impl StreamConfig {
         range("replicas", self.replicas, 1, MAX_COPIES as u32)?;
         if !(1..=self.replicas).contains(&self.min_insync_replicas) {
             return Err(invalid(format!(
-                "min_insync_replicas is {} of {} replicas; the legal range is 1 to {}, as no more copies can hold a record than there are",
+                "min_insync_replicas is {} of {} replicas; the legal range is 1 to {}, a record cannot have more replicas than the stream",
                 self.min_insync_replicas, self.replicas, self.replicas
             )));
         }

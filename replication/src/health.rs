@@ -136,7 +136,7 @@ impl Health {
         let mut backups = self.backups.lock();
         let seen = backups.entry(backup).or_default();
         if seen.full_until.is_none_or(|until| until <= now) {
-            tracing::warn!(%backup, "it has no room for copies: its log says which of its limits is reached; raise that, or add a broker");
+            tracing::warn!(%backup, "the broker has no room for replicas: its log names the limit; raise it, or add a broker");
         }
         seen.full_until = Some(now + self.limits.wait);
     }

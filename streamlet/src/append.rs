@@ -143,7 +143,7 @@ pub enum AppendError {
     /// The streamlet has copies at other brokers, and too few of them were reached to recover it; try
     /// again.
     #[error(
-        "the streamlet is not recovered yet: bring back the brokers that hold its copies; `kera stream recover` tells which"
+        "the streamlet is not recovered yet: bring back the brokers that hold its replicas; `kera stream recover` names them"
     )]
     NotRecovered,
     /// The lane has used up its ordinals.

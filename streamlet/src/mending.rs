@@ -53,9 +53,9 @@ fn is_absent(error: &ReadError) -> bool {
 pub(crate) fn tell(group: &Group, error: &ReadError) {
     let (id, file) = (group.id(), group.spec().path.display());
     if is_absent(error) {
-        tracing::info!(group = %id, %file, "a closed group that is to be read is not among this broker's own files yet, or not any more; it is fetched from another copy");
+        tracing::info!(group = %id, %file, "this broker has no file of a closed group that a reader asks for; fetching it from another replica");
     } else {
-        tracing::warn!(group = %id, %file, %error, "a closed group's own file is damaged; looking for another copy");
+        tracing::warn!(group = %id, %file, %error, "a closed group's own file is damaged; looking for another replica");
     }
 }
 

@@ -41,7 +41,7 @@ impl Streamlet {
         } else {
             tracing::error!(
                 stream = %self.stream, streamlet = self.id.0, %error,
-                "this broker's own files of a streamlet cannot be written: its appends are refused while that is so, reads go on; see to the disk, or drain the broker"
+                "this broker's own files of a streamlet cannot be written: its appends are refused until then, reads go on; check the disk, or drain the broker"
             );
         }
     }

@@ -88,7 +88,7 @@ pub enum LaneReadError {
     /// The streamlet has copies at other brokers, and too few of them were reached to recover it; try
     /// again.
     #[error(
-        "the streamlet is not recovered yet: bring back the brokers that hold its copies; `kera stream recover` tells which"
+        "the streamlet is not recovered yet: bring back the brokers that hold its replicas; `kera stream recover` names them"
     )]
     NotRecovered,
     /// The bytes could not be read.

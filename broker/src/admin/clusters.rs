@@ -266,19 +266,19 @@ fn numbers(brokers: &BTreeSet<u32>) -> String {
 fn needs_text(owner: u32, needs: &Needs) -> (String, Vec<u32>) {
     match needs {
         Needs::Owner => (
-            format!("broker {owner} is back: it has the only copy"),
+            format!("broker {owner} is back: it has the only replica"),
             vec![owner],
         ),
         Needs::OneOf(brokers) => (
             format!(
-                "broker {} is back: no living one has a copy",
+                "broker {} is back: no live broker has a replica",
                 numbers(brokers)
             ),
             brokers.iter().copied().collect(),
         ),
         Needs::Machines { wanted, living } => (
             format!(
-                "brokers on {wanted} machines live; copies need so many, and there are {living}"
+                "brokers live on {wanted} machines, one for each replica; now there are {living}"
             ),
             Vec::new(),
         ),
@@ -390,7 +390,7 @@ pub async fn move_streamlet(
     }
     if !found.movable {
         return Err(invalid(format!(
-            "stream {} has one copy of its records, so its streamlets stay with the brokers that have it; streams created with --replicas 2 or more can move",
+            "stream {} has one replica, so its streamlets stay on their brokers; only streams created with --replicas 2 or more can move",
             request.stream
         )));
     }
@@ -459,7 +459,7 @@ fn passed_to(shared: &Shared, broker: u32) -> Result<ClustersClient<Channel>, Wi
         Some(Role::Broker) => {}
         Some(Role::ReplicaStore) => {
             return Err(invalid(format!(
-                "{broker} is a replica store, which owns nothing that it could give away; to have it gone, stop it: after cluster.lost_after its replicas are made anew elsewhere"
+                "{broker} is a replica store and owns no streamlets; to remove it, stop it: after cluster.lost_after its replicas are built again on other brokers"
             )));
         }
         None => {
@@ -625,17 +625,17 @@ pub async fn describe_drain(
 
 fn kept_text(because: &KeptBecause) -> String {
     match because {
-        KeptBecause::OnlyCopy => "its records have one copy, at this broker".into(),
+        KeptBecause::OnlyCopy => "its only replica is on this broker".into(),
         KeptBecause::NobodyElse => "no other broker lives that does not drain".into(),
         KeptBecause::TooFewMachines { wanted, living } => format!(
-            "without this broker {living} machines hold copies and {wanted} are needed; start another broker"
+            "without this broker {living} machines can hold replicas and {wanted} are needed; start another broker"
         ),
     }
 }
 
 fn stuck_text(room: &TooLittleRoom) -> String {
     format!(
-        "groups of stream {} are to have {} copies, and the other brokers that live and do not drain can hold {}",
+        "groups of stream {} need {} replicas, and the other live brokers that do not drain can hold {}",
         room.stream, room.wanted, room.left
     )
 }
@@ -692,7 +692,7 @@ fn wait_for(picture: &Picture, members: &Members, living: &Living) -> Vec<String
     }
     if now.under_replicated_groups > 0 {
         reasons.push(format!(
-            "{} closed groups have fewer living copies than they should",
+            "{} closed groups have too few live replicas",
             now.under_replicated_groups
         ));
     }

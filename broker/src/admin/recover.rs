@@ -70,7 +70,7 @@ pub async fn recover_stream(
         tracing::warn!(
             stream = stream.name(),
             streamlets = keys.len(),
-            "the operator accepts the loss of records that no copy has"
+            "the operator accepts the loss of records that no replica has"
         );
         accepted = replicated.waiting().accept(&keys).await;
     }

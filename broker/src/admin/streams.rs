@@ -79,7 +79,7 @@ fn check_copies(shared: &Shared, name: &str, config: &StreamConfig) -> Result<()
     let possible = match &shared.cluster {
         Some(cluster) => cluster.check_copies(config.replicas),
         None => Err(format!(
-            "{} copies need other brokers, and this one works alone; set cluster.broker_id and cluster.store (`kera cluster import` takes its streams along)",
+            "{} replicas need other brokers, and this one works alone; set cluster.broker_id and cluster.store (`kera cluster import` takes its streams along)",
             config.replicas
         )),
     };

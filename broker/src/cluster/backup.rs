@@ -118,7 +118,7 @@ impl Backup {
         let opening = options.clone();
         let opened = tokio::task::spawn_blocking(move || open(&opening)).await;
         let store = opened.map_err(|panic| BrokerError::System {
-            what: "opening the backup store failed",
+            what: "opening the replica store failed",
             error: std::io::Error::other(panic),
         })??;
         if has_files && !Rule::OwnFilesDenied.is_broken() {
@@ -137,10 +137,10 @@ impl Backup {
         };
         match &cards {
             Some(Ok(cards)) => {
-                tracing::info!(address = %local, card = cards.device(), "copies are taken over RDMA");
+                tracing::info!(address = %local, card = cards.device(), "replicas are received over RDMA");
             }
             Some(Err(reason)) if config.cluster.transport == TransportChoice::Auto => {
-                tracing::info!(address = %local, reason, "copies are taken over TCP only");
+                tracing::info!(address = %local, reason, "replicas are received over TCP only");
             }
             Some(Err(reason)) => {
                 return Err(BrokerError::Transport {
@@ -169,7 +169,7 @@ impl Backup {
         );
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve(listener).await });
-        tracing::info!(address = %local, store = %options.shared_dir.display(), "keeping copies for other brokers");
+        tracing::info!(address = %local, store = %options.shared_dir.display(), "keeping replicas for other brokers");
         Ok(Some(Arc::new(Self {
             options,
             store,
@@ -239,15 +239,17 @@ impl Backup {
         let Some(serving) = serving else { return };
         match serving.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "serving copies ended badly"),
-            Err(error) => tracing::error!(%error, "serving copies failed"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the replica store's server ended with an error")
+            }
+            Err(error) => tracing::error!(%error, "the replica store's server failed"),
         }
         let store = self.store.clone();
         let flushed = tokio::task::spawn_blocking(move || store.flush_open()).await;
         let failures = flushed.unwrap_or_default();
         if let Some((copy, refusal)) = failures.first() {
             let others = failures.len() - 1;
-            tracing::warn!(%copy, others, "a copy was not flushed, and so it was with others: {refusal}");
+            tracing::warn!(%copy, others, "a replica was not flushed, and others neither: {refusal}");
         }
     }
 }
@@ -274,7 +276,7 @@ fn warn_about_room(options: &BackupOptions) {
     let dir = &options.shared_dir;
     if crate::config::volatile_filesystem(dir).is_none() {
         tracing::warn!(
-            "{} is not on shared memory: copies cost the disk twice; name a directory on a tmpfs with backup.shared_dir",
+            "{} is not on shared memory: replicas are written to disk twice; name a directory on a tmpfs with backup.shared_dir",
             dir.display()
         );
     }
@@ -287,7 +289,7 @@ fn warn_about_room(options: &BackupOptions) {
     let held = bytes_below(dir);
     if stat.f_blocks > 0 && free.saturating_add(held) < options.limits.memory_bytes {
         tracing::warn!(
-            "backup.shared_dir {} has {} free beside what this store holds, and backup.memory_bytes is {}: others' files take the rest, and once it is full copies are refused; make room there, or set backup.memory_bytes to at most {}",
+            "backup.shared_dir {} has {} free beside this store's files, and backup.memory_bytes is {}: other files take the rest, and replicas are refused once it is full; make room there, or set backup.memory_bytes to at most {}",
             dir.display(),
             units::show_size(free),
             units::show_size(options.limits.memory_bytes),

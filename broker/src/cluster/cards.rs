@@ -83,8 +83,10 @@ impl Listener {
         let Some(serving) = serving else { return };
         match serving.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "serving copies over RDMA ended badly"),
-            Err(error) => tracing::error!(%error, "serving copies over RDMA failed"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the replica store's RDMA server ended with an error")
+            }
+            Err(error) => tracing::error!(%error, "the replica store's RDMA server failed"),
         }
     }
 }

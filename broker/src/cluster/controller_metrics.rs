@@ -73,12 +73,12 @@ impl Ruling {
         );
         registry.register(
             "controller_reassigned_streamlets",
-            "Streamlets whose owner was gone and to which this broker, as controller, gave another",
+            "Streamlets that this broker, as controller, assigned to another owner because theirs was gone",
             self.reassigned.clone(),
         );
         registry.register(
             "controller_reassign_duration_seconds",
-            "From when an owner was found to be gone until others were recorded in its place",
+            "From finding an owner gone until the new owners are recorded",
             self.reassigning.clone(),
         );
         let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Ruling {
         gauge(
             registry,
             "controller_last_look_timestamp_seconds",
-            "When the controller last looked at who lives and who owns what; 0 at other brokers",
+            "When the controller last compared live brokers and owners; 0 at other brokers",
             value(&self.looked_ms) / 1000,
         );
     }

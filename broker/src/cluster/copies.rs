@@ -187,7 +187,7 @@ impl Mend for OwnFile {
             match free_beside(&primary, copy, epoch).await {
                 Ok(()) => Mended::Yes,
                 Err(error) => {
-                    tracing::warn!(group = %copy, %error, "its copy in this broker's store, which its own file stands for now, is not freed");
+                    tracing::warn!(group = %copy, %error, "the replica in this broker's store is not freed, though its own file has taken its place");
                     Mended::No
                 }
             }
@@ -259,9 +259,16 @@ impl Copies for StreamletCopies {
                 };
                 // Who holds one is no longer recorded; who holds none has nothing to do.
                 for peer in others(&primary) {
-                    let freed = primary.transport().call(peer, Request::Free { copy, epoch, version: None });
+                    let freed = primary.transport().call(
+                        peer,
+                        Request::Free {
+                            copy,
+                            epoch,
+                            version: None,
+                        },
+                    );
                     if let Err(error) = freed.await {
-                        tracing::debug!(%copy, %peer, %error, "a copy that is not needed was not freed");
+                        tracing::debug!(%copy, %peer, %error, "a surplus replica was not freed");
                     }
                 }
             }
@@ -300,7 +307,7 @@ impl Copies for StreamletCopies {
                 true
             }
             Err(error) => {
-                tracing::error!(streamlet = %self.key, %group, error, "a damaged group could not be fetched from another copy");
+                tracing::error!(streamlet = %self.key, %group, error, "a damaged group could not be fetched from another replica");
                 let mut failed = self.mend_failed.lock();
                 failed.retain(|_, at| at.elapsed() < MEND_AGAIN);
                 failed.insert(group, Instant::now());

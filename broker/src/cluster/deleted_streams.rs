@@ -43,7 +43,7 @@ impl Forgotten {
     /// What an earlier process left in `dir`. Where that cannot be read, it is not told again.
     pub(super) fn open(dir: PathBuf) -> Self {
         let found = read(&dir).unwrap_or_else(|error| {
-            tracing::warn!(dir = %dir.display(), %error, "streams that were deleted cannot be read; backups that were away may keep their copies");
+            tracing::warn!(dir = %dir.display(), %error, "the list of deleted streams cannot be read; brokers that were away may keep replicas of them");
             BTreeMap::new()
         });
         Self {
@@ -57,7 +57,7 @@ impl Forgotten {
     pub(super) fn deleting(&self, stream: StreamId) {
         if let Err(error) = self.write(stream) {
             // A full disk is no reason to keep a stream.
-            tracing::warn!(%stream, %error, "the deletion is not remembered over a restart; backups that are away may keep copies");
+            tracing::warn!(%stream, %error, "the deletion is not recorded and is forgotten at a restart; brokers that are away may keep replicas");
         }
         self.streams.lock().entry(stream).or_default();
     }
@@ -109,7 +109,7 @@ impl Forgotten {
                 failed.insert(peer, error.to_string());
             }
             for (peer, reason) in &failed {
-                tracing::debug!(%stream, %peer, reason, "copies of a deleted stream are left there; it is told again");
+                tracing::debug!(%stream, %peer, reason, "the peer still has replicas of a deleted stream; it is told again");
             }
             if failed.is_empty() {
                 self.done(stream);
@@ -170,21 +170,21 @@ pub(super) async fn catch_up(
     let gone = match asked {
         Ok(Ok(gone)) => gone,
         Ok(Err(error)) => {
-            tracing::debug!(%error, "whether streams of which copies are here are gone cannot be told now");
+            tracing::debug!(%error, "the metadata store does not say now which streams with replicas here were deleted");
             return;
         }
         Err(error) => {
-            tracing::error!(%error, "looking for copies of deleted streams failed");
+            tracing::error!(%error, "looking for replicas of deleted streams failed");
             return;
         }
     };
     for stream in gone {
         match forget_here(store, me, stream).await {
             Ok(()) => {
-                tracing::info!(%stream, "the stream was deleted while this broker was away: its copies are removed here");
+                tracing::info!(%stream, "the stream was deleted while this broker was away: its replicas are removed here");
             }
             Err(reason) => {
-                tracing::debug!(%stream, reason, "copies of a deleted stream are left here; it is tried again");
+                tracing::debug!(%stream, reason, "replicas of a deleted stream are left here; trying again");
             }
         }
     }

@@ -136,7 +136,7 @@ async fn ask(cluster: &Cluster, peer: BrokerId) -> Result<Description, String> {
     let call = cluster.primary.transport().call(peer, Request::Describe);
     match tokio::time::timeout(ANSWER_WITHIN, call).await {
         Ok(Ok(Reply::Description(description))) => Ok(description),
-        Ok(Ok(_)) => Err("what answers there is no backup".into()),
+        Ok(Ok(_)) => Err("the program at this address is no replica store".into()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs())),
     }

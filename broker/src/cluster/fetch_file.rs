@@ -58,10 +58,10 @@ async fn fetch_from_any(
         }
         match fetch_from(primary, file, record, holder).await {
             Ok(Some(max_timestamp_ms)) => {
-                tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another copy");
+                tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another replica");
                 return Ok(max_timestamp_ms);
             }
-            Ok(None) => reasons.push(format!("the copy at {holder} is not whole")),
+            Ok(None) => reasons.push(format!("the replica on {holder} is not whole")),
             Err(reason) => reasons.push(format!("{holder}: {reason}")),
         }
     }

@@ -121,10 +121,10 @@ async fn raise(shared: Arc<Shared>, interval: Duration) {
         match raised {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
-                tracing::info!(%error, "the copies of the internal stream could not be raised; trying again");
+                tracing::info!(%error, "the internal stream did not get more replicas; trying again");
             }
             Err(error) => {
-                tracing::error!(%error, "raising the copies of the internal stream failed")
+                tracing::error!(%error, "raising the replicas of the internal stream failed")
             }
         }
     }

@@ -90,7 +90,7 @@ impl Leftovers<'_> {
             return Ok(false);
         }
         let (path, group) = (file.spec.path.display(), file.spec.group);
-        tracing::error!(file = %path, "a closed group's file was cut short; it is made anew from another replica, see to the disk");
+        tracing::error!(file = %path, "a closed group's file was cut short; it is built again from another replica: check the disk");
         let (streamlet, lane) = (self.streamlet.clone(), file.spec.lane.lane);
         let made = off_runtime(move || streamlet.fetch_again(lane, group)).await?;
         Ok(made && file.stands_alone().await?)

@@ -258,7 +258,7 @@ impl OwnWriters {
             return false;
         }
         if told.len() < MAX_TOLD && told.insert(info.copy) {
-            tracing::error!(file = %path.display(), bytes = there, recorded, "a closed group's file was cut short; the streamlet's owner makes another replica, see to the disk");
+            tracing::error!(file = %path.display(), bytes = there, recorded, "a closed group's file was cut short; the streamlet's owner builds another replica: check the disk");
         }
         true
     }

@@ -22,13 +22,13 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     gauge(
         registry,
         "backup_memory_limit_bytes",
-        "Shared memory that copies kept for other brokers may take",
+        "Shared memory that replicas may take",
         stats.memory_bytes,
     );
     gauge(
         registry,
         "backup_memory_used_bytes",
-        "Shared memory that copies kept for other brokers have reserved, with their records and the seals",
+        "Shared memory reserved for replicas, their records and the seals",
         stats.memory_used_bytes,
     );
     gauge(
@@ -67,7 +67,7 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
         let labels = vec![("state", state.to_owned())];
         copies.get_or_create(&labels).set(count as i64);
     }
-    registry.register("backup_copies", "Copies kept for other brokers", copies);
+    registry.register("backup_copies", "Replicas kept for other owners", copies);
     counter(
         registry,
         "backup_received_bytes",
@@ -77,7 +77,7 @@ pub(crate) fn register_backup(registry: &mut Registry, backup: &Backup) {
     counter(
         registry,
         "backup_seals",
-        "Seals carried out: another broker took a streamlet over, or its own came back",
+        "Seals carried out: a streamlet's owner restarted or was replaced",
         stats.seals,
     );
     let refusals = Family::<Labels, Counter>::default();
@@ -119,7 +119,7 @@ pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
     gauge(
         registry,
         "cluster_store_stranger",
-        "1 while what answers at the metadata store's address is refused: another cluster's, an empty one, or an older state of it",
+        "1 while this broker refuses the metadata store: another cluster's, an empty one, or an older state of its own",
         u64::from(shared.stranger().is_some()),
     );
     gauge(
@@ -131,7 +131,7 @@ pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
     gauge(
         registry,
         "cluster_controller_broker",
-        "Number of the broker that is the controller, as far as this one knows; 0 while nobody is",
+        "Number of the controller that this broker knows; 0 while it knows none",
         u64::from(directory.controller().unwrap_or(0)),
     );
 }
@@ -142,31 +142,31 @@ pub(crate) fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     counter(
         registry,
         "repair_copies",
-        "Copies of closed groups made anew in place of those that were lost, or that are better elsewhere",
+        "Replicas of closed groups built in place of lost ones, of those on a leaving broker, and of moved ones",
         stats.built,
     );
     counter(
         registry,
         "repair_bytes",
-        "Bytes copied to make copies of closed groups anew",
+        "Bytes written to build replicas of closed groups",
         stats.bytes,
     );
     counter(
         registry,
         "repair_failures",
-        "Times something about a group's copies could not be put right; it is tried again",
+        "Failed attempts to restore a group's replicas; the broker tries again",
         stats.failed,
     );
     counter(
         registry,
         "scrubbed_groups",
-        "Closed groups whose copies were compared",
+        "Closed groups whose replicas were compared",
         stats.scrubbed,
     );
     counter(
         registry,
         "scrubbed_bytes",
-        "Bytes read to compare copies, at all their holders together",
+        "Bytes read to compare replicas, on all brokers together",
         stats.scrubbed_bytes,
     );
     let harmed = Family::<Labels, Counter>::default();
@@ -180,44 +180,44 @@ pub(crate) fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     }
     registry.register(
         "scrub_harmed_copies",
-        "Copies of closed groups that were found to be not right",
+        "Bad replicas of closed groups: damaged, missing or differing",
         harmed,
     );
     counter(
         registry,
         "scrub_replaced_copies",
-        "Copies that were found to be not right and were replaced",
+        "Bad replicas that were replaced",
         stats.mended,
     );
     counter(
         registry,
         "spread_copies",
-        "Copies of closed groups that were moved so that brokers hold about as much each",
+        "Replicas of closed groups moved so that brokers hold about as many bytes each",
         stats.shifted,
     );
     counter(
         registry,
         "spread_surplus_copies",
-        "Copies of closed groups that were given up because there were too many",
+        "Replicas of closed groups freed because their group had more than its stream asks for",
         stats.surplus,
     );
     let spreading = replicated.spreading();
     gauge(
         registry,
         "spread_waiting_copies",
-        "Copies that are to move for that, or are too many, as of the last round",
+        "Replicas that have still to move for that, and surplus ones to be freed, as of the last round",
         spreading.waiting_copies(),
     );
     gauge(
         registry,
         "spread_waiting_bytes",
-        "Bytes of the copies that are to move for that, as of the last round",
+        "Bytes of replicas that have still to move for that, as of the last round",
         spreading.waiting_bytes(),
     );
     gauge(
         registry,
         "scrub_unrepaired_groups",
-        "Closed groups with a copy that is not right and could not be replaced yet",
+        "Closed groups with a bad replica that could not be replaced yet",
         stats.unsound,
     );
 }
@@ -257,12 +257,12 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
     }
     registry.register(
         "peer_shipped_bytes",
-        "Bytes seen to be in a peer's memory",
+        "Bytes that a peer has in memory",
         shipped,
     );
     registry.register(
         "peer_lost_copies",
-        "Copies at a peer that were given up while their group was open",
+        "Replicas on a peer that were lost while their group was open",
         lost,
     );
     registry.register(
@@ -272,13 +272,17 @@ fn register_peers(registry: &mut Registry, cluster: &Cluster) {
     );
     registry.register(
         "peer_lag_bytes",
-        "Bytes of open groups that a peer does not have yet",
+        "Bytes of open groups that a peer lacks",
         lag,
     );
-    registry.register("peer_down", "1 while no copies are placed at a peer", down);
+    registry.register(
+        "peer_down",
+        "1 while a peer gets no replicas, because it did not answer",
+        down,
+    );
     registry.register(
         "peer_open_groups",
-        "Open groups with a copy at a peer",
+        "Open groups with a replica on a peer",
         groups,
     );
     registry.register(

@@ -271,7 +271,7 @@ impl Cluster {
                         broker = live.id,
                         host = live.host,
                         address = peer.address,
-                        "a broker on another machine names an address where every machine finds itself: it gets no copies; set cluster.advertise there to one that other machines reach, or cluster.host to the same name if both run on one machine"
+                        "a broker on another machine names an address where every machine finds itself: it gets no replicas; set cluster.advertise there to an address that other machines reach, or cluster.host to the same name if both run on one machine"
                     );
                 }
                 continue;
@@ -371,11 +371,11 @@ impl Cluster {
         };
         if replicas as usize <= brokers {
             return Err(format!(
-                "{replicas} copies need {replicas} machines, and the {brokers} brokers known here run on {most}; {more} on other machines, or set cluster.allow_same_host"
+                "{replicas} replicas need {replicas} machines, and the {brokers} brokers known here run on {most}; {more} on other machines, or set cluster.allow_same_host"
             ));
         }
         Err(format!(
-            "{replicas} copies need {replicas} brokers, and {brokers} are known here; {more}"
+            "{replicas} replicas need {replicas} brokers, and {brokers} are known here; {more}"
         ))
     }
 }
@@ -400,7 +400,7 @@ fn warn_if_crowded(placement: &Placement, brokers: &[BrokerId]) {
         };
         if placement.most_copies(brokers) < brokers.len() {
             tracing::warn!(
-                "{other} and {broker} run on one machine, {}: no group has copies at both; name machines as id@host:port@machine in cluster.peers, or set cluster.allow_same_host",
+                "{other} and {broker} run on one machine, {}: no group has replicas on both; name machines as id@host:port@machine in cluster.peers, or set cluster.allow_same_host",
                 placement.host(*broker).unwrap_or_default()
             );
         }

@@ -208,7 +208,7 @@ fn take(
                 stream = stream.name(),
                 streamlet = record.streamlet.0,
                 reason,
-                "it has no copies elsewhere, and is not served"
+                "not served: it has no replica on another broker"
             );
             awaiting(shared, stream, record)
         })
@@ -376,7 +376,7 @@ async fn hand(
     }
     if !found.record.load().config.is_replicated() {
         let text = format!(
-            "{name}: it has no copies at other brokers and stays where its files are; streams are created with copies by --replicas"
+            "{name}: it has no replica on another broker and cannot move; create streams with --replicas 2 or more"
         );
         return refuse(ErrorCode::InvalidArgument, text);
     }

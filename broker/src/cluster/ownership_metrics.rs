@@ -105,17 +105,17 @@ impl Changes {
     pub(super) fn register_takeovers(&self, registry: &mut Registry) {
         registry.register(
             "takeover_duration_seconds",
-            "From being named the owner of a streamlet with copies, or from the start, until it is served",
+            "Duration of a failover: from the record that names this broker, or from its start, until it serves the streamlet",
             self.takeovers.clone(),
         );
         registry.register(
             "takeovers_begun",
-            "Streamlets with copies that this broker began to take over",
+            "Failovers begun, of streamlets with replicas",
             self.begun.clone(),
         );
         registry.register(
             "takeovers_ended",
-            "Of these, those that it serves, and those that it gave up because they are another's or deleted",
+            "Failovers ended: served, or given up because the streamlet got another owner or was deleted",
             self.ended.clone(),
         );
     }
@@ -124,7 +124,7 @@ impl Changes {
     pub(super) fn register_moves(&self, registry: &mut Registry) {
         registry.register(
             "streamlets_given_up",
-            "Streamlets that were this broker's until another one was recorded as the owner",
+            "Streamlets that this broker lost to another owner",
             self.given_up.clone(),
         );
         registry.register(
@@ -134,12 +134,12 @@ impl Changes {
         );
         registry.register(
             "former_files_removed",
-            "Files of streamlets that are another broker's now, removed as no record names them any more",
+            "Orphaned files removed: of streamlets that other brokers own now, and named by no record",
             self.removed_files.clone(),
         );
         registry.register(
             "former_bytes_removed",
-            "What those files took on disk",
+            "Bytes that orphaned files took on disk",
             self.removed_bytes.clone(),
         );
     }

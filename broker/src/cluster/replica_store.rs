@@ -58,7 +58,7 @@ impl Told for State {
 
     fn ready(&self) -> Result<(), &'static str> {
         if self.stopping.load(Ordering::Relaxed) {
-            return Err("stopping: open copies go to disk");
+            return Err("stopping: open replicas go to disk");
         }
         match self.is_member() {
             true => Ok(()),

@@ -313,7 +313,7 @@ impl Replicated {
             .is_err()
         {
             tracing::warn!(
-                "copies at other brokers could not be closed in time; the next start recovers them"
+                "groups with replicas on other brokers could not be closed in time; the next start recovers them"
             );
         }
     }

@@ -75,7 +75,7 @@ pub(super) async fn count(shared: Arc<Shared>, interval: Duration) {
         let counting = shared.clone();
         let counted = tokio::task::spawn_blocking(move || count_all(&counting)).await;
         if let Err(error) = counted {
-            tracing::error!(%error, "counting copies failed");
+            tracing::error!(%error, "counting replicas failed");
         }
         tokio::time::sleep(interval).await;
     }
@@ -94,7 +94,7 @@ pub(crate) fn count_all(shared: &Shared) {
                 replicated.counted().lock().insert(stream.id(), short);
             }
             Err(error) => {
-                tracing::debug!(stream = stream.name(), %error, "its copies could not be counted");
+                tracing::debug!(stream = stream.name(), %error, "the replicas of the stream cannot be counted");
             }
         }
     }
@@ -107,12 +107,12 @@ pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::Unrecover
     let described = waiting.map(|streamlet| match &shared.replicated {
         Some(_) if !has_copies => not_served(
             streamlet.id().0,
-            "its files are in another data directory of its broker, and there are no copies; start the broker with that --data-dir",
+            "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir",
         ),
         Some(replicated) => replicated.waiting().describe(streamlet.key()),
         None => not_served(
             streamlet.id().0,
-            "the stream has copies at other brokers and this one works alone; take it into a cluster with `kera cluster import`",
+            "the stream has replicas on other brokers, and this one works alone; take it into a cluster with `kera cluster import`",
         ),
     });
     described.collect()

@@ -119,7 +119,7 @@ impl Source for GroupSource {
                 shipped.runs.into_iter().map(run).collect()
             }
             Err(error) => {
-                tracing::error!(group = ?self.group, %error, "bytes that a backup lacks cannot be read back");
+                tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
                 Vec::new()
             }
         }

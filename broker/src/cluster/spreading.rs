@@ -22,7 +22,7 @@ pub(super) fn begin(shared: &Arc<Shared>, jobs: &Jobs) {
         Box::pin(async move {
             let planned = tokio::task::spawn_blocking(move || planned(&shared, most));
             planned.await.unwrap_or_else(|error| {
-                tracing::error!(%error, "planning where copies are to be failed");
+                tracing::error!(%error, "planning where replicas go failed");
                 Vec::new()
             })
         })

@@ -43,7 +43,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             tracing::error!(
                 stream = stream.name(),
                 streamlets = waiting.len(),
-                "files are in another data directory of this broker, and there are no copies: not served; start it with that --data-dir"
+                "not served: the files are in another data directory of this broker, and there are no other replicas; start it with that --data-dir"
             );
             continue;
         }
@@ -51,7 +51,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             tracing::error!(
                 stream = stream.name(),
                 replicas = config.replicas,
-                "the stream has copies at other brokers and this one works alone: it is not served; take this broker into a cluster with `kera cluster import`"
+                "not served: the stream has replicas on other brokers, and this one works alone; take this broker into a cluster with `kera cluster import`"
             );
             continue;
         };
@@ -121,7 +121,7 @@ impl TakeOver {
                         stream,
                         streamlet,
                         ?took,
-                        "recovered from its copies; served"
+                        "recovered from its replicas; served"
                     );
                     self.shared.coordination.owners_changed();
                     return;

@@ -219,9 +219,9 @@ config_keys! {
         /// The address that clients are told to use. `auto` is the address listened on; set it
         /// when clients reach the broker by another name or through a mapped port.
         advertise: Option<String>, AddressOrAuto [] = "auto";
-        /// Connections at a time, fewer where the process may not open as many files. For one more the one
-        /// that has said nothing for longest is ended, no hello and no whole request; where all have said what
-        /// they want, it is answered TOO_MANY_CONNECTIONS and closed.
+        /// The most client connections at a time. Fewer if the process may not open as many files. At the limit
+        /// a new connection replaces the one that has been silent for longest: no hello, or no whole request.
+        /// If none is silent, the broker answers the new one with TOO_MANY_CONNECTIONS and closes it.
         max_connections: u32, Count [1, 1_000_000] = "4096";
         /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
         /// the connection is closed. Bounds the size of a batch.
@@ -229,25 +229,25 @@ config_keys! {
         /// Bytes received on one connection and not yet answered. At the limit the broker stops
         /// reading that socket until appends complete.
         connection_in_flight_bytes: u64, Size [64 * KIB, 64 * GIB] = "16MiB";
-        /// Bytes received on all connections and not yet answered, and again as many that wait to be
-        /// sent, but no more than half of `memory.pool`. At the limit the broker stops reading
-        /// sockets until appends complete, and serves reads in small steps until clients take them. As
-        /// many bytes again may lie in buffers of more than 16 KiB that connections receive into.
+        /// Bytes received on all connections and not yet answered. The same limit holds for bytes that wait to
+        /// be sent, and for receive buffers larger than 16 KiB; each is at most half of `memory.pool`. At the
+        /// limit the broker stops reading sockets until appends complete, and serves reads in small steps until
+        /// clients take them.
         max_in_flight_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// How long a new connection may take to say which protocol it speaks.
         hello_timeout: Duration, Time [10 * MILLISECOND, 10 * MINUTE] = "5s";
         /// A data connection that sends nothing for this long, and waits for nothing, is closed.
         /// 0 keeps it open for ever.
         idle_timeout: Duration, Time [0, 30 * DAY] = "10m";
-        /// A control connection, over gRPC, that has had no call for this long is closed, as is one that has
-        /// none within `server.hello_timeout`, and the one that has been quiet for longest where 1024 are.
-        /// Clients connect again with their next call.
+        /// A control connection (gRPC) without a call for this long is closed. So is one without a first call
+        /// within `server.hello_timeout`. When 1024 are open, a new one replaces the one that has been quiet
+        /// for longest. Clients connect again with their next call.
         control_idle_timeout: Duration, Time [100 * MILLISECOND, 30 * DAY] = "20s";
-        /// A frame or request of which only a part arrives within this time is given up with its
-        /// connection: others may wait for the memory that it takes.
+        /// When a frame or request does not arrive completely within this time, its connection is closed.
+        /// Others may be waiting for the memory that it takes.
         receive_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "1m";
-        /// A peer that takes nothing, or next to nothing, of what is sent to it for this long loses its
-        /// connection; for a quarter of it while `server.max_in_flight_bytes` wait to be sent.
+        /// A client that reads nothing, or almost nothing, for this long loses its connection. While
+        /// `server.max_in_flight_bytes` wait to be sent, a quarter of this time is enough.
         send_timeout: Duration, Time [100 * MILLISECOND, DAY] = "2m";
         /// How long a stopping broker waits for appends and reads in flight before it closes
         /// their connections.
@@ -260,8 +260,8 @@ config_keys! {
         listen: Option<String>, AddressOrOff [] = "127.0.0.1:7680";
         /// Connections at a time. One more takes the place of the one that has been quiet for longest.
         max_connections: u32, Count [1, 100_000] = "64";
-        /// A request must have arrived and been answered within this time, otherwise its connection is
-        /// closed; so is one that is kept open without a request.
+        /// A request must arrive and be answered within this time, or its connection is closed. A connection
+        /// without a request is closed after it too.
         request_timeout: Duration, Time [100 * MILLISECOND, HOUR] = "30s";
     }
 
@@ -282,30 +282,30 @@ config_keys! {
         /// is closed, as for any other request above 16MiB. What a request needs beyond a small
         /// buffer counts towards `server.max_in_flight_bytes` before it is read.
         max_request_bytes: u64, Size [64 * KIB, GIB] = "100MiB";
-        /// The longest reply to a request of a Kafka client other than Fetch. What does not fit is answered
-        /// with an error in its place, POLICY_VIOLATION as a rule.
+        /// The longest reply to a request of a Kafka client other than Fetch. What does not fit is replaced by
+        /// an error, in most cases POLICY_VIOLATION.
         max_reply_bytes: u64, Size [64 * KIB, GIB] = "16MiB";
-        /// Partitions that the fetch sessions and waiting fetches of all connections may name together. At
-        /// the limit fetches are served without a session, and are answered at once.
+        /// The most partitions in the fetch sessions and waiting fetches of all connections. At the limit the
+        /// broker serves fetches without a session and answers them at once.
         max_fetch_session_partitions: u32, Count [1, 100_000_000] = "500000";
-        /// How long the first rebalance of an empty group waits for more members, and again for
-        /// each that joins meanwhile.
+        /// How long the first rebalance of an empty group waits for more members. Each member that joins
+        /// meanwhile starts the wait again.
         group_initial_rebalance_delay: Duration, Time [0, 5 * MINUTE] = "500ms";
         /// The shortest session a member of a group may ask for.
         session_min: Duration, Time [100 * MILLISECOND, HOUR] = "6s";
         /// The longest session a member of a group may ask for.
         session_max: Duration, Time [SECOND, DAY] = "30m";
-        /// Committed offsets of a group that has had no member for this long are forgotten; of a
-        /// consumer that only commits, those that are older.
+        /// How long committed offsets are kept after the last member of a group has left. For a consumer that
+        /// only commits, each offset expires this long after its commit.
         offsets_retention: Duration, Time [MINUTE, 3650 * DAY] = "7d";
     }
 
     /// Memory for segments.
     memory: MemoryConfig {
-        /// The most memory that segments of all streams may hold together. Appends wait, and are
-        /// then refused with OVERLOADED, when it is in use entirely.
+        /// The most memory that the segments of all streams may use together. When all of it is in use, appends
+        /// wait, and are then refused with OVERLOADED.
         pool: u64, Size [16 * MIB, 64 * TIB] = "1GiB";
-        /// Memory that nobody used for this long is given back to the system.
+        /// Memory that is unused for this long goes back to the system.
         idle_release: Duration, Time [100 * MILLISECOND, DAY] = "10s";
     }
 
@@ -313,31 +313,32 @@ config_keys! {
     storage: StorageConfig {
         /// How direct and cold I/O is done. `auto` takes io_uring where the system allows it.
         engine: EngineChoice, EngineKind [] = "auto";
-        /// How often what streams with ack = written have written is flushed to the disk. Bounds
-        /// what a power loss can take; the life of the process does not depend on it.
+        /// How often the broker flushes streams with ack = written to the disk. This bounds what a power loss
+        /// can take. It does not matter when only the process ends.
         flush_interval: Duration, Time [10 * MILLISECOND, HOUR] = "1s";
-        /// How often the durable length of each growing group is recorded. Bounds how much has to
-        /// be checked after a crash.
+        /// How often the durable length of each growing group is recorded. This bounds how much a start after a
+        /// crash has to check.
         durable_mark_interval: Duration, Time [10 * MILLISECOND, HOUR] = "500ms";
     }
 
     /// What the broker remembers of idempotent producers.
     producers: ProducersConfig {
-        /// Idempotent producers remembered per lane; each takes about 200 bytes of memory, and 35 to 275 at the
-        /// beginning of each group, of which all together take a quarter of a segment at most: 64 KiB segments
-        /// have room for 445 producers, 1 MiB for 7,467. None is forgotten before `producers.expiry`, as its next
-        /// retry could be stored twice: at the limit new producers are refused.
+        /// The most idempotent producers remembered per lane. At the limit new producers are refused; none is
+        /// forgotten before `producers.expiry`, since its next retry could be stored twice. Each takes about
+        /// 200 bytes of memory, and 35 to 275 bytes at the beginning of each group. All together take at most a
+        /// quarter of a segment there: a segment of 64 KiB has room for 445 producers, one of 1 MiB for 7,467.
         max_per_lane: u32, Count [1, 1_000_000] = "100000";
-        /// A producer that appended nothing to a lane for this long is forgotten there, as with Kafka's
-        /// `producer.id.expiration.ms`; it is refused with UNKNOWN_PRODUCER when it comes back in the middle of its
-        /// sequence. Longer than producers send a batch again for, such as `delivery.timeout.ms` of Kafka's clients.
+        /// A lane forgets a producer that appended nothing to it for this long, as with Kafka's
+        /// `producer.id.expiration.ms`. A forgotten producer that goes on in the middle of its sequence is
+        /// refused with UNKNOWN_PRODUCER. Use more than the time for which producers send a batch again, such
+        /// as `delivery.timeout.ms` of Kafka's clients.
         expiry: Duration, Time [MINUTE, 365 * DAY] = "24h";
     }
 
     /// Groups and their files.
     groups: GroupsConfig {
-        /// Prepare the next segment and group of busy lanes ahead of need, so that a roll costs
-        /// appends nothing. Costs one open file for each busy lane.
+        /// Prepare the next segment and group of busy lanes in advance, so that appends do not wait at a roll.
+        /// Costs one open file for each busy lane.
         prepare_ahead: bool, Switch [] = "true";
     }
 
@@ -353,130 +354,132 @@ config_keys! {
         session_min: Duration, Time [100 * MILLISECOND, HOUR] = "1s";
         /// The longest session a consumer may ask for.
         session_max: Duration, Time [SECOND, DAY] = "5m";
-        /// The session of consumers that ask for none. A consumer that sent no heartbeat for this
-        /// long loses its leases to others.
+        /// The session of consumers that ask for none. A consumer that sends no heartbeat for this long loses
+        /// its leases to others.
         session_default: Duration, Time [100 * MILLISECOND, DAY] = "10s";
-        /// Groups, of Kafka's clients as well, for each streamlet of the internal stream. At the limit one
-        /// without members and progress makes room for the next; clients of one host may create half.
+        /// The most consumer groups, those of Kafka's clients included, for each streamlet of the internal
+        /// stream. At the limit a new group replaces one without members and progress. Clients of one host may
+        /// create half of them.
         max_groups: u32, Count [1, 10_000_000] = "20000";
         /// Members of one group.
         max_members: u32, Count [1, 1_000_000] = "4096";
-        /// Bytes of committed offsets with their metadata that the groups of Kafka's clients take for each
-        /// streamlet of the internal stream, and as many again of what members say and are told. At the
-        /// limit groups of more than 16 KiB may not grow, and none ever takes more than 16 MiB for itself. What was
-        /// committed before stays, also under a smaller limit, and may be committed again.
+        /// The most bytes of committed offsets with their metadata, of Kafka's groups, for each streamlet of
+        /// the internal stream. The same limit holds for the members' subscriptions and assignments. At the
+        /// limit groups of more than 16 KiB may not grow. One group takes 16 MiB at most. Committed offsets
+        /// stay when the limit is lowered, and may be committed again.
         max_group_bytes: u64, Size [MIB, TIB] = "256MiB";
         /// Streamlets of the internal stream that keeps leases and commits. Used when the data
         /// directory is created, fixed afterwards.
         internal_streamlets: u32, Count [1, 1024] = "4";
     }
 
-    /// This broker among others: who it is, and who else holds copies of groups. A broker without a
-    /// number works alone.
+    /// This broker among others: its number, its peers, replication. A broker without a number works
+    /// alone.
     cluster: ClusterConfig {
-        /// This broker's number, another for each broker. With a number it keeps copies of other
-        /// brokers' groups, and streams may have copies elsewhere. A data directory keeps the number
-        /// it was made with.
+        /// This broker's number, different for each broker. A broker with a number keeps replicas for other
+        /// brokers, and its streams may have replicas on them. A data directory keeps the number it was made
+        /// with.
         broker_id: Option<u32>, BrokerNumber [] = "off";
-        /// The metadata store that the brokers of a cluster share: `etcd://` and the addresses of
-        /// etcd's members. Brokers that share a store form one system: each knows every stream, and
-        /// streamlets move between them. `off` is a store of this broker's own, in its data directory.
+        /// The metadata store that the brokers of a cluster share: `etcd://` and the addresses of etcd's
+        /// members. Brokers that share a store form one system: each knows every stream, and streamlets move
+        /// between them. `off` is a store of this broker's own, in its data directory.
         store: Option<String>, StoreAddress [] = "off";
-        /// The certificate of the authority by which that of etcd is signed, in PEM. With it connections to
-        /// etcd are made with TLS.
+        /// The certificate, in PEM, of the authority that signed etcd's certificate. With it connections to
+        /// etcd use TLS.
         store_ca: Option<PathBuf>, FileOrOff [] = "off";
-        /// This broker's certificate for etcd, in PEM, where etcd asks for one; needs `cluster.store_key`.
+        /// This broker's certificate for etcd, in PEM, if etcd asks for one. Needs `cluster.store_key`.
         store_certificate: Option<PathBuf>, FileOrOff [] = "off";
         /// The private key of that certificate, in PEM.
         store_key: Option<PathBuf>, FileOrOff [] = "off";
-        /// The user that this broker is to etcd, where its authentication is enabled; needs
-        /// `cluster.store_password_file`. It must be allowed to read and write all keys of the prefix.
+        /// This broker's user at etcd, if etcd has authentication enabled. Needs `cluster.store_password_file`.
+        /// The user must be allowed to read and write all keys of the prefix.
         store_user: Option<String>, UserName [] = "off";
-        /// A file with that user's password, which is read whenever etcd is told it.
+        /// A file with that user's password. The broker reads it at each login.
         store_password_file: Option<PathBuf>, FileOrOff [] = "off";
-        /// How long the others wait for a broker of which they hear nothing, before its streamlets
-        /// are given to others. It decides nothing but that: no record depends on clocks.
+        /// How long a broker may be silent before its streamlets go to others. Nothing else depends on it: no
+        /// record depends on clocks.
         lease: Duration, Time [SECOND, 10 * MINUTE] = "5s";
-        /// The machine this broker runs on, as `cluster.peers` of the others name it. `auto` is the
-        /// name that the system tells.
+        /// The machine this broker runs on, as the other brokers' `cluster.peers` name it. `auto` is the
+        /// system's host name.
         host: Option<String>, HostName [] = "auto";
-        /// The rack, or zone, that machine stands in. Streamlets and copies are spread over racks, and readers
-        /// that name theirs get closed groups from there.
+        /// The rack, or zone, of that machine. Streamlets and replicas are spread over racks. Readers that name
+        /// their rack get closed groups from a broker in it.
         rack: Option<String>, RackName [] = "off";
-        /// Where the other brokers connect, for copies and for control calls about them. There is no
-        /// authentication: listen where only brokers can reach it.
+        /// Where other brokers connect, for replication and control calls. There is no authentication: listen
+        /// where only brokers can reach it.
         listen: String, Address [] = "127.0.0.1:7601";
-        /// The address that the other brokers of a shared store are told to use for that. `auto` is the
-        /// address listened on or, where that is every interface, the host of `server.advertise`.
+        /// The address for these connections that the other brokers of a shared store get. `auto` is
+        /// `cluster.listen` or, if that is every interface, the host of `server.advertise`.
         advertise: Option<String>, AddressOrAuto [] = "auto";
-        /// The other brokers, where they share no store: each one's number, its `cluster.listen` as it is reached from here, and
-        /// the machine it runs on. Without the machine's name its address stands for it; a loopback
-        /// address is this machine. This goes with a later version: `kera cluster import` takes a broker
-        /// with its streams into a cluster that shares etcd.
+        /// The other brokers, if they share no store: each one's number, its `cluster.listen` as this broker
+        /// reaches it, and its machine. Without a machine's name the address stands for it; a loopback address
+        /// is this machine. A later version removes this setting: `kera cluster import` takes a broker with its
+        /// streams into a cluster that shares etcd.
         peers: Vec<Peer>, PeerList [] = "none";
-        /// Let several copies of a group lie on one machine, as in tests. Otherwise brokers of one
-        /// machine never hold copies of the same group.
+        /// Allow several replicas of a group on one machine, as in tests. Otherwise brokers of one machine
+        /// never hold replicas of the same group.
         allow_same_host: bool, Switch [] = "false";
-        /// How long a native append waits for its copies. Then it is answered with
-        /// `NOT_ENOUGH_COPIES`, and its sender sends it again. Kafka's clients name their own time.
+        /// How long a native append waits for its replicas. After that it is answered with `NOT_ENOUGH_COPIES`,
+        /// and the producer sends it again. Kafka's clients give a timeout of their own.
         append_deadline: Duration, Time [100 * MILLISECOND, HOUR] = "10s";
-        /// How often groups are looked at that have fewer copies than their stream is to have, and
-        /// backups that were away are told of deleted streams.
+        /// How often the broker looks for groups with too few replicas, and tells brokers that were away of
+        /// deleted streams.
         repair_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
-        /// How often the copies of each closed group are compared with each other, byte for byte, so that
-        /// what a disk has lost is made good while another copy has it. What is found damaged is tried
-        /// again every `cluster.repair_interval` until it is repaired.
+        /// How often the replicas of each closed group are compared, byte for byte. A damaged replica is
+        /// replaced while another has the bytes. If that fails, the broker tries again every
+        /// `cluster.repair_interval`.
         scrub_interval: Duration, Time [100 * MILLISECOND, 365 * DAY] = "7d";
-        /// The most bytes per second that are copied to make lost copies anew, and to fetch the history of
-        /// streamlets that come to this broker; and that are read, at all holders together, to compare
-        /// copies. Where reading takes long because others are at work, less is read.
+        /// The most bytes per second for re-replication, and for fetching the history of streamlets that move
+        /// to this broker. The scrub reads at most as much, on all brokers together, and less when reads are
+        /// slow because the disks are busy.
         repair_bytes_per_second: u64, Size [64 * KIB, TIB] = "32MiB";
-        /// Brokers that share a store hold about as many bytes of closed groups each: copies move from those
-        /// that hold most to those that hold least, as to one that has joined, until they differ by no more
-        /// than this and no more than a tenth of the average. What moves counts against
-        /// `cluster.repair_bytes_per_second`. Set it to the same at all brokers.
+        /// Brokers that share a store hold about as many bytes of closed groups each. Replicas move from the
+        /// fullest brokers to the emptiest, for example to one that has joined, until they differ by no more
+        /// than this and no more than a tenth of the average. Moves count against
+        /// `cluster.repair_bytes_per_second`. Set it to the same value on all brokers.
         spread_tolerance_bytes: u64, Size [64 * KIB, 1024 * TIB] = "1GiB";
-        /// A broker that has not answered for so long counts as lost: the closed groups of which it
-        /// has copies get others elsewhere.
+        /// A broker that has not answered for this long counts as lost: closed groups with a replica on it get
+        /// one on another broker.
         lost_after: Duration, Time [100 * MILLISECOND, 365 * DAY] = "10m";
-        /// Connections beyond `server.max_connections`, and as many beyond `cluster.max_connections`, that only
-        /// other brokers of the cluster may have: those that come from an address at which one is known.
+        /// Connections reserved for brokers of the cluster, beyond `server.max_connections` and again beyond
+        /// `cluster.max_connections`. A connection is a broker's if it comes from the address of one.
         reserved_connections: u32, Count [0, 100_000] = "64";
-        /// Connections to `cluster.listen` at a time, whoever has them; brokers of the cluster have
-        /// `cluster.reserved_connections` beyond. One more is closed, and the log says which of the two limits
-        /// was met; so is one that says nothing within 5 s, a control connection without a call for 60 s, one
-        /// that does not go on with what it began for 30 s, and one for data over which nothing came for 60 s
-        /// while its broker has no open copy here. Each broker of the cluster has about four.
+        /// The most connections to `cluster.listen`. Brokers of the cluster may have
+        /// `cluster.reserved_connections` beyond that; each has about four. A connection above the limit is
+        /// closed, and the log names the limit. These are closed as well: a silent new connection after 5 s, a
+        /// control connection without a call after 60 s, an unfinished request after 30 s, and a data
+        /// connection after 60 s without data if its broker has no open replica here.
         max_connections: u32, Count [16, 100_000] = "1024";
-        /// Over what copies travel. `auto` is RDMA where the build (feature `rdma`) and the machine can
-        /// use it, for peers that can as well, and TCP for the others. With `rdma` a broker that cannot
-        /// use it does not start, and peers that cannot get no copies.
+        /// The transport for replication. `auto` is RDMA where the build (feature `rdma`) and both machines
+        /// support it, and TCP otherwise. With `rdma` a broker that cannot use it does not start, and peers
+        /// that cannot use it get no replicas.
         transport: TransportChoice, TransportKind [] = "auto";
     }
 
-    /// Copies of other brokers' groups that this broker keeps. Used by a broker that has a number.
+    /// The replica store: replicas that this broker keeps for other owners. Used by a broker that has a
+    /// number.
     backup: BackupConfig {
-        /// The most shared memory that copies may take together, with their records (a page each) and
-        /// the seals. At the limit further ones are refused, and their primaries choose another broker.
-        /// The file system of `backup.shared_dir` must be able to hold it: containers often get 64 MiB
-        /// of shared memory only (`docker run --shm-size`, in Kubernetes an emptyDir with medium Memory).
+        /// The most shared memory for replicas, their records (a page each) and the seals. At the limit new
+        /// replicas are refused, and their owners choose another broker. The file system of `backup.shared_dir`
+        /// must be able to hold it: containers often get 64 MiB of shared memory only (`docker run --shm-size`,
+        /// in Kubernetes an emptyDir with medium Memory).
         memory_bytes: u64, Size [MIB, TIB] = "1GiB";
-        /// Where copies lie until they are on disk: a directory on shared memory, so that they outlive
+        /// Where replicas are kept until they are on disk: a directory on shared memory, so that they outlive
         /// the process. `auto` is `/dev/shm/kera-` and a number made from the data directory.
         shared_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
-        /// Where copies are written when their group closes, and those of streams with `ack = synced` before
-        /// anything is acknowledged. `auto` is `backup` in the data directory.
+        /// Where replicas are written to disk: when their group closes, and for streams with `ack = synced`
+        /// before each acknowledgement. `auto` is `backup` in the data directory.
         disk_dir: Option<PathBuf>, DirectoryOrAuto [] = "auto";
-        /// How often what open copies have gathered is written to disk.
+        /// How often new bytes of open replicas are written to disk.
         flush_interval: Duration, Time [100 * MILLISECOND, DAY] = "1m";
-        /// The most copies that are not on the disk alone, of open groups as a rule: each is a file on
-        /// shared memory. At this limit, as at the other two, further ones are refused, and their
-        /// primaries choose another broker; this broker's log names the limit that was reached.
+        /// The most replicas in shared memory; most of them belong to open groups, and each is a file. At this
+        /// limit, as at `backup.max_copies` and `backup.max_streamlets`, new replicas are refused, and their
+        /// owners choose another broker. This broker's log names the limit.
         max_copies_in_memory: u32, Count [1, 16_777_216] = "262144";
-        /// The most copies, those of closed groups on the disk included. Each of these takes about 1.5 KiB
-        /// of the process's memory, and stays until its group is older than its stream keeps records.
+        /// The most replicas, those of closed groups on disk included. Each of these takes about 1.5 KiB of
+        /// memory, until retention deletes its group.
         max_copies: u32, Count [1, 268_435_456] = "4194304";
-        /// The most streamlets of which this broker takes copies, in all streams together.
+        /// The most streamlets with replicas on this broker, in all streams together.
         max_streamlets: u32, Count [1, 16_777_216] = "65536";
     }
 

@@ -110,8 +110,9 @@ impl Listed {
         let image = match store.load_streamlet(stream, streamlet) {
             Ok(image) => image,
             Err(error) => {
-                let text =
-                    format!("which copies are listed cannot be told now: {error}; ask the owner");
+                let text = format!(
+                    "the metadata store does not say now which replicas are this broker's: {error}; read from the owner"
+                );
                 return Err(WireError::new(ErrorCode::NotOwner, text));
             }
         };

@@ -169,7 +169,7 @@ fn read_listed(shared: &Shared, asked: &Asked) -> Result<Given, Refused> {
     let at_most = asked.max_bytes.clamp(1, MOST_BYTES);
     let walked = walk::walk(store, group, from, asked.end_ordinal, at_most);
     let walked = walked.map_err(|error| {
-        tracing::warn!(group = ?group.key(), %error, "a copy kept here could not be read");
+        tracing::warn!(group = ?group.key(), %error, "a replica of this broker cannot be read");
         WireError::from(error)
     });
     let walked = match walked {

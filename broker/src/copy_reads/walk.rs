@@ -44,9 +44,9 @@ impl Walked {
 /// Why nothing was.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WalkError {
-    #[error("the copy is not here: {0}")]
+    #[error("the replica is not here: {0}")]
     Refused(Refusal),
-    #[error("the copy is damaged at byte {address}: {reason}; the owner has another")]
+    #[error("the replica is damaged at byte {address}: {reason}; read from the owner")]
     Damaged { address: u64, reason: String },
 }
 

@@ -25,8 +25,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 A broker joins by being started with the cluster's store and a number of its own; this says how, waits for it, and shows \
 how its share of the streamlets comes to it: JOINING until it owns one, PARTIAL k/n, NORMAL. It serves each from the \
-moment it owns it. What they hold follows in the background, and so do copies of other brokers' closed groups, until \
-all hold about as many bytes, at cluster.repair_bytes_per_second; --full waits for them too. Interrupted, it changes \
+moment it owns it. Their records follow in the background, and so do replicas of other brokers' closed groups, until \
+all brokers hold about as many bytes, at cluster.repair_bytes_per_second; --full waits for them too. Interrupted, it changes \
 nothing.
 
 With --json every change is a line, an object with \"event\":\"step\"; the last line has \"event\":\"end\" and \

@@ -148,9 +148,9 @@ impl ClusterView {
             ("host", self.host.clone()),
             ("replication", self.replication.clone()),
             ("transport", self.transport_text()),
-            ("copies", backup.copies_text()),
+            ("replicas", backup.copies_text()),
             (
-                "copy memory",
+                "replica memory",
                 format!(
                     "{} of {} in use",
                     rounded_bytes(backup.memory_used_bytes),
@@ -158,7 +158,7 @@ impl ClusterView {
                 ),
             ),
             (
-                "copy store",
+                "replica store",
                 format!(
                     "{} (boot {}) in {} and {}",
                     backup.store_id, backup.boot_id, backup.shared_dir, backup.disk_dir
@@ -252,26 +252,26 @@ impl BackgroundView {
     /// Copies that are made and moved.
     fn text(&self) -> String {
         let mut text = format!(
-            "last round {}; {} copies made, {}, of which {} to even out what brokers hold",
+            "last round {}; {} replicas built, {}, of which {} to even out the brokers' bytes",
             ago(self.round_ended_ms, "never yet"),
             count(self.built),
             rounded_bytes(self.built_bytes),
             count(self.shifted)
         );
         if self.wanting > 0 {
-            text.push_str(&format!("; {} groups lack copies", count(self.wanting)));
+            text.push_str(&format!("; {} groups lack replicas", count(self.wanting)));
         }
         if self.missing > 0 {
             let at: Vec<_> = self.missing_at.iter().map(u32::to_string).collect();
             let (groups, at) = (count(self.missing), at.join(", "));
             text.push_str(&format!(
-                "; {groups} groups are recorded at brokers that do not have them: {at}"
+                "; {groups} groups are missing on brokers that should have them: {at}"
             ));
         }
         if self.to_place > 0 {
             let bytes = rounded_bytes(self.to_place_bytes);
             let copies = count(self.to_place);
-            text.push_str(&format!("; {copies} copies are to move, {bytes}"));
+            text.push_str(&format!("; {copies} replicas have still to move, {bytes}"));
         }
         text
     }
@@ -279,7 +279,7 @@ impl BackgroundView {
     /// Copies that are compared.
     fn compared_text(&self) -> String {
         let mut text = format!(
-            "last round {}; {} of {} streamlets; {} groups, {} read, {} copies not right, {} replaced",
+            "last round {}; {} of {} streamlets; {} groups, {} read, {} bad replicas, {} replaced",
             ago(self.scrub_ended_ms, "never yet"),
             count(self.scrub_done),
             count(self.scrub_streamlets),
@@ -339,7 +339,7 @@ impl PeerView {
         match (self.same_host, allow_same_host) {
             (false, _) => self.host.clone(),
             (true, true) => format!("{} (this one)", self.host),
-            (true, false) => format!("{} (this one: no copies)", self.host),
+            (true, false) => format!("{} (this one: no replicas)", self.host),
         }
     }
 
@@ -352,7 +352,7 @@ impl PeerView {
         };
         if let Some(down) = self.down_ms {
             let time = short_time(Duration::from_millis(down));
-            text.push_str(&format!("; no copies placed there for {time}"));
+            text.push_str(&format!("; no replicas placed there for {time}"));
         }
         text
     }
@@ -365,8 +365,12 @@ mod tests {
     #[test]
     fn work_in_the_background_says_what_it_did_and_what_is_left() {
         let nothing = BackgroundView::new(v1::BackgroundDescription::default());
-        assert!(nothing.text().starts_with("last round never yet; 0 copies"));
-        assert!(!nothing.text().contains("are to move"));
+        assert!(
+            nothing
+                .text()
+                .starts_with("last round never yet; 0 replicas")
+        );
+        assert!(!nothing.text().contains("to move"));
         let busy = BackgroundView::new(v1::BackgroundDescription {
             round_ended_ms: Some(5000),
             built: 7,
@@ -380,8 +384,8 @@ mod tests {
             ..Default::default()
         });
         let text = busy.text();
-        assert!(text.contains("7 copies made") && text.contains("4 to even"));
-        assert!(text.contains("3 copies are to move, 2"), "{text}");
+        assert!(text.contains("7 replicas built") && text.contains("4 to even"));
+        assert!(text.contains("3 replicas have still to move, 2"), "{text}");
         let text = busy.compared_text();
         assert!(text.contains("12 groups") && text.contains("1 replaced"));
         assert!(text.contains("1 groups wait for that"), "{text}");
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(peer("", None).state_text(), "reachable, 1.00 GiB free");
         assert_eq!(
             peer("no answer within 1 s", Some(130_000)).state_text(),
-            "unreachable: no answer within 1 s; no copies placed there for 2m 10s"
+            "unreachable: no answer within 1 s; no replicas placed there for 2m 10s"
         );
         assert_eq!(peer("x", None).free_bytes, None);
     }

@@ -24,11 +24,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
   kera broker drain 3 --empty --timeout 6h
   kera broker drain 3 --cancel
 
-The broker's streamlets are handed over to others, one at a time, each after what is in flight is acknowledged; producers \
-and consumers follow by themselves. Its copies of other brokers' groups follow in the background, at \
-cluster.repair_bytes_per_second; --empty waits for them too, and refuses at once where they have nowhere to go. It gets nothing new until it is started again or the drain \
-is cancelled. The exit status is 0 once it may be stopped for good, and 1 if something keeps it: a streamlet \
-with one copy stays with the broker that has it until its stream is deleted or its records expire.
+The broker hands its streamlets over to others, one at a time, each after the records in flight are acknowledged. Producers \
+and consumers follow by themselves. Its replicas of other brokers' groups move in the background, at \
+cluster.repair_bytes_per_second; --empty waits for them too, and refuses at once if no broker can take them. The broker gets nothing new until it is started again or the drain \
+is cancelled. The exit status is 0 once the broker may be stopped for good, and 1 if something keeps it: a streamlet \
+with one replica stays on its broker until its stream is deleted or its records expire.
 
 With --json every change is a line, an object with \"event\":\"step\"; the last line has \"event\":\"end\" and \
 \"outcome\": done, kept (something keeps it), begun (--no-wait), cancelled, timeout or failed.")]
@@ -41,7 +41,7 @@ pub(crate) struct DrainArgs {
     /// Do not wait until the streamlets are handed over
     #[arg(long, conflicts_with = "cancel")]
     no_wait: bool,
-    /// Wait too until others have its copies of closed groups
+    /// Wait too until other brokers have its replicas of closed groups
     #[arg(long, conflicts_with_all = ["cancel", "no_wait"])]
     empty: bool,
     /// Wait at most so long
@@ -107,7 +107,7 @@ impl View {
         let broker = self.broker_id;
         if let Some(because) = &self.stuck_because {
             return Some(Failure::message(format!(
-                "broker {broker} cannot be emptied: nobody can take its copies of {} groups: {because}; start another broker on another machine, or drain it without --empty",
+                "broker {broker} cannot be emptied: no broker can take its replicas of {} groups: {because}; start another broker on another machine, or drain it without --empty",
                 count(self.stuck)
             )));
         }
@@ -202,7 +202,7 @@ async fn wait_all(
         Ok(Err(failure)) => Some(("failed", failure)),
         Err(_) => {
             let text = format!(
-                "broker {} still has {} streamlets and copies of {} groups, {}; it goes on giving them away, wait longer with --timeout",
+                "broker {} still has {} streamlets and replicas of {} groups, {}; the drain goes on, wait longer with --timeout",
                 args.broker,
                 view.leaving,
                 view.copies,
@@ -259,13 +259,13 @@ async fn wait(
             return Err(failure);
         }
         bar.set_message(format!(
-            "given away by broker {}; {} of copies left",
+            "given away by broker {}; {} of replicas left",
             view.broker_id,
             rounded_bytes(view.copy_bytes)
         ));
         if !view.draining {
             return Err(Failure::message(format!(
-                "the drain of broker {} was ended by somebody else, or it was started again",
+                "the drain of broker {} was cancelled, or the broker was started again",
                 view.broker_id
             )));
         }
@@ -303,14 +303,14 @@ fn print(view: &View) -> Result<(), Failure> {
     }
     if view.copies > 0 {
         out.line(format_args!(
-            "it holds copies of {} groups of other brokers, {}, which others get in the background; --empty waits for that",
+            "it holds replicas of {} groups of other brokers, {}, which move in the background; --empty waits for that",
             count(view.copies),
             rounded_bytes(view.copy_bytes)
         ))?;
     }
     if view.last_copies > 0 {
         out.line(format_args!(
-            "it holds copies of {} groups that no broker which is to stay has: do not stop it for good yet",
+            "it holds the last replicas of {} groups, which no other staying broker has: do not stop it for good yet",
             count(view.last_copies)
         ))?;
     }

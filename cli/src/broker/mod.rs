@@ -24,7 +24,7 @@ use crate::output::{
 /// `kera broker ...`
 #[derive(Debug, Subcommand)]
 pub(crate) enum BrokerCommand {
-    /// Show a broker's version, data directory, memory, copies, peers and more.
+    /// Show a broker's version, data directory, memory, replicas, peers and more.
     Describe(DescribeArgs),
     /// List the brokers of a cluster, or a broker and its peers.
     List(ListArgs),
@@ -57,7 +57,7 @@ pub(crate) struct ListArgs {
   kera broker describe
   kera broker describe --bootstrap 10.0.0.5:7600 --json
 
-At the address of a `kera replica-store`, or any other where a broker listens for others, it shows the store of copies.")]
+At the address of a `kera replica-store`, or any other where a broker listens for others, it shows the replica store.")]
 pub(crate) struct DescribeArgs {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -202,11 +202,11 @@ async fn describe_copies(connect: &ConnectArgs, output: OutputArgs) -> Result<bo
     }
     let mut out = Out::stdout();
     let address = control.address;
-    out.line(format_args!("copies for other brokers at {address}"))?;
+    out.line(format_args!("replicas for other brokers at {address}"))?;
     let store = format!("{} (boot {})", view.store_id, view.boot_id);
     let free = format!("{} free", rounded_bytes(view.free_bytes));
-    for (name, value) in [("copy store", store), ("copy memory", free)] {
-        out.line(format_args!("  {name:<12} {value}"))?;
+    for (name, value) in [("replica store", store), ("replica memory", free)] {
+        out.line(format_args!("  {name:<14} {value}"))?;
     }
     out.flush()?;
     Ok(true)
@@ -337,7 +337,7 @@ async fn describe(args: DescribeArgs) -> Outcome {
     let cluster = &view.cluster;
     lines.extend(cluster.iter().flat_map(ClusterView::lines));
     for (name, value) in lines {
-        out.line(format_args!("  {name:<12} {value}"))?;
+        out.line(format_args!("  {name:<14} {value}"))?;
     }
     if let Some(cluster) = cluster {
         cluster.print_peers(&mut out)?;

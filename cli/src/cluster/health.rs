@@ -80,7 +80,7 @@ impl Health {
             problems.push(Problem::new(
                 object,
                 format!(
-                    "should have {up_to}{replicas} copies, and the living brokers can hold {}",
+                    "should have {up_to}{replicas} replicas, and the live brokers can hold {}",
                     looked.most_copies
                 ),
                 "start brokers that are away, or more of them, on other machines",
@@ -91,7 +91,7 @@ impl Health {
             problems.push(Problem::new(
                 format!("{} closed groups", count(limited)),
                 format!(
-                    "should have more copies than the living brokers can hold, which is {}",
+                    "should have more replicas than the live brokers can hold, which is {}",
                     looked.most_copies
                 ),
                 "start more brokers, on other machines",
@@ -100,8 +100,8 @@ impl Health {
         if lacking > 0 {
             problems.push(Problem::new(
                 format!("{} closed groups", count(lacking)),
-                "have fewer living copies than they should",
-                "they get others in the background: look again later",
+                "have too few live replicas",
+                "they are re-replicated in the background: look again later",
             ));
         }
         Self {
@@ -221,7 +221,7 @@ mod tests {
         assert!(!one.healthy);
         assert_eq!(
             one.summary,
-            "NOT HEALTHY: stream clicks should have 3 copies, and the living brokers can hold 2; start brokers that are away, or more of them, on other machines"
+            "NOT HEALTHY: stream clicks should have 3 replicas, and the live brokers can hold 2; start brokers that are away, or more of them, on other machines"
         );
         assert!(
             found((4, "clicks", 3))
@@ -253,7 +253,7 @@ mod tests {
             stream: "clicks".into(),
             streamlet: 4,
             lane: Some(1),
-            reason: "its bytes are awaited at its copies, missing at broker 3".into(),
+            reason: "its bytes are awaited at its replicas, missing at broker 3".into(),
             lasted_ms: Some(7_900),
         };
         let told = ComparedView::new(

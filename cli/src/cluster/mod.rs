@@ -19,7 +19,7 @@ pub(crate) enum ClusterCommand {
     Import(import::ImportArgs),
     /// Show the brokers, what each owns, and what is amiss.
     Status(status::StatusArgs),
-    /// Show the moves that would even out the brokers' load, and the copies that move. Nothing is done.
+    /// Show the moves that would even out the brokers' load, and the replicas that move. Nothing is done.
     Plan(moves::PlanArgs),
     /// Make the moves that even out the brokers' load, one at a time.
     Apply(moves::ApplyArgs),

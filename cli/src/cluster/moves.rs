@@ -23,9 +23,9 @@ use crate::parse;
   kera cluster plan --most 10 --json
 
 Streamlets move by themselves when brokers come, go or drain, which evens out their number. The plan also evens out \
-bytes. A move takes no records with it: the new owner has copies, or they follow in the background. Copies of closed \
-groups move by themselves too, until brokers hold about as many bytes each (cluster.spread_tolerance_bytes), or go \
-where a group has too many; they are shown by stream.")]
+bytes. A move takes no records with it: the new owner has replicas, or they follow in the background. Replicas of closed \
+groups move by themselves too, until brokers hold about as many bytes each (cluster.spread_tolerance_bytes), and surplus \
+ones are freed; they are shown by stream.")]
 pub(crate) struct PlanArgs {
     /// Show at most so many moves
     #[arg(long, value_name = "MOVES", default_value_t = 1000)]
@@ -44,7 +44,7 @@ pub(crate) struct PlanArgs {
   kera cluster apply --yes --copies --timeout 6h
 
 The plan is made, shown and, after a yes, carried out. Interrupted, it leaves the streamlet in hand with one owner or \
-the other and the rest where they are; applied again it goes on. Copies of closed groups follow by themselves at \
+the other and the rest where they are; applied again it goes on. Replicas of closed groups follow by themselves at \
 cluster.repair_bytes_per_second; --copies waits for them.
 
 With --json every move is a line once it is made, an object with \"event\":\"step\"; the last line has \
@@ -56,10 +56,10 @@ pub(crate) struct ApplyArgs {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
-    /// Wait too until copies of closed groups are where they are to be
+    /// Wait too until replicas of closed groups are where they belong
     #[arg(long)]
     copies: bool,
-    /// Wait for copies at most so long
+    /// Wait for replicas at most so long
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse::duration, requires = "copies")]
     timeout: Duration,
     #[command(flatten)]
@@ -201,7 +201,7 @@ impl View {
             out.bytes(table.render().as_bytes())?;
             out.bytes(b"\n")?;
         }
-        let mut table = Table::new(&["copies of", ">groups", ">from", ">to", ">bytes"]);
+        let mut table = Table::new(&["replicas of", ">groups", ">from", ">to", ">bytes"]);
         for one in &self.copies {
             table.row([
                 one.stream.clone(),
@@ -213,7 +213,7 @@ impl View {
         }
         if !self.copies.is_empty() {
             out.bytes(table.render().as_bytes())?;
-            out.line("copies move by themselves, in the background; those to nobody are too many")?;
+            out.line("replicas move by themselves, in the background; those without a target are surplus and are freed")?;
             out.bytes(b"\n")?;
         }
         let mut table = Table::new(&[
@@ -347,7 +347,7 @@ async fn carry_out(
             Ok(waited) => waited.map_err(failed)?,
             Err(_) => {
                 let text = format!(
-                    "{} of copies are still to come; they go on coming, wait longer with --timeout",
+                    "{} of replicas have still to move; the moves go on, wait longer with --timeout",
                     rounded_bytes(ended.to_come_bytes)
                 );
                 return Err(("timeout", Failure::message(text)));
@@ -373,7 +373,7 @@ async fn wait_for_copies(
     ended: &mut Ended,
 ) -> Result<(), Failure> {
     let bar = progress_bytes();
-    bar.set_message("of copies moved");
+    bar.set_message("of replicas moved");
     let mut most = 0;
     let mut look_again = tokio::time::interval(LOOK_EVERY);
     loop {

@@ -21,8 +21,8 @@ use crate::output::{Out, OutputArgs, Table, count, print_json, rounded_bytes, uu
 
 The first line says whether the cluster is healthy, and if not what is wrong with what, and what to do. Any broker \
 answers. One that has its lease and does not answer is SILENT. A broker that joins is JOINING until it owns something, then PARTIAL with what it owns of its share, \
-then NORMAL. Each broker is asked how far it has compared the copies of what it owns, for two seconds at most; one that \
-does not answer is shown as unknown. The exit status is 1 if streamlets are without an owner that lives.")]
+then NORMAL. Each broker is asked how many replicas it has compared, for two seconds at most; one that \
+does not answer is shown as unknown. The exit status is 1 if streamlets have no live owner.")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -134,7 +134,7 @@ fn print(view: &View) -> Result<(), Failure> {
     ))?;
     if view.to_come_bytes > 0 {
         out.line(format_args!(
-            "{} of copies are on their way to brokers that hold less than others",
+            "{} of replicas are on their way to brokers that hold less than others",
             rounded_bytes(view.to_come_bytes)
         ))?;
     }

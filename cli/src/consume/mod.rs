@@ -51,7 +51,7 @@ pub(crate) struct ConsumeArgs {
     /// Stop after so many records
     #[arg(long, value_name = "N")]
     max: Option<u64>,
-    /// The rack of this machine, as brokers name theirs: closed groups are read from copies in it
+    /// The rack of this machine, as brokers name theirs: closed groups are read from replicas in it
     #[arg(long, value_name = "NAME")]
     rack: Option<String>,
     /// Skip batches that cannot be read, and say so: records that do not decode, or take more than

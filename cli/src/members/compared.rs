@@ -181,7 +181,7 @@ impl ComparedView {
                 return Err(format!("broker {} answers in its place", told.broker_id));
             }
             let cluster = told.cluster.and_then(|cluster| cluster.background);
-            cluster.ok_or_else(|| "it keeps no copies".to_owned())
+            cluster.ok_or_else(|| "it keeps no replicas".to_owned())
         });
         let (unknown, progress) = match progress {
             Ok(background) => (None, Some(background.into())),
@@ -264,7 +264,7 @@ impl ComparedView {
                     "are recorded at brokers that do not have their bytes: {}",
                     at.join(", ")
                 ),
-                advice: "they are made anew of the replicas that are left; see to the disks of those brokers".into(),
+                advice: "they are built again from the replicas that are left; check the disks of those brokers".into(),
             });
         }
         if let Some(progress) = self.progress.as_ref().filter(|one| one.unsound > 0) {
@@ -274,7 +274,7 @@ impl ComparedView {
                     count(progress.unsound),
                     self.broker_id
                 ),
-                problem: "have a copy that is not right and could not be replaced yet".into(),
+                problem: "have a bad replica that could not be replaced yet".into(),
                 advice: "its log says which".into(),
             });
         }
@@ -300,7 +300,7 @@ fn table(all: &[ComparedView]) -> Table {
         "last",
         ">groups",
         ">read",
-        ">not right",
+        ">bad",
         ">replaced",
         ">waiting",
     ]);
@@ -332,7 +332,7 @@ pub(crate) fn print_compared(out: &mut Out, all: &[ComparedView]) -> Result<(), 
     if all.is_empty() {
         return Ok(());
     }
-    out.bytes(b"\nstreamlets whose copies of closed groups were compared, by owner\n\n")?;
+    out.bytes(b"\nstreamlets whose replicas of closed groups were compared, by owner\n\n")?;
     out.bytes(table(all).render().as_bytes())
 }
 
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(words(2), "2 1 of 4 not yet 60.00 s ago 0 0 B 0 0 0");
         assert_eq!(words(3), "3 unknown: no answer within 2 s");
         assert_eq!(words(4), "4 unknown: broker 7 answers in its place");
-        assert_eq!(words(5), "5 unknown: it keeps no copies");
+        assert_eq!(words(5), "5 unknown: it keeps no replicas");
         let problems = all[0].problems(&[]);
         assert_eq!(problems[0].object, "1 closed groups of broker 1");
         assert!(all[1..].iter().all(|one| one.problems(&[]).is_empty()));

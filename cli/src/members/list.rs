@@ -53,7 +53,7 @@ pub(crate) fn print_brokers(
         "rack",
         ">streamlets",
         ">bytes",
-        ">copies",
+        ">replicas",
         ">held",
         ">to come",
         "role",

@@ -222,7 +222,7 @@ mod tests {
             "rack",
             ">streamlets",
             ">bytes",
-            ">copies",
+            ">replicas",
             ">held",
             ">to come",
             "role",
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn words_at_the_end_of_a_line_go_on_below() {
         let mut table = Table::new(&["stream", ">streamlet", "not served until"]);
-        let reason = "brokers on 3 machines live; copies need so many, and there are 2";
+        let reason = "brokers live on 3 machines, one for each replica; now there are 2";
         table.row(["clicks", "4", reason]);
         let text = table.render_within(Some(60));
         assert!(text.lines().all(|line| width(line) <= 60), "{text}");

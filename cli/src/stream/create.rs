@@ -38,7 +38,7 @@ pub(crate) struct CreateArgs {
     /// Bytes of a segment, 64KiB to 1GiB [default: 8MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse::small_size)]
     pub segment_size: Option<u32>,
-    /// Segments of a group [default: 16, with copies 2]
+    /// Segments of a group [default: 16, with replicas 2]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub segments_per_group: Option<u32>,
     /// Replicas of each group, the owner's own file included; more than 1 needs that many brokers

@@ -36,7 +36,7 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
         ">lanes",
         "lane by",
         "ack",
-        ">copies",
+        ">replicas",
         "kept",
         "created",
     ]);
@@ -151,7 +151,7 @@ fn print(view: &DescriptionView, with_groups: bool) -> Result<(), crate::failure
     ))?;
     if view.under_replicated_groups > 0 {
         out.line(format_args!(
-            "  {:<14} {} groups with fewer than {} copies",
+            "  {:<14} {} groups with fewer than {} replicas",
             "lacks", view.under_replicated_groups, view.stream.replicas
         ))?;
     }

@@ -32,7 +32,7 @@ pub(crate) enum StreamCommand {
     Delete(DeleteArgs),
     /// Delete a stream's oldest records.
     Trim(TrimArgs),
-    /// Say what a stream waits for whose copies are away, and go on without them.
+    /// Show what a stream waits for, and go on without lost replicas.
     Recover(RecoverArgs),
 }
 
@@ -261,15 +261,15 @@ pub(crate) struct TrimArgs {
   kera stream recover clicks
   kera stream recover clicks --streamlet 2 --accept-loss
 
-A stream with copies at other brokers is recovered by itself once one of them is back that has all that was acknowledged.
-Where none will ever come back, --accept-loss keeps the longest copy that is left; ordinals jump past what is lost.")]
+A stream with replicas is recovered by itself once a broker is back that has all acknowledged records.
+If none will ever come back, --accept-loss keeps the longest replica that is left; ordinals jump past the lost records.")]
 pub(crate) struct RecoverArgs {
     /// The stream
     stream: String,
     /// Only this streamlet
     #[arg(long)]
     streamlet: Option<u32>,
-    /// Go on without the records that no copy has; there is no way back
+    /// Go on without the records that no replica has; there is no way back
     #[arg(long)]
     accept_loss: bool,
     #[command(flatten)]

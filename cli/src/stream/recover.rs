@@ -60,11 +60,11 @@ pub(super) async fn recover(args: RecoverArgs) -> Outcome {
     }
     match found.waiting.iter().any(|one| !one.unclean.is_empty()) {
         true => Err(Failure::message(format!(
-            "records of stream {} are at none of the brokers that answer: bring those named back, or add --accept-loss to go on without what only they have",
+            "stream {} has records on none of the brokers that answer: bring the named brokers back, or add --accept-loss to go on without the records that only they have",
             args.stream
         ))),
         false if !found.waiting.is_empty() => Err(Failure::message(format!(
-            "stream {} is not served as it should be, and there is no loss to accept: it goes on by itself once it has what it waits for",
+            "stream {} is not fully served, and there is no loss to accept: it goes on by itself once the named brokers are back",
             args.stream
         ))),
         false => Ok(ExitCode::SUCCESS),
@@ -75,7 +75,7 @@ fn print(stream: &str, found: &Recovered) -> Result<(), Failure> {
     let mut out = Out::stdout();
     for loss in &found.accepted {
         out.line(format_args!(
-            "streamlet {} lane {}: goes on at ordinal {}; records from {} on that no copy had are lost",
+            "streamlet {} lane {}: goes on at ordinal {}; records from {} on that no replica had are lost",
             loss.streamlet, loss.lane, loss.to_ordinal, loss.from_ordinal
         ))?;
     }
@@ -87,7 +87,7 @@ fn print(stream: &str, found: &Recovered) -> Result<(), Failure> {
         ">lane",
         ">group",
         ">lost from ordinal",
-        "copies at brokers",
+        "replicas on brokers",
     ]);
     let mut unclean = 0;
     for one in &found.waiting {

@@ -192,8 +192,11 @@ impl StreamView {
     /// How many copies there are, for people.
     pub(super) fn copies(&self) -> String {
         match self.replicas {
-            1 => "1 copy".into(),
-            replicas => format!("{replicas} copies, at least {}", self.min_insync_replicas),
+            1 => "1 replica".into(),
+            replicas => format!(
+                "{replicas} replicas, at least {} in sync",
+                self.min_insync_replicas
+            ),
         }
     }
 
@@ -217,7 +220,7 @@ impl StreamView {
             ),
             ("lane by", self.lane_by.into()),
             ("ack", self.ack.into()),
-            ("copies", self.copies()),
+            ("replicas", self.copies()),
             (
                 "groups",
                 format!(

@@ -48,7 +48,7 @@ const SERVE: Role = Role {
 const BACKUP: Role = Role {
     command: "replica-store",
     listen: "--replication-listen",
-    announced: "keeping copies for other brokers on ",
+    announced: "keeping replicas for other brokers on ",
 };
 
 /// A broker process with a data directory of its own, on a port of its own.

@@ -90,7 +90,7 @@ fn a_broker_that_cannot_be_emptied_is_not_drained_for_that() {
     assert_eq!(refused.status.code(), Some(1), "{}", refused.text());
     for said in [
         "cannot be emptied",
-        "3 copies",
+        "3 replicas",
         "can hold 2",
         "start another broker",
     ] {

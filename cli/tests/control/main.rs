@@ -179,7 +179,7 @@ fn a_drain_empties_a_broker_and_names_what_stays() {
     let kept = cluster.attempt(&["broker", "drain", &holder.to_string()]);
     assert_eq!(kept.status.code(), Some(1), "{}", kept.stderr);
     let text = kept.text();
-    let says = text.contains("one copy, at this broker");
+    let says = text.contains("only replica is on this broker");
     assert!(says, "{text} {}", kept.stderr);
     let kept = cluster.attempt(&["broker", "drain", &holder.to_string(), "--json"]);
     assert_eq!(kept.status.code(), Some(1));

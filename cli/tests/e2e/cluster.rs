@@ -89,7 +89,7 @@ fn brokers_describe_each_other() {
     let text = pair.one.run(&["broker", "describe"]);
     for said in [
         "broker 1 at",
-        "transport    tcp;",
+        "transport      tcp;",
         "rdma not usable: ",
         "32.0 KiB of 16.0 MiB",
         "reachable, 16.0 MiB free",
@@ -137,7 +137,7 @@ fn brokers_of_one_machine_are_told_that_they_hold_no_copies_together() {
     let warned = warned.unwrap_or_else(|| panic!("no warning in {log}"));
     assert!(warned.contains("cluster.allow_same_host"), "{warned}");
     let text = pair.one.run(&["broker", "describe"]);
-    assert!(text.contains("(this one: no copies)"), "{text}");
+    assert!(text.contains("(this one: no replicas)"), "{text}");
 }
 
 #[test]

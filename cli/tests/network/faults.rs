@@ -104,7 +104,7 @@ impl Fault {
                 let damaged = block_in_place(|| cluster.damage(number, rng.random()));
                 eprintln!(
                     "damaged: {}",
-                    damaged.as_deref().unwrap_or("it keeps no copies")
+                    damaged.as_deref().unwrap_or("it keeps no replicas")
                 );
                 restart(cluster, world, number);
             }

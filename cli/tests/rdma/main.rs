@@ -83,7 +83,7 @@ fn copies_travel_over_the_card_and_come_back() {
     }
     for backup in &trio.backups {
         let log = backup.log();
-        assert!(log.contains("copies are taken over RDMA"), "{log}");
+        assert!(log.contains("replicas are received over RDMA"), "{log}");
     }
     let log = trio.broker.log();
     assert!(!log.contains("its data goes over TCP"), "{log}");

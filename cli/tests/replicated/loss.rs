@@ -54,7 +54,7 @@ fn groups_with_too_few_copies_are_counted() {
         described["under_replicated_groups"].as_u64() > Some(0)
     });
     let text = trio.broker.run(&["stream", "describe", "s"]);
-    assert!(text.contains("groups with fewer than 3 copies"), "{text}");
+    assert!(text.contains("groups with fewer than 3 replicas"), "{text}");
     let short = "kera_stream_under_replicated_groups{stream=\"s\"}";
     until(&trio, "it is not counted", |_| trio.metric(short) > 0);
     let metrics = trio.metrics();
@@ -112,7 +112,7 @@ fn what_no_copy_has_is_given_up_when_the_operator_says_so() {
     assert!(refused.contains("--accept-loss"), "{refused}");
     assert!(!trio.is_served("s"), "asking decides nothing");
     let text = trio.broker.run(&["stream", "describe", "s"]);
-    assert!(text.contains("no copy of group"), "{text}");
+    assert!(text.contains("no replica of group"), "{text}");
 
     let words = ["stream", "recover", "s", "--accept-loss"];
     let accepted = trio

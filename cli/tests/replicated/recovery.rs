@@ -108,7 +108,7 @@ fn damage_that_a_reader_meets_is_mended_from_another_copy() {
     damage();
     assert_eq!(trio.consume("s"), all);
     let log = trio.broker.log();
-    assert!(log.contains("was fetched from another copy"), "{log}");
+    assert!(log.contains("was fetched from another replica"), "{log}");
     let mended = fs::read(&first).expect("a file can be read");
     assert_eq!(mended[20_000..20_100], whole[20_000..20_100]);
     // As is a file that is gone.

@@ -19,7 +19,7 @@ fn a_stream_says_how_many_copies_it_has() {
         assert_eq!(described["min_insync_replicas"], copies.1, "{described}");
     }
     let text = trio.broker.run(&["stream", "describe", "three"]);
-    assert!(text.contains("3 copies, at least 2"), "{text}");
+    assert!(text.contains("3 replicas, at least 2"), "{text}");
     for ack in ["memory", "synced", "written"] {
         trio.broker.run(&["stream", "alter", "three", "--ack", ack]);
         let described = trio.broker.json(&["stream", "describe", "three"]);
@@ -38,7 +38,7 @@ fn copies_that_cannot_be_are_refused() {
     };
     let refused = create(&["--replicas", "4"]);
     assert!(
-        refused.contains("4 copies need 4 brokers, and 3 are known"),
+        refused.contains("4 replicas need 4 brokers, and 3 are known"),
         "{refused}"
     );
     let refused = create(&["--replicas", "2", "--min-insync-replicas", "3"]);

@@ -284,7 +284,7 @@ impl State {
             return;
         };
         if source.detour.is_some() && error.code != ErrorCode::OutOfRange {
-            tracing::debug!(%error, "a copy is not to be had; another broker is asked");
+            tracing::debug!(%error, "a replica cannot be read; another broker is asked");
             self.refused(key, after);
             return;
         }

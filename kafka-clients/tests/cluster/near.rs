@@ -259,7 +259,7 @@ fn a_copy_that_is_spoiled_is_left_for_the_owner() {
         filled
             .nodes
             .log(filled.near)
-            .contains("a copy kept here could not be read"),
+            .contains("a replica of this broker cannot be read"),
         "it was met"
     );
 }

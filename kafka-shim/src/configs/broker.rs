@@ -139,7 +139,7 @@ fn fixed(ctx: &Ctx) -> impl Iterator<Item = BrokerValue> {
             "default.replication.factor",
             "1".to_owned(),
             ConfigKind::Int,
-            "Topics have one copy unless their creator asks for more.",
+            "Topics have one replica unless their creator asks for more.",
         ),
         (
             "delete.topic.enable",

@@ -47,7 +47,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         19,
         Partly,
-        "replication factor 1, -1 for the broker's, or as many copies as there are brokers for; the brokers choose who holds them",
+        "replication factor 1, -1 for the broker's, or as many replicas as there are brokers for; the brokers choose where they go",
     ),
     (22, Partly, "for idempotence; a transactional id is refused"),
     (24, Partly, REFUSED),
@@ -70,7 +70,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         46,
         Partly,
-        "empty: the brokers move copies by themselves, see `kera cluster status`",
+        "empty: the brokers move replicas by themselves, see `kera cluster status`",
     ),
     (48, Partly, "empty: no quotas"),
     (
@@ -121,7 +121,7 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
     (
         64,
         "UnregisterBroker",
-        "a broker that has left is known by its absence",
+        "a broker that has left needs no deregistration",
     ),
     (65, "DescribeTransactions", TRANSACTIONS),
     (67, "AllocateProducerIds", BETWEEN),
@@ -153,7 +153,7 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 const AUTHENTICATION: &str = "no authentication yet";
 const ACCESS: &str = "no access control yet";
 const TRANSACTIONS: &str = "no transactions yet";
-const REPLICAS: &str = "the brokers choose leaders and copies";
+const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";
 const NEW_GROUPS: &str = "the new group protocol (KIP-848): not yet";
 const TELEMETRY: &str = "metrics of clients are not collected";

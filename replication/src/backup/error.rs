@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum StartError {
     /// Another process serves it.
     #[error(
-        "backup store {path} is in use by process {pid}; stop that process or name another directory"
+        "replica store {path} is in use by process {pid}; stop that process or name another directory"
     )]
     InUse {
         /// The directory.
@@ -18,7 +18,7 @@ pub enum StartError {
     },
     /// Its file system cannot hold the quota.
     #[error(
-        "backup store {path} lies on a file system of {size} bytes, the quota is {quota}: give it more (containers: --shm-size) or lower the quota"
+        "replica store {path} lies on a file system of {size} bytes, the quota is {quota}: give it more (containers: --shm-size) or lower the quota"
     )]
     TooSmall {
         /// The directory.
@@ -29,7 +29,7 @@ pub enum StartError {
         quota: u64,
     },
     /// It is not a store, or a newer one, or damaged.
-    #[error("backup store {path}: {reason}")]
+    #[error("replica store {path}: {reason}")]
     Unusable {
         /// The directory or file.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum StartError {
         reason: String,
     },
     /// The system refused.
-    #[error("backup store {path}: {error}; check owner, permissions and space")]
+    #[error("replica store {path}: {error}; check owner, permissions and space")]
     Io {
         /// The directory or file.
         path: PathBuf,

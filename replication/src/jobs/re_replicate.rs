@@ -24,17 +24,17 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Why a copy was not built.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BuildError {
-    #[error("no broker is left that could take one")]
+    #[error("no broker is left that could take a replica")]
     NoTarget,
-    #[error("no holder gave bytes from {0} on")]
+    #[error("no replica gave bytes from {0} on")]
     NoSource(u64),
-    #[error("{at} takes no copy: {why}")]
+    #[error("{at} takes no replica: {why}")]
     Target { at: BrokerId, why: String },
     #[error(
-        "what was built at {at} is not whole, and neither are the copies it was read from, most likely: {why}"
+        "the replica built on {at} is not whole, and most likely its sources are not either: {why}"
     )]
     NotWhole { at: BrokerId, why: String },
-    #[error("{0} left while it was to take one")]
+    #[error("{0} left while a replica was built on it")]
     TargetLeft(BrokerId),
     #[error("what was built ends at byte {length}, ordinal {end_ordinal}: not the recorded group")]
     Differs { length: u64, end_ordinal: u64 },
@@ -189,7 +189,7 @@ impl Jobs {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
             // As many as there are groups, in every round.
             if let Some(others) = self.unrepaired.lock().due(Instant::now()) {
-                tracing::info!(group = %CopyId::of(record), %error, others, "a group's copies are not what they should be, and so it was with others lately; it is tried again");
+                tracing::info!(group = %CopyId::of(record), %error, others, "the replicas of a group could not be restored, and of others lately; trying again");
             }
         }
     }
@@ -373,7 +373,7 @@ impl Jobs {
             self.build(primary, owned, record, &sources, &target)
                 .await?;
         }
-        tracing::info!(group = %copy, at = %target.holder.broker, "a closed group has another copy");
+        tracing::info!(group = %copy, at = %target.holder.broker, "a closed group has another replica");
         for holder in given_up {
             self.free(primary, owned, record, holder.broker).await;
         }
@@ -393,7 +393,7 @@ impl Jobs {
                 self.counts.freed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
-                tracing::info!(group = %CopyId::of(record), %error, "a copy that nothing names is not freed yet");
+                tracing::info!(group = %CopyId::of(record), %error, "a replica that no record names is not freed yet");
             }
         }
     }

@@ -294,12 +294,12 @@ impl Jobs {
                     return Judged::Stale;
                 }
                 self.report(record, &found);
-                tracing::error!(group = %copy, "no copy of it is whole among the brokers that answer; start those that are away, or read what is left of it with `kera segment verify` at its holders");
+                tracing::error!(group = %copy, "no replica of the group is whole on the brokers that answer; start the others, or read what is left with `kera segment verify` on its brokers");
                 return Judged::Unsound;
             }
             Agreed::Split => {
                 self.counts.differing.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(group = %copy, ?found, "its copies are whole and differ, and most holders do not agree on one; nothing is changed: compare them with `kera segment verify` at their brokers, and remove the file that is wrong while its broker is stopped");
+                tracing::error!(group = %copy, ?found, "the replicas of the group are whole and differ, and there is no majority; nothing is changed: compare them with `kera segment verify` on their brokers, and remove the wrong file while its broker is stopped");
                 return Judged::Unsound;
             }
         };
@@ -308,7 +308,7 @@ impl Jobs {
                 *looked = Found::Harmed {
                     harm: Harm::Differs,
                     address: 0,
-                    why: "most holders have other bytes".into(),
+                    why: "most replicas have other bytes".into(),
                 };
             }
         }
@@ -338,7 +338,7 @@ impl Jobs {
                     Harm::Differs => &self.counts.differing,
                 };
                 count.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(group = %copy, at = %holder.broker, address, why, "a copy of a closed group is {harm:?}; it is made anew from another, look at the disk it was on");
+                tracing::error!(group = %copy, at = %holder.broker, address, why, "a replica of a closed group is {harm:?}; it is built again from another: check the disk that it was on");
             }
         }
     }
@@ -380,7 +380,7 @@ impl Jobs {
             match done.await {
                 Ok(()) => {
                     self.counts.mended.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(group = %copy, instead_of = %holder.broker, "a copy that was not right has been replaced");
+                    tracing::info!(group = %copy, instead_of = %holder.broker, "a bad replica has been replaced");
                 }
                 Err(error) => {
                     self.note(Err(error), record);
@@ -399,7 +399,7 @@ impl Jobs {
             let looked = self.look(primary, owned, &record, holder.broker);
             if mended == Mended::Yes && looked.await == Found::Whole(right) {
                 self.counts.mended.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(group = %copy, "this broker's own file was not right and has been replaced");
+                tracing::info!(group = %copy, "this broker's own file was damaged and has been replaced");
             } else {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
                 outcome = Judged::Unsound;

@@ -52,11 +52,11 @@ impl Jobs {
             match self.shift_one(primary, one, held, shift).await {
                 Ok(done) => any |= done,
                 Err(error @ BuildError::TargetLeft(_)) => {
-                    tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a copy stays where it is");
+                    tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a replica does not move");
                 }
                 Err(error) => {
                     self.counts.failed.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a copy that is to move stays for now");
+                    tracing::info!(streamlet = %shift.streamlet, group = %shift.group, %error, "a replica does not move yet; trying again");
                 }
             }
         }

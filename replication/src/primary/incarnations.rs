@@ -57,7 +57,7 @@ impl Lane {
         for set in self.open_groups() {
             for (index, holder) in set.holders().iter().enumerate() {
                 if lives.is_another(holder) {
-                    set.lose(index, "its backup was booted since, or has another store");
+                    set.lose(index, "its broker was booted since, or has another store");
                 }
             }
         }

@@ -381,7 +381,7 @@ impl Shipper {
             if self.any_has_buffers() {
                 // Either this reply or the link is of a process that has ended. A link that carries nothing
                 // may not notice for long: a new one will say.
-                self.lose(id, "its backup was restarted");
+                self.lose(id, "its broker was restarted");
                 return self.doubt_link();
             }
             self.process = Some(opened.process);
@@ -517,7 +517,7 @@ impl Shipper {
                 }
                 // It has lost what it had: nothing may count on it any more.
                 Err(error) if has_lost_it(&error) => {
-                    tracing::warn!(group = %id, %error, "a copy is damaged, or gone");
+                    tracing::warn!(group = %id, %error, "a replica is damaged, or gone");
                     self.lose(id, &error.to_string());
                 }
                 // Tried again in the next round, even if nothing completes before that.
@@ -588,7 +588,7 @@ impl Shipper {
             return false;
         }
         self.health.failure(self.backup, self.caller.runtime.now());
-        self.is_silent("its backup left the brokers that are alive, and is silent");
+        self.is_silent("its broker lost its lease and does not answer");
         true
     }
 

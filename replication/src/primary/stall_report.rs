@@ -30,9 +30,9 @@ impl Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Recording => "it is being recorded",
-            Self::Shipping => "its bytes are awaited at its copies",
+            Self::Shipping => "its bytes are awaited at its replicas",
             Self::Draining => "it ends, and its last bytes are awaited",
-            Self::Building => "it ends with too few copies, and another is built",
+            Self::Building => "it ends with too few replicas, and another is built",
             Self::WaitingItsTurn => "it ends, and waits for groups before it",
             Self::Closing => "its close is being recorded",
         })

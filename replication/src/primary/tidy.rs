@@ -118,14 +118,14 @@ pub(crate) async fn listed(
                         if matches!(error.refusal(), Some(Refusal::Short { .. })) {
                             out.short.push(copy);
                         }
-                        tracing::warn!(group = %copy, %error, "a closed copy is not flushed");
+                        tracing::warn!(group = %copy, %error, "a closed replica is not flushed");
                         out.failed += 1;
                     }
                 }
             }
             Named::No if building.contains(&copy) => {}
             Named::No => {
-                tracing::debug!(group = %copy, %backup, revision = found.revision, "a copy that nothing names is freed");
+                tracing::debug!(group = %copy, %backup, revision = found.revision, "a replica that no record names is freed");
                 let free = Request::Free {
                     copy,
                     epoch,
@@ -134,7 +134,7 @@ pub(crate) async fn listed(
                 match caller.ask(backup, free).await {
                     Ok(_) => out.freed += 1,
                     Err(error) => {
-                        tracing::info!(group = %copy, %error, "a copy that nothing names is not freed");
+                        tracing::info!(group = %copy, %error, "a replica that no record names is not freed");
                         out.failed += 1;
                     }
                 }

@@ -90,7 +90,7 @@ impl Recovery<'_> {
                 Err(RecoverError::Overtaken { backup, by: *by })
             }
             _ => {
-                tracing::info!(%backup, %error, "a copy less");
+                tracing::info!(%backup, %error, "recovery goes on without this broker's replica");
                 Ok(())
             }
         }
@@ -227,7 +227,7 @@ impl Recovery<'_> {
                 copies: Vec::new(),
             };
             if let Err(error) = self.ask(*backup, seal).await {
-                tracing::info!(%backup, %error, "not sealed; its copy is not read");
+                tracing::info!(%backup, %error, "not sealed; its replica is not read");
                 continue;
             }
             let Some(bytes) = self.fetch(copy, *backup).await else {

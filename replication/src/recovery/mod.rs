@@ -90,7 +90,7 @@ pub struct RecoveredLane {
 pub enum Stopped {
     /// No copy counts.
     #[error(
-        "no copy of group {copy} counts; bring back one of {holders:?}, or decide to lose what only they hold"
+        "no replica of group {copy} counts; bring back one of {holders:?}, or accept the loss of the records that only they have"
     )]
     Unclean {
         /// The group.
@@ -110,7 +110,7 @@ pub enum Stopped {
     },
     /// Nothing says at which ordinal the lane goes on, so that nobody can tell whether a group
     /// belongs to it.
-    #[error("nothing says where the lane of group {copy} begins; give its start")]
+    #[error("no record says where the lane of group {copy} begins; give its start")]
     NoStart {
         /// Its first group.
         copy: CopyId,

@@ -295,8 +295,8 @@ impl std::fmt::Display for Room {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Memory => "bytes",
-            Self::CopiesInMemory => "copies in memory",
-            Self::Copies => "copies",
+            Self::CopiesInMemory => "replicas in memory",
+            Self::Copies => "replicas",
             Self::Streamlets => "streamlets",
         })
     }
@@ -321,10 +321,10 @@ pub enum Refusal {
     #[error("this store is not the recorded one; read the group's record again")]
     OtherIncarnation,
     /// There is no such copy.
-    #[error("no such copy is here")]
+    #[error("no such replica is here")]
     Unknown,
     /// The broker starts, and its own files are not looked at yet. That says nothing of what it holds.
-    #[error("it is starting and does not know yet what it holds; ask again")]
+    #[error("it is starting and does not know its replicas yet; ask again")]
     Starting,
     /// A limit of the backup is reached.
     #[error(
@@ -340,7 +340,7 @@ pub enum Refusal {
         free: u64,
     },
     /// The valid scan ends below the asked length.
-    #[error("the copy is whole up to byte {length} only")]
+    #[error("the replica is whole up to byte {length} only")]
     Short {
         /// Where it ends.
         length: u64,

@@ -18,7 +18,7 @@ pub enum LinkError {
         reason: String,
     },
     /// Another process serves the backup now; what was open there is sealed.
-    #[error("{0} was restarted; its copies are sealed, open a new group")]
+    #[error("{0} was restarted; its replicas are sealed, open a new group")]
     OtherProcess(BrokerId),
     /// The backup ended the link or refused a write: the copy is sealed, freed or unknown.
     #[error("{backup} refused a write: {reason}; open a new group")]

@@ -262,7 +262,7 @@ async fn bytes_that_make_no_sense_end_the_connection_with_a_reason() {
 
     let mut other = served.hello(ProcessId(process.0 ^ 1));
     let words = last_words(&mut served.raw(&other).await).await;
-    assert!(words.contains("started anew"), "{words:?}");
+    assert!(words.contains("was restarted and"), "{words:?}");
 
     // Beyond its buffer; and without bytes.
     other = served.hello(process);
@@ -344,7 +344,7 @@ async fn a_server_stops_while_a_primary_rests_and_while_a_large_write_is_halfway
         served.server.stop();
         served.task.await.expect("no panic").expect("serves");
         let words = last_words(&mut stream).await;
-        assert!(words.contains("the backup is stopping"), "{words:?}");
+        assert!(words.contains("the replica store is stopping"), "{words:?}");
     }
 }
 

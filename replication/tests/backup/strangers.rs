@@ -197,7 +197,7 @@ async fn a_connection_rests_only_while_its_primary_has_an_open_copy() {
     for number in 100..103 {
         let mut stranger = served.welcomed(STRANGERS, BrokerId(number)).await;
         let words = last_words(&mut stranger).await;
-        assert!(words.contains("no copy is open"), "{words:?}");
+        assert!(words.contains("no replica is open"), "{words:?}");
     }
     link.submit(vec![write(key, 10, &[2; 10])])
         .expect("is taken");
@@ -219,7 +219,7 @@ async fn a_connection_rests_only_while_its_primary_has_an_open_copy() {
     let Err(LinkError::Broken { reason, .. }) = ended else {
         panic!("{ended:?}");
     };
-    assert!(reason.contains("no copy is open"), "{reason}");
+    assert!(reason.contains("no replica is open"), "{reason}");
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
             [at(OWNER, before, None), at(other, end, Some(ships))]
         );
         let told = format!(
-            "its bytes are awaited at its copies; open at {end}, acknowledged {before}, groups behind it 0; \
+            "its bytes are awaited at its replicas; open at {end}, acknowledged {before}, groups behind it 0; \
              {OWNER} has {before}, its own file; {other} has {end}, connected, submissions 0 of 0 bytes, \
              shipped {end} of 1024, placed {end}"
         );

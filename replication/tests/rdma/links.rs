@@ -398,7 +398,7 @@ fn another_process_is_told_so() {
         let connected = nobody.connect(BACKUP, process).await;
         let error = connected.err().expect("nobody is there");
         assert!(
-            matches!(&error, LinkError::Unreachable { reason, .. } if reason.contains("no backup listens")),
+            matches!(&error, LinkError::Unreachable { reason, .. } if reason.contains("no replica store listens")),
             "{error}"
         );
     });

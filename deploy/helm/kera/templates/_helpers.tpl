@@ -109,7 +109,7 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
 {{- end }}
 {{- end -}}
 
-{{/* Shared memory for copies, and some for what lies beside them. */}}
+{{/* Shared memory for replicas, and some for other files in it. */}}
 {{- define "kera.sharedMemory" -}}
 {{- $copies := .Values.cluster.copies -}}
 {{- if hasSuffix "Gi" $copies -}}

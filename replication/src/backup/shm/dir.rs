@@ -169,12 +169,11 @@ pub(super) fn disk_identity(dir: &Path) -> Result<Uuid, StartError> {
 fn read_identity(text: &str) -> Result<Uuid, String> {
     let mut words = text
         .strip_prefix(STORE_HEADER)
-        .ok_or("it is no backup store's; name an empty directory")?
+        .ok_or("it is no replica store's; name an empty directory")?
         .split_whitespace();
-    let format: u32 = words
-        .next()
-        .and_then(|w| w.parse().ok())
-        .ok_or("it is damaged: no format version; remove the directory, primaries copy anew")?;
+    let format: u32 = words.next().and_then(|w| w.parse().ok()).ok_or(
+        "it is damaged: no format version; remove the directory, the owners build new replicas",
+    )?;
     if format > STORE_FORMAT {
         return Err(format!(
             "format {format} is newer than {STORE_FORMAT}, the newest this build reads; use the newer build"
@@ -183,15 +182,14 @@ fn read_identity(text: &str) -> Result<Uuid, String> {
     let id: Uuid = words
         .next()
         .and_then(|w| w.parse().ok())
-        .ok_or("it is damaged: no store id; remove the directory, primaries copy anew")?;
+        .ok_or("it is damaged: no store id; remove the directory, the owners build new replicas")?;
     Ok(id)
 }
 
 /// Reads the seals of a store, or of its disk.
 pub(super) fn read_seals(dir: &Path) -> Result<SealTable, StartError> {
     let path = dir.join(SEALS);
-    let unknown =
-        "without it nobody knows who may write: remove the directory, primaries copy anew";
+    let unknown = "without it the store does not know which owner may write: remove the directory, the owners build new replicas";
     match fs::read(&path) {
         Ok(bytes) => SealTable::decode(&bytes)
             .map_err(|reason| unusable(&path, format!("{reason}; {unknown}"))),

@@ -261,7 +261,7 @@ impl ShmMemory {
     fn aside(paths: &Paths) {
         tracing::warn!(
             record = %paths.record.display(),
-            "a copy cannot be used: its files are damaged or do not fit each other; they are set aside as *.damaged, remove them once nobody needs them"
+            "a replica cannot be used: its files are damaged or do not fit each other; they are set aside as *.damaged, remove them when you do not need them"
         );
         // The log first: its record stays until both are away.
         for path in [&paths.log, &paths.record] {
@@ -347,7 +347,7 @@ impl Memory for ShmMemory {
         let begun = Instant::now();
         *self.took.lock() = Took::default();
         let copies = self.open_found(store_id, &mut seals, &spares, &locks)?;
-        tracing::info!(copies = copies.len(), took = ?begun.elapsed(), dir = %dir.display(), "copies are taken over");
+        tracing::info!(copies = copies.len(), took = ?begun.elapsed(), dir = %dir.display(), "replicas of the last run are taken over");
         let found: u64 = copies.iter().map(|found| found.reserved).sum();
         spares.grow(found);
         *self.locks.lock() = locks;

@@ -45,7 +45,7 @@ impl ReplicaStore {
                 Ok(_) => {
                     let mut state = copy.state.lock();
                     if state.life == Life::Flushed {
-                        tracing::warn!(copy = %id, "a closed group's replica was being filled when its process ended; the streamlet's owner has it looked at, and made anew if it is not whole");
+                        tracing::warn!(copy = %id, "a closed group's replica was incomplete when its process ended; the streamlet's owner checks it, and replaces it if it is not whole");
                         state.life = Life::Sealed(sealed.max(id.epoch));
                     }
                 }
@@ -127,7 +127,7 @@ impl ReplicaStore {
         let scanned = match copy.scan(self.incarnation, &self.faults, seen) {
             Ok(scanned) => scanned,
             Err(ScanError::Io(error)) if is_lost(&error) && why != Why::Sealed => {
-                tracing::error!(copy = %copy.spec.copy, %error, "a copy's bytes are lost");
+                tracing::error!(copy = %copy.spec.copy, %error, "a replica's bytes are lost");
                 return Err(Refusal::Short { length: 0 });
             }
             Err(ScanError::Io(error)) => return Err(failed(error)),

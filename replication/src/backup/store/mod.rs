@@ -267,7 +267,7 @@ impl ReplicaStore {
             } => {
                 if primary != from {
                     return Err(Refusal::Invalid(format!(
-                        "{from} cannot open a copy for {primary}"
+                        "{from} cannot open a replica for {primary}"
                     )));
                 }
                 let spec = CopySpec {
@@ -502,7 +502,7 @@ impl ReplicaStore {
             control.records -= u64::from(std::mem::take(&mut state.record));
             Ok(())
         })?;
-        tracing::debug!(copy = %id, "a copy is freed");
+        tracing::debug!(copy = %id, "a replica is freed");
         Ok(())
     }
 
@@ -573,7 +573,7 @@ impl ReplicaStore {
 fn same_version(state: &State, version: Option<CopyVersion>) -> Result<(), Refusal> {
     match version {
         Some(version) if version != state.version => Err(Refusal::Invalid(
-            "the copy is not the one that was listed: it was completed since".into(),
+            "the replica is not the one that was listed: it was completed since".into(),
         )),
         _ => Ok(()),
     }

@@ -80,7 +80,7 @@ impl ReplicaStore {
         }
         if copy.spec != *spec || state.primary.is_some_and(|p| p != primary) {
             return Err(Refusal::Invalid(format!(
-                "{} is open with other sizes or by another primary",
+                "{} is open with other sizes or for another owner",
                 spec.copy
             )));
         }
@@ -134,7 +134,7 @@ impl ReplicaStore {
         let other = control.copies.range(of_group(&spec.copy)).next();
         if let Some((other, _)) = other {
             return Err(Refusal::Invalid(format!(
-                "a copy of {other} is here; a group has one epoch"
+                "a replica of {other} is here; a group has one epoch"
             )));
         }
         if let Some(of) = self.full_of_copies(control) {

@@ -45,7 +45,7 @@ impl ReplicaStore {
     /// Tells that a copy keeps its memory; it is tried again after its next flush.
     pub(super) fn not_released(&self, copy: &Copy, refusal: &Refusal) {
         if let Some(others) = self.unreleased.lock().due(Instant::now()) {
-            tracing::warn!(copy = %copy.spec.copy, %refusal, others, "a copy's memory is not given back, though it is on disk; so it was with others since the last such line");
+            tracing::warn!(copy = %copy.spec.copy, %refusal, others, "the memory of a replica on disk is not given back; nor of others since the last such line");
         }
     }
 

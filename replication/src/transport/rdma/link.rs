@@ -283,7 +283,7 @@ impl RdmaLink {
             match poll_event(&self.events, cx) {
                 Poll::Ready(Ok(event)) => {
                     if matches!(event.kind, CmEventKind::Disconnected | CmEventKind::Failed) {
-                        self.end("the backup ended the connection")?;
+                        self.end("the replica store ended the connection")?;
                     }
                 }
                 Poll::Ready(Err(error)) => return Err(self.broken(error)),

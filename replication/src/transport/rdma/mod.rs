@@ -303,7 +303,7 @@ async fn expect(
                 return Err(match Words::decode(&event.data) {
                     Some(words) if words.cause == Cause::OtherProcess => NotConnected::OtherProcess,
                     Some(words) => NotConnected::Failed(words.text),
-                    None => NotConnected::Failed("no backup listens there for RDMA".into()),
+                    None => NotConnected::Failed("no replica store listens there for RDMA".into()),
                 });
             }
             _ => {

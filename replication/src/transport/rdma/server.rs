@@ -174,12 +174,12 @@ impl Listening {
     fn accept(&self, state: &mut State, hello: &[u8], id: &mut CmId) -> Result<BrokerId, Words> {
         let hello = Hello::decode(hello).map_err(|text| Words::new(Cause::Malformed, text))?;
         if hello.process != self.process {
-            let text = "this backup was started anew and has sealed what was open";
+            let text = "this replica store was restarted and has sealed its open replicas";
             return Err(Words::new(Cause::OtherProcess, text));
         }
         let unable = |error: io::Error| Words::new(Cause::Unable, error.to_string());
         if id.device() != Some(self.device) {
-            let text = "this backup's buffers are registered with another network card";
+            let text = "this replica store's buffers are registered with another network card";
             return Err(Words::new(Cause::Unable, text));
         }
         // Nothing that was sent over the earlier connection lands once this is done.

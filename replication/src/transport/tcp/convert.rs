@@ -25,7 +25,7 @@ pub(super) fn copy_to(copy: &CopyId) -> v1::CopyName {
 }
 
 pub(super) fn copy_from(copy: Option<v1::CopyName>) -> Parsed<CopyId> {
-    let copy = copy.ok_or("no copy is named")?;
+    let copy = copy.ok_or("no replica is named")?;
     Ok(CopyId {
         streamlet: streamlet_from(&copy.stream, copy.streamlet)?,
         group: GroupId(copy.group),

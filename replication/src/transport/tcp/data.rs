@@ -198,7 +198,7 @@ impl Line {
         Err(Farewell::new(
             Cause::Ending,
             format!(
-                "nothing was written for {seconds} s and no copy is open; connect again to write"
+                "nothing was written for {seconds} s and no replica is open; connect again to write"
             ),
         ))
     }

@@ -172,7 +172,7 @@ impl TcpLink {
         loop {
             self.unread.reserve(READ_BYTES);
             match self.stream.try_read_buf(&mut self.unread) {
-                Ok(0) => return Err(self.broken("the backup closed the connection")),
+                Ok(0) => return Err(self.broken("the replica store closed the connection")),
                 Ok(_) => self.understand()?,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -199,7 +199,7 @@ impl TcpLink {
                     return Err(self.fail(error));
                 }
                 Some(_) | None => {
-                    return Err(self.broken("the backup's answer makes no sense"));
+                    return Err(self.broken("the replica store's answer makes no sense"));
                 }
             }
         }

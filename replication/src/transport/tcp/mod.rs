@@ -175,7 +175,7 @@ async fn greet(
         }
         _ => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "what listens there is no backup",
+            "the program at this address is no replica store",
         )),
     }
 }

@@ -221,7 +221,7 @@ impl BackupServer {
             if let Some((copy, refusal)) = failures.first() {
                 // Where one cannot be, thousands often cannot.
                 let others = failures.len() - 1;
-                tracing::warn!(%copy, others, "a copy was not flushed, and so it was with others: {refusal}");
+                tracing::warn!(%copy, others, "a replica was not flushed, and others neither: {refusal}");
             }
         }
     }
@@ -283,7 +283,7 @@ impl BackupServer {
                 self.data(stream, hello.primary, peer.ip()).await
             }
             Ok(_) => {
-                let reason = "this backup was started anew and has sealed what was open";
+                let reason = "this replica store was restarted and has sealed its open replicas";
                 Some((stream, Farewell::new(Cause::OtherProcess, reason)))
             }
             Err(text) => Some((stream, Farewell::malformed(text))),
@@ -351,7 +351,7 @@ impl BackupServer {
             _ = leaving.wait_for(|leave| *leave) => {
                 "a newer connection of this primary takes its place"
             }
-            _ = stopping.wait_for(|stop| *stop) => "the backup is stopping",
+            _ = stopping.wait_for(|stop| *stop) => "the replica store is stopping",
         };
         connection.leave().await;
         Err(Farewell::new(Cause::Ending, reason))
