@@ -101,7 +101,7 @@ pub(super) fn value(measure: Measure, value: f64) -> String {
         | Measure::StoreCpu
         | Measure::Written => short(scaled),
         // A consumer that takes a millisecond for each record does one thousand a second.
-        Measure::Throughput if scaled < 10.0 => short(scaled),
+        Measure::Throughput | Measure::Rate if scaled < 10.0 => short(scaled),
         _ => thousands(scaled),
     }
 }
