@@ -51,12 +51,6 @@ impl Shared {
             path: self.dir.streams().join(record.id.to_string()),
             detail: error.to_string(),
         })?;
-        if let (true, Some(replicated)) = (record.config.is_replicated(), &self.replicated) {
-            for streamlet in &streamlets {
-                let next = streamlet.next_group();
-                replicated.serve(streamlet, streamlet.epoch(), next, &record.config);
-            }
-        }
         let owner = |s: &StreamletRecord| Owner {
             broker: s.owner,
             epoch: s.epoch,

@@ -75,7 +75,7 @@ pub trait Directory: Send + Sync {
     fn announce_kafka(&self, addresses: Vec<String>);
 }
 
-/// A broker that works alone, or with peers that keep copies of its groups and own nothing of it.
+/// A broker that works alone.
 #[derive(Debug)]
 pub struct Alone {
     cluster_id: String,

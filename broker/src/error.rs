@@ -50,6 +50,22 @@ pub enum BrokerError {
         "other brokers know a replica store by its number, and none is set; set cluster.broker_id, for example with --broker-id 3, different for each broker"
     )]
     NoNumber,
+    /// A replica store is told nobody to whom it could be of use.
+    #[error(
+        "brokers find a replica store through the etcd that they share, and cluster.store is off; set it, such as with --cluster etcd://127.0.0.1:2379"
+    )]
+    NoStore,
+    /// A broker that works alone has records of replicas that others hold.
+    #[error(
+        "stream {stream} has replicas at other brokers, and this broker works alone, without cluster.store; take what it has into a cluster with `kera cluster import --data-dir {} --cluster etcd://HOST:2379`, then start it with --cluster (docs/operations.md#from-a-broker-alone-to-a-cluster)",
+        path.display()
+    )]
+    ReplicasElsewhere {
+        /// One of the streams.
+        stream: String,
+        /// The data directory.
+        path: PathBuf,
+    },
     /// Brokers on other machines would find themselves at an address of this one, or of another.
     #[error(
         "broker {broker} on {host} tells others the address {address}, where every machine finds itself, and broker {other} runs on {other_host}; set {keys} of broker {broker} to an address that other machines reach, or, if both run on one machine, cluster.host to the same name"
@@ -83,14 +99,6 @@ pub enum BrokerError {
         size: String,
         /// What the store may take.
         quota: String,
-    },
-    /// A peer's address cannot be used.
-    #[error("cluster.peers: `{peer}`: {error}")]
-    Peer {
-        /// The peer, as configured.
-        peer: String,
-        /// Why not.
-        error: std::io::Error,
     },
     /// A transport was asked for by name.
     #[error("cluster.transport is {name}, which this broker cannot use: {reason}; use auto or tcp")]

@@ -101,6 +101,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             dir.works_alone()?;
             dir.has_its_records()?;
             let store = open_own(&dir)?;
+            refuse_replicated(&store.load()?, &dir)?;
             let id = number(&store, &dir, config.cluster.broker_id)?;
             (Arc::new(store), id)
         }
@@ -115,9 +116,6 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     )?;
     let streamlets = metadata.bump_epochs(broker_id)?;
     let image = metadata.load()?;
-    if joined.is_none() && config.cluster.peers.is_empty() {
-        tell_of_replicated(&image);
-    }
     // A store that may be older than the files here says nothing of what it does not know: one of its own
     // may have been restored from a backup, and a shared one too.
     let believed = joined.is_some() && dir.revision() > 0;
@@ -160,12 +158,16 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         }
     }
     let is_shared = joined.is_some();
-    let records = StoreRecords::new(metadata.clone(), is_shared, recorder.clone(), &streamlets);
-    let cluster = Cluster::new(&config, backup, own, is_shared, records.clone())?;
-    let forget = dir.path().join("forget");
-    let replicated = cluster
-        .as_ref()
-        .map(|cluster| Arc::new(Replicated::new(cluster.primary.clone(), records, forget)));
+    let (cluster, replicated) = match (&joined, backup) {
+        (Some(joined), Some(backup)) => {
+            let records = StoreRecords::new(metadata.clone(), recorder.clone(), &streamlets);
+            let cluster = Cluster::new(&config, joined.id, backup, own, records.clone())?;
+            let forget = dir.path().join("forget");
+            let replicated = Replicated::new(cluster.primary.clone(), records, forget);
+            (Some(cluster), Some(Arc::new(replicated)))
+        }
+        _ => (None, None),
+    };
     let jobs = Arc::new(Jobs::default());
     let pump = LocalWriter::new(io.clone());
     let env = Arc::new(Env {
@@ -207,7 +209,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             let me = BrokerInfo {
                 id: broker_id,
                 address: advertised.clone(),
-                host: cluster.as_ref().map_or_else(host_name, |c| c.host.clone()),
+                host: config.cluster.host.clone().unwrap_or_else(host_name),
                 rack: config.cluster.rack.clone(),
                 ..BrokerInfo::default()
             };
@@ -271,15 +273,15 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     Ok((shared, maintenance))
 }
 
-/// Says which streams a broker without other brokers cannot serve.
-fn tell_of_replicated(image: &Image) {
-    let replicated = image.streams.iter().filter(|s| s.config.is_replicated());
-    let names: Vec<_> = replicated.map(|stream| stream.name.as_str()).collect();
-    if !names.is_empty() {
-        tracing::error!(
-            streams = names.join(", "),
-            "these streams have replicas at other brokers and this broker knows no others, so that it cannot serve all of them; stop it and take it into a cluster with `kera cluster import`"
-        );
+/// A broker that works alone cannot serve what others hold replicas of, and would lose what it does not know.
+fn refuse_replicated(image: &Image, dir: &StoreDir) -> Result<(), BrokerError> {
+    let mut streams = image.streams.iter();
+    match streams.find(|stream| stream.config.is_replicated()) {
+        None => Ok(()),
+        Some(stream) => Err(BrokerError::ReplicasElsewhere {
+            stream: stream.name.clone(),
+            path: dir.path().to_path_buf(),
+        }),
     }
 }
 

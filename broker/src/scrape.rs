@@ -197,12 +197,10 @@ pub(crate) fn render_recovering() -> String {
 }
 
 /// What a process that only keeps copies has to say.
-pub(crate) fn render_backup(backup: &Backup, is_ready: bool, lease: Option<bool>) -> String {
+pub(crate) fn render_backup(backup: &Backup, is_ready: bool, lease: bool) -> String {
     let mut registry = Registry::with_prefix("kera");
     ready(&mut registry, is_ready);
-    if let Some(lease) = lease {
-        cluster::metrics::register_lease(&mut registry, lease);
-    }
+    cluster::metrics::register_lease(&mut registry, lease);
     of_process(None, &mut registry);
     cluster::metrics::register_backup(&mut registry, backup);
     text(&registry)
@@ -283,14 +281,8 @@ fn streams(shared: &Shared, registry: &mut Registry) {
         if !stream.record.load().config.is_replicated() {
             continue;
         }
-        match shortage::as_counted(shared, &stream) {
-            Ok(Some(groups)) => {
-                short.get_or_create(&labels).set(groups as i64);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(stream = stream.name(), %error, "the replicas of the stream cannot be counted");
-            }
+        if let Some(groups) = shortage::as_counted(shared, &stream) {
+            short.get_or_create(&labels).set(groups as i64);
         }
         let unserved = stream.streamlets.iter().filter(|s| !s.is_recovered());
         waiting.get_or_create(&labels).set(unserved.count() as i64);

@@ -195,9 +195,7 @@ impl Shared {
     /// True if there is room for a connection from `peer`, with which `open` are open.
     pub fn admits(&self, open: u64, peer: IpAddr) -> bool {
         let reserved = self.config.cluster.reserved_connections;
-        // Brokers that share no store have nothing to ask of each other here.
         let cluster = self.cluster.as_ref();
-        let cluster = cluster.filter(|_| self.directory.is_shared());
         let brokers = cluster.map(|cluster| cluster.backup.peers());
         self.admission.admits(open, peer, reserved, brokers)
     }

@@ -58,7 +58,10 @@ impl Broker {
         let path = config.data_dir.clone();
         let dir = off_runtime(move || StoreDir::open(&path)).await?;
         // First of all, so that brokers that start together find each other's copies.
-        let backup = Backup::start(&config, store.is_some()).await?;
+        let backup = match &store {
+            Some(_) => Some(Backup::start(&config, true).await?),
+            None => None,
+        };
         let started = Self::start_over(config, dir, backup.clone(), store, since).await;
         if let (Err(_), Some(backup)) = (&started, backup) {
             backup.stop().await;

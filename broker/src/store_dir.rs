@@ -476,7 +476,9 @@ fn refuse_foreign(path: &Path) -> Result<(), String> {
         let name = entry
             .map_err(|e| format!("it cannot be listed: {e}"))?
             .file_name();
-        if name != "LOCK" && name != "lost+found" && name != "STORE.new" {
+        // Replica stores of earlier versions left `backup` and no more.
+        let known = ["LOCK", "lost+found", "STORE.new", "backup"];
+        if known.iter().all(|known| name != *known) {
             return Err(format!(
                 "it holds {} but no STORE file, so it is no data directory of Kera's; choose an empty directory",
                 name.to_string_lossy()
@@ -515,6 +517,17 @@ mod tests {
             .expect("opens again")
             .incarnation();
         assert_eq!(first, again);
+    }
+
+    #[test]
+    fn an_earlier_replica_stores_directory_is_one_and_a_foreign_one_is_not() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("backup")).expect("a directory");
+        StoreDir::open(dir.path()).expect("opens");
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("letter.txt"), b"dear").expect("writes");
+        let error = StoreDir::open(dir.path()).expect_err("it is somebody's");
+        assert!(error.to_string().contains("holds letter.txt"), "{error}");
     }
 
     #[test]

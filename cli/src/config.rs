@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use kera_broker::config::{ConfigError, KEYS, Key, Resolved, Sources, default_data_dir};
+use kera_broker::config::{ConfigError, GONE, KEYS, Key, Resolved, Sources, default_data_dir};
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -62,6 +62,11 @@ const HEADING: &str = "Configuration (each flag sets one key; see `kera config p
 /// The flags' names; clap wants them to live as long as the program.
 static FLAGS: LazyLock<Vec<String>> = LazyLock::new(|| KEYS.iter().map(Key::flag).collect());
 
+static GONE_FLAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let flag = |(name, _): &(&str, &str)| name.replace(['.', '_'], "-");
+    GONE.iter().map(flag).collect()
+});
+
 impl Args for ConfigArgs {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config")
@@ -112,6 +117,12 @@ impl Args for ConfigArgs {
             }
             command = command.arg(arg);
         }
+        // Named, so that whoever used them is told what to do instead.
+        for ((name, _), flag) in GONE.iter().zip(GONE_FLAGS.iter()) {
+            let arg = Arg::new(*name).long(flag.as_str()).hide(true);
+            let short = name.rsplit('.').next().unwrap_or(name);
+            command = command.arg(arg.alias(short).action(ArgAction::Append));
+        }
         command
     }
 
@@ -120,7 +131,7 @@ impl Args for ConfigArgs {
     }
 }
 
-/// A list may also be given one by one: `--peers A --peers B` is `--peers A,B`.
+/// A list may also be given one by one: `--kafka-listen A --kafka-listen B` is `--kafka-listen A,B`.
 fn is_list(key: &Key) -> bool {
     key.form.contains("several with commas")
 }
@@ -134,7 +145,6 @@ fn placeholder(key: &Key) -> &'static str {
         Some("`host:port`") => "HOST:PORT",
         Some("`true`") => "BOOL",
         Some("name") => "NAME",
-        Some("`id@host:port`") => "ID@HOST:PORT",
         _ => "VALUE",
     }
 }
@@ -148,14 +158,15 @@ impl FromArgMatches for ConfigArgs {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.file = matches.get_one::<PathBuf>("config").cloned();
-        self.flags = KEYS
-            .iter()
-            .filter_map(|key| {
+        let names = KEYS.iter().map(|key| key.name);
+        let names = names.chain(GONE.iter().map(|(name, _)| *name));
+        self.flags = names
+            .filter_map(|name| {
                 let given: Vec<&str> = matches
-                    .get_many::<String>(key.name)?
+                    .get_many::<String>(name)?
                     .map(String::as_str)
                     .collect();
-                Some((key.name.to_owned(), given.join(",")))
+                Some((name.to_owned(), given.join(",")))
             })
             .collect();
         Ok(())
@@ -297,10 +308,15 @@ mod tests {
 
     #[test]
     fn lists_may_be_given_one_by_one_and_other_keys_only_once() {
-        let (first, second) = ("2@127.0.0.1:1", "3@127.0.0.1:2,4@127.0.0.1:3");
-        let given = flags(&["serve", "--peers", first, "--peers", second]).unwrap();
-        let expected = ("cluster.peers".to_owned(), format!("{first},{second}"));
+        let (first, second) = ("127.0.0.1:1", "127.0.0.1:2,127.0.0.1:3");
+        let given = flags(&["serve", "--kafka-listen", first, "--kafka-listen", second]).unwrap();
+        let expected = ("kafka.listen".to_owned(), format!("{first},{second}"));
         assert_eq!(given, [expected]);
+        for gone in ["--peers", "--cluster-peers"] {
+            // What it is told is the configuration's to say.
+            let given = flags(&["serve", gone, "2@a:1"]).unwrap();
+            assert_eq!(given, [("cluster.peers".to_owned(), "2@a:1".to_owned())]);
+        }
         let twice = flags(&["serve", "--listen", "a:1", "--listen", "a:2"]);
         assert!(twice.is_err());
     }

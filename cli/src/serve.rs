@@ -25,14 +25,12 @@ use crate::output::Out;
   kera serve --kafka-listen 127.0.0.1:9092
   kera serve --kafka-listen 0.0.0.0:9092 --kafka-advertise broker1:9092
   kera serve --cluster etcd://127.0.0.1:2379 --broker-id 1 --rack a
-  kera serve --broker-id 1 --replication-listen 10.0.0.1:7601 --peers 2@10.0.0.2:7601,3@10.0.0.3:7601
   KERA_LOG_LEVEL=debug kera serve
 
 The addresses and the data directory are printed once the broker serves. Kafka's clients have addresses of their own, \
 none unless --kafka-listen names some; several have commas between them, as have their names for --kafka-advertise. Brokers \
 that name one store with --cluster form one system: clients may ask any of them, and what one owned goes to others when it is \
-gone; `kera cluster init` prepares the store. A broker with a number and no store keeps replicas for its peers, and its streams may have \
-replicas on them. SIGTERM or SIGINT stops it: requests in flight \
+gone; `kera cluster init` prepares the store. A broker without a store works alone. SIGTERM or SIGINT stops it: requests in flight \
 are finished and everything is synced; a second one stops it at once. Records that were acknowledged under ack = written \
 survive that too. A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when the broker serves.")]
 pub(crate) struct ServeArgs {

@@ -65,7 +65,7 @@ const USUAL_COPIES: usize = 3;
 /// The copies of a stream whose creator names no number, if that is not one: where brokers share a store a
 /// stream outlives a broker, unless it promises nothing anyway.
 fn usual_copies(shared: &Shared, wire: &v1::StreamConfig) -> Option<u32> {
-    let cluster = shared.cluster.as_ref().filter(|_| shared.store.is_some())?;
+    let cluster = shared.cluster.as_ref()?;
     let most = cluster.most_copies().min(USUAL_COPIES);
     let possible = wire.ack != Some(v1::AckPolicy::Memory as i32);
     (possible && most > 1).then_some(most as u32)
@@ -79,7 +79,7 @@ fn check_copies(shared: &Shared, name: &str, config: &StreamConfig) -> Result<()
     let possible = match &shared.cluster {
         Some(cluster) => cluster.check_copies(config.replicas),
         None => Err(format!(
-            "{} replicas need other brokers, and this one works alone; set cluster.broker_id and cluster.store (`kera cluster import` takes its streams along)",
+            "{} replicas need other brokers, and this one works alone; set cluster.broker_id and cluster.store (`kera cluster import` takes its streams along), or leave --replicas out",
             config.replicas
         )),
     };

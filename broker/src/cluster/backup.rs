@@ -99,20 +99,13 @@ pub struct Backup {
 
 impl Backup {
     /// Starts the store and listens: waits for the store's predecessor to be gone, reads its seals,
-    /// seals what it left open, and only then lets other brokers in. `None` if the broker has no
-    /// number, and so no peers. One that `has_files` of its own, which others may ask for, says once it
+    /// seals what it left open, and only then lets other brokers in. One that `has_files` of its own, which others may ask for, says once it
     /// has started which they are.
     ///
     /// # Errors
     /// [`BrokerError`] if another process has the store, if the file system cannot hold the quota,
     /// if the address cannot be listened on, or if RDMA is asked for by name and cannot be used there.
-    pub async fn start(
-        config: &BrokerConfig,
-        has_files: bool,
-    ) -> Result<Option<Arc<Self>>, BrokerError> {
-        if config.cluster.broker_id.is_none() {
-            return Ok(None);
-        }
+    pub async fn start(config: &BrokerConfig, has_files: bool) -> Result<Arc<Self>, BrokerError> {
         let options = BackupOptions::of(config)?;
         let kind = transports::pick(config)?;
         let opening = options.clone();
@@ -151,12 +144,6 @@ impl Backup {
             None => {}
         }
         let peers = PeerAddresses::default();
-        let named = config.cluster.peers.iter();
-        peers.list(
-            named
-                .map(|peer| (peer.id, vec![peer.address.clone()]))
-                .collect(),
-        );
         let server = BackupServer::among(
             store.clone(),
             ServerOptions {
@@ -170,7 +157,7 @@ impl Backup {
         let serving = server.clone();
         let task = tokio::spawn(async move { serving.serve(listener).await });
         tracing::info!(address = %local, store = %options.shared_dir.display(), "keeping replicas for other brokers");
-        Ok(Some(Arc::new(Self {
+        Ok(Arc::new(Self {
             options,
             store,
             server,
@@ -178,7 +165,7 @@ impl Backup {
             cards,
             local,
             serving: Mutex::new(Some(task)),
-        })))
+        }))
     }
 
     /// Where other brokers connect.

@@ -8,8 +8,8 @@ use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Description, Reply, Request};
 
-use super::{Backup, Cluster, Replicated, transports};
-use crate::config::{BrokerConfig, Peer};
+use super::{Backup, Cluster, Peer, Replicated, transports};
+use crate::config::BrokerConfig;
 
 /// How long a peer may take to say that it is there.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
     v1::PeerDescription {
         id: peer.id,
         address: peer.address.clone(),
-        host: peer.host_seen_from(&cluster.host).to_owned(),
+        host: peer.host.clone(),
         same_host: cluster.primary.placement().same_host(cluster.me, id),
         unreachable,
         down_ms: down.map(|time| time.as_millis() as u64),

@@ -53,11 +53,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
 /// Has the jobs look for work a moment after brokers or owners have changed, or a new owner has fetched
 /// what it had none of: copies may be better elsewhere now, or not needed any more.
 async fn stir(shared: Arc<Shared>, interval: Duration) {
-    let Some(replicated) = shared
-        .replicated
-        .as_ref()
-        .filter(|_| shared.store.is_some())
-    else {
+    let Some(replicated) = &shared.replicated else {
         return std::future::pending().await;
     };
     let (mut owners, mut stirs) = (shared.pictured.owners(), replicated.stirs());
@@ -80,7 +76,9 @@ async fn stir(shared: Arc<Shared>, interval: Duration) {
 /// Tells backups of deleted streams, hears of those itself, and removes what is left of their own files, at once
 /// and then at an interval.
 async fn forget(shared: Arc<Shared>, interval: Duration) {
-    let (Some(replicated), Some(cluster)) = (&shared.replicated, &shared.cluster) else {
+    let (Some(replicated), Some(cluster), Some(brokers_store)) =
+        (&shared.replicated, &shared.cluster, &shared.store)
+    else {
         return std::future::pending().await;
     };
     let (forgets, store) = (replicated.forgotten(), cluster.backup.store());
@@ -88,10 +86,8 @@ async fn forget(shared: Arc<Shared>, interval: Duration) {
         forgets
             .sweep(replicated.primary(), store, &shared.metadata)
             .await;
-        if let Some(brokers_store) = &shared.store {
-            let known = |stream| shared.catalog.get(stream).is_some();
-            deleted_streams::catch_up(cluster.me, store, brokers_store, known).await;
-        }
+        let known = |stream| shared.catalog.get(stream).is_some();
+        deleted_streams::catch_up(cluster.me, store, brokers_store, known).await;
         let removing = shared.clone();
         let removed = tokio::task::spawn_blocking(move || {
             if let Some(replicated) = &removing.replicated {
@@ -110,9 +106,6 @@ async fn forget(shared: Arc<Shared>, interval: Duration) {
 
 /// Sees at an interval whether the internal stream, made when there were fewer brokers, can have more copies.
 async fn raise(shared: Arc<Shared>, interval: Duration) {
-    if shared.store.is_none() {
-        return std::future::pending().await;
-    }
     loop {
         tokio::time::sleep(interval).await;
         let raising = shared.clone();

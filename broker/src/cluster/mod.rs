@@ -102,7 +102,7 @@ use kera_replication::primary::{Config as PrimaryConfig, Primary};
 use kera_replication::records::RecordsRef;
 use kera_replication::runtime::TokioRuntime;
 
-use crate::config::{BrokerConfig, Peer, is_of_every_machine};
+use crate::config::{BrokerConfig, is_of_every_machine};
 use crate::error::BrokerError;
 use crate::fault_rules::{self, Rule};
 
@@ -126,7 +126,18 @@ pub use replicated::Replicated;
 pub(crate) use stall_report::standing_still;
 pub use transports::{TransportState, Ways, transports};
 
-/// This broker among others. There is one if `cluster.broker_id` is set.
+/// Another broker, or a replica store, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number.
+    pub id: u32,
+    /// Where it listens for other brokers, as it tells them.
+    pub address: String,
+    /// The machine it runs on.
+    pub host: String,
+}
+
+/// This broker among others. There is one if it shares its metadata store.
 pub struct Cluster {
     /// This broker.
     pub me: BrokerId,
@@ -143,8 +154,8 @@ pub struct Cluster {
     /// The brokers that share the store, as they were last followed.
     seen: ArcSwap<BTreeMap<u32, LiveBroker>>,
     ways: Ways,
-    /// Its own files as others ask for them, where others may own what it owned.
-    writers: Option<Arc<OwnWriters>>,
+    /// Its own files as others ask for them, who may own what it owned.
+    writers: Arc<OwnWriters>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -157,33 +168,25 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// This broker as `config` describes it, over the copies that `backup` serves already. `own` are
-    /// this broker's own files, `records` is where its groups are recorded, in a store that is `shared`
-    /// with the other brokers or its own. `None` if the broker has no number.
+    /// This broker, number `id`, as `config` describes it, over the copies that `backup` serves already.
+    /// `own` are this broker's own files, `records` is where its groups are recorded.
     ///
     /// To be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`BrokerError::Peer`] if a peer's address cannot be used, [`BrokerError::Transport`] if the
-    /// transport that was asked for cannot be.
+    /// [`BrokerError::Transport`] if the transport that was asked for cannot be.
     pub fn new(
         config: &BrokerConfig,
-        backup: Option<Arc<Backup>>,
+        id: u32,
+        backup: Arc<Backup>,
         own: Arc<OwnFiles>,
-        shared: bool,
         records: RecordsRef,
-    ) -> Result<Option<Self>, BrokerError> {
+    ) -> Result<Self, BrokerError> {
         let cluster = &config.cluster;
-        let (Some(id), Some(backup)) = (cluster.broker_id, backup) else {
-            return Ok(None);
-        };
         let me = BrokerId(id);
         let ways = Ways::new(me, config)?;
-        let writers = shared.then(|| OwnWriters::new(own.clone()));
-        let own: OwnRef = match &writers {
-            Some(_) => LocalCopies::new(me, own, backup.store().clone()),
-            None => own,
-        };
+        let writers = OwnWriters::new(own.clone());
+        let own: OwnRef = LocalCopies::new(me, own, backup.store().clone());
         let primary = Primary::new(
             me,
             vec![me],
@@ -208,16 +211,9 @@ impl Cluster {
             ways,
             writers,
         };
-        for peer in &cluster.peers {
-            this.set_address(peer)?;
-        }
         let rack = cluster.rack.clone().map(|rack| (me, rack));
-        this.set_peers(
-            cluster.peers.clone(),
-            rack.into_iter().collect(),
-            Vec::new(),
-        );
-        Ok(Some(this))
+        this.set_peers(Vec::new(), rack.into_iter().collect(), Vec::new());
+        Ok(this)
     }
 
     /// The other brokers: numbers, addresses and hosts fit together.
@@ -227,26 +223,22 @@ impl Cluster {
 
     /// Says whose streamlets write this broker's own files, which other brokers may ask for from now on.
     pub(crate) fn written_by(&self, known: Known) {
-        if let Some(writers) = &self.writers {
-            writers.written_by(known);
-            let (store, writers) = (self.backup.store().clone(), writers.clone());
-            if Rule::OwnFilesDenied.is_broken() {
-                tokio::spawn(async move {
-                    tokio::time::sleep(DENIED_FOR).await;
-                    store.set_beside(writers);
-                });
-                return;
-            }
-            store.set_beside(writers);
+        self.writers.written_by(known);
+        let (store, writers) = (self.backup.store().clone(), self.writers.clone());
+        if Rule::OwnFilesDenied.is_broken() {
+            tokio::spawn(async move {
+                tokio::time::sleep(DENIED_FOR).await;
+                store.set_beside(writers);
+            });
+            return;
         }
+        store.set_beside(writers);
     }
 
     /// Waits until no other broker writes one of this broker's own files of a streamlet that it is known to
     /// own.
     pub(crate) async fn wait_for_other_writers(&self) {
-        let Some(writers) = self.writers.clone() else {
-            return;
-        };
+        let writers = self.writers.clone();
         // Ends when the runtime does, and then nobody reads what is written.
         let _waited = tokio::task::spawn_blocking(move || writers.wait_for_others()).await;
     }
@@ -262,7 +254,7 @@ impl Cluster {
             let peer = Peer {
                 id: live.id,
                 address: live.replication_address.clone(),
-                host: Some(live.host.clone()),
+                host: live.host.clone(),
             };
             if elsewhere(&self.host, &live.host) && is_of_every_machine(&peer.address) {
                 let told = before_seen.get(&live.id);
@@ -278,8 +270,9 @@ impl Cluster {
             }
             let known = before.iter().find(|known| known.id == peer.id);
             let moved = known.is_none_or(|known| known.address != peer.address);
-            if moved && let Err(error) = self.set_address(&peer) {
-                tracing::error!(%error, "a broker cannot be reached at the address it names");
+            let set = |peer: &Peer| self.ways.set_address(BrokerId(peer.id), &peer.address);
+            if moved && let Err(error) = set(&peer) {
+                tracing::error!(broker = peer.id, address = peer.address, %error, "a broker cannot be reached at the address it names");
                 continue;
             }
             peers.push(peer);
@@ -319,19 +312,10 @@ impl Cluster {
         is_news
     }
 
-    fn set_address(&self, peer: &Peer) -> Result<(), BrokerError> {
-        let set = self.ways.set_address(BrokerId(peer.id), &peer.address);
-        set.map_err(|error| BrokerError::Peer {
-            peer: peer.to_string(),
-            error,
-        })
-    }
-
     fn set_peers(&self, peers: Vec<Peer>, racks: Vec<(BrokerId, String)>, leaving: Vec<BrokerId>) {
-        let hosts = peers.iter().map(|peer| {
-            let host = peer.host_seen_from(&self.host);
-            (BrokerId(peer.id), host.to_owned())
-        });
+        let hosts = peers
+            .iter()
+            .map(|peer| (BrokerId(peer.id), peer.host.clone()));
         let mine = std::iter::once((self.me, self.host.clone()));
         let hosts: Vec<_> = mine.chain(hosts).collect();
         let mut brokers: Vec<_> = hosts.iter().map(|(broker, _)| *broker).collect();
@@ -365,10 +349,7 @@ impl Cluster {
         if replicas as usize <= most {
             return Ok(());
         }
-        let more = match self.writers {
-            Some(_) => "start more, with the same --cluster",
-            None => "name more in cluster.peers",
-        };
+        let more = "start more, with the same --cluster";
         if replicas as usize <= brokers {
             return Err(format!(
                 "{replicas} replicas need {replicas} machines, and the {brokers} brokers known here run on {most}; {more} on other machines, or set cluster.allow_same_host"
@@ -400,7 +381,7 @@ fn warn_if_crowded(placement: &Placement, brokers: &[BrokerId]) {
         };
         if placement.most_copies(brokers) < brokers.len() {
             tracing::warn!(
-                "{other} and {broker} run on one machine, {}: no group has replicas on both; name machines as id@host:port@machine in cluster.peers, or set cluster.allow_same_host",
+                "{other} and {broker} run on one machine, {}: no group has replicas on both; set cluster.host where these are several, or cluster.allow_same_host",
                 placement.host(*broker).unwrap_or_default()
             );
         }

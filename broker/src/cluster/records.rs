@@ -26,8 +26,6 @@ pub struct StoreRecords(Arc<Inner>);
 
 struct Inner {
     store: Arc<dyn MetadataStore>,
-    /// The store is shared with others: reading it takes a network.
-    shared: bool,
     /// Is told of every revision, as it deletes what retention gives up.
     recorder: Arc<StoreRecorder>,
     state: Mutex<State>,
@@ -56,11 +54,9 @@ impl std::fmt::Debug for StoreRecords {
 }
 
 impl StoreRecords {
-    /// Records in `store`, which is `shared` with others or this broker's own. `streamlets` have epochs
-    /// that were taken just now, in bulk: the first recovery of each goes on under its one.
+    /// Records in `store`. `streamlets` have epochs that were taken just now, in bulk: the first recovery of each goes on under its one.
     pub fn new(
         store: Arc<dyn MetadataStore>,
-        shared: bool,
         recorder: Arc<StoreRecorder>,
         streamlets: &[StreamletRecord],
     ) -> Arc<Self> {
@@ -72,7 +68,6 @@ impl StoreRecords {
         };
         Arc::new(Self(Arc::new(Inner {
             store,
-            shared,
             recorder,
             state: Mutex::new(state),
             live: Mutex::default(),
@@ -249,12 +244,10 @@ impl Inner {
                 _ => {}
             }
         }
-        let (next_group, committed) = if self.shared {
-            let this = self.clone();
-            off_runtime(move || this.submit(streamlet, transaction)).await?
-        } else {
-            self.submit(streamlet, transaction)?
-        };
+        let this = self.clone();
+        // Reading the store takes a network.
+        let (next_group, committed) =
+            off_runtime(move || this.submit(streamlet, transaction)).await?;
         let committed = committed.await;
         let revision = committed
             .map_err(|error| of_store(streamlet, error))?

@@ -47,7 +47,7 @@ impl Stage {
         let image = store.load().expect("it can be read");
         let shared: Arc<dyn MetadataStore> = store.clone();
         let recorder = StoreRecorder::new(shared.clone(), 1, incarnation(1), &image, &bumped);
-        let records = StoreRecords::new(shared, false, Arc::new(recorder), &bumped);
+        let records = StoreRecords::new(shared, Arc::new(recorder), &bumped);
         Self {
             store,
             records,

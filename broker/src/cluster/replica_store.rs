@@ -4,16 +4,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kera_metadata::{ClusterStore, Role};
+use kera_replication::ids::BrokerId;
 use tokio::task::JoinHandle;
 
+use super::deleted_streams::catch_up;
 use super::{Backup, Joined, others_of, store};
 use crate::clock::wall_ms;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::http::{Http, Told};
 use crate::open::{advertised_address, record_broker};
+use crate::peer_addresses::PeerAddresses;
 use crate::start::off_runtime;
 use crate::store_dir::StoreDir;
 use crate::{machine, scrape};
@@ -22,33 +26,20 @@ use crate::{machine, scrape};
 pub struct BackupProcess {
     told: Arc<State>,
     http: Option<Http>,
-    /// What the others are told of it; `None` while brokers are to name it in their configuration.
-    seat: Option<Seat>,
-}
-
-struct Seat {
-    joined: Arc<Joined>,
     /// Locked for as long as this process has it.
-    _dir: StoreDir,
-    following: JoinHandle<()>,
+    _dir: Arc<StoreDir>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 struct State {
     backup: Arc<Backup>,
-    joined: Option<Arc<Joined>>,
+    joined: Joined,
     stopping: AtomicBool,
-}
-
-impl State {
-    fn is_member(&self) -> bool {
-        let joined = self.joined.as_ref();
-        joined.is_none_or(|joined| joined.membership.is_valid())
-    }
 }
 
 impl Told for State {
     fn metrics(&self) -> String {
-        let lease = self.joined.is_some().then(|| self.is_member());
+        let lease = self.joined.membership.is_valid();
         scrape::render_backup(&self.backup, self.ready().is_ok(), lease)
     }
 
@@ -60,7 +51,7 @@ impl Told for State {
         if self.stopping.load(Ordering::Relaxed) {
             return Err("stopping: open replicas go to disk");
         }
-        match self.is_member() {
+        match self.joined.membership.is_valid() {
             true => Ok(()),
             false => {
                 Err("no lease: the metadata store does not answer, brokers place no replicas here")
@@ -78,7 +69,7 @@ impl BackupProcess {
     pub async fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let named = config.clone();
         let store = off_runtime(move || store::open(&named)).await?;
-        Self::start_sharing(config, store).await
+        Self::start_sharing(config, store.ok_or(BrokerError::NoStore)?).await
     }
 
     /// As [`start`](Self::start), over a metadata store that is shared with brokers, whatever the
@@ -88,42 +79,42 @@ impl BackupProcess {
     /// As [`start`](Self::start).
     pub async fn start_sharing(
         config: &BrokerConfig,
-        store: Option<Arc<dyn ClusterStore>>,
+        store: Arc<dyn ClusterStore>,
     ) -> Result<Self, BrokerError> {
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.
         let http = match &config.http.listen {
             Some(address) => Some(Http::start(address, &config.http).await?),
             None => None,
         };
-        let dir = match &store {
-            Some(_) => {
-                let path = config.data_dir.clone();
-                Some(off_runtime(move || StoreDir::open(&path)).await?)
-            }
-            None => None,
-        };
+        let path = config.data_dir.clone();
+        let dir = Arc::new(off_runtime(move || StoreDir::open(&path)).await?);
         let backup = Backup::start(config, false).await?;
-        let backup = backup.ok_or(BrokerError::NoNumber)?;
-        let seat = match store.zip(dir) {
-            Some((store, dir)) => match Seat::take(config, store, dir, &backup).await {
-                Ok(seat) => Some(seat),
-                Err(error) => {
-                    backup.stop().await;
-                    return Err(error);
-                }
-            },
-            None => None,
+        let joined = match join(config, store, &dir, &backup).await {
+            Ok(joined) => joined,
+            Err(error) => {
+                backup.stop().await;
+                return Err(error);
+            }
         };
+        let tasks = [
+            follow(&joined, backup.peers().clone()),
+            forget(&joined, backup.clone(), config.cluster.repair_interval),
+        ];
         machine::report(&machine::Needs::of_backup());
         let told = Arc::new(State {
             backup,
-            joined: seat.as_ref().map(|seat| seat.joined.clone()),
+            joined,
             stopping: AtomicBool::new(false),
         });
         if let Some(http) = &http {
             http.recovered(told.clone());
         }
-        Ok(Self { told, http, seat })
+        Ok(Self {
+            told,
+            http,
+            _dir: dir,
+            tasks,
+        })
     }
 
     /// The copies.
@@ -139,16 +130,14 @@ impl BackupProcess {
     /// Stops: the others are told that it leaves, then what open copies hold goes to disk.
     pub async fn shutdown(self) {
         self.told.stopping.store(true, Ordering::Relaxed);
-        if let Some(seat) = self.seat {
-            seat.following.abort();
-            let joined = seat.joined;
-            let leaving = tokio::task::spawn_blocking(move || {
-                joined.membership.leave();
-                joined.store.close();
-            });
-            if let Err(error) = leaving.await {
-                tracing::error!(%error, "leaving the cluster did not finish");
-            }
+        self.tasks.iter().for_each(JoinHandle::abort);
+        let told = self.told.clone();
+        let leaving = tokio::task::spawn_blocking(move || {
+            told.joined.membership.leave();
+            told.joined.store.close();
+        });
+        if let Err(error) = leaving.await {
+            tracing::error!(%error, "leaving the cluster did not finish");
         }
         self.told.backup.stop().await;
         if let Some(http) = self.http {
@@ -157,39 +146,46 @@ impl BackupProcess {
     }
 }
 
-impl Seat {
-    /// Tells the brokers that share `store` of the copies that `backup` serves already.
-    async fn take(
-        config: &BrokerConfig,
-        store: Arc<dyn ClusterStore>,
-        dir: StoreDir,
-        backup: &Arc<Backup>,
-    ) -> Result<Self, BrokerError> {
-        let (config, kept) = (config.clone(), backup.clone());
-        let (joined, dir) = off_runtime(move || {
-            let advertise = config.server.advertise.clone();
-            let advertised = advertise.unwrap_or_else(|| advertised_address(kept.local_addr()));
-            let role = Role::ReplicaStore;
-            let joined = Joined::join(store, &config, &dir, Some(&*kept), &advertised, role)?;
-            let address = &joined.live.replication_address;
-            record_broker(&*joined.store, &dir, joined.id, address, wall_ms(), role)?;
-            Ok((Arc::new(joined), dir))
-        })
-        .await?;
-        let (me, peers) = (joined.id, backup.peers().clone());
-        let mut living = joined.store.living();
-        let following = tokio::spawn(async move {
-            loop {
-                peers.list(others_of(&living.borrow_and_update(), me));
-                if living.changed().await.is_err() {
-                    return;
-                }
+/// Tells the brokers that share `store` of the copies that `backup` serves already.
+async fn join(
+    config: &BrokerConfig,
+    store: Arc<dyn ClusterStore>,
+    dir: &Arc<StoreDir>,
+    backup: &Arc<Backup>,
+) -> Result<Joined, BrokerError> {
+    let (config, dir, backup) = (config.clone(), dir.clone(), backup.clone());
+    off_runtime(move || {
+        let advertise = config.server.advertise.clone();
+        let advertised = advertise.unwrap_or_else(|| advertised_address(backup.local_addr()));
+        let role = Role::ReplicaStore;
+        let joined = Joined::join(store, &config, &dir, Some(&*backup), &advertised, role)?;
+        let address = &joined.live.replication_address;
+        record_broker(&*joined.store, &dir, joined.id, address, wall_ms(), role)?;
+        Ok(joined)
+    })
+    .await
+}
+
+/// Keeps `peers` to those that live.
+fn follow(joined: &Joined, peers: PeerAddresses) -> JoinHandle<()> {
+    let (me, mut living) = (joined.id, joined.store.living());
+    tokio::spawn(async move {
+        loop {
+            peers.list(others_of(&living.borrow_and_update(), me));
+            if living.changed().await.is_err() {
+                return;
             }
-        });
-        Ok(Self {
-            joined,
-            _dir: dir,
-            following,
-        })
-    }
+        }
+    })
+}
+
+/// Frees copies of streams that were deleted while nobody could tell, at once and then at an interval.
+fn forget(joined: &Joined, backup: Arc<Backup>, interval: Duration) -> JoinHandle<()> {
+    let (me, shared) = (BrokerId(joined.id), joined.store.clone());
+    tokio::spawn(async move {
+        loop {
+            catch_up(me, backup.store(), &shared, |_| false).await;
+            tokio::time::sleep(interval).await;
+        }
+    })
 }

@@ -3,14 +3,14 @@
 use kera_metadata::Role;
 
 use super::*;
-use crate::admin::clusters;
+use crate::admin::{clusters, delete_stream};
 use crate::cluster::BackupProcess;
 
 impl Trio {
     /// Number 3, as a replica store.
     async fn replica_store(&self) -> Result<BackupProcess, BrokerError> {
         let config = self.config(3);
-        BackupProcess::start_sharing(&config, Some(self.view(3))).await
+        BackupProcess::start_sharing(&config, self.view(3)).await
     }
 }
 
@@ -97,6 +97,36 @@ async fn a_replica_store_holds_what_brokers_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_store_sees_by_itself_that_a_stream_is_gone() {
+    let mut trio = Trio::start_of(2, None).await;
+    let store = trio.replica_store().await.expect("it starts");
+    for id in 1..=2 {
+        let cluster = trio.shared(id).cluster.as_ref().expect("it has peers");
+        until(|| cluster.peers().iter().any(|peer| peer.id == 3)).await;
+    }
+    let stream = trio.create(1, "clicks").await;
+    let owner = trio.owner(1, stream, 0).broker;
+    until(|| trio.streamlet(owner, stream, 0).is_recovered()).await;
+    append_all(trio.shared(owner), &trio.streamlet(owner, stream, 0), 0..5).await;
+    let holds = |store: &BackupProcess| {
+        let streams = store.backup().store().streams();
+        streams.contains_key(&stream)
+    };
+    assert!(holds(&store));
+    store.shutdown().await;
+    let found = trio.shared(1).catalog.get(stream).expect("it is there");
+    let deleted = delete_stream(trio.shared(1), &found).await;
+    deleted.expect("it is deleted");
+    // Nobody is left who could tell it.
+    for id in 1..=2 {
+        trio.end(id).await;
+    }
+    let store = trio.replica_store().await.expect("it starts");
+    until(|| !holds(&store)).await;
+    store.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_number_keeps_its_role() {
     let mut trio = Trio::start_of(2, None).await;
     trio.replica_store()
@@ -115,7 +145,7 @@ async fn a_number_keeps_its_role() {
     assert!(!trio.store.living().borrow().contains_key(&3));
     trio.end(2).await;
     let config = trio.config(2);
-    let started = BackupProcess::start_sharing(&config, Some(trio.view(2))).await;
+    let started = BackupProcess::start_sharing(&config, trio.view(2)).await;
     let Err(refused) = started else {
         panic!("a broker's own files would be served by nobody");
     };

@@ -52,25 +52,14 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
     Ok(short)
 }
 
-/// As [`under_replicated`], but where brokers share a store it is not read for it: `None` until
-/// [`count`] has counted the stream.
-///
-/// # Errors
-/// The metadata store's.
-pub(crate) fn as_counted(shared: &Shared, stream: &Stream) -> Result<Option<u64>, MetadataError> {
-    match &shared.replicated {
-        Some(replicated) if shared.store.is_some() => {
-            Ok(replicated.counted().lock().get(&stream.id()).copied())
-        }
-        _ => under_replicated(shared, stream).map(Some),
-    }
+/// As [`under_replicated`], without reading the store: `None` until [`count`] has counted the stream.
+pub(crate) fn as_counted(shared: &Shared, stream: &Stream) -> Option<u64> {
+    let replicated = shared.replicated.as_ref()?;
+    replicated.counted().lock().get(&stream.id()).copied()
 }
 
-/// Counts, where brokers share a store, at once and then at an interval.
+/// Counts at once and then at an interval.
 pub(super) async fn count(shared: Arc<Shared>, interval: Duration) {
-    if shared.store.is_none() {
-        return std::future::pending().await;
-    }
     loop {
         let counting = shared.clone();
         let counted = tokio::task::spawn_blocking(move || count_all(&counting)).await;
@@ -104,15 +93,12 @@ pub(crate) fn count_all(shared: &Shared) {
 pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
     let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
     let has_copies = stream.record.load().config.is_replicated();
-    let described = waiting.map(|streamlet| match &shared.replicated {
-        Some(_) if !has_copies => not_served(
-            streamlet.id().0,
-            "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir",
-        ),
+    let replicated = shared.replicated.as_ref().filter(|_| has_copies);
+    let described = waiting.map(|streamlet| match replicated {
         Some(replicated) => replicated.waiting().describe(streamlet.key()),
         None => not_served(
             streamlet.id().0,
-            "the stream has replicas on other brokers, and this one works alone; take it into a cluster with `kera cluster import`",
+            "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir",
         ),
     });
     described.collect()

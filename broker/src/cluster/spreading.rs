@@ -11,11 +11,8 @@ use kera_replication::jobs::{Jobs, Shift};
 use crate::admin;
 use crate::shared::Shared;
 
-/// Tells the jobs what is to move, where brokers share a store.
+/// Tells the jobs what is to move.
 pub(super) fn begin(shared: &Arc<Shared>, jobs: &Jobs) {
-    if shared.store.is_none() {
-        return;
-    }
     let shared = Arc::downgrade(shared);
     jobs.set_shifts(Box::new(move |most| {
         let shared = shared.clone();

@@ -47,12 +47,8 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             );
             continue;
         }
+        // A broker that works alone has no such stream.
         let Some(replicated) = &shared.replicated else {
-            tracing::error!(
-                stream = stream.name(),
-                replicas = config.replicas,
-                "not served: the stream has replicas on other brokers, and this one works alone; take this broker into a cluster with `kera cluster import`"
-            );
             continue;
         };
         for streamlet in waiting {
@@ -189,9 +185,7 @@ impl TakeOver {
         self.still()?;
         let epoch = recovered.epoch;
         self.serve(recovered, config, image).await?;
-        if !later.is_empty() || self.shared.store.is_some() {
-            self.restore_later(epoch, later);
-        }
+        self.restore_later(epoch, later);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Who is who among several brokers, as configurations write it: numbers, hosts, peers.
+//! Who is who among several brokers, as configurations write it: numbers, hosts, their store.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,90 +6,6 @@ use std::path::PathBuf;
 use super::keys::BrokerConfig;
 use super::kinds::{Directory, Kind, Limits};
 use super::units;
-
-/// Peers that one broker may name.
-const MAX_PEERS: usize = 255;
-
-/// Another broker, as `cluster.peers` names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its number, the `cluster.broker_id` of its own configuration.
-    pub id: u32,
-    /// Where it listens for other brokers: its `cluster.listen` as it is reached from here.
-    pub address: String,
-    /// The machine it runs on, if that is told.
-    pub host: Option<String>,
-}
-
-impl Peer {
-    /// The machine it runs on: what was told, or this one for a loopback address, or the address
-    /// without its port.
-    ///
-    /// ```
-    /// use kera_broker::config::Peer;
-    /// let peer: Peer = "2@127.0.0.1:7701".parse().unwrap();
-    /// assert_eq!(peer.host_seen_from("alpha"), "alpha");
-    /// let peer: Peer = "2@10.0.0.2:7601@beta".parse().unwrap();
-    /// assert_eq!(peer.host_seen_from("alpha"), "beta");
-    /// ```
-    pub fn host_seen_from<'a>(&'a self, here: &'a str) -> &'a str {
-        match &self.host {
-            Some(host) => host,
-            None if is_loopback(&self.address) => here,
-            None => host_of(&self.address),
-        }
-    }
-}
-
-impl std::fmt::Display for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}@{}", self.id, self.address)?;
-        match &self.host {
-            Some(host) => write!(f, "@{host}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::str::FromStr for Peer {
-    type Err = String;
-
-    /// Reads `id@host:port`, or `id@host:port@machine`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        let mut parts = text.split('@');
-        let (id, address) = match (parts.next(), parts.next()) {
-            (Some(id), Some(address)) => (id, address),
-            _ => {
-                return Err(format!(
-                    "`{text}` is not a peer; write id@host:port, such as 2@10.0.0.2:7601, or id@host:port@machine"
-                ));
-            }
-        };
-        let host = parts.next();
-        if parts.next().is_some() || host.is_some_and(|host| !is_name(host)) {
-            return Err(format!(
-                "`{text}` is not a peer; after the address stands the machine's name alone, as in 2@10.0.0.2:7601@hostb"
-            ));
-        }
-        let id = id.parse().ok().filter(|id| *id > 0);
-        let id = id.ok_or_else(|| {
-            format!("`{text}` begins with no broker's number; write id@host:port with an id from 1")
-        })?;
-        let address = units::check_address(address)
-            .map_err(|error| format!("`{text}` is not a peer: {error}"))?;
-        if address.ends_with(":0") {
-            return Err(format!(
-                "`{text}` names port 0; write the port that the peer listens on, its cluster.listen"
-            ));
-        }
-        Ok(Self {
-            id,
-            address,
-            host: host.map(str::to_owned),
-        })
-    }
-}
 
 /// The host of `host:port`.
 fn host_of(address: &str) -> &str {
@@ -225,31 +141,6 @@ impl Kind for StoreAddress {
     }
 }
 
-/// Other brokers: `Vec<Peer>`, empty for `none`.
-pub(super) enum PeerList {}
-
-impl Kind for PeerList {
-    type Value = Vec<Peer>;
-    const FORM: &'static str = "`id@host:port` or `id@host:port@machine`, several with commas between them (in a file also a list), or `none`";
-    const LIST: bool = true;
-
-    fn parse(text: &str, _: &Limits) -> Result<Vec<Peer>, String> {
-        let text = text.trim();
-        if text.is_empty() || text == "none" {
-            return Ok(Vec::new());
-        }
-        text.split(',').map(str::parse).collect()
-    }
-
-    fn show(value: &Vec<Peer>) -> String {
-        if value.is_empty() {
-            return "none".into();
-        }
-        let shown: Vec<_> = value.iter().map(Peer::to_string).collect();
-        shown.join(",")
-    }
-}
-
 /// A directory that is derived unless given: `Option<PathBuf>`.
 pub(super) enum DirectoryOrAuto {}
 
@@ -275,57 +166,15 @@ impl Kind for DirectoryOrAuto {
 /// What is wrong between the keys of `[cluster]`: the key and what to do, one at a time.
 pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     let cluster = &config.cluster;
-    let peers = &cluster.peers;
-    let wrong = |message: String| Err(("cluster.peers", message));
-    if cluster.store.is_some() && cluster.broker_id.is_none() {
+    if cluster.store.is_none() {
+        // Nobody listens there.
+        return Ok(());
+    }
+    if cluster.broker_id.is_none() {
         return Err((
             "cluster.store",
             "is set but cluster.broker_id is off; set cluster.broker_id, such as with --broker-id 1, another for each broker".into(),
         ));
-    }
-    if cluster.store.is_some() && !peers.is_empty() {
-        return wrong(
-            "is set and so is cluster.store, which tells who the other brokers are; leave one of them out".into(),
-        );
-    }
-    let Some(me) = cluster.broker_id else {
-        if peers.is_empty() {
-            return Ok(());
-        }
-        return wrong(
-            "is set but cluster.broker_id is off; set cluster.broker_id, such as 1, to say which broker this is".into(),
-        );
-    };
-    if peers.len() > MAX_PEERS {
-        return wrong(format!(
-            "names {} brokers; name at most {MAX_PEERS}",
-            peers.len()
-        ));
-    }
-    for (index, peer) in peers.iter().enumerate() {
-        let before = &peers[..index];
-        if peer.id == me {
-            return wrong(format!(
-                "`{peer}` has the number of this broker, cluster.broker_id = {me}; name the other brokers only"
-            ));
-        }
-        if before.iter().any(|other| other.id == peer.id) {
-            return wrong(format!(
-                "names broker {} twice; each broker has a number of its own",
-                peer.id
-            ));
-        }
-        if let Some(other) = before.iter().find(|other| other.address == peer.address) {
-            return wrong(format!(
-                "brokers {} and {} have the same address {}; leave one out",
-                other.id, peer.id, peer.address
-            ));
-        }
-        if peer.address == cluster.listen {
-            return wrong(format!(
-                "`{peer}` has the address that this broker listens on, cluster.listen; name the other brokers only"
-            ));
-        }
     }
     let listen = &cluster.listen;
     if !listen.ends_with(":0") {
@@ -350,32 +199,9 @@ pub(super) fn check_cluster(config: &BrokerConfig) -> Result<(), (&'static str, 
 }
 
 /// What is allowed between the keys of `[cluster]` and probably not meant.
-pub(super) fn doubts(config: &BrokerConfig) -> Vec<String> {
-    let going = (!config.cluster.peers.is_empty()).then(|| {
-        "cluster.peers goes with a later version: brokers with replicas then share an etcd; `kera cluster import` takes this broker there (docs/operations.md#from-a-broker-alone-to-a-cluster)".to_owned()
-    });
-    unreachable_addresses(config)
-        .into_iter()
-        .chain(going)
-        .collect()
-}
-
-fn unreachable_addresses(config: &BrokerConfig) -> Option<String> {
-    let cluster = &config.cluster;
-    cluster.broker_id?;
-    if let Some(store) = &cluster.store {
-        return doubt_of_addresses(config, store);
-    }
-    let far = cluster
-        .peers
-        .iter()
-        .find(|peer| !is_loopback(&peer.address))?;
-    is_loopback(&cluster.listen).then(|| {
-        format!(
-            "cluster.listen is {}, which broker {} at {} cannot reach; listen on an address of the network between the brokers",
-            cluster.listen, far.id, far.address
-        )
-    })
+pub(super) fn doubts(config: &BrokerConfig) -> Option<String> {
+    let store = config.cluster.store.as_ref()?;
+    doubt_of_addresses(config, store)
 }
 
 /// A store on another machine is most likely shared with brokers on other machines.

@@ -7,9 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
-use super::cluster::{
-    BrokerNumber, DirectoryOrAuto, HostName, Peer, PeerList, RackName, StoreAddress,
-};
+use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
     Address, AddressOrAuto, AddressOrOff, Count, Directory, EngineChoice, EngineKind, Kind, Limits,
@@ -47,7 +45,7 @@ impl Key {
 
     /// The environment variable that sets the key: `KERA_SERVER_LISTEN` for `server.listen`.
     pub fn env(&self) -> String {
-        format!("KERA_{}", self.name.replace('.', "_").to_uppercase())
+        env_of(self.name)
     }
 
     /// The flag of `kera serve` that sets the key, without dashes: `server-listen`.
@@ -61,7 +59,6 @@ impl Key {
             "server.listen" => Some("listen"),
             "cluster.broker_id" => Some("broker-id"),
             "cluster.listen" => Some("replication-listen"),
-            "cluster.peers" => Some("peers"),
             "cluster.store" => Some("cluster"),
             "cluster.rack" => Some("rack"),
             "cluster.allow_same_host" => Some("allow-same-host"),
@@ -95,6 +92,11 @@ impl Key {
         }
         text
     }
+}
+
+/// The environment variable of a key's name.
+pub(super) fn env_of(name: &str) -> String {
+    format!("KERA_{}", name.replace('.', "_").to_uppercase())
 }
 
 macro_rules! limits {
@@ -373,12 +375,10 @@ config_keys! {
         internal_streamlets: u32, Count [1, 1024] = "4";
     }
 
-    /// This broker among others: its number, its peers, replication. A broker without a number works
-    /// alone.
+    /// This broker among others that share a metadata store. A broker without `cluster.store` works alone.
     cluster: ClusterConfig {
-        /// This broker's number, different for each broker. A broker with a number keeps replicas for other
-        /// brokers, and its streams may have replicas on them. A data directory keeps the number it was made
-        /// with.
+        /// This broker's number, different for each broker and replica store. Needed with `cluster.store`. A
+        /// data directory keeps the number it was made with.
         broker_id: Option<u32>, BrokerNumber [] = "off";
         /// The metadata store that the brokers of a cluster share: `etcd://` and the addresses of etcd's
         /// members. Brokers that share a store form one system: each knows every stream, and streamlets move
@@ -399,8 +399,7 @@ config_keys! {
         /// How long a broker may be silent before its streamlets go to others. Nothing else depends on it: no
         /// record depends on clocks.
         lease: Duration, Time [SECOND, 10 * MINUTE] = "5s";
-        /// The machine this broker runs on, as the other brokers' `cluster.peers` name it. `auto` is the
-        /// system's host name.
+        /// The machine this broker runs on, as the others are told it. `auto` is the system's host name.
         host: Option<String>, HostName [] = "auto";
         /// The rack, or zone, of that machine. Streamlets and replicas are spread over racks. Readers that name
         /// their rack get closed groups from a broker in it.
@@ -411,11 +410,6 @@ config_keys! {
         /// The address for these connections that the other brokers of a shared store get. `auto` is
         /// `cluster.listen` or, if that is every interface, the host of `server.advertise`.
         advertise: Option<String>, AddressOrAuto [] = "auto";
-        /// The other brokers, if they share no store: each one's number, its `cluster.listen` as this broker
-        /// reaches it, and its machine. Without a machine's name the address stands for it; a loopback address
-        /// is this machine. A later version removes this setting: `kera cluster import` takes a broker with its
-        /// streams into a cluster that shares etcd.
-        peers: Vec<Peer>, PeerList [] = "none";
         /// Allow several replicas of a group on one machine, as in tests. Otherwise brokers of one machine
         /// never hold replicas of the same group.
         allow_same_host: bool, Switch [] = "false";
@@ -456,8 +450,8 @@ config_keys! {
         transport: TransportChoice, TransportKind [] = "auto";
     }
 
-    /// The replica store: replicas that this broker keeps for other owners. Used by a broker that has a
-    /// number.
+    /// The replica store: replicas that this broker, or a `kera replica-store`, keeps for other owners. Used with
+    /// `cluster.store`.
     backup: BackupConfig {
         /// The most shared memory for replicas, their records (a page each) and the seals. At the limit new
         /// replicas are refused, and their owners choose another broker. The file system of `backup.shared_dir`

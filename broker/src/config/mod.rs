@@ -16,7 +16,6 @@ mod resolve;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
-pub use cluster::Peer;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
@@ -26,4 +25,4 @@ pub use keys::{
 };
 pub use kinds::{EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;
-pub use resolve::{ConfigError, Origin, Problem, Resolved, Sources};
+pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};

@@ -9,7 +9,13 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::addresses::check_kafka;
 use super::cluster;
-use super::keys::{BrokerConfig, KEYS, Key, SECTIONS};
+use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
+
+/// Keys of earlier versions, and what to do instead.
+pub const GONE: [(&str, &str); 1] = [(
+    "cluster.peers",
+    "is gone: brokers that hold replicas for each other share an etcd; remove it, name the etcd with cluster.store, and take what this broker has there with `kera cluster import` (docs/operations.md#from-a-broker-alone-to-a-cluster)",
+)];
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +146,8 @@ impl Sources {
             match Key::find(name) {
                 Some(key) => resolution.set(key, text, Origin::Flag(key.flag())),
                 None => {
-                    resolution.problem(Origin::Flag(name.clone()), unknown_key(name));
+                    let flag = name.replace(['.', '_'], "-");
+                    resolution.problem(Origin::Flag(flag), unknown_key(name));
                 }
             }
         }
@@ -292,6 +299,8 @@ impl Resolution {
         for (name, text) in variables {
             if let Some(key) = KEYS.iter().find(|key| key.env() == *name) {
                 self.set(key, text, Origin::Environment(name.clone()));
+            } else if let Some((key, _)) = GONE.iter().find(|(key, _)| env_of(key) == *name) {
+                self.problem(Origin::Environment(name.clone()), unknown_key(key));
             } else if let Some(key) = KEYS
                 .iter()
                 .find(|key| strsim::damerau_levenshtein(&key.env(), name) <= 2)
@@ -387,6 +396,9 @@ impl Lines<'_> {
 }
 
 fn unknown_key(name: &str) -> String {
+    if let Some((_, instead)) = GONE.iter().find(|(gone, _)| *gone == name) {
+        return format!("{name} {instead}");
+    }
     let short = name.rsplit('.').next().unwrap_or(name);
     // A key in the wrong section is as common as a slip of the fingers.
     let hint = closest(name, KEYS.iter().map(|key| key.name)).or_else(|| {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::{Out, Table, ago, count, rounded_bytes, short_time, uuid};
 
-/// What is shown of a broker that has a number.
+/// What is shown of a broker that shares a store.
 #[derive(Serialize)]
 pub(super) struct ClusterView {
     pub(super) host: String,
@@ -191,7 +191,7 @@ impl ClusterView {
     /// The peers, as a table below the description.
     pub(super) fn print_peers(&self, out: &mut Out) -> Result<(), Failure> {
         if self.peers.is_empty() {
-            return out.line("  no peers; name them with cluster.peers");
+            return out.line("  no other broker is alive");
         }
         let mut table = Table::new(&[
             "peer",

@@ -26,7 +26,7 @@ use crate::output::{
 pub(crate) enum BrokerCommand {
     /// Show a broker's version, data directory, memory, replicas, peers and more.
     Describe(DescribeArgs),
-    /// List the brokers of a cluster, or a broker and its peers.
+    /// List the brokers and replica stores of a cluster, or a broker that works alone.
     List(ListArgs),
     /// Wait for a new broker of a cluster until it has its share of the streamlets.
     Add(add::AddArgs),
@@ -42,8 +42,8 @@ pub(crate) enum BrokerCommand {
   kera broker list
   kera broker list --bootstrap 10.0.0.5:7600 --json
 
-Brokers that share a metadata store are listed as the store knows them, with what they own; the others as the broker \
-that is asked sees them.")]
+Brokers and replica stores that share a metadata store are listed as the store knows them, with their roles and what they \
+own.")]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -212,15 +212,12 @@ async fn describe_copies(connect: &ConnectArgs, output: OutputArgs) -> Result<bo
     Ok(true)
 }
 
-/// A line of `kera broker list`.
+/// A broker that works alone, as `kera broker list` shows it.
 #[derive(Serialize)]
 struct Listed {
     broker_id: u32,
-    host: Option<String>,
-    /// Where other brokers connect.
-    replication: Option<String>,
-    reachable: bool,
-    state: String,
+    address: String,
+    state: &'static str,
 }
 
 async fn list(args: ListArgs) -> Outcome {
@@ -235,36 +232,22 @@ async fn list(args: ListArgs) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (answer, _) = ask(&args.connect).await?;
-    let cluster = answer.cluster.map(ClusterView::new);
-    let mut all = vec![Listed {
+    let (answer, address) = ask(&args.connect).await?;
+    let alone = Listed {
         broker_id: answer.broker_id,
-        host: cluster.as_ref().map(|cluster| cluster.host.clone()),
-        replication: cluster.as_ref().map(|cluster| cluster.replication.clone()),
-        reachable: true,
-        state: "the one that was asked".into(),
-    }];
-    let peers = cluster.iter().flat_map(|cluster| &cluster.peers);
-    all.extend(peers.map(|peer| Listed {
-        broker_id: peer.id,
-        host: Some(peer.host.clone()),
-        replication: Some(peer.address.clone()),
-        reachable: peer.reachable,
-        state: peer.state_text(),
-    }));
+        address,
+        state: "works alone",
+    };
     if args.output.json {
-        print_json(&all)?;
+        print_json(&[alone])?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["broker", "host", "replication", "state"]);
-    for listed in all {
-        table.row([
-            listed.broker_id.to_string(),
-            listed.host.unwrap_or_else(|| "-".into()),
-            listed.replication.unwrap_or_else(|| "-".into()),
-            listed.state,
-        ]);
-    }
+    let mut table = Table::new(&["broker", "address", "state"]);
+    table.row([
+        alone.broker_id.to_string(),
+        alone.address,
+        alone.state.to_owned(),
+    ]);
     table.print("no brokers")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -23,7 +23,7 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
   kera cluster import --data-dir /srv/kera --cluster etcd://10.0.0.1:2379 --dry-run
   kera cluster import --data-dir /srv/kera --cluster etcd://10.0.0.1:2379
 
-For a broker that worked alone, with cluster.peers or without, and is to go on in a cluster. Stop it first, prepare the \
+For a broker that worked alone, or with cluster.peers of earlier versions, and is to go on in a cluster. Stop it first, prepare the \
 store with `kera cluster init`, and stop the cluster's brokers, if it has any. Streams, groups, commits of consumers, producer \
 ids and settings keep what they are; records stay in the files of the data directory. An import that was interrupted goes on \
 when it is run again, and until it ends no broker starts on the directory. Afterwards the broker starts with --cluster only.")]

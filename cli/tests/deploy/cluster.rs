@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{PATIENCE, finish, home, kera};
+use crate::common::{Broker, PATIENCE, finish, home, kera};
 use crate::etcd::Etcd;
 use crate::process::Process;
 
@@ -14,7 +14,7 @@ use crate::process::Process;
 pub struct Member {
     pub broker: Process,
     etcd: Etcd,
-    _copies: TempDir,
+    copies: TempDir,
 }
 
 /// `kera cluster init`; whether it was content, and what it wrote.
@@ -41,7 +41,7 @@ impl Member {
         let (good, said) = init(&etcd, &["--if-needed"]);
         assert!(good, "{said}");
         let copies = home();
-        let shared = copies.path().display().to_string();
+        let shared = copies.path().join("broker").display().to_string();
         let store = store(&etcd);
         let flags = [
             ["--cluster", &store],
@@ -50,12 +50,40 @@ impl Member {
             ["--replication-listen", "127.0.0.1:0"],
             ["--backup-memory-bytes", "32MiB"],
             ["--backup-shared-dir", &shared],
+            ["--cluster-allow-same-host", "true"],
+            ["--cluster-repair-interval", "200ms"],
         ];
         Some(Self {
             broker: Process::with(&flags.concat()),
             etcd,
-            _copies: copies,
+            copies,
         })
+    }
+
+    /// A replica store of the same cluster, once the broker knows of it.
+    pub fn replica_store(&self) -> Broker {
+        let shared = self.copies.path().join("store").display().to_string();
+        let flags = [
+            ["--cluster", &store(&self.etcd)],
+            ["--broker-id", "2"],
+            ["--backup-memory-bytes", "32MiB"],
+            ["--backup-shared-dir", &shared],
+        ];
+        let started = Broker::backup(&flags.concat());
+        self.exposes("kera_peer_down{");
+        started
+    }
+
+    /// Waits until the broker's metrics have a series that begins so; all of them.
+    pub fn exposes(&self, series: &str) -> String {
+        let asked = Instant::now();
+        loop {
+            let (_, text) = self.broker.get("/metrics");
+            if text.lines().any(|line| line.starts_with(series)) {
+                return text;
+            }
+            assert!(asked.elapsed() < PATIENCE, "no {series} in {text}");
+        }
     }
 
     /// Asks `/readyz` until it answers with `status`; with which words.

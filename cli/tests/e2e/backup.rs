@@ -7,10 +7,10 @@ use kera_replication::transport::{
     CallError, CopyAnswer, Refusal, Reply, Request, Transport, Write,
 };
 
-use super::cluster::{SEALS, flags, shared};
+use super::cluster::{SEALS, cluster, flags, shared};
 use crate::common::http::get;
 use crate::common::ports::Reserved;
-use crate::common::{Broker, finish};
+use crate::common::{Broker, finish, home, kera};
 
 const SEGMENT: u32 = 1 << 20;
 const ME: BrokerId = BrokerId(1);
@@ -106,11 +106,12 @@ fn on_runtime<T>(task: impl Future<Output = T>) -> T {
 
 #[test]
 fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
+    let Some(etcd) = cluster() else { return };
     let (shared, http) = (shared(), Reserved::new());
-    let path = shared.path().display().to_string();
+    let (path, store) = (shared.path().display().to_string(), etcd.address());
     let mut more = flags("3", "", &path);
     more.drain(2..4);
-    more.extend(["--http-listen", http.address()]);
+    more.extend(["--cluster", &store, "--http-listen", http.address()]);
     let mut backup = Broker::backup(&more);
     let described = backup.json(&["broker", "describe"]);
     assert_eq!(described["free_bytes"], (16 << 20) - SEALS, "{described:#}");
@@ -129,6 +130,7 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
         "kera_backup_copies{state=\"open\"} 1",
         &format!("kera_backup_memory_used_bytes {used}\n"),
         "kera_backup_received_bytes_total ",
+        "kera_cluster_lease 1\n",
     ] {
         assert!(metrics.contains(said), "`{said}` is not in\n{metrics}");
     }
@@ -223,17 +225,32 @@ fn copies_outlive_a_backups_process_and_are_sealed_when_it_is_back() {
 
 #[test]
 fn a_second_start_on_the_same_store_is_refused_while_the_first_lives() {
-    let shared = shared();
-    let path = shared.path().display().to_string();
+    let Some(etcd) = cluster() else { return };
+    let (shared, elsewhere) = (shared(), home());
+    let (path, store) = (shared.path().display().to_string(), etcd.address());
     let mut more = flags("3", "", &path);
     more.drain(2..4);
+    more.extend(["--cluster", &store]);
     let mut backup = Broker::backup(&more);
     let pid = backup.pid().to_string();
+    // Its shared memory, with a data directory that nobody else has.
+    let beside = || {
+        let mut command = kera();
+        command
+            .args(["replica-store", "--replication-listen", "127.0.0.1:0"])
+            .args(["--http-listen", "off", "--data-dir"])
+            .arg(elsewhere.path().join("data"))
+            .args(&more);
+        command
+    };
     let refused = |backup: &Broker| {
-        let finished = finish(backup.command(), b"");
-        assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-        for said in [&pid, &path] {
-            assert!(finished.stderr.contains(said), "{}", finished.stderr);
+        let data = backup.data_dir().display().to_string();
+        for (command, place) in [(backup.command(), &data), (beside(), &path)] {
+            let finished = finish(command, b"");
+            assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+            for said in [&pid, place] {
+                assert!(finished.stderr.contains(said), "{}", finished.stderr);
+            }
         }
     };
     refused(&backup);
@@ -254,21 +271,24 @@ fn a_second_start_on_the_same_store_is_refused_while_the_first_lives() {
 }
 
 #[test]
-fn a_backup_needs_a_number() {
+fn a_replica_store_needs_a_number_and_an_etcd() {
     let shared = shared();
     let path = shared.path().display().to_string();
-    let mut numbered = flags("3", "127.0.0.1:0", &path);
-    numbered.drain(..2);
-    let mut backup = crate::common::kera();
-    backup.arg("backup").args(numbered);
-    backup
-        .args(["--http-listen", "off", "--data-dir"])
-        .arg(&path);
-    let finished = finish(backup, b"");
-    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
-    assert!(
-        finished.stderr.contains("--broker-id 3"),
-        "{}",
-        finished.stderr
-    );
+    let told = |flags: &[&str]| {
+        let mut backup = kera();
+        // By its former name.
+        backup
+            .args(["backup", "--replication-listen", "127.0.0.1:0"])
+            .args(["--http-listen", "off", "--data-dir"])
+            .arg(&path)
+            .args(flags);
+        let finished = finish(backup, b"");
+        (finished.status.code(), finished.stderr)
+    };
+    let (code, said) = told(&["--cluster", "etcd://127.0.0.1:1"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--broker-id"), "{said}");
+    let (code, said) = told(&["--broker-id", "3"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("--cluster etcd://"), "{said}");
 }

@@ -1,9 +1,12 @@
-//! Brokers that know each other: what they tell of themselves and their peers, and configurations
-//! that cannot be.
+//! Brokers that share an etcd: what they tell of themselves and their peers, and configurations that
+//! cannot be.
+
+use kera_metadata::{EtcdOptions, EtcdStore};
 
 use crate::common::http::get;
 use crate::common::ports::Reserved;
 use crate::common::{Broker, Finished, finish, home, kera};
+use crate::etcd::Etcd;
 
 /// A directory on shared memory, or elsewhere where there is none.
 pub fn shared() -> tempfile::TempDir {
@@ -23,33 +26,51 @@ pub fn flags<'a>(id: &'a str, listen: &'a str, shared: &'a str) -> Vec<&'a str> 
     [&me[..], &store, &quota].concat()
 }
 
+/// An etcd with an empty cluster in it; `None`, and said so, where there is none.
+pub fn cluster() -> Option<Etcd> {
+    let etcd = Etcd::start()?;
+    let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
+    made.expect("the cluster is made");
+    Some(etcd)
+}
+
 /// Two brokers on this machine that know each other, and what they need as long as they run.
 struct Pair {
     one: Broker,
     two: Broker,
+    _etcd: Etcd,
     _shared: [tempfile::TempDir; 2],
     _ports: [Reserved; 3],
 }
 
 impl Pair {
-    fn start(more: &[&str]) -> Self {
+    /// `None`, and said so, where there is no etcd.
+    fn start(more: &[&str]) -> Option<Self> {
+        let etcd = cluster()?;
+        let store = etcd.address();
         let ports = [Reserved::new(), Reserved::new(), Reserved::new()];
         let dirs = [shared(), shared()];
         let [a, b, http] = [0, 1, 2].map(|at: usize| ports[at].address().to_owned());
         let paths = [0, 1].map(|at: usize| dirs[at].path().display().to_string());
-        let peers = [format!("2@{b}"), format!("1@{a}")];
+        // Longer than a test: one that is killed is still known.
+        let both = ["--cluster", &store, "--cluster-lease", "5m"];
         let mut first = flags("1", &a, &paths[0]);
-        first.extend(["--peers", &peers[0], "--http-listen", &http]);
-        first.extend(more);
-        let mut second = flags("2", &b, &paths[1]);
-        second.extend(["--peers", &peers[1]]);
-        second.extend(more);
-        Self {
+        first.extend(["--http-listen", &http]);
+        let first = [&first[..], &both, more].concat();
+        let second = [&flags("2", &b, &paths[1])[..], &both, more].concat();
+        let pair = Self {
             one: Broker::with(&first),
             two: Broker::with(&second),
+            _etcd: etcd,
             _shared: dirs,
             _ports: ports,
-        }
+        };
+        let knows_one = |told: &serde_json::Value| {
+            let peers = told["cluster"]["peers"].as_array();
+            peers.is_some_and(|peers| peers.len() == 1)
+        };
+        pair.one.until(&["broker", "describe"], knows_one);
+        Some(pair)
     }
 
     fn http(&self) -> &str {
@@ -59,7 +80,9 @@ impl Pair {
 
 #[test]
 fn brokers_describe_each_other() {
-    let mut pair = Pair::start(&["--allow-same-host"]);
+    let Some(mut pair) = Pair::start(&["--allow-same-host"]) else {
+        return;
+    };
     let one = pair.one.json(&["broker", "describe"]);
     let two = pair.two.json(&["broker", "describe"]);
     assert_eq!(
@@ -72,7 +95,7 @@ fn brokers_describe_each_other() {
     assert_eq!(peer["same_host"], true, "{one:#}");
     assert_eq!(
         peer["host"], two["cluster"]["host"],
-        "a loopback address is this machine"
+        "both name this machine"
     );
     assert_eq!(peer["address"], two["cluster"]["replication"]);
     assert_eq!(peer["store_id"], two["cluster"]["backup"]["store_id"]);
@@ -116,22 +139,20 @@ fn brokers_describe_each_other() {
         "{one:#}"
     );
     let listed = pair.one.run(&["broker", "list"]);
-    assert!(listed.contains("the one that was asked"), "{listed}");
-    assert!(
-        listed.contains("unreachable: broker 2 did not answer"),
-        "{listed}"
-    );
+    assert!(listed.contains("SILENT"), "{listed}");
     pair.two.restart();
-    let listed = pair.one.json(&["broker", "list"]);
-    assert_eq!(listed[1]["broker_id"], 2);
-    assert_eq!(listed[1]["reachable"], true, "{listed:#}");
+    pair.one.until(&["broker", "list"], |listed| {
+        listed[1]["broker_id"] == 2 && listed[1]["silent"].is_null()
+    });
     let stopped = pair.one.stop();
     assert!(stopped.success(), "{stopped}: {}", pair.one.log());
 }
 
 #[test]
 fn brokers_of_one_machine_are_told_that_they_hold_no_copies_together() {
-    let pair = Pair::start(&[]);
+    let Some(pair) = Pair::start(&[]) else {
+        return;
+    };
     let log = pair.one.log();
     let warned = log.lines().find(|line| line.contains("run on one machine"));
     let warned = warned.unwrap_or_else(|| panic!("no warning in {log}"));
@@ -166,20 +187,9 @@ fn serve(flags: &[&str]) -> Finished {
 fn configurations_that_cannot_be_are_refused_before_anything_starts() {
     let me = ["--broker-id", "1"];
     for (flags, said) in [
-        (
-            ["--peers", "1@10.0.0.1:7601"],
-            "has the number of this broker",
-        ),
-        (["--peers", "2@a:7601,2@b:7601"], "names broker 2 twice"),
-        (
-            ["--peers", "2@a:7601,3@a:7601"],
-            "have the same address a:7601",
-        ),
-        (["--peers", "10.0.0.2:7601"], "write id@host:port"),
-        (
-            ["--peers", "2@10.0.0.2"],
-            "is not an address; write host:port",
-        ),
+        (["--peers", "2@10.0.0.2:7601"], "cluster.peers is gone"),
+        (["--cluster-peers", "2@a:1"], "`kera cluster import`"),
+        (["--cluster", "10.0.0.2:2379"], "is no store"),
         (["--replication-listen", "here"], "is not an address"),
         (["--cluster-host", "a b"], "is not a machine's name"),
     ] {
@@ -188,7 +198,7 @@ fn configurations_that_cannot_be_are_refused_before_anything_starts() {
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
         assert_eq!(finished.text(), "", "it never listened");
     }
-    let finished = serve(&["--peers", "2@10.0.0.2:7601"]);
+    let finished = serve(&["--cluster", "etcd://10.0.0.2:2379"]);
     assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
     assert!(
         finished.stderr.contains("set cluster.broker_id"),
@@ -198,13 +208,13 @@ fn configurations_that_cannot_be_are_refused_before_anything_starts() {
 
     let home = home();
     let file = home.path().join("kera.toml");
-    std::fs::write(&file, "[cluster]\nbroker_id = 1\npeer = [\"2@a:1\"]\n").expect("a file");
+    std::fs::write(&file, "[cluster]\nbroker_id = 1\nstor = \"off\"\n").expect("a file");
     let mut check = kera();
     check.args(["config", "check"]).arg(&file);
     let finished = finish(check, b"");
     assert_eq!(finished.status.code(), Some(2));
     assert!(
-        finished.stderr.contains("did you mean `cluster.peers`?"),
+        finished.stderr.contains("did you mean `cluster.store`?"),
         "{}",
         finished.stderr
     );
@@ -212,16 +222,23 @@ fn configurations_that_cannot_be_are_refused_before_anything_starts() {
 
 #[test]
 fn what_the_machine_cannot_give_is_named_with_what_to_set() {
+    let Some(etcd) = cluster() else { return };
+    let store = etcd.address();
     let dir = shared();
     let path = dir.path().display().to_string();
-    let mut large = flags("1", "127.0.0.1:0", &path);
+    let flags = [
+        &flags("1", "127.0.0.1:0", &path)[..],
+        &["--cluster", &store],
+    ]
+    .concat();
+    let mut large = flags.clone();
     large[7] = "1TiB";
     let finished = serve(&large);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     for said in ["backup.memory_bytes is 1TiB", "--shm-size=1TiB", &path] {
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
     }
-    let mut rdma = flags("1", "127.0.0.1:0", &path);
+    let mut rdma = flags;
     rdma.extend(["--cluster-transport", "rdma"]);
     let finished = serve(&rdma);
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
@@ -237,10 +254,8 @@ fn a_data_directory_stays_with_its_number() {
     let mut broker = Broker::start();
     broker.run(&["stream", "create", "s"]);
     broker.stop();
-    let dir = shared();
-    let path = dir.path().display().to_string();
     let mut other = broker.command();
-    other.args(flags("2", "127.0.0.1:0", &path));
+    other.args(["--broker-id", "2"]);
     let finished = finish(other, b"");
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
     assert!(
@@ -250,16 +265,8 @@ fn a_data_directory_stays_with_its_number() {
         "{}",
         finished.stderr
     );
-    // A broker that worked alone is number 1, and may go on among others.
-    let mut same = broker.command();
-    same.args(flags("1", "127.0.0.1:0", &path));
-    same.args(["--cluster-transport", "rdma"]);
-    let finished = finish(same, b"");
-    assert!(
-        finished.stderr.contains("use auto or tcp"),
-        "{}",
-        finished.stderr
-    );
+    // A broker without a number is number 1.
+    broker.set_flags(&["--broker-id", "1"]);
     broker.restart();
     assert!(broker.run(&["stream", "list"]).contains('s'));
 }

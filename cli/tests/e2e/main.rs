@@ -3,6 +3,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../metadata/tests/support/etcd.rs"]
+#[allow(dead_code)]
+mod etcd;
 
 mod backup;
 mod bad_bytes;

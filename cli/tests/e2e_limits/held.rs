@@ -8,12 +8,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use kera_metadata::{EtcdOptions, EtcdStore};
 use kera_protocol::frame::{HELLO_REPLY_BYTES, Hello};
 use kera_replication::transport::tcp::HELLO_MAGIC;
 use kera_rpc::v1::backups_client::BackupsClient;
 
 use crate::common::machine::{Memory, skip};
 use crate::common::{Broker, PATIENCE};
+use crate::etcd::Etcd;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -325,7 +327,15 @@ fn http_connections() {
 
 #[test]
 fn connections_of_other_brokers() {
-    let backup = Broker::backup(&["--broker-id", "3", "--cluster-max-connections", "4096"]);
+    let Some(etcd) = Etcd::start() else { return };
+    let store = etcd.address();
+    EtcdStore::init(&store, EtcdOptions::default()).expect("the cluster is made");
+    let flags = [
+        ["--cluster", &store],
+        ["--broker-id", "3"],
+        ["--cluster-max-connections", "4096"],
+    ];
+    let backup = Broker::backup(&flags.concat());
     let process = tokio::runtime::Runtime::new()
         .expect("a runtime")
         .block_on(async {

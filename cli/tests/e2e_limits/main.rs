@@ -5,6 +5,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../../../metadata/tests/support/etcd.rs"]
+#[allow(dead_code)]
+mod etcd;
 
 mod connections;
 mod directories;

@@ -1,9 +1,14 @@
 //! `kera cluster import`: brokers that worked alone go on in a cluster, with all that was there.
 
 use kera_broker::import::Import;
-use kera_metadata::{EtcdAccess, MetadataError};
+use kera_metadata::{
+    Compare, Counter, EmbeddedOptions, EmbeddedStore, EtcdAccess, MetadataError, MetadataStore,
+    Replica, Transaction, Write,
+};
+use kera_protocol::ids::{BrokerId, Incarnation};
 use serde_json::Value;
 use tempfile::TempDir;
+use uuid::Uuid;
 
 use crate::common::ports::Reserved;
 use crate::common::{Broker, Finished, finish, home, kera};
@@ -89,6 +94,91 @@ fn records(broker: &Broker, stream: &str) -> Vec<String> {
     let mut records: Vec<_> = text.lines().map(str::to_owned).collect();
     records.sort();
     records
+}
+
+/// Makes the directory of a stopped broker that of one with `cluster.peers`, as versions before this one left
+/// it: the same records in a new file, but `stream` with two replicas. Its closed groups have a second one, unless
+/// broker `at` is `None`: then they lack it, as when that one was away.
+fn had_a_peer(broker: &Broker, stream: &str, at: Option<u32>) {
+    let path = broker.data_dir().join("metadata.redb");
+    let open = || EmbeddedStore::open(&path, EmbeddedOptions::default()).expect("nobody has it");
+    let old = open();
+    let image = old.load().expect("it is read");
+    old.close();
+    drop(old);
+    std::fs::remove_file(&path).expect("it is removed");
+    let store = open();
+    let commit = |compare, write| {
+        let done = store.commit(Transaction::new(compare, vec![write]));
+        done.expect("it is written");
+    };
+    for broker in image.brokers.iter().cloned() {
+        let (id, revision) = (broker.id, 0);
+        let compare = Compare::BrokerRevision { id, revision };
+        commit(vec![compare], Write::PutBroker(broker));
+    }
+    for (counter, value) in &image.counters {
+        if *counter == Counter::ProducerIds {
+            let given = store.allocate_producer_ids(value - 1);
+            given.expect("they are given out");
+        }
+    }
+    let mut closed = 0;
+    for record in &image.streams {
+        let (mut new, streamlets) = (record.clone(), image.streamlets_of(record.id));
+        let is_it = record.name == stream;
+        if is_it {
+            (new.config.replicas, new.config.min_insync_replicas) = (2, 1);
+        }
+        let made = store.create_stream(new, streamlets[0].owner);
+        let (_, made) = made.expect("it is recorded");
+        for (streamlet, made) in streamlets.iter().zip(made) {
+            let compare = Compare::StreamletRevision {
+                stream: made.stream,
+                streamlet: made.streamlet,
+                revision: made.revision,
+            };
+            commit(vec![compare], Write::PutStreamlet(streamlet.clone()));
+            for group in image.groups_of(streamlet.stream, streamlet.streamlet) {
+                let mut group = group.clone();
+                if is_it && group.is_closed() {
+                    closed += 1;
+                    group.copies.extend(at.map(of_a_peer));
+                }
+                let (key, revision) = (group.key(), 0);
+                let compare = Compare::GroupRevision { key, revision };
+                let epoch = Compare::epoch(streamlet);
+                commit(vec![epoch, compare], Write::PutGroup(group));
+            }
+        }
+    }
+    assert!(closed > 0, "stream {stream} has closed groups");
+    store.close();
+}
+
+/// A copy in shared memory that nobody finds any more.
+fn of_a_peer(broker: u32) -> Replica {
+    Replica {
+        broker: BrokerId(broker),
+        incarnation: Incarnation {
+            store_id: Uuid::from_u128(7),
+            boot_id: Uuid::from_u128(8),
+        },
+    }
+}
+
+/// A broker alone that has replicas of `stream` elsewhere does not start, and says what to do.
+fn needs_others(broker: &Broker, stream: &str) {
+    let said = start_refused(broker);
+    let data_dir = broker.data_dir().display().to_string();
+    for part in [
+        &format!("stream {stream} has replicas at other brokers"),
+        "works alone",
+        "kera cluster import --data-dir",
+        &data_dir,
+    ] {
+        assert!(said.contains(part), "no `{part}` in: {said}");
+    }
 }
 
 #[test]
@@ -188,28 +278,23 @@ fn a_broker_alone_goes_on_in_a_cluster_with_records_ordinals_and_commits() {
 fn a_pair_with_replicas_goes_on_in_a_cluster_and_one_follows_the_other() {
     let Some(etcd) = cluster() else { return };
     let places = [Place::new(), Place::new()];
-    let peer = |number: u32, at: &Place| format!("{number}@{}", at.port.address());
-    let peers = [peer(2, &places[1]), peer(1, &places[0])];
-    let start = |number: u32| {
-        let index = number as usize - 1;
-        let flags = places[index].flags(number, ["--peers", &peers[index]]);
-        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-        Broker::with(&flags)
-    };
-    let mut brokers = [start(1), start(2)];
-    for (broker, stream) in brokers.iter().zip(["one", "two"]) {
-        broker.until(&["broker", "describe"], |told| {
-            told["cluster"]["peers"][0]["reachable"] == true
-        });
+    let numbers = ["1", "2"];
+    let mut brokers = numbers.map(|number| Broker::with(&["--broker-id", number]));
+    for (broker, stream) in brokers.iter_mut().zip(["one", "two"]) {
         let create = ["stream", "create", stream, "--streamlets", "2"];
-        let copies = ["--replicas", "2", "--min-insync-replicas", "1"];
         let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
-        broker.run(&[&create[..], &copies, &small].concat());
-        produce(broker, stream, &lines(0..2000));
+        broker.run(&[&create[..], &small].concat());
+        produce(broker, stream, &lines(0..1600));
+        // So that groups are recorded as closed, and others as open.
+        assert!(broker.stop().success());
+        broker.restart();
+        produce(broker, stream, &lines(1600..2000));
     }
     let before = [records(&brokers[0], "one"), records(&brokers[1], "two")];
-    for broker in &mut brokers {
+    for (broker, stream) in brokers.iter_mut().zip(["one", "two"]) {
         broker.kill();
+        had_a_peer(broker, stream, None);
+        needs_others(broker, stream);
     }
     for broker in &brokers {
         let done = imported(broker, &etcd, &[]);
@@ -259,42 +344,44 @@ fn a_pair_with_replicas_goes_on_in_a_cluster_and_one_follows_the_other() {
 }
 
 #[test]
-fn what_a_broker_had_with_a_replica_store_is_served_from_its_own_files() {
+fn what_a_broker_had_with_a_replica_store_is_served_and_a_replica_store_gets_it_again() {
     let Some(etcd) = cluster() else { return };
     let places = [Place::new(), Place::new()];
-    let kept = places[1].shared.path().display().to_string();
-    let memory = ["--backup-memory-bytes", "64MiB", "--backup-shared-dir"];
-    let mut store = Broker::backup(&[&memory[..], &[&kept, "--broker-id", "2"]].concat());
-    let peer = format!("2@{}", store.address());
-    let flags = places[0].flags(1, ["--peers", &peer]);
-    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-    let mut broker = Broker::with(&flags);
-    broker.until(&["broker", "describe"], |told| {
-        told["cluster"]["peers"][0]["reachable"] == true
-    });
-    let copies = ["--replicas", "2", "--min-insync-replicas", "2"];
+    let mut broker = Broker::start();
     let small = ["--segment-size", "64KiB", "--segments-per-group", "2"];
-    broker.run(&[&["stream", "create", "kept"], &copies[..], &small].concat());
+    broker.run(&[&["stream", "create", "kept"][..], &small].concat());
     produce(&broker, "kept", &lines(0..2000));
     let before = records(&broker, "kept");
     // SIGTERM: what is open is closed while the other replica is there.
     assert!(broker.stop().success());
-    assert!(store.stop().success());
-    // Without the store it names what it cannot serve, and what to do.
-    set_flags(&mut broker, &[]);
-    broker.restart();
-    assert!(broker.stop().success());
-    let log = broker.log();
-    let told = log.lines().find(|line| line.contains("knows no others"));
-    let told = told.expect("it says so");
-    for part in ["streams=\"kept\"", "kera cluster import"] {
-        assert!(told.contains(part), "no `{part}` in: {told}");
-    }
+    had_a_peer(&broker, "kept", Some(2));
+    needs_others(&broker, "kept");
     imported(&broker, &etcd, &[]);
     let address = etcd.address();
-    set_flags(&mut broker, &places[0].flags(1, ["--cluster", &address]));
+    let mut flags = places[0].flags(1, ["--cluster", &address]);
+    flags.extend(["--cluster-repair-interval", "200ms"].map(str::to_owned));
+    set_flags(&mut broker, &flags);
     broker.restart();
     let read = |stream: &str| records(&broker, stream);
+    wait_for("kept", &before, &read);
+    // With the number that it had.
+    let kept = places[1].shared.path().display().to_string();
+    let flags = [
+        ["--cluster", &address],
+        ["--broker-id", "2"],
+        ["--backup-memory-bytes", "64MiB"],
+        ["--backup-shared-dir", &kept],
+    ];
+    let store = Broker::backup(&flags.concat());
+    // Once it is found that this one has none of them.
+    let held = store.data_dir().join("backup");
+    let has_some = || {
+        let streams = held.read_dir().into_iter().flatten().flatten();
+        streams.filter(|entry| entry.path().is_dir()).count() > 0
+    };
+    broker.until(&["stream", "describe", "kept"], |told| {
+        told["under_replicated_groups"] == 0 && has_some()
+    });
     wait_for("kept", &before, &read);
 }
 

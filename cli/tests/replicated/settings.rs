@@ -48,7 +48,13 @@ fn copies_that_cannot_be_are_refused() {
     );
     let alone = Broker::start();
     let refused = alone.refused(&["stream", "create", "s", "--replicas", "3"]);
-    assert!(refused.contains("this one works alone"), "{refused}");
+    for part in [
+        "this one works alone",
+        "cluster.store",
+        "`kera cluster import`",
+    ] {
+        assert!(refused.contains(part), "no `{part}` in: {refused}");
+    }
 }
 
 #[test]
