@@ -14,7 +14,7 @@ use kera_replication::transport::tcp::HELLO_MAGIC;
 use kera_rpc::v1::backups_client::BackupsClient;
 
 use crate::common::machine::{Memory, skip};
-use crate::common::{Broker, PATIENCE};
+use crate::common::{Broker, PATIENCE, home};
 use crate::etcd::Etcd;
 
 const KIB: u64 = 1 << 10;
@@ -330,9 +330,13 @@ fn connections_of_other_brokers() {
     let Some(etcd) = Etcd::start() else { return };
     let store = etcd.address();
     EtcdStore::init(&store, EtcdOptions::default()).expect("the cluster is made");
+    // Gone with the test.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+    let path = shared.path().display().to_string();
     let flags = [
         ["--cluster", &store],
         ["--broker-id", "3"],
+        ["--backup-shared-dir", &path],
         ["--cluster-max-connections", "4096"],
     ];
     let backup = Broker::backup(&flags.concat());
