@@ -44,14 +44,12 @@
 //! 2. [`primary::Lane::new`] for each lane, under the epoch that recovery took.
 //! 3. [`primary::Lane::next_group`] names the lane's next group, [`primary::Lane::open`] takes it as a
 //!    [`primary::Source`]: where its bytes are, where they end, and how to freeze it.
-//! 4. After each append, with no lock held, [`primary::Lane::grew`]; the record is acknowledged when
-//!    [`primary::Lane::acknowledged`] says so. The lane may freeze a group at any time, because a copy
-//!    was lost: the append that finds it frozen goes to the next group.
+//! 4. After each append, with no lock held, [`primary::Lane::grew`]. The set tells the group how far its
+//!    bytes are durable with [`primary::Source::durable`]; the record is acknowledged when the streamlet's
+//!    durable head has passed it. The lane may freeze a group at any time, because a replica was lost: the
+//!    append that finds it frozen goes to the next group.
 //! 5. A full group is frozen by the broker and announced with [`primary::Lane::froze`].
-//!
-//! 6. [`primary::Source::durable`] tells the group how far it may be shown, so that a broker need not
-//!    wait for each append by itself.
-//! 7. [`jobs::Jobs::run`] once per broker, and [`primary::Primary::forget`] when a stream is deleted.
+//! 6. [`jobs::Jobs::run`] once per broker, and [`primary::Primary::forget`] when a stream is deleted.
 //!
 //! A broker among its own peers keeps a copy itself. Either that copy is in its own backup store, to
 //! which it ships like to any other; or it is the group's file that the broker writes anyway
