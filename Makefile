@@ -65,7 +65,7 @@ deploy-check: ## The files of deploy/ alone, against the tools that read them an
 	cargo test $(LOCKED) -p kera --test deploy
 
 house: ## The rules of the house alone: imports, unsafe code, documents.
-	cargo test $(LOCKED) -p kera-bench --test house
+	cargo test $(LOCKED) -p kera-xtask -p kera-bench --test house
 
 regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets, counts.
 	KERA_REGENERATE=1 cargo test $(LOCKED) --workspace

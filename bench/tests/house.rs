@@ -1,35 +1,20 @@
-//! The rules of the house, checked over the sources themselves: which crate may import which, where
-//! unsafe code may live, how long a file may grow, what an error message looks like.
-//!
-//! No network, no build: the checks read files, and each tells every place that breaks it.
+//! The figures in the documents against the results that they come from: nobody edits a plot or a
+//! generated section by hand, and nobody forgets to make them anew. The other rules of the house are in `xtask`.
 
-#[path = "house/architecture.rs"]
-mod architecture;
-#[path = "house/benchmarks.rs"]
-mod benchmarks;
-#[path = "house/circles.rs"]
-mod circles;
-#[path = "house/documents.rs"]
-mod documents;
-#[path = "house/imports.rs"]
-mod imports;
-#[path = "house/long_runs.rs"]
-mod long_runs;
-#[path = "house/second_try.rs"]
-mod second_try;
-#[path = "house/sources.rs"]
-mod sources;
-#[path = "house/summary.rs"]
-mod summary;
-#[path = "house/tree.rs"]
-mod tree;
+use std::path::Path;
+use std::process::Command;
 
-/// Fails with every line of `broken`, so that one run shows all there is to mend.
-fn check(rule: &str, broken: Vec<String>) {
+#[test]
+fn plots_and_sections_are_what_the_results_give() {
+    let output = Command::new(env!("CARGO_BIN_EXE_kera-bench"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .args(["report", "docs/benchmarks", "--document"])
+        .args(["docs/benchmarks.md", "--check"])
+        .output()
+        .expect("kera-bench can be run");
     assert!(
-        broken.is_empty(),
-        "{rule}; {} place(s):\n  {}",
-        broken.len(),
-        broken.join("\n  ")
+        output.status.success(),
+        "`make bench-document` makes them anew: {}",
+        String::from_utf8_lossy(&output.stderr)
     );
 }

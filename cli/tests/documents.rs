@@ -1,27 +1,9 @@
 //! The documents against the program: every `kera` command that they tell to type is one that the
 //! program understands.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> PathBuf {
-    let cli = Path::new(env!("CARGO_MANIFEST_DIR"));
-    cli.parent().expect("cli has a parent").to_path_buf()
-}
-
-/// README.md, ARCHITECTURE.md and docs/*.md.
-fn documents() -> Vec<PathBuf> {
-    let mut found = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    for entry in fs::read_dir(root().join("docs")).expect("docs can be read") {
-        let path = entry.expect("docs can be read").path();
-        if path.extension().is_some_and(|extension| extension == "md") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
+use kera_xtask::files;
 
 /// The simple commands of a line of shell, each as its words: split at pipes and lists, without
 /// quotes, redirections and comments.
@@ -123,17 +105,17 @@ fn inline_commands(markdown: &str) -> Vec<(usize, Vec<String>)> {
 fn every_command_in_the_documents_is_one_the_program_understands() {
     let mut checked = 0;
     let mut broken = Vec::new();
-    for path in documents() {
-        let text = fs::read_to_string(&path).expect("a document can be read");
-        let name = path
-            .strip_prefix(root())
-            .expect("below the root")
-            .display()
-            .to_string();
-        for (line, words) in block_commands(&text)
-            .into_iter()
-            .chain(inline_commands(&text))
-        {
+    for file in files(&[".md"]) {
+        let name = &file.path;
+        let is_document = ["README.md", "ARCHITECTURE.md"].contains(&name.as_str());
+        let is_below_docs = name
+            .strip_prefix("docs/")
+            .is_some_and(|rest| !rest.contains('/'));
+        if !is_document && !is_below_docs {
+            continue;
+        }
+        let (blocks, inline) = (block_commands(&file.text), inline_commands(&file.text));
+        for (line, words) in blocks.into_iter().chain(inline) {
             let Some(arguments) = kera_arguments(&words) else {
                 continue;
             };

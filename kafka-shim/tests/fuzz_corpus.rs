@@ -10,7 +10,7 @@ mod dice;
 mod kafka_request;
 #[path = "support/messages.rs"]
 mod messages;
-#[path = "../../bench/tests/fuzz/mutate.rs"]
+#[path = "../../xtask/tests/fuzz/mutate.rs"]
 mod mutate;
 #[path = "support/requests.rs"]
 mod requests;

@@ -1,7 +1,6 @@
 //! Rules for the Rust sources and for every text file beside them.
 
-use crate::check;
-use crate::tree::{Source, files};
+use kera_xtask::{Source, check, files};
 
 /// The only places for unsafe code: system calls on owned buffers, warm pages, files that are
 /// received into, and the verbs of network cards.

@@ -1,4 +1,6 @@
-//! The files of the repository, without what builds and runs leave behind.
+//! The files of the repository, without what builds and runs leave behind, and how a rule tells what breaks it. The
+//! rules themselves are tests: `make house`.
+#![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,22 +9,22 @@ use std::path::{Path, PathBuf};
 const NOT_SOURCES: [&str; 5] = ["target", ".git", "kera-data", "corpus", "artifacts"];
 
 /// The repository's root.
-pub(crate) fn root() -> PathBuf {
-    let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
-    bench.parent().expect("bench has a parent").to_path_buf()
+pub fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask has a parent").to_path_buf()
 }
 
 /// One file, read.
-pub(crate) struct Source {
+pub struct Source {
     /// Relative to the root, with forward slashes.
-    pub(crate) path: String,
+    pub path: String,
     /// Its text.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 impl Source {
     /// True for what a generator wrote: it follows the generator's rules, not ours.
-    pub(crate) fn is_generated(&self) -> bool {
+    pub fn is_generated(&self) -> bool {
         self.text
             .lines()
             .take(3)
@@ -30,7 +32,7 @@ impl Source {
     }
 
     /// The file's lines with their numbers, from 1.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
             .enumerate()
@@ -40,7 +42,7 @@ impl Source {
 
 /// Every text file of the repository whose name ends with one of `endings`, in order of path.
 /// An empty list means every text file.
-pub(crate) fn files(endings: &[&str]) -> Vec<Source> {
+pub fn files(endings: &[&str]) -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
     walk(&root, &mut found);
@@ -80,4 +82,14 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
             found.push(entry.path());
         }
     }
+}
+
+/// Fails with every line of `broken`, so that one run shows all there is to mend.
+pub fn check(rule: &str, broken: Vec<String>) {
+    assert!(
+        broken.is_empty(),
+        "{rule}; {} place(s):\n  {}",
+        broken.len(),
+        broken.join("\n  ")
+    );
 }

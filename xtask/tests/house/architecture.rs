@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::tree::root;
+use kera_xtask::root;
 
 /// Words between white space, as `wc -w` counts them: text, tables and figures. A link is one word.
 const MOST_WORDS: usize = 4_500;

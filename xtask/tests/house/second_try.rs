@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output};
+
+use kera_xtask::root;
 
 /// What a test binary prints of tests that fail, which said something.
 fn failing(names: &[&str], said: &str) -> String {
@@ -63,8 +64,7 @@ fn second_try(log: &str, result: &str) -> (Output, String, String) {
         dir.path().display(),
         std::env::var("PATH").unwrap()
     );
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let output = Command::new(root.join("scripts/second-try.sh"))
+    let output = Command::new(root().join("scripts/second-try.sh"))
         .arg(&file)
         .env("PATH", path)
         .env("KERA_RETRY_FILE", &twice)

@@ -5,13 +5,12 @@ use std::fs;
 
 use toml::{Table, Value};
 
-use crate::check;
-use crate::tree::{files, root};
+use kera_xtask::{check, files, root};
 
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 18] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 19] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("records", Some(&["protocol"])),
@@ -57,6 +56,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 18] = [
     ("cli", None),
     ("bench", None),
     ("instructions", None),
+    ("xtask", None),
 ];
 
 /// What the tests of a member may import besides: replication is judged over real streamlets.

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use crate::check;
-use crate::tree::{Source, files, root};
+use kera_xtask::{Source, check, files, root};
 
 /// The targets of inline links `[text](target)` outside code blocks, with their lines.
 fn links(file: &Source) -> Vec<(usize, String)> {

@@ -1,27 +1,10 @@
-//! The figures in the documents against the results that they come from: nobody edits a plot or a
-//! generated section by hand, and nobody forgets to make them anew.
+//! The plots of docs/benchmarks.md are shown, described, and named by one file of scenarios each. That they are what
+//! the results give is checked by `bench/tests/house.rs`, which has the program that draws them.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
 
-use crate::check;
-use crate::tree::root;
-
-#[test]
-fn plots_and_sections_are_what_the_results_give() {
-    let output = Command::new(env!("CARGO_BIN_EXE_kera-bench"))
-        .current_dir(root())
-        .args(["report", "docs/benchmarks", "--document"])
-        .args(["docs/benchmarks.md", "--check"])
-        .output()
-        .expect("kera-bench can be run");
-    assert!(
-        output.status.success(),
-        "`make bench-document` makes them anew: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
+use kera_xtask::{check, root};
 
 #[test]
 fn every_plot_is_shown_and_described() {

@@ -5,8 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::check;
-use crate::tree::root;
+use kera_xtask::{check, root};
 
 const SCRIPT: &str = "scripts/test-long.sh";
 const DOCUMENT: &str = "docs/reliability.md";

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, UseTree};
 
-use crate::check;
-use crate::tree::{Source, files};
+use kera_xtask::{Source, check, files};
 
 /// No circle has more files than this: two or three that name each other are read as one. That a file names its
 /// folder's `mod.rs`, or the crate's root, does not count.
