@@ -197,17 +197,17 @@ fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
     })
 }
 
-/// How many copies a topic is to have; `None` leaves it to the default.
+/// How many replicas a topic is to have; `None` leaves it to the default, which is what a client asks for with -1.
 fn replicas_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<Option<u32>, Refusal> {
     let factor = asked.replication_factor;
-    if matches!(factor, -1 | 1) {
-        return Ok(None);
-    }
     let possible = match (&ctx.shared.cluster, u32::try_from(factor)) {
+        (_, Err(_)) if factor == -1 => return Ok(None),
+        (_, Ok(1)) => Ok(1),
         (Some(cluster), Ok(replicas)) if replicas > 0 => {
             cluster.check_copies(replicas).map(|()| replicas)
         }
-        _ => Err("this broker works alone, use 1 or -1".to_owned()),
+        (Some(_), _) => Err("use -1 for the brokers' default, or 1 and more".to_owned()),
+        (None, _) => Err("this broker works alone, use 1 or -1".to_owned()),
     };
     possible.map(Some).map_err(|why| {
         let text = format!("replication factor {factor} is not possible: {why}");

@@ -63,7 +63,7 @@ pub fn new_config(
 const USUAL_COPIES: usize = 3;
 
 /// The copies of a stream whose creator names no number, if that is not one: where brokers share a store a
-/// stream outlives a broker, unless it promises nothing anyway.
+/// stream outlives a broker, unless whoever made it wants speed above all (`memory`).
 fn usual_copies(shared: &Shared, wire: &v1::StreamConfig) -> Option<u32> {
     let cluster = shared.cluster.as_ref()?;
     let most = cluster.most_copies().min(USUAL_COPIES);

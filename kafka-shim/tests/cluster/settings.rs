@@ -1,14 +1,16 @@
-//! Broker settings that are changed at one broker of several.
+//! Settings of brokers and topics where there are several brokers.
 
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
 use kafka_protocol::messages::{
-    ApiKey, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+    ApiKey, CreateTopicsRequest, CreateTopicsResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 };
 
 use crate::common::Client;
-use crate::{Cluster, until, words};
+use crate::{Cluster, topic, until, words};
 
 /// Sets `num.partitions` of a broker, or of all without a name.
 async fn set(client: &mut Client, broker: &str, partitions: &str) {
@@ -49,4 +51,35 @@ async fn what_is_set_of_all_brokers_reaches_all_and_a_brokers_own_comes_before_i
     // At another broker, which has heard of it.
     set(&mut clients[2], "", "6").await;
     until(|| has(0, 6) && has(1, 9) && has(2, 6)).await;
+}
+
+/// Creates a topic with a replication factor; returns error and replication factor of the answer.
+async fn create(client: &mut Client, name: &str, factor: i16) -> (i16, i16) {
+    let asked = CreatableTopic::default()
+        .with_name(topic(name))
+        .with_num_partitions(2)
+        .with_replication_factor(factor);
+    let request = CreateTopicsRequest::default()
+        .with_topics(vec![asked])
+        .with_timeout_ms(30_000);
+    let answer: CreateTopicsResponse = client.call(ApiKey::CreateTopics, 7, &request).await;
+    let made = &answer.topics[0];
+    (made.error_code, made.replication_factor)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_has_the_replicas_that_were_asked_for() {
+    const INVALID_REPLICATION_FACTOR: i16 = 38;
+    let cluster = Cluster::start().await;
+    let mut client = Client::connect(cluster.brokers[0].1).await;
+    for (name, factor, made) in [("one", 1, 1), ("usual", -1, 3), ("two", 2, 2)] {
+        assert_eq!(create(&mut client, name, factor).await, (0, made), "{name}");
+        let shared = cluster.brokers[0].0.shared();
+        let stream = shared.catalog.named(name).expect("it was made here");
+        assert_eq!(stream.record.load().config.replicas, made as u32, "{name}");
+    }
+    for factor in [0, -2, 4] {
+        let (error, _) = create(&mut client, "none", factor).await;
+        assert_eq!(error, INVALID_REPLICATION_FACTOR, "{factor}");
+    }
 }

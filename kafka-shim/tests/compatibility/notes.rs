@@ -47,7 +47,7 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (
         19,
         Partly,
-        "replication factor 1, -1 for the broker's, or as many replicas as there are brokers for; the brokers choose where they go",
+        "replication factor -1 for the brokers' default (3, or as many brokers as there are), or as many replicas as there are brokers for; the brokers choose where they go",
     ),
     (22, Partly, "for idempotence; a transactional id is refused"),
     (24, Partly, REFUSED),
