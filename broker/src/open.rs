@@ -21,19 +21,17 @@ use tokio::sync::watch;
 use crate::admission::Admission;
 use crate::clock::wall_ms;
 use crate::cluster::cluster_view::Pictured;
-use crate::cluster::{
-    Backup, Cluster, Joined, Members, Ownership, Replicated, StoreRecords, host_name,
-};
+use crate::cluster::{Backup, Cluster, Joined, Members, Ownership, Replicated, host_name};
 use crate::config::{BrokerConfig, EngineChoice};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
+use crate::group_records::GroupRecords;
 use crate::job_queue::{Jobs, Retimed};
 use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::panicked_threads::Fallen;
-use crate::recorder::StoreRecorder;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
 use crate::shared::{BROKER_ID, MEMORY_WAIT, Shared};
@@ -137,7 +135,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             error,
         },
     )?;
-    let recorder = Arc::new(StoreRecorder::new(
+    let recorder = Arc::new(GroupRecords::new(
         metadata.clone(),
         broker_id,
         dir.incarnation(),
@@ -160,10 +158,9 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
     let is_shared = joined.is_some();
     let (cluster, replicated) = match (&joined, backup) {
         (Some(joined), Some(backup)) => {
-            let records = StoreRecords::new(metadata.clone(), recorder.clone(), &streamlets);
-            let cluster = Cluster::new(&config, joined.id, backup, own, records.clone())?;
+            let cluster = Cluster::new(&config, joined.id, backup, own, recorder.clone())?;
             let forget = dir.path().join("forget");
-            let replicated = Replicated::new(cluster.primary.clone(), records, forget);
+            let replicated = Replicated::new(cluster.primary.clone(), recorder.clone(), forget);
             (Some(cluster), Some(Arc::new(replicated)))
         }
         _ => (None, None),

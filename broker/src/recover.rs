@@ -16,7 +16,7 @@ use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
 use crate::directory::Owner;
 use crate::error::BrokerError;
-use crate::recorder::StoreRecorder;
+use crate::group_records::GroupRecords;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};
 
 /// Recovers `streamlets`, which are this broker's, and makes the catalog of all streams in `image`,
@@ -29,7 +29,7 @@ pub(crate) fn recover_all(
     streamlets: &[StreamletRecord],
     shared: bool,
     env: &Arc<Env>,
-    recorder: &StoreRecorder,
+    recorder: &GroupRecords,
 ) -> Result<Catalog, BrokerError> {
     let catalog = Catalog::default();
     let mut work: Vec<(&StreamRecord, &StreamletRecord)> = Vec::with_capacity(streamlets.len());
@@ -254,7 +254,7 @@ pub(crate) fn settle(
     streamlet: &Streamlet,
     recovery: Recovery,
     env: &Env,
-    recorder: &StoreRecorder,
+    recorder: &GroupRecords,
 ) -> Result<(), BrokerError> {
     for report in &recovery.reports {
         if recovery.damaged + recovery.aside.len() > 0 {

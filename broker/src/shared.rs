@@ -23,10 +23,10 @@ use crate::config::BrokerConfig;
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
 use crate::directory::Directory;
+use crate::group_records::GroupRecords;
 use crate::job_queue::Retimed;
 use crate::metrics::Metrics;
 use crate::panicked_threads::Fallen;
-use crate::recorder::StoreRecorder;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;
 use crate::unheard::Unheard;
@@ -75,7 +75,7 @@ pub struct Shared {
     /// Closed groups of which this broker may hold copies, as they are recorded.
     pub(crate) listed: Listed,
     /// Records groups.
-    pub recorder: Arc<StoreRecorder>,
+    pub recorder: Arc<GroupRecords>,
     /// What streamlets share.
     pub env: Arc<Env>,
     /// The streams.

@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 
 use super::fetch_file;
 use super::leftovers::Leftovers;
-use super::records::StoreRecords;
 use super::source::{GroupSource, durability_of};
 use crate::clock::now_ms;
+use crate::group_records::GroupRecords;
 
 /// A reader waits at most so long for a damaged group to be fetched.
 const MEND_WITHIN: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ pub struct Replicas {
 /// Makes the copies of one streamlet, under one epoch.
 pub(super) struct StreamletCopies {
     primary: Arc<Primary>,
-    records: Arc<StoreRecords>,
+    records: Arc<GroupRecords>,
     key: StreamletKey,
     epoch: Epoch,
     promise: Replicas,
@@ -67,7 +67,7 @@ impl StreamletCopies {
     /// the least.
     pub(super) fn new(
         primary: Arc<Primary>,
-        records: Arc<StoreRecords>,
+        records: Arc<GroupRecords>,
         streamlet: &Arc<Streamlet>,
         epoch: Epoch,
         next_group: GroupId,
@@ -158,7 +158,7 @@ impl StreamletCopies {
 /// This broker's own files of a streamlet, as the jobs put them right.
 struct OwnFile {
     primary: Arc<Primary>,
-    records: Arc<StoreRecords>,
+    records: Arc<GroupRecords>,
     epoch: Epoch,
     streamlet: Weak<Streamlet>,
 }

@@ -150,7 +150,7 @@ fn recorded(shared: &Arc<Shared>, stream: &Arc<Stream>, record: &StreamletRecord
         give_up(shared, replicated, stream, &now);
         return;
     }
-    let latest = replicated.records().latest(now.key());
+    let latest = shared.recorder.latest(now.key());
     if !now.is_over() && latest.is_some_and(|latest| record.epoch <= latest) {
         return;
     }
@@ -165,13 +165,12 @@ fn give_up(
     stream: &Stream,
     streamlet: &Arc<Streamlet>,
 ) {
-    let mine = replicated.records().latest(streamlet.key()).is_some();
+    let mine = shared.recorder.latest(streamlet.key()).is_some();
     if !mine && streamlet.is_moved() {
         return;
     }
     streamlet.mark_moved();
     replicated.unserve(streamlet);
-    replicated.records().forget_streamlet(streamlet.key());
     let (of, id) = (streamlet.stream(), streamlet.id());
     shared.recorder.forget_streamlet(streamlet.key());
     let settings = settings_of(&stream.record.load(), id);
@@ -194,8 +193,7 @@ fn take(
     record: &StreamletRecord,
 ) {
     let config = stream.record.load().config.clone();
-    replicated.records().assigned(record);
-    shared.recorder.add_streamlets(std::slice::from_ref(record));
+    shared.recorder.assigned(record);
     let streamlet = if is_new(stream, record) {
         begun(shared, replicated, stream, record, &config)
     } else if config.is_replicated() {
@@ -507,9 +505,7 @@ fn go_on(shared: &Arc<Shared>, stream: &Arc<Stream>, streamlet: &Arc<Streamlet>)
         settings_of(&stream.record.load(), streamlet.id()),
         shared.env.clone(),
     );
-    replicated
-        .records()
-        .again(streamlet.key(), streamlet.epoch());
+    shared.recorder.again(streamlet.key(), streamlet.epoch());
     stream.put(again.clone());
     TakeOver::spawn(shared, replicated, stream, &again);
 }

@@ -328,7 +328,7 @@ async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     assert!(trio.shared(1).catalog.get(stream).is_none());
     drop(held);
     drop(taking.lock().await);
-    assert!(replicated.records().latest(awaiting.key()).is_none());
+    assert!(trio.shared(1).recorder.latest(awaiting.key()).is_none());
     assert!(replicated.served(&awaiting).is_none());
     let waits = replicated.waiting().describe(awaiting.key());
     assert_eq!(waits.reason, "");

@@ -20,9 +20,9 @@ use super::controller_metrics::Ruling;
 use super::copies::{Replicas, StreamletCopies};
 use super::deleted_streams::Forgotten;
 use super::ownership_metrics::Changes;
-use super::records::StoreRecords;
 use super::waiting::WaitingList;
 use super::waiting_moves::WaitingMoves;
+use crate::group_records::GroupRecords;
 
 /// For so long after a stream was deleted its directory is looked for. Nobody is at work for it any more then.
 const GONE_FOR: Duration = Duration::from_secs(600);
@@ -36,7 +36,7 @@ pub(super) type Counted = Mutex<HashMap<StreamId, u64>>;
 /// Replicated streamlets that this broker serves.
 pub struct Replicated {
     primary: Arc<Primary>,
-    records: Arc<StoreRecords>,
+    records: Arc<GroupRecords>,
     served: Mutex<HashMap<StreamletKey, Arc<StreamletCopies>>>,
     waiting: WaitingList,
     forgotten: Forgotten,
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Replicated {
 impl Replicated {
     /// None served yet; `primary` must commit to `records`. Deleted streams that not every peer has
     /// heard of are remembered in `forget_dir`.
-    pub fn new(primary: Arc<Primary>, records: Arc<StoreRecords>, forget_dir: PathBuf) -> Self {
+    pub fn new(primary: Arc<Primary>, records: Arc<GroupRecords>, forget_dir: PathBuf) -> Self {
         Self {
             primary,
             records,
@@ -148,11 +148,6 @@ impl Replicated {
     /// This broker's side as a primary.
     pub fn primary(&self) -> &Arc<Primary> {
         &self.primary
-    }
-
-    /// Where its groups are recorded.
-    pub(super) fn records(&self) -> &StoreRecords {
-        &self.records
     }
 
     /// Turns to take streamlets over.
@@ -274,7 +269,6 @@ impl Replicated {
     pub(crate) fn end(&self, stream: StreamId) {
         self.served.lock().retain(|key, _| key.stream != stream);
         self.waiting.forget(stream);
-        self.records.forget_stream(stream);
         self.gone.lock().insert(stream, Instant::now());
     }
 

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use kera_metadata::{Fault, GroupChange, MemoryStore, Replica, StreamRecord};
+use kera_metadata::{Fault, GroupChange, MemoryStore, MetadataStore, Replica, StreamRecord};
 use kera_protocol::ids::{Incarnation, LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;
+use kera_streamlet::recorder::GroupRecorder;
 use uuid::Uuid;
 
 use super::*;
@@ -12,7 +13,7 @@ const LANE: LaneId = LaneId(0);
 
 struct Stage {
     store: Arc<MemoryStore>,
-    records: Arc<StoreRecords>,
+    records: Arc<GroupRecords>,
     key: StreamletKey,
     epoch: Epoch,
 }
@@ -46,8 +47,8 @@ impl Stage {
         let bumped = store.bump_epochs(1).expect("epochs rise");
         let image = store.load().expect("it can be read");
         let shared: Arc<dyn MetadataStore> = store.clone();
-        let recorder = StoreRecorder::new(shared.clone(), 1, incarnation(1), &image, &bumped);
-        let records = StoreRecords::new(shared, Arc::new(recorder), &bumped);
+        let records = GroupRecords::new(shared, 1, incarnation(1), &image, &bumped);
+        let records = Arc::new(records);
         Self {
             store,
             records,
@@ -210,6 +211,28 @@ async fn ids_are_reserved_ahead_and_never_fall() {
         .await
         .expect("opened");
     assert!(next_group() > reserved);
+}
+
+#[test]
+fn what_was_reserved_without_an_answer_is_not_lowered() {
+    let stage = Stage::new();
+    let record = |group: u64| {
+        let opened = GroupRecord {
+            copies: Vec::new(),
+            ..stage.opened(group)
+        };
+        stage
+            .records
+            .record_now(stage.epoch, vec![Write::PutGroup(opened)])
+    };
+    record(5).expect("recorded, with ids up to some number reserved");
+    let found = stage.store.streamlet(stage.key.stream, stage.key.streamlet);
+    let reserved = found.expect("it can be read").expect("it is there");
+    stage.store.fail(1, Fault::UnknownApplied);
+    record(reserved.next_group.0 + 9).expect_err("no answer, and it was recorded");
+    // A lane that has its id for a while, and the lane that asks again.
+    record(reserved.next_group.0 + 2).expect("ids never fall, whatever was answered");
+    record(reserved.next_group.0 + 9).expect("it is there already");
 }
 
 #[tokio::test]

@@ -1,108 +1,37 @@
-//! Groups of replicated streamlets, recorded in the metadata store: every change is a transaction that
-//! compares the streamlet's epoch and the record's revision, and counts once it is durable.
+//! Groups of replicated streamlets: their lanes say what changes, and compare the revisions that they know.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use kera_log_segments::group::Group;
 use kera_metadata::{
     CommitFuture, Compare, Conflict, GroupKey, GroupRecord, GroupState, Image, Key, MetadataError,
-    MetadataStore, StreamletRecord, Transaction, Write,
+    StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId};
 use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::records::{Records, RecordsError, StreamletRecords};
 use kera_replication::transport::Pending;
-use parking_lot::Mutex;
 
+use super::{GroupRecords, Inner, reservations};
 use crate::clock::now_ms;
-use crate::recorder::StoreRecorder;
 
-/// Group ids reserved by one transaction, so that most records need not touch the streamlet's.
-const RESERVED_GROUPS: u64 = 1024;
-
-/// [`Records`] over the metadata store.
-pub struct StoreRecords(Arc<Inner>);
-
-struct Inner {
-    store: Arc<dyn MetadataStore>,
-    /// Is told of every revision, as it deletes what retention gives up.
-    recorder: Arc<StoreRecorder>,
-    state: Mutex<State>,
-    /// Groups being written here: they know their greatest timestamp. Apart, since it is asked under
-    /// a streamlet's lock.
-    live: Mutex<HashMap<GroupKey, Weak<Group>>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Epochs that are this broker's and not used yet: taken in bulk at the start, or recorded by
-    /// whoever made it the owner.
-    taken: HashMap<StreamletKey, (Epoch, u64)>,
-    /// The highest epoch of each streamlet that this broker took, or was about to take.
-    latest: HashMap<StreamletKey, Epoch>,
-    /// Group ids below these are reserved.
-    reserved: HashMap<StreamletKey, GroupId>,
-    /// The highest reservations asked for, whether or not they were made.
-    asked: HashMap<StreamletKey, GroupId>,
-}
-
-impl std::fmt::Debug for StoreRecords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StoreRecords").finish_non_exhaustive()
-    }
-}
-
-impl StoreRecords {
-    /// Records in `store`. `streamlets` have epochs that were taken just now, in bulk: the first recovery of each goes on under its one.
-    pub fn new(
-        store: Arc<dyn MetadataStore>,
-        recorder: Arc<StoreRecorder>,
-        streamlets: &[StreamletRecord],
-    ) -> Arc<Self> {
-        let taken = streamlets.iter().map(|s| (s.key(), (s.epoch, s.revision)));
-        let state = State {
-            latest: streamlets.iter().map(|s| (s.key(), s.epoch)).collect(),
-            taken: taken.collect(),
-            ..State::default()
-        };
-        Arc::new(Self(Arc::new(Inner {
-            store,
-            recorder,
-            state: Mutex::new(state),
-            live: Mutex::default(),
-        })))
-    }
-
+impl GroupRecords {
     /// The record makes this broker the owner: recovery goes on under its epoch.
-    pub(super) fn assigned(&self, record: &StreamletRecord) {
+    pub(crate) fn assigned(&self, record: &StreamletRecord) {
         let (key, mut state) = (record.key(), self.0.state.lock());
+        state.own(std::slice::from_ref(record));
         state.taken.insert(key, (record.epoch, record.revision));
         state.latest.insert(key, record.epoch);
     }
 
     /// This broker takes a streamlet anew that it has under `epoch` already.
-    pub(super) fn again(&self, streamlet: StreamletKey, epoch: Epoch) {
+    pub(crate) fn again(&self, streamlet: StreamletKey, epoch: Epoch) {
         self.0.state.lock().latest.insert(streamlet, epoch);
     }
 
     /// The highest epoch of a streamlet that this broker took, or is about to take.
-    pub(super) fn latest(&self, streamlet: StreamletKey) -> Option<Epoch> {
+    pub(crate) fn latest(&self, streamlet: StreamletKey) -> Option<Epoch> {
         self.0.state.lock().latest.get(&streamlet).copied()
-    }
-
-    /// Forgets a streamlet that another broker owns.
-    pub(super) fn forget_streamlet(&self, streamlet: StreamletKey) {
-        let mut state = self.0.state.lock();
-        state.taken.remove(&streamlet);
-        state.latest.remove(&streamlet);
-        state.reserved.remove(&streamlet);
-        state.asked.remove(&streamlet);
-        drop(state);
-        let other = |key: &GroupKey, _: &mut Weak<Group>| {
-            (key.stream, key.streamlet) != (streamlet.stream, streamlet.streamlet)
-        };
-        self.0.live.lock().retain(other);
     }
 
     /// A group is being written here, until it is closed.
@@ -116,28 +45,12 @@ impl StoreRecords {
     ///
     /// # Errors
     /// The metadata store's.
-    pub(super) fn stored(&self, key: GroupKey) -> Result<Option<GroupRecord>, MetadataError> {
+    pub(crate) fn stored(&self, key: GroupKey) -> Result<Option<GroupRecord>, MetadataError> {
         self.0.store.group(key)
-    }
-
-    /// The store in which they are recorded.
-    pub(super) fn store(&self) -> &Arc<dyn MetadataStore> {
-        &self.0.store
-    }
-
-    /// Forgets a deleted stream.
-    pub fn forget_stream(&self, stream: kera_protocol::ids::StreamId) {
-        let mut state = self.0.state.lock();
-        state.taken.retain(|key, _| key.stream != stream);
-        state.latest.retain(|key, _| key.stream != stream);
-        state.reserved.retain(|key, _| key.stream != stream);
-        state.asked.retain(|key, _| key.stream != stream);
-        drop(state);
-        self.0.live.lock().retain(|key, _| key.stream != stream);
     }
 }
 
-impl Records for StoreRecords {
+impl Records for GroupRecords {
     fn try_commit(&self, transaction: Transaction) -> Pending<Result<u64, RecordsError>> {
         let inner = self.0.clone();
         Box::pin(async move { inner.commit(transaction).await })
@@ -179,55 +92,16 @@ async fn off_runtime<T: Send + 'static>(
 }
 
 impl Inner {
-    /// Submits `transaction`, with the reservation of group ids that it needs; returns what is reserved then.
-    fn submit(
+    /// Submits `transaction`, with the reservations that it needs, which are returned.
+    fn submit_in_order(
         &self,
-        streamlet: StreamletKey,
         mut transaction: Transaction,
-    ) -> Result<(Option<GroupId>, CommitFuture), RecordsError> {
-        // Nobody waits for a store that does not answer, but who asked it.
-        let owner = self.unreserved(streamlet, &transaction)?;
+    ) -> (Vec<(StreamletKey, GroupId)>, CommitFuture) {
         // Ids are reserved in the order in which transactions are submitted.
         let mut state = self.state.lock();
-        let mut next_group = None;
-        if let Some((owner, group)) = owner {
-            let asked = state.asked.entry(streamlet).or_default();
-            // Never back behind what was reserved meanwhile, or a reservation that is on its way.
-            let reserved = GroupId(group.0 + RESERVED_GROUPS);
-            *asked = reserved.max(*asked).max(owner.next_group);
-            next_group = Some(*asked);
-            transaction.write.push(Write::PutStreamlet(StreamletRecord {
-                next_group: *asked,
-                ..owner
-            }));
-        }
-        Ok((next_group, self.store.commit_async(transaction)))
-    }
-
-    /// The streamlet's record and the highest group, if `transaction` records a group whose id is not reserved.
-    fn unreserved(
-        &self,
-        streamlet: StreamletKey,
-        transaction: &Transaction,
-    ) -> Result<Option<(StreamletRecord, GroupId)>, RecordsError> {
-        let opened = transaction.write.iter().filter_map(|write| match write {
-            Write::PutGroup(record) if !record.is_closed() => Some(record.group),
-            _ => None,
-        });
-        let Some(highest) = opened.max() else {
-            return Ok(None);
-        };
-        let reserved = self.state.lock().reserved.get(&streamlet).copied();
-        if highest < reserved.unwrap_or_default() {
-            return Ok(None);
-        }
-        let found = self.store.streamlet(streamlet.stream, streamlet.streamlet);
-        let found = found.map_err(|error| of_store(streamlet, error))?;
-        let owner = found.ok_or(RecordsError::NoStreamlet(streamlet))?;
-        let mut state = self.state.lock();
-        let reserved = state.reserved.entry(streamlet).or_default();
-        *reserved = owner.next_group.max(*reserved);
-        Ok((highest >= *reserved).then_some((owner, highest)))
+        state.reserve(&mut transaction);
+        let reserved = reservations(&transaction);
+        (reserved, self.store.commit_async(transaction))
     }
 
     async fn commit(self: &Arc<Self>, mut transaction: Transaction) -> Result<u64, RecordsError> {
@@ -244,21 +118,14 @@ impl Inner {
                 _ => {}
             }
         }
-        let this = self.clone();
-        // Reading the store takes a network.
-        let (next_group, committed) =
-            off_runtime(move || this.submit(streamlet, transaction)).await?;
+        let (reserved, committed) = self.submit_in_order(transaction);
         let committed = committed.await;
         let revision = committed
             .map_err(|error| of_store(streamlet, error))?
             .revision;
-        if let Some(next_group) = next_group {
-            let mut state = self.state.lock();
-            let reserved = state.reserved.entry(streamlet).or_default();
-            *reserved = next_group.max(*reserved);
-        }
+        self.state.lock().reserved(&reserved);
         for (key, state) in changed {
-            self.recorder.learned(key, state.map(|_| revision));
+            self.learned(key, state.map(|_| revision));
             if state != Some(GroupState::Open) {
                 self.live.lock().remove(&key);
             }
@@ -310,7 +177,7 @@ impl Inner {
             .commit(Transaction::new(vec![compare], vec![write]));
         let revision = committed.map_err(failed)?.revision;
         record.revision = revision;
-        self.recorder.add_streamlets(&[record.clone()]);
+        self.state.lock().own(std::slice::from_ref(&record));
         Ok((record.epoch, revision))
     }
 }
@@ -357,5 +224,5 @@ fn of_store(streamlet: StreamletKey, error: MetadataError) -> RecordsError {
 }
 
 #[cfg(test)]
-#[path = "records_tests.rs"]
+#[path = "replicated_tests.rs"]
 mod tests;
