@@ -376,7 +376,7 @@ impl OwnFiles {
                 self.remove(&copy, version).map(|()| Reply::Done)
             }
             other => Err(Refusal::Invalid(format!(
-                "{} is never asked of a broker's own copies",
+                "{} is never asked of a broker's own replicas",
                 other.name()
             ))),
         }

@@ -175,7 +175,7 @@ impl Streamlet {
             return true;
         }
         if let Err(error) = self.env.pump.settle(group) {
-            tracing::warn!(group = ?group, %error, "a closed group could not be synced here; its other copies have it");
+            tracing::warn!(group = ?group, %error, "a closed group could not be synced here; its other replicas have it");
             return true;
         }
         if group.end().ordinal == group.spec().first_ordinal {

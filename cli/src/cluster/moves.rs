@@ -41,11 +41,11 @@ pub(crate) struct PlanArgs {
 #[command(after_help = "Examples:
   kera cluster apply
   kera cluster apply --most 10 --yes
-  kera cluster apply --yes --copies --timeout 6h
+  kera cluster apply --yes --replicas --timeout 6h
 
 The plan is made, shown and, after a yes, carried out. Interrupted, it leaves the streamlet in hand with one owner or \
 the other and the rest where they are; applied again it goes on. Replicas of closed groups follow by themselves at \
-cluster.repair_bytes_per_second; --copies waits for them.
+cluster.repair_bytes_per_second; --replicas waits for them.
 
 With --json every move is a line once it is made, an object with \"event\":\"step\"; the last line has \
 \"event\":\"end\" and \"outcome\": done, timeout or failed.")]
@@ -57,10 +57,13 @@ pub(crate) struct ApplyArgs {
     #[arg(long, short)]
     yes: bool,
     /// Wait too until replicas of closed groups are where they belong
-    #[arg(long)]
+    #[arg(long, group = "waits")]
+    replicas: bool,
+    /// The former name of --replicas
+    #[arg(long, hide = true, group = "waits")]
     copies: bool,
     /// Wait for replicas at most so long
-    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse::duration, requires = "copies")]
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse::duration, requires = "waits")]
     timeout: Duration,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -258,6 +261,9 @@ pub(super) async fn plan(args: PlanArgs) -> Outcome {
 }
 
 pub(super) async fn apply(args: ApplyArgs) -> Outcome {
+    if args.copies {
+        eprintln!("warning: --copies is now --replicas; the old name goes with the next version");
+    }
     let (mut control, _) = answering(&args.connect).await?;
     let view = ask(&mut control, args.most).await?;
     if !args.output.json {
@@ -340,7 +346,7 @@ async fn carry_out(
     if !args.output.json {
         print_made(&made).map_err(failed)?;
     }
-    if args.copies {
+    if args.replicas || args.copies {
         let waiting = wait_for_copies(asked, &mut steps, ended);
         let waited = tokio::time::timeout(args.timeout, waiting).await;
         match waited {

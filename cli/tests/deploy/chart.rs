@@ -52,7 +52,7 @@ cluster:
   tlsClientCertificate: true
   userSecret: etcd-user
   rack: eu-1a
-  copies: 2Gi
+  replicaMemory: 2Gi
   partition: 2
 kafka: { enabled: true }
 settings:
@@ -62,7 +62,7 @@ settings:
 /// Three brokers that share the chart's own etcd, and a rack that their pods tell.
 const OWN_ETCD: &str = "
 replicas: 3
-cluster: { firstBroker: 101, rackLabel: topology.kubernetes.io/zone, antiAffinity: preferred }
+cluster: { copies: 1Gi, firstBroker: 101, rackLabel: topology.kubernetes.io/zone, antiAffinity: preferred }
 etcd: { enabled: true, persistence: { storageClass: fast } }
 affinity: { nodeAffinity: {} }
 topologySpreadConstraints:
@@ -120,6 +120,7 @@ fn helm_lints_the_chart_and_refuses_wrong_values() {
         "cluster: { etcd: [etcd] }",
         "cluster: { etcd: [\"http://etcd:2379\"] }",
         "cluster: { copies: 512MiB }",
+        "cluster: { replicaMemory: 512MiB }",
         "cluster: { etcd: [\"e:1\"], tlsSecret: \"a/b\" }",
         "extraVolumeMounts: [{ name: more }]",
         "settings: { cluster: { broker_id: 1 } }",
@@ -285,7 +286,7 @@ fn the_chart_sets_up_brokers_that_find_each_other() {
             "2GiB",
             "2112Mi",
         ),
-        (OWN_ETCD, 101, own, "512MiB", "576Mi"),
+        (OWN_ETCD, 101, own, "1GiB", "1088Mi"),
     ] {
         let (_, documents) = rendered(&program, Some(values));
         let set = brokers(&documents);

@@ -101,7 +101,7 @@ async fn record(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) -> bool {
                 match recorded {
                     Err(error) => set.has_trouble(&error),
                     Ok(_) => set.has_trouble(&format!(
-                        "too few brokers take copies, or one before it is not recorded{}",
+                        "too few brokers take replicas, or one before it is not recorded{}",
                         lane.primary.without_disk()
                     )),
                 }
@@ -312,7 +312,7 @@ fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) 
         });
         for flushed in all(flushes.collect()).await {
             if let Err(error) = flushed {
-                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in its holder's memory for now");
+                tracing::info!(group = %copy, %error, "a closed group may not be flushed; it stays in the memory of the broker that holds the replica for now");
             }
         }
         for broker in left_out.into_iter().filter(|broker| !primary.is_own(*broker)) {
@@ -350,13 +350,13 @@ async fn build_one(
     let Some(holder) = chosen.first() else {
         // What was wrong with those that failed says more.
         if failed.at.is_empty() {
-            set.has_trouble(&"no broker is left that could take a copy");
+            set.has_trouble(&"no broker is left that could take a replica");
         }
         failed.begin_again();
         return Err(None);
     };
     let building = primary.building(set.id(), holder.broker);
-    tracing::debug!(group = %set.id(), at = %holder.broker, "a group that ends with too few copies gets another one");
+    tracing::debug!(group = %set.id(), at = %holder.broker, "a group that ends with too few replicas gets another one");
     match build(lane, set.source(), set, *holder, end).await {
         Ok(()) => Ok((*holder, building)),
         Err(error) if is_sealed(&error) => {

@@ -1,5 +1,5 @@
 //! Open groups that have fewer copies than their stream is to have, or have one at a broker that leaves:
-//! an open group's set never changes, so once another broker could take a copy the group ends and the
+//! an open group's set never changes, so once another broker could take a replica the group ends and the
 //! lane goes on in one with all of them where they should be.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ impl Lane {
             if !more.beside(&self.primary, set.durability(), holders).await {
                 continue;
             }
-            tracing::info!(group = %set.id(), "another broker can take a copy; the group ends and the lane goes on in one whose copies are where they should be");
+            tracing::info!(group = %set.id(), "another broker can take a replica; the group ends and the lane goes on in one whose replicas are where they should be");
             self.drop_ill_ahead();
             set.source().freeze();
             self.froze(&set);

@@ -318,7 +318,7 @@ impl ReplicaSet {
         if let Some(copy) = self.copies().get(index) {
             let mut lost = copy.lost.lock();
             if lost.is_none() {
-                tracing::info!(group = %self.id, holder = %copy.holder.broker, reason, "a copy is lost; the group ends and the lane goes on in a new one");
+                tracing::info!(group = %self.id, broker = %copy.holder.broker, reason, "a replica is lost; the group ends and the lane goes on in a new one");
                 *lost = Some(reason.to_string());
             }
             drop(lost);

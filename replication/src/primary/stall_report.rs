@@ -11,7 +11,7 @@ use crate::ids::{BrokerId, CopyId};
 /// What a group's life is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doing {
-    /// Its record is on the way, or too few brokers take copies.
+    /// Its record is on the way, or too few brokers take replicas.
     #[default]
     Recording,
     /// Its bytes go to its copies.

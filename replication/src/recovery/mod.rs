@@ -98,7 +98,7 @@ pub enum Stopped {
         /// Who was recorded.
         holders: Vec<BrokerId>,
     },
-    /// Too few brokers could take a copy.
+    /// Too few brokers could take a replica.
     #[error("group {copy} is whole at {have} brokers and needs {need}; bring back more brokers")]
     NotEnoughCopies {
         /// The group.

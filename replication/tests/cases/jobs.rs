@@ -251,7 +251,7 @@ fn an_open_group_with_too_few_copies_ends_once_more_can_be_had() {
         assert_eq!(short.0.holders().len(), 3);
         let jobs = jobs_with(&case, &primary, &recovered, busy(), Arc::downgrade(&lane));
         jobs.round().await;
-        assert!(!short.1.is_frozen(), "nobody else could take a copy");
+        assert!(!short.1.is_frozen(), "nobody else could take a replica");
         append(&lane, &short, 1).await.expect("it goes on");
 
         case.stage.start(away, MemoryFate::Kept).await;

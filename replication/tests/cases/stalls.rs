@@ -173,7 +173,7 @@ fn a_group_that_nobody_takes_says_why_it_is_not_recorded() {
         let still = looked(&case, &lane).await.expect("it stands still");
         assert_eq!((still.doing, still.copies.len()), (Doing::Recording, 0));
         let told = still.to_string();
-        assert!(told.contains("too few brokers take copies"), "{told}");
+        assert!(told.contains("too few brokers take replicas"), "{told}");
     });
 }
 

@@ -109,13 +109,18 @@ etcd://{{ join "," $members }}{{ with .Values.cluster.prefix }}/{{ trimSuffix "/
 {{- end }}
 {{- end -}}
 
+{{/* Memory for open replicas of other brokers; `copies` is its former name. */}}
+{{- define "kera.replicaMemory" -}}
+{{- .Values.cluster.copies | default .Values.cluster.replicaMemory -}}
+{{- end -}}
+
 {{/* Shared memory for replicas, and some for other files in it. */}}
 {{- define "kera.sharedMemory" -}}
-{{- $copies := .Values.cluster.copies -}}
-{{- if hasSuffix "Gi" $copies -}}
-{{- printf "%dMi" (add (mul (trimSuffix "Gi" $copies | int64) 1024) 64) -}}
+{{- $replicas := include "kera.replicaMemory" . -}}
+{{- if hasSuffix "Gi" $replicas -}}
+{{- printf "%dMi" (add (mul (trimSuffix "Gi" $replicas | int64) 1024) 64) -}}
 {{- else -}}
-{{- printf "%dMi" (add (trimSuffix "Mi" $copies | int64) 64) -}}
+{{- printf "%dMi" (add (trimSuffix "Mi" $replicas | int64) 64) -}}
 {{- end -}}
 {{- end -}}
 

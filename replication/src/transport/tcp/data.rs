@@ -77,7 +77,7 @@ impl DataConnection {
             rested: Duration::ZERO,
             begun: None,
         };
-        let thread = std::thread::Builder::new().name("kera-copies".into());
+        let thread = std::thread::Builder::new().name("kera-replicas".into());
         let thread = thread.spawn(move || {
             let outcome = line.receive();
             // Nobody waits for it any more where the task behind it was dropped.
