@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use kera_log_segments::group::Group;
+use kera_rpc::stream::Stream;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use crate::append;
 use crate::bell::Bell;
@@ -128,7 +128,7 @@ pub trait Protocol: Send {
 pub struct ClientLink {
     /// The broker.
     pub shared: Arc<Shared>,
-    stream: TcpStream,
+    stream: Stream,
     /// What has arrived and was not worked on.
     pub input: Inbox,
     /// What waits to be sent.
@@ -163,7 +163,7 @@ impl ClientLink {
     }
 
     /// A connection that nothing was received on yet but what began it.
-    pub fn new(stream: TcpStream, shared: Arc<Shared>, counted: Counted) -> Self {
+    pub fn new(stream: Stream, shared: Arc<Shared>, counted: Counted) -> Self {
         let bell = Arc::new(Bell::default());
         let now = Instant::now();
         Self {

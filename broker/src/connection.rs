@@ -14,7 +14,7 @@ use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
 use kera_protocol::v1;
-use tokio::net::TcpStream;
+use kera_rpc::stream::Stream;
 use tokio::sync::mpsc;
 
 use crate::append::{self, Partial, PendingAppend, Placed};
@@ -40,7 +40,7 @@ const LOOKS_AT_ALL: u32 = 10;
 /// # Errors
 /// The socket's, or `TimedOut` for one that was idle for too long.
 pub async fn serve(
-    stream: TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     shared: Arc<Shared>,
     counted: Counted,

@@ -133,6 +133,9 @@ pub enum BrokerError {
         /// What it is to be now.
         wanted: Role,
     },
+    /// A listener is to have TLS, and a file that it needs cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// The system refused something at start.
     #[error("{what}: {error}")]
     System {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
+use kera_rpc::stream::Stream;
 
 /// Read from the socket before what was read is worked on.
 pub const READ_AHEAD: usize = 256 * 1024;
@@ -111,7 +111,7 @@ impl Inbox {
     ///
     /// # Errors
     /// The socket's.
-    pub fn receive(&mut self, stream: &TcpStream, room: usize) -> io::Result<Received> {
+    pub fn receive(&mut self, stream: &Stream, room: usize) -> io::Result<Received> {
         // Four times what there is already: memory follows bytes that have come.
         let wanted = room.min((3 * self.len()).max(FIRST));
         if self.buffer.len() - self.end < room {

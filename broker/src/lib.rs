@@ -52,6 +52,7 @@ mod shared;
 pub mod socket;
 mod start;
 pub mod store_dir;
+pub mod tls;
 pub mod unheard;
 
 pub use alter_settings::alter as alter_settings;

@@ -4,13 +4,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
 use kera_rpc::serve::CallServer;
 use kera_rpc::status_of;
+use kera_rpc::stream::Stream;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,10 +19,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::config::TlsListener;
 use crate::connection;
 use crate::control;
 use crate::shared::Shared;
 use crate::socket::next;
+use crate::tls;
 use crate::unheard::Wanted;
 
 /// The first bytes of HTTP/2, which gRPC speaks.
@@ -142,15 +145,29 @@ pub fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(PROBE_AFTER))
 }
 
+/// What a connection begins with: TLS, where the native address has it.
+async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io::Result<Stream> {
+    set_up(&socket)?;
+    let tls = shared.tls.as_ref();
+    match tls.filter(|tls| tls.serves(TlsListener::Native)) {
+        None => Ok(socket.into()),
+        Some(tls) => {
+            let within = shared.config.server.receive_timeout;
+            tls.accept(socket, peer, "server.listen", within).await
+        }
+    }
+}
+
 /// Says, as long as the peer may take for a hello, that there are too many.
 async fn tell_refused(
-    mut stream: TcpStream,
+    socket: TcpStream,
     peer: SocketAddr,
     control: CallServer,
     shared: &Shared,
 ) -> std::io::Result<()> {
-    set_up(&stream)?;
     let patience = shared.config.server.hello_timeout;
+    let begun = timeout(patience, begin(socket, peer, shared)).await;
+    let mut stream = begun.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let first = timeout(patience, speaks_http2(&stream)).await;
     let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let limit = shared.admission.limit();
@@ -169,20 +186,24 @@ async fn tell_refused(
 }
 
 async fn sniff(
-    mut stream: TcpStream,
+    socket: TcpStream,
     peer: SocketAddr,
     control: CallServer,
     mut guard: Counted,
 ) -> std::io::Result<()> {
     let shared = guard.shared.clone();
-    set_up(&stream)?;
     let patience = shared.config.server.hello_timeout;
     let wanted = guard.wanted();
-    let first = tokio::select! {
-        first = timeout(patience, first_words(&mut stream)) => first,
+    let first = async {
+        let mut stream = Box::pin(begin(socket, peer, &shared)).await?;
+        let first = timeout(patience, first_words(&mut stream)).await;
+        let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+        std::io::Result::Ok((stream, first))
+    };
+    let (mut stream, first) = tokio::select! {
+        first = first => first?,
         () = wanted.wait() => return Ok(()),
     };
-    let first = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     guard.heard();
     let Some(bytes) = first else {
         Box::pin(control.connection(stream, peer.ip(), None)).await;
@@ -191,7 +212,12 @@ async fn sniff(
     };
     let hello = match Hello::decode(&bytes) {
         Ok(hello) => hello,
-        Err(error) => return refuse(&mut stream, &error.into(), patience).await,
+        Err(error) => {
+            if tls::is_client_hello(&bytes) {
+                tell_of_tls(&shared, peer);
+            }
+            return refuse(&mut stream, &error.into(), patience).await;
+        }
     };
     let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
     let reply = HelloReply {
@@ -207,12 +233,17 @@ async fn sniff(
     Box::pin(connection::serve(stream, peer, shared, guard.of_data())).await
 }
 
+/// A client wants TLS at an address without it: its own words for that say little.
+fn tell_of_tls(shared: &Shared, peer: SocketAddr) {
+    shared.metrics.protocol_errors.inc();
+    let due = shared.bad_connections.lock().due(Instant::now());
+    if let Some(others) = due {
+        tracing::info!(%peer, others, "server.listen: a client speaks TLS, and this listener does not; add native to tls.listeners, or have the client go without");
+    }
+}
+
 /// Says why, and closes.
-async fn refuse(
-    stream: &mut TcpStream,
-    error: &WireError,
-    patience: Duration,
-) -> std::io::Result<()> {
+async fn refuse(stream: &mut Stream, error: &WireError, patience: Duration) -> std::io::Result<()> {
     let mut said = BytesMut::new();
     frame::encode_go_away(&mut said, error);
     stream.write_all(&said).await?;
@@ -234,7 +265,7 @@ async fn refuse(
 }
 
 /// A native hello; none where HTTP/2 begins.
-async fn first_words(stream: &mut TcpStream) -> std::io::Result<Option<[u8; frame::HELLO_BYTES]>> {
+async fn first_words(stream: &mut Stream) -> std::io::Result<Option<[u8; frame::HELLO_BYTES]>> {
     if speaks_http2(stream).await? {
         return Ok(None);
     }
@@ -244,7 +275,13 @@ async fn first_words(stream: &mut TcpStream) -> std::io::Result<Option<[u8; fram
 }
 
 /// Looks at the first bytes without taking them, until they tell HTTP/2 from anything else.
-async fn speaks_http2(stream: &TcpStream) -> std::io::Result<bool> {
+async fn speaks_http2(stream: &Stream) -> std::io::Result<bool> {
+    // Under TLS most clients have said it in the handshake.
+    match stream.agreed_protocol().as_deref() {
+        Some(tls::HTTP2) => return Ok(true),
+        Some(tls::FRAMES) => return Ok(false),
+        _ => {}
+    }
     let mut bytes = [0; HTTP2_PREFACE.len()];
     let mut pause = Duration::from_millis(1);
     loop {

@@ -36,6 +36,7 @@ use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
 use crate::shared::{BROKER_ID, MEMORY_WAIT, Shared};
 use crate::store_dir::{StoreDir, outlasting};
+use crate::tls::ServerTls;
 
 /// Longest attempt to connect to another broker.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
@@ -51,6 +52,7 @@ pub(crate) struct Begun {
     pub(crate) store: Option<Arc<dyn ClusterStore>>,
     /// Bytes that connections gave back to the allocator since it was last asked for them.
     pub(crate) freed: Arc<AtomicU64>,
+    pub(crate) tls: Option<Arc<ServerTls>>,
 }
 
 /// Opens the store of a broker that works alone. The directory is this broker's, so whoever has the file
@@ -75,6 +77,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         backup,
         store,
         freed,
+        tls,
     } = begun;
     let advertised = config
         .server
@@ -227,6 +230,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         coordination: Coordination::new(&settings.now()),
         admission: Admission::new(&settings.now()),
         unheard: Default::default(),
+        tls,
         retimed: Retimed::default(),
         settings,
         config,

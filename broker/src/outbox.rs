@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use kera_protocol::Message;
 use kera_protocol::frame::{self, FrameKind};
-use tokio::net::TcpStream;
+use kera_rpc::stream::Stream;
 
 /// Slices handed to one system call.
 const SLICES: usize = 64;
@@ -19,6 +19,8 @@ pub struct Outbox {
     ready: VecDeque<Bytes>,
     gathering: BytesMut,
     bytes: usize,
+    /// About how many of the bytes that were handed to TLS have not reached the socket.
+    kept_by_tls: usize,
     /// Bytes sent since the connection began.
     sent: u64,
     /// Slices of the broker's memory may be among `ready`.
@@ -28,7 +30,7 @@ pub struct Outbox {
 impl Outbox {
     /// Bytes waiting.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.kept_by_tls
     }
 
     /// Bytes sent so far.
@@ -58,7 +60,7 @@ impl Outbox {
 
     /// True if nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes() == 0
     }
 
     /// Adds a frame whose body is sent as it is, without a copy.
@@ -114,7 +116,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The socket's; the connection is of no more use.
-    pub fn send(&mut self, stream: &TcpStream) -> io::Result<usize> {
+    pub fn send(&mut self, stream: &Stream) -> io::Result<usize> {
         self.flush_gathering();
         let mut sent = 0;
         while !self.ready.is_empty() {
@@ -134,6 +136,10 @@ impl Outbox {
                 Err(error) => return Err(error),
             }
         }
+        let kept = stream.try_flush()?;
+        // A peer that takes what TLS keeps for it reads.
+        self.sent += self.kept_by_tls.saturating_sub(kept) as u64;
+        self.kept_by_tls = kept;
         Ok(sent)
     }
 

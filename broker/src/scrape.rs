@@ -11,6 +11,7 @@ use crate::http::Told;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::process;
 use crate::shared::Shared;
+use crate::tls::ServerTls;
 
 /// Everything, as a scrape sees it.
 pub(crate) fn render(shared: &Shared) -> String {
@@ -173,6 +174,9 @@ pub(crate) fn render(shared: &Shared) -> String {
             total,
         );
     }
+    if let Some(tls) = &shared.tls {
+        of_tls(tls, &mut registry);
+    }
     of_process(Some(shared.engine()), &mut registry);
     streams(shared, &mut registry);
     groups(shared, &mut registry);
@@ -249,6 +253,32 @@ fn of_process(engine: Option<&str>, registry: &mut Registry) {
             limit,
         );
     }
+}
+
+fn of_tls(tls: &ServerTls, registry: &mut Registry) {
+    let not_after = u64::try_from(tls.not_after()).unwrap_or_default();
+    gauge(
+        registry,
+        "tls_certificate_not_after_seconds",
+        "When the certificate in use ends, in seconds since 1970",
+        not_after,
+    );
+    gauge(
+        registry,
+        "tls_reload_failed",
+        "1 while the files of [tls] have changed and cannot be used",
+        u64::from(tls.is_stale()),
+    );
+    registry.register(
+        "tls_handshakes",
+        "TLS handshakes completed",
+        tls.completed.clone(),
+    );
+    registry.register(
+        "tls_handshake_failures",
+        "TLS handshakes that failed, took too long, or made room for others",
+        tls.failed.clone(),
+    );
 }
 
 fn disk_full(shared: &Shared) -> bool {

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::panicked_threads::Fallen;
 use crate::settings::Settings;
 use crate::store_dir::StoreDir;
+use crate::tls::ServerTls;
 use crate::unheard::Unheard;
 
 /// The number of a broker that is given none. To Kafka's clients every broker is number 1 of a
@@ -40,7 +41,7 @@ pub(crate) const MEMORY_WAIT: Duration = Duration::from_secs(10);
 pub struct Shared {
     /// Reads of Kafka's clients that failed, as the log tells of them.
     pub failed_reads: parking_lot::Mutex<Seldom>,
-    /// Connections of Kafka's clients that broke the protocol, as the log tells of them.
+    /// Connections of clients that broke the protocol, as the log tells of them.
     pub bad_connections: parking_lot::Mutex<Seldom>,
     /// Commits of Kafka's clients that found no room, as the log tells of them.
     pub full_offsets: parking_lot::Mutex<Seldom>,
@@ -96,6 +97,8 @@ pub struct Shared {
     pub admission: Admission,
     /// Connections that have not said yet what they want.
     pub unheard: Unheard,
+    /// TLS, if a listener has it.
+    pub tls: Option<Arc<ServerTls>>,
     /// Data and control connections open.
     pub connections: AtomicU64,
     /// Those of them that carry data, which drain when the broker stops.

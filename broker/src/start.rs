@@ -13,13 +13,14 @@ use kera_metadata::ClusterStore;
 
 use crate::clock::now_ms;
 use crate::cluster::{self, Backup, takeover, watching};
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
 use crate::maintenance::Maintenance;
 use crate::open::{Begun, open};
 use crate::shared::Shared;
 use crate::store_dir::StoreDir;
+use crate::tls::{self, ServerTls};
 use crate::{listener, machine, socket};
 
 /// Longest wait at a stop until copies at other brokers are closed.
@@ -76,6 +77,15 @@ impl Broker {
         store: Option<Arc<dyn ClusterStore>>,
         since: Instant,
     ) -> Result<Self, BrokerError> {
+        let tls = ServerTls::open(&config.tls)?;
+        let native = tls
+            .as_ref()
+            .is_some_and(|tls| tls.serves(TlsListener::Native));
+        if native && store.is_some() {
+            // The configuration's check does not see a store that was handed over.
+            let text = "tls.listeners has native, and brokers that share a store do not use TLS to call each other yet; take native out";
+            return Err(BrokerError::Tls(text.to_owned()));
+        }
         let listening = socket::bind(&config.server.listen, "server.listen").await?;
         let local = listening
             .local_addr()
@@ -97,6 +107,7 @@ impl Broker {
             backup,
             store,
             freed,
+            tls,
         };
         let (shared, maintenance) = off_runtime(move || open(begun)).await?;
         machine::report(&machine::Needs::of(&shared.config, shared.engine()));
@@ -111,6 +122,12 @@ impl Broker {
             .store(took.as_millis() as u64, Ordering::Relaxed);
         tracing::info!(address = %local, streams = shared.catalog.all().len(), ms = took.as_millis() as u64, "serving");
         let mut tasks = listener::serve(listening, shared.clone());
+        if let Some(tls) = &shared.tls {
+            tasks.push(tokio::spawn(tls::watch(
+                tls.clone(),
+                shared.stopping.subscribe(),
+            )));
+        }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         if let Some(http) = &http {
             http.recovered(shared.clone());

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,10 @@ use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::append;
 use kera_broker::client_link::{ClientLink, Overdue, Protocol};
+use kera_broker::config::TlsListener;
 use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
+use kera_broker::tls::{self, Stream};
 use tokio::net::TcpStream;
 
 use crate::context::Ctx;
@@ -56,6 +58,11 @@ pub(crate) enum Ended {
     /// It claims to be longer than requests may be.
     #[error("a request of {0} bytes is longer than the {1} that are accepted")]
     TooLong(i64, usize),
+    /// It begins like TLS.
+    #[error(
+        "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or have the client go without (security.protocol=PLAINTEXT)"
+    )]
+    Tls,
     /// A batch sent without acknowledgement was refused; closing is the only way to tell.
     #[error("a batch sent with acks = 0 was refused")]
     Unacknowledged,
@@ -90,9 +97,16 @@ enum Current {
 }
 
 /// Serves a client's connection until it ends.
-pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, mut counted: Counted) {
-    let wanted = counted.wanted();
-    let mut link = ClientLink::new(stream, ctx.shared.clone(), counted);
+pub(crate) async fn serve(socket: TcpStream, ctx: Ctx, mut counted: Counted) {
+    let mut wanted = pin!(counted.wanted().wait());
+    let stream = tokio::select! {
+        begun = begin(socket, &ctx) => match begun {
+            Some(stream) => stream,
+            None => return,
+        },
+        () = &mut wanted => return,
+    };
+    let mut link = ClientLink::new(stream, ctx.shared.clone(), counted.of_data());
     let mut connection = Connection {
         sessions: Sessions::new(ctx.settings.sessions.clone()),
         ctx,
@@ -104,9 +118,26 @@ pub(crate) async fn serve(stream: TcpStream, ctx: Ctx, mut counted: Counted) {
     let outcome = tokio::select! {
         outcome = link.serve(&mut connection) => outcome,
         // It has asked for nothing yet.
-        () = wanted.wait() => return,
+        () = &mut wanted => return,
     };
     connection.end(&link, &outcome);
+}
+
+/// What a connection begins with: TLS, where Kafka's addresses have it. `None` if nothing came of it.
+async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
+    let shared = &ctx.shared;
+    let tls = shared.tls.as_ref();
+    match tls.filter(|tls| tls.serves(TlsListener::Kafka)) {
+        None => Some(socket.into()),
+        Some(tls) => {
+            let within = shared.config.server.receive_timeout;
+            let mut stopping = shared.stopping.subscribe();
+            tokio::select! {
+                begun = Box::pin(tls.accept(socket, ctx.peer, "kafka.listen", within)) => begun.ok(),
+                _ = stopping.wait_for(|stop| *stop) => None,
+            }
+        }
+    }
 }
 
 /// What is under way on a client's connection.
@@ -131,6 +162,9 @@ impl Protocol for Connection {
         let Some(field) = link.input.bytes().first_chunk::<LENGTH_BYTES>() else {
             return Ok(0);
         };
+        if tls::is_client_hello(field) {
+            return Err(Ended::Tls);
+        }
         let claimed = i32::from_be_bytes(*field);
         let most = self.ctx.max_request_bytes();
         let limit = match link.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {

@@ -127,7 +127,7 @@ async fn accept(
             peer,
             room: Arc::default(),
         };
-        tokio::spawn(connection::serve(stream, ctx, counted.of_data()));
+        tokio::spawn(connection::serve(stream, ctx, counted));
     }
 }
 

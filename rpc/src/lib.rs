@@ -16,6 +16,7 @@ mod places;
 mod report;
 mod retry;
 pub mod serve;
+pub mod stream;
 
 pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};

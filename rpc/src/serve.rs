@@ -17,7 +17,6 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
@@ -26,6 +25,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Request;
 use tonic::service::Routes;
 
+use crate::stream::Stream;
 use body::{ReplyBody, RequestBody, over, too_many};
 use quiet::{Calls, Quiet, Word};
 
@@ -120,7 +120,13 @@ impl CallServer {
 
     /// Serves a connection until it ends. With a `refusal` each of its calls is answered with that, and it
     /// ends after the time for a first call.
-    pub async fn connection(&self, stream: TcpStream, caller: IpAddr, refusal: Option<Status>) {
+    pub async fn connection(
+        &self,
+        stream: impl Into<Stream>,
+        caller: IpAddr,
+        refusal: Option<Status>,
+    ) {
+        let stream = stream.into();
         let limits = self.limits;
         let calls = Calls::begin(self.quiet.clone(), limits.connection_bytes);
         let at_work = Arc::new(Semaphore::new(limits.calls_at_work));

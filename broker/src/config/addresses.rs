@@ -28,7 +28,7 @@ fn parse_one(text: &str) -> Result<String, String> {
                 )
             }
             _ => format!(
-                "`{text}` is not an address; connections are neither encrypted nor authenticated, so write `{address}` without `{protocol}://`"
+                "`{text}` is not an address; write `{address}` without `{protocol}://`. For TLS set tls.listeners; there is no SASL"
             ),
         });
     }
@@ -227,7 +227,7 @@ mod tests {
         let alone = problem("a:1,off");
         assert!(alone.contains("`off` stands alone"), "{alone}");
         assert!(problem("PLAINTEXT://:9092").contains("leave out `PLAINTEXT://`"));
-        assert!(problem("SSL://h:9092").contains("neither encrypted nor authenticated"));
+        assert!(problem("SSL://h:9092").contains("For TLS set tls.listeners"));
         assert!(problem("localhost").contains("write `localhost:9092`"));
         assert!(problem("a:1,,b:2").contains("is not an address"));
         assert!(problem("::1:9092").contains("in brackets"));

@@ -10,9 +10,11 @@ use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
-    Address, AddressOrAuto, AddressOrOff, Count, Directory, EngineChoice, EngineKind, Kind, Limits,
-    LogFilter, LogFormat, LogFormatKind, Size, Switch, Time, TransportChoice, TransportKind,
+    Address, AddressOrAuto, AddressOrOff, ClientAuth, ClientAuthKind, Count, Directory,
+    EngineChoice, EngineKind, Kind, Limits, LogFilter, LogFormat, LogFormatKind, Size, Switch,
+    Time, TransportChoice, TransportKind,
 };
+use super::tls::{TlsListener, TlsListeners};
 use super::units::{GIB, KIB, MIB, TIB};
 
 /// A configuration key: how it is named, what it means and which values it takes.
@@ -373,6 +375,28 @@ config_keys! {
         /// Streamlets of the internal stream that keeps leases and commits. Used when the data
         /// directory is created, fixed afterwards.
         internal_streamlets: u32, Count [1, 1024] = "4";
+    }
+
+    /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.
+    tls: TlsConfig {
+        /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`. Such a
+        /// listener takes no connections without TLS. `native` cannot be used with `cluster.store` yet.
+        listeners: Vec<TlsListener>, TlsListeners [] = "off";
+        /// The broker's certificate in PEM, followed by those of intermediate authorities if there are any. It
+        /// must have the names or IP addresses that clients connect to. Needed with `tls.listeners`.
+        certificate: Option<PathBuf>, FileOrOff [] = "off";
+        /// The private key of that certificate in PEM, not encrypted. Needed with `tls.listeners`.
+        key: Option<PathBuf>, FileOrOff [] = "off";
+        /// The certificates in PEM of the authorities that sign clients' certificates. Needed with
+        /// `tls.client_auth`.
+        client_ca: Option<PathBuf>, FileOrOff [] = "off";
+        /// Whether clients must prove that they have a certificate of an authority in `tls.client_ca`. With
+        /// `requested` a client without a certificate is let in too, but not one with a wrong certificate. All that
+        /// are let in may do everything: there is no authorization yet.
+        client_auth: ClientAuth, ClientAuthKind [] = "none";
+        /// How often the broker looks whether these files have changed. New connections get the new certificate;
+        /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
+        reload_interval: Duration, Time [100 * MILLISECOND, DAY] = "30s";
     }
 
     /// This broker among others that share a metadata store. A broker without `cluster.store` works alone.

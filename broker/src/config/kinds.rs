@@ -322,6 +322,18 @@ choice! {
 }
 
 choice! {
+    /// Whether clients prove who they are by a certificate.
+    ClientAuthKind -> ClientAuth, "`none`, `requested` or `required`" {
+        /// Clients are not asked.
+        None = "none",
+        /// Clients may have one; one that is wrong is refused.
+        Requested = "requested",
+        /// Clients must have one.
+        Required = "required",
+    }
+}
+
+choice! {
     /// How log lines are written.
     LogFormatKind -> LogFormat, "`text` or `json`" {
         /// For people.

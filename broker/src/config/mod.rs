@@ -13,6 +13,8 @@ mod keys;
 mod kinds;
 mod print;
 mod resolve;
+mod tls;
+mod tls_check;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
@@ -21,8 +23,9 @@ pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
     BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS,
     KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, RetentionConfig, RuntimeConfig,
-    SECTIONS, ServerConfig, StorageConfig,
+    SECTIONS, ServerConfig, StorageConfig, TlsConfig,
 };
-pub use kinds::{EngineChoice, Limits, LogFormat, TransportChoice};
+pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};
+pub use tls::TlsListener;

@@ -10,6 +10,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::addresses::check_kafka;
 use super::cluster;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
+use super::tls_check;
 
 /// Keys of earlier versions, and what to do instead.
 pub const GONE: [(&str, &str); 1] = [(
@@ -351,7 +352,11 @@ impl Resolution {
         if let Err((name, message)) = cluster::check_cluster(config) {
             wrong.push((name, message));
         }
+        if let Err((name, message)) = tls_check::check_tls(config) {
+            wrong.push((name, message));
+        }
         self.warnings.extend(cluster::doubts(config));
+        self.warnings.extend(tls_check::doubt(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
             self.problem(origin, format!("{name}: {message}"));

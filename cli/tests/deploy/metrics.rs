@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::cluster::Member;
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, home};
 use crate::process::Process;
 
 /// Names of series with the names of their labels.
@@ -60,6 +60,7 @@ pub fn exposed() -> Option<Exposed> {
     // It is counted from time to time.
     let text = member.exposes("kera_stream_under_replicated_groups{stream=\"copied\"}");
     let mut all = by_itself();
+    all.extend(with_tls());
     for (name, labels) in series(&text) {
         all.entry(name).or_default().extend(labels);
     }
@@ -77,6 +78,30 @@ fn by_itself() -> Exposed {
     assert_eq!(status, 200);
     assert!(text.ends_with("# EOF\n"), "OpenMetrics ends so: {text}");
     series(&text)
+}
+
+/// What a broker exposes whose clients have TLS.
+fn with_tls() -> Exposed {
+    let names = vec!["localhost".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let home = home();
+    let (certificate, key) = (home.path().join("c.pem"), home.path().join("k.pem"));
+    std::fs::write(&certificate, made.cert.pem()).expect("a file can be written");
+    std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file can be written");
+    let path = |path: &std::path::Path| path.display().to_string();
+    let broker = Process::with(&[
+        "--tls-listeners",
+        "kafka",
+        "--tls-certificate",
+        &path(&certificate),
+        "--tls-key",
+        &path(&key),
+    ]);
+    let (status, text) = broker.get("/metrics");
+    assert_eq!(status, 200);
+    let mut exposed = series(&text);
+    exposed.retain(|name, _| name.starts_with("kera_tls_"));
+    exposed
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! Kinds of keys about TLS.
+
+use std::fmt;
+
+use super::kinds::{Kind, Limits};
+
+/// A kind of listener that may have TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsListener {
+    /// `server.listen`.
+    Native,
+    /// The addresses of `kafka.listen`.
+    Kafka,
+}
+
+impl TlsListener {
+    const ALL: [Self; 2] = [Self::Native, Self::Kafka];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Kafka => "kafka",
+        }
+    }
+}
+
+impl fmt::Display for TlsListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Listeners that have TLS: `Vec<TlsListener>`, empty for `off`.
+pub(super) enum TlsListeners {}
+
+impl Kind for TlsListeners {
+    type Value = Vec<TlsListener>;
+    const FORM: &'static str =
+        "`native` or `kafka`, or both with a comma between them (in a file also a list), or `off`";
+    const LIST: bool = true;
+
+    fn parse(text: &str, _: &Limits) -> Result<Vec<TlsListener>, String> {
+        let text = text.trim();
+        if text.is_empty() || text == "off" {
+            return Ok(Vec::new());
+        }
+        let mut listeners = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let known = TlsListener::ALL.into_iter().find(|one| one.name() == part);
+            let listener = known.ok_or_else(|| {
+                format!("`{part}` is no listener; write native, kafka, or off alone")
+            })?;
+            if !listeners.contains(&listener) {
+                listeners.push(listener);
+            }
+        }
+        Ok(listeners)
+    }
+
+    fn show(value: &Vec<TlsListener>) -> String {
+        match value.is_empty() {
+            true => "off".to_owned(),
+            false => value
+                .iter()
+                .map(|one| one.name())
+                .collect::<Vec<_>>()
+                .join(","),
+        }
+    }
+}

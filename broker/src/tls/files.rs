@@ -1,0 +1,141 @@
+//! From files in PEM to what a TLS listener needs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::validity::not_after;
+use super::{FRAMES, HTTP2};
+use crate::config::{ClientAuth, TlsConfig};
+
+/// The largest file that is read: chains have a few KiB.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The files as they were read.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Contents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+/// What was made of them.
+pub(super) struct Loaded {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) not_after: i64,
+}
+
+pub(super) fn read(settings: &TlsConfig) -> Result<Contents, String> {
+    let needed = |name: &str, path: &Option<std::path::PathBuf>| match path {
+        Some(path) => read_one(name, path),
+        None => Err(format!("{name} is off; name a file in PEM")),
+    };
+    let client_ca = settings.client_ca.as_deref();
+    Ok(Contents {
+        certificate: needed("tls.certificate", &settings.certificate)?,
+        key: needed("tls.key", &settings.key)?,
+        client_ca: client_ca
+            .map(|path| read_one("tls.client_ca", path))
+            .transpose()?,
+    })
+}
+
+fn read_one(name: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let describe = |error: std::io::Error| {
+        format!(
+            "{name}: cannot read {}: {error}; check the path and its permissions",
+            path.display()
+        )
+    };
+    let length = std::fs::metadata(path).map_err(describe)?.len();
+    if length > MOST_BYTES {
+        return Err(format!(
+            "{name}: {} has {length} bytes, more than any certificate; name a file in PEM",
+            path.display()
+        ));
+    }
+    std::fs::read(path).map_err(describe)
+}
+
+pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, String> {
+    let certificate = file_of(&settings.certificate);
+    let chain = certificates(&contents.certificate)
+        .map_err(|error| format!("tls.certificate: {certificate} {error}"))?;
+    let end = not_after(&chain[0]).ok_or_else(|| {
+        format!("tls.certificate: {certificate} holds no X.509 certificate; name one in PEM")
+    })?;
+    let key_file = file_of(&settings.key);
+    let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|_| {
+        format!(
+            "tls.key: {key_file} holds no private key in PEM that is not encrypted; name one (BEGIN PRIVATE KEY)"
+        )
+    })?;
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| error.to_string())?;
+    let builder = match &contents.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(authorities) => {
+            builder.with_client_cert_verifier(verifier(settings, authorities, provider)?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+        format!(
+            "tls.certificate {certificate} and tls.key {key_file} do not go together: {error}; name a certificate and its own key"
+        )
+    })?;
+    config.alpn_protocols = vec![HTTP2.to_vec(), FRAMES.to_vec()];
+    // Without it a broker would have to remember the sessions that clients may resume.
+    config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+    Ok(Loaded {
+        config: Arc::new(config),
+        not_after: end,
+    })
+}
+
+fn verifier(
+    settings: &TlsConfig,
+    authorities: &[u8],
+    provider: Arc<rustls::crypto::CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let file = file_of(&settings.client_ca);
+    let unusable = |error: String| format!("tls.client_ca: {file} {error}");
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(authorities).map_err(unusable)? {
+        roots.add(authority).map_err(|error| {
+            unusable(format!(
+                "holds a certificate of no authority: {error}; name the one that signed the clients' certificates"
+            ))
+        })?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    let verifier = match settings.client_auth {
+        ClientAuth::Required => verifier,
+        ClientAuth::Requested | ClientAuth::None => verifier.allow_unauthenticated(),
+    };
+    verifier
+        .build()
+        .map_err(|error| unusable(error.to_string()))
+}
+
+/// At least one certificate.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err("holds no certificate; name one in PEM (BEGIN CERTIFICATE)".to_owned()),
+        Err(_) => Err("is no valid PEM; name a certificate in PEM (BEGIN CERTIFICATE)".to_owned()),
+    }
+}
+
+fn file_of(path: &Option<std::path::PathBuf>) -> String {
+    let path = path.as_ref();
+    path.map_or_else(|| "off".to_owned(), |path| path.display().to_string())
+}

@@ -1,0 +1,114 @@
+//! The beginning of a TLS connection.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kera_rpc::stream::Stream;
+use rustls::{AlertDescription, Error, InvalidMessage};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::ServerTls;
+
+/// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
+const MOST_UNDER_WAY: usize = 512;
+
+/// A handshake that is under way.
+struct UnderWay<'a> {
+    tls: &'a ServerTls,
+    number: u64,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.tls.under_way.leave(self.number);
+        self.tls.under_way_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ServerTls {
+    /// Does the handshake of a connection to the listener that is set by `key`, for at most `within`. A peer that
+    /// takes long makes room for others where many handshakes are under way.
+    ///
+    /// # Errors
+    /// The socket's, or what was wrong with the handshake.
+    pub async fn accept(
+        &self,
+        socket: TcpStream,
+        peer: SocketAddr,
+        key: &'static str,
+        within: Duration,
+    ) -> io::Result<Stream> {
+        let (number, wanted) = self.under_way.enter();
+        let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
+        let _under_way = UnderWay { tls: self, number };
+        if before >= MOST_UNDER_WAY {
+            self.under_way.end_oldest();
+        }
+        let handshake = Stream::accept(socket, self.current.load_full());
+        let outcome = tokio::select! {
+            outcome = timeout(within, handshake) => outcome,
+            () = wanted.wait() => {
+                self.failed.inc();
+                let text = "its place was wanted for another TLS handshake";
+                return Err(io::Error::new(ErrorKind::TimedOut, text));
+            }
+        };
+        let outcome = outcome.unwrap_or_else(|_| {
+            let text =
+                format!("the TLS handshake took longer than server.receive_timeout, {within:?}");
+            Err(io::Error::new(ErrorKind::TimedOut, text))
+        });
+        match &outcome {
+            Ok(_) => {
+                self.completed.inc();
+            }
+            Err(error) => self.note_failure(peer, key, error),
+        }
+        outcome
+    }
+
+    fn note_failure(&self, peer: SocketAddr, key: &str, error: &io::Error) {
+        self.failed.inc();
+        let found = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let Some(found) = found else {
+            // It went away, or took too long: probes do.
+            tracing::debug!(%peer, %error, "a TLS handshake ended");
+            return;
+        };
+        let reason = reason(found);
+        match self.may_tell() {
+            Some(others) => {
+                tracing::info!(%peer, others, "{key}: a TLS handshake failed, and so it was with others lately: {reason}");
+            }
+            None => tracing::debug!(%peer, "{key}: a TLS handshake failed: {reason}"),
+        }
+    }
+}
+
+/// What an operator is told of a failed handshake.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the client does not speak TLS, and this listener speaks nothing else; have the client use TLS, or take the listener out of tls.listeners".to_owned()
+        }
+        Error::NoCertificatesPresented => {
+            "the client has no certificate, and tls.client_auth is `required`; give the client one".to_owned()
+        }
+        Error::InvalidCertificate(error) => format!(
+            "the client's certificate is refused: {error}; it must be signed by an authority in tls.client_ca"
+        ),
+        Error::AlertReceived(AlertDescription::UnknownCA) => {
+            "the client does not know the authority that signed tls.certificate; name that authority to the client".to_owned()
+        }
+        Error::AlertReceived(AlertDescription::BadCertificate) => {
+            "the client refuses tls.certificate; the name that the client connects to must be one of the certificate's".to_owned()
+        }
+        Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "the client refuses tls.certificate as expired, or as not valid yet; put a new one in its place".to_owned()
+        }
+        other => other.to_string(),
+    }
+}

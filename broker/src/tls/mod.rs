@@ -1,0 +1,129 @@
+//! TLS at the listeners: handshakes, and certificates that change while the broker runs.
+
+mod files;
+mod handshake;
+mod reload;
+mod validity;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use kera_replication::seldom::Seldom;
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+
+use crate::clock::now_ms;
+use crate::config::{TlsConfig, TlsListener};
+use crate::error::BrokerError;
+use crate::metrics::Counter;
+use crate::unheard::Unheard;
+use files::Loaded;
+
+pub use kera_rpc::stream::Stream;
+pub(crate) use reload::watch;
+
+/// What a client asks for in the handshake that wants gRPC,
+pub(crate) const HTTP2: &[u8] = b"h2";
+/// and one that sends frames. Kafka's clients ask for nothing.
+pub(crate) const FRAMES: &[u8] = kera_rpc::stream::FRAMES;
+/// The first bytes of a TLS connection: a handshake record of TLS 1.
+const CLIENT_HELLO: [u8; 2] = [0x16, 0x03];
+
+/// True if a connection begins like one of TLS.
+pub fn is_client_hello(first: &[u8]) -> bool {
+    first.starts_with(&CLIENT_HELLO)
+}
+
+/// What was read of the files.
+struct Seen {
+    /// That what is in use was made of.
+    used: files::Contents,
+    /// That was read since and cannot be used.
+    refused: Option<files::Contents>,
+}
+
+/// What the TLS listeners of a broker share.
+pub struct ServerTls {
+    settings: TlsConfig,
+    current: ArcSwap<ServerConfig>,
+    seen: Mutex<Seen>,
+    /// When the certificate in use ends, seconds since 1970.
+    not_after: AtomicI64,
+    /// The files have changed, and what they have now cannot be used.
+    is_stale: AtomicBool,
+    /// Handshakes under way: the oldest makes room where there are too many.
+    under_way: Unheard,
+    under_way_count: AtomicUsize,
+    /// Handshakes that came to an end.
+    pub(crate) completed: Counter,
+    /// Those that failed.
+    pub(crate) failed: Counter,
+    /// Those that failed, as the log tells of them.
+    told: Mutex<Seldom>,
+}
+
+impl ServerTls {
+    /// As configured; `None` if no listener has TLS. Reads files.
+    ///
+    /// # Errors
+    /// [`BrokerError::Tls`] names the file that cannot be used.
+    pub(crate) fn open(settings: &TlsConfig) -> Result<Option<Arc<Self>>, BrokerError> {
+        if settings.listeners.is_empty() {
+            return Ok(None);
+        }
+        let contents = files::read(settings).map_err(BrokerError::Tls)?;
+        let loaded = files::load(settings, &contents).map_err(BrokerError::Tls)?;
+        warn_of_end(loaded.not_after);
+        Ok(Some(Arc::new(Self {
+            settings: settings.clone(),
+            not_after: AtomicI64::new(loaded.not_after),
+            current: ArcSwap::new(loaded.config),
+            seen: Mutex::new(Seen {
+                used: contents,
+                refused: None,
+            }),
+            is_stale: AtomicBool::new(false),
+            under_way: Unheard::default(),
+            under_way_count: AtomicUsize::new(0),
+            completed: Counter::default(),
+            failed: Counter::default(),
+            told: Mutex::default(),
+        })))
+    }
+
+    /// True if connections to `listener` begin with a TLS handshake.
+    pub fn serves(&self, listener: TlsListener) -> bool {
+        self.settings.listeners.contains(&listener)
+    }
+
+    /// When the certificate in use ends, seconds since 1970.
+    pub(crate) fn not_after(&self) -> i64 {
+        self.not_after.load(Ordering::Relaxed)
+    }
+
+    /// True while the files hold something newer that cannot be used.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed)
+    }
+
+    fn use_from_now(&self, loaded: Loaded) {
+        warn_of_end(loaded.not_after);
+        self.not_after.store(loaded.not_after, Ordering::Relaxed);
+        self.current.store(loaded.config);
+    }
+
+    /// How many failures were not told since the last that was, if one may be told now.
+    fn may_tell(&self) -> Option<u64> {
+        self.told.lock().due(Instant::now())
+    }
+}
+
+fn warn_of_end(not_after: i64) {
+    if not_after <= (now_ms() / 1000) as i64 {
+        tracing::warn!(
+            "the certificate in tls.certificate has expired, and clients refuse it; put a new one in its place, it is taken without a restart"
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! Clients that begin a handshake and do not end it.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use crate::certificates::{Authority, Files};
+use crate::common::machine::Memory;
+use crate::common::ports::Reserved;
+use crate::common::raw::Raw;
+use crate::common::{Broker, PATIENCE};
+use crate::session::Client;
+
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// The first bytes of a handshake.
+fn client_hello() -> Vec<u8> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions that ring has")
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut session = ClientConnection::new(Arc::new(config), name).expect("a session");
+    let mut hello = Vec::new();
+    session.write_tls(&mut hello).expect("memory takes it");
+    hello
+}
+
+fn resident(broker: &Broker) -> u64 {
+    Memory::of(broker.pid()).expect("Linux tells").now
+}
+
+#[test]
+fn half_open_handshakes_keep_nobody_out() {
+    const MANY: usize = 700;
+    let authority = Authority::new("ours");
+    let kafka = Reserved::new();
+    let files = Files::new(&authority.server(&NAMES), None);
+    let broker = files.broker("native,kafka", &["--kafka-listen", kafka.address()]);
+    let client = Client::trusting(&authority);
+    let mut good = client.open(broker.address()).expect("it gets in");
+    good.hello().expect("the hello is answered");
+    let (before, hello) = (resident(&broker), client_hello());
+    let mut half_open = Vec::new();
+    let mut slowest = Duration::ZERO;
+    for number in 0..MANY {
+        let address = [broker.address(), kafka.address()][number % 2];
+        let mut socket = TcpStream::connect(address).expect("the broker accepts");
+        // Nothing, a part of a handshake, or all but its end.
+        let part = [0, hello.len() / 2, hello.len()][number % 3];
+        socket.write_all(&hello[..part]).expect("it is sent");
+        half_open.push(socket);
+        if number % 50 == 0 {
+            let begin = Instant::now();
+            let mut session = client.open(broker.address()).expect("it gets in");
+            session.hello().expect("the hello is answered");
+            slowest = slowest.max(begin.elapsed());
+        }
+    }
+    assert!(good.answers(), "who was there before does not notice");
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    let grown = resident(&broker).saturating_sub(before) >> 20;
+    assert!(grown < 40, "{MANY} half-open handshakes take {grown} MiB");
+    // The first of them had to make room.
+    let oldest = &mut half_open[0];
+    oldest.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let ended = oldest.read(&mut [0; 1]);
+    let is_reset = matches!(&ended, Err(error) if error.kind() == ErrorKind::ConnectionReset);
+    assert!(matches!(ended, Ok(0)) || is_reset, "{ended:?}");
+}
+
+#[test]
+fn a_handshake_that_trickles_is_ended() {
+    let authority = Authority::new("ours");
+    let kafka = Reserved::new();
+    let files = Files::new(&authority.server(&NAMES), None);
+    let flags = [
+        "--kafka-listen",
+        kafka.address(),
+        "--server-receive-timeout",
+        "500ms",
+    ];
+    let broker = files.broker("native,kafka", &flags);
+    let mut good = Client::trusting(&authority)
+        .open(broker.address())
+        .expect("it gets in");
+    good.hello().expect("the hello is answered");
+    let hello = client_hello();
+    for address in [broker.address(), kafka.address()] {
+        let mut raw = Raw::connect_to(address);
+        let pause = Duration::from_millis(50);
+        raw.socket.set_read_timeout(Some(pause)).expect("a timeout");
+        let begin = Instant::now();
+        for byte in &hello {
+            // A byte now and then: each of them comes in time.
+            if raw.socket.write_all(&[*byte]).is_err() {
+                break;
+            }
+            match raw.socket.read(&mut [0; 1]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => break,
+            }
+        }
+        let lasted = begin.elapsed();
+        assert!(lasted < Duration::from_secs(5), "it lasted {lasted:?}");
+    }
+    assert!(good.answers(), "the others do not notice");
+}

@@ -1,0 +1,25 @@
+//! TLS at the listeners of the real binary, with certificates made for the test.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod certificates;
+mod hostile;
+mod kcat;
+mod listeners;
+mod reload;
+mod session;
+
+use common::{Broker, PATIENCE};
+
+/// Waits until the broker's log has `text`: a client may hear of what it did before it is written.
+fn tells(broker: &Broker, text: &str) {
+    let begin = std::time::Instant::now();
+    while !broker.log().contains(text) {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "no `{text}` in {}",
+            broker.log()
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! A connection's stream of bytes, with TLS or without.
+//!
+//! An enum and not a trait object: without TLS each operation is one comparison more than the socket's own.
+
+mod session;
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::TcpStream;
+
+pub use session::TlsStream;
+
+/// What both sides of a TLS handshake call the protocol of frames.
+pub const FRAMES: &[u8] = b"kera";
+
+/// A connection, with TLS or without. All operations take `&self`, as those of a socket do.
+#[derive(Debug)]
+pub enum Stream {
+    /// The socket.
+    Plain(TcpStream),
+    /// A TLS session over a socket, after its handshake.
+    Tls(Box<TlsStream>),
+}
+
+impl Stream {
+    /// Does the server's side of a TLS handshake, for as long as it takes: the caller bounds it.
+    ///
+    /// # Errors
+    /// The socket's. What TLS says against it is a [`rustls::Error`] within.
+    pub async fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
+        let session = ServerConnection::new(config).map_err(io::Error::other)?;
+        let stream = TlsStream::new(socket, session.into());
+        stream.handshake().await?;
+        Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// Does the client's side of a TLS handshake with a server that must prove to be `name`.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn connect(
+        socket: TcpStream,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> io::Result<Self> {
+        let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        let stream = TlsStream::new(socket, session.into());
+        stream.handshake().await?;
+        Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// The protocol that both sides agreed on in the TLS handshake, if they did.
+    pub fn agreed_protocol(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.agreed_protocol(),
+        }
+    }
+
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is nothing yet; the socket's.
+    #[inline]
+    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_read(buffer),
+            Self::Tls(stream) => stream.try_read(buffer),
+        }
+    }
+
+    /// Writes as much of `slices` as is taken without waiting. With TLS, some of that may still have to
+    /// [reach the socket](Self::try_flush).
+    ///
+    /// # Errors
+    /// `WouldBlock` if nothing is taken; the socket's.
+    #[inline]
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.try_write_vectored(slices),
+            Self::Tls(stream) => stream.try_write_vectored(slices),
+        }
+    }
+
+    /// Hands the socket what TLS keeps for it. Returns about how many bytes it still keeps: none without TLS.
+    ///
+    /// # Errors
+    /// The socket's, but not `WouldBlock`.
+    #[inline]
+    pub fn try_flush(&self) -> io::Result<usize> {
+        match self {
+            Self::Plain(_) => Ok(0),
+            Self::Tls(stream) => stream.try_flush(),
+        }
+    }
+
+    /// Waits until an operation of `interest` is worth a try.
+    ///
+    /// # Errors
+    /// The socket's.
+    #[inline]
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match self {
+            Self::Plain(socket) => socket.ready(interest).await,
+            Self::Tls(stream) => stream.ready(interest).await,
+        }
+    }
+
+    /// Waits until a read is worth a try.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(drop)
+    }
+
+    /// Waits until a write is worth a try.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.socket().writable().await
+    }
+
+    /// Looks at the first bytes that a read would bring, and waits for the first of them; 0 at the end.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.peek(buffer).await,
+            Self::Tls(stream) => stream.peek(buffer).await,
+        }
+    }
+
+    /// The socket's error, if it has one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        self.socket().take_error()
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(socket: TcpStream) -> Self {
+        Self::Plain(socket)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = match self.get_mut() {
+            Self::Plain(socket) => return Pin::new(socket).poll_read(context, buffer),
+            Self::Tls(stream) => stream,
+        };
+        loop {
+            match stream.try_read(buffer.initialize_unfilled()) {
+                Ok(read) => {
+                    buffer.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(stream.socket().poll_read_ready(context))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let stream = match self.get_mut() {
+            Self::Plain(socket) => return Pin::new(socket).poll_write_vectored(context, slices),
+            Self::Tls(stream) => stream,
+        };
+        loop {
+            match stream.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(stream.socket().poll_write_ready(context))?;
+                }
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(context),
+            Self::Tls(stream) => stream.poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(context),
+            Self::Tls(stream) => stream.poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A TLS session over a socket that does not block.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use rustls::Connection;
+use tokio::io::{AsyncWrite, Interest, Ready};
+use tokio::net::TcpStream;
+
+/// Taken from the socket with one call: four of TLS's longest records.
+const READ_BYTES: usize = 64 << 10;
+
+/// A TLS session over a socket.
+#[derive(Debug)]
+pub struct TlsStream {
+    socket: TcpStream,
+    session: Mutex<Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    tls: Connection,
+    /// Taken from the socket and not yet given to TLS. Without memory while nothing comes.
+    arrived: BytesMut,
+    /// Decrypted bytes that were looked at, and are still to be read.
+    ahead: Vec<u8>,
+    /// Decrypted bytes that TLS has.
+    decrypted: usize,
+    /// About how many bytes TLS has for the socket.
+    unsent: usize,
+}
+
+/// The socket, as TLS writes to it.
+struct Unblocking<'a>(&'a TcpStream);
+
+impl Write for Unblocking<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TlsStream {
+    pub(super) fn new(socket: TcpStream, tls: Connection) -> Self {
+        let session = Session {
+            tls,
+            arrived: BytesMut::new(),
+            ahead: Vec::new(),
+            decrypted: 0,
+            unsent: 0,
+        };
+        Self {
+            socket,
+            session: Mutex::new(session),
+        }
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    pub(super) fn agreed_protocol(&self) -> Option<Vec<u8>> {
+        let session = self.session.lock();
+        session.tls.alpn_protocol().map(<[u8]>::to_vec)
+    }
+
+    pub(super) async fn handshake(&self) -> io::Result<()> {
+        loop {
+            let step = self.session.lock().handshake(&self.socket)?;
+            match step {
+                Step::Done => return Ok(()),
+                Step::Write => self.socket.writable().await?,
+                Step::Read => self.socket.readable().await?,
+            }
+        }
+    }
+
+    pub(super) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        if !session.ahead.is_empty() {
+            let read = session.ahead.len().min(buffer.len());
+            buffer[..read].copy_from_slice(&session.ahead[..read]);
+            session.ahead.drain(..read);
+            return Ok(read);
+        }
+        session.read(&self.socket, buffer)
+    }
+
+    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        // What was taken before goes first, so that TLS never keeps more than its own limit.
+        session.flush(&self.socket)?;
+        let taken = session.tls.writer().write_vectored(slices)?;
+        session.unsent += taken;
+        match session.flush(&self.socket) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    pub(super) fn try_flush(&self) -> io::Result<usize> {
+        let mut session = self.session.lock();
+        match session.flush(&self.socket) {
+            Ok(()) => Ok(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(session.unsent.max(1)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        if interest.is_readable() && self.session.lock().has_more() {
+            return Ok(Ready::READABLE);
+        }
+        self.socket.ready(interest).await
+    }
+
+    pub(super) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let looked = self.session.lock().look(&self.socket, buffer);
+            match looked {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.socket.readable().await?;
+                }
+                looked => return looked,
+            }
+        }
+    }
+
+    pub(super) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.try_flush()? > 0 {
+            ready!(self.socket.poll_write_ready(context))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.session.get_mut().tls.send_close_notify();
+        ready!(self.poll_flush(context))?;
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        let session = self.session.get_mut();
+        if session.tls.is_handshaking() {
+            return;
+        }
+        // Without it the peer cannot tell an end from a connection that was cut.
+        session.tls.send_close_notify();
+        // A peer that takes nothing is not waited for.
+        let _ = session.flush(&self.socket);
+    }
+}
+
+/// What a handshake needs next.
+enum Step {
+    Done,
+    Read,
+    Write,
+}
+
+impl Session {
+    fn handshake(&mut self, socket: &TcpStream) -> io::Result<Step> {
+        loop {
+            match self.flush(socket) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Write),
+                Err(error) => return Err(error),
+            }
+            if !self.tls.is_handshaking() {
+                return Ok(Step::Done);
+            }
+            match self.take_in(socket) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let text = "the peer closed the connection within the TLS handshake";
+                    return Err(io::Error::new(ErrorKind::UnexpectedEof, text));
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Step::Read),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn read(&mut self, socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.tls.reader().read(buffer) {
+                Ok(read) => {
+                    self.decrypted = self.decrypted.saturating_sub(read);
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // Cut without a word. Frames and requests tell their own length, so what is missing is noticed.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
+                Err(error) => return Err(error),
+            }
+            self.take_in(socket)?;
+        }
+    }
+
+    /// Copies what the next reads will bring; `WouldBlock` while that is nothing.
+    fn look(&mut self, socket: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+        let there = self.ahead.len();
+        if there < buffer.len() {
+            match self.read(socket, &mut buffer[there..]) {
+                Ok(read) => self.ahead.extend_from_slice(&buffer[there..there + read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && there > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let seen = self.ahead.len().min(buffer.len());
+        buffer[..seen].copy_from_slice(&self.ahead[..seen]);
+        Ok(seen)
+    }
+
+    /// Gives TLS more bytes of the socket; false at their end.
+    fn take_in(&mut self, socket: &TcpStream) -> io::Result<bool> {
+        if self.arrived.is_empty() {
+            self.arrived.reserve(READ_BYTES);
+            if let Err(error) = socket.try_read_buf(&mut self.arrived) {
+                // Thousands of connections wait like this: they hold no buffer.
+                self.arrived = BytesMut::new();
+                return Err(error);
+            }
+        }
+        let mut bytes = &self.arrived[..];
+        let taken = self.tls.read_tls(&mut bytes)?;
+        self.arrived.advance(taken);
+        match self.tls.process_new_packets() {
+            Ok(state) => self.decrypted = state.plaintext_bytes_to_read(),
+            Err(error) => {
+                // The peer is told why, if it still listens.
+                let _ = self.flush(socket);
+                return Err(io::Error::new(ErrorKind::InvalidData, error));
+            }
+        }
+        if !self.tls.is_handshaking() && self.tls.wants_write() {
+            // An answer to a change of keys.
+            match self.flush(socket) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(taken > 0)
+    }
+
+    fn flush(&mut self, socket: &TcpStream) -> io::Result<()> {
+        while self.tls.wants_write() {
+            let written = self.tls.write_tls(&mut Unblocking(socket))?;
+            if written == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            self.unsent = self.unsent.saturating_sub(written);
+        }
+        self.unsent = 0;
+        Ok(())
+    }
+
+    /// A read brings something, or is needed to tell that it does not, whatever the socket has.
+    fn has_more(&self) -> bool {
+        !self.ahead.is_empty() || self.decrypted > 0 || !self.arrived.is_empty()
+    }
+}
