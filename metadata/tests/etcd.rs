@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use kera_metadata::*;
 use kera_protocol::ids::*;
-use support::etcd::{Etcd, Port};
+use kera_testkit::ports::Reserved;
+use support::etcd::Etcd;
 use support::proxy::{Proxy, Way};
 use support::*;
 
@@ -86,7 +87,7 @@ fn a_cluster_is_made_once_and_before_it_is_used() {
 fn what_is_no_address_or_reaches_nobody_is_said() {
     let refused = EtcdStore::open("http://127.0.0.1:1", HASTY).err().unwrap();
     assert!(matches!(refused, MetadataError::Invalid(_)));
-    let closed = Port::free();
+    let closed = Reserved::new();
     let address = format!("etcd://{}", closed.address());
     let nobody = EtcdStore::open(&address, HASTY).err().unwrap();
     assert!(matches!(nobody, MetadataError::Unavailable { .. }));
@@ -97,7 +98,7 @@ fn what_is_no_address_or_reaches_nobody_is_said() {
 #[test]
 fn a_store_is_open_where_one_member_of_several_answers() {
     let Some(etcd) = cluster() else { return };
-    let closed = Port::free();
+    let closed = Reserved::new();
     let dead = closed.address();
     let store = open(&format!("etcd://{dead},{}", etcd.endpoint()), PATIENT);
     store.create_stream(stream("a"), 1).unwrap();
@@ -179,7 +180,7 @@ fn a_stalled_etcd_leaves_the_outcome_unknown_and_what_is_read_back_tells_it() {
     let Some(etcd) = cluster() else { return };
     let store = open(&etcd.address(), HASTY);
     store.create_stream(stream("a"), 1).unwrap();
-    etcd.pause();
+    etcd.pause(true);
     let (record, future) = create(&store, "b");
     let error = future.wait().unwrap_err();
     assert!(!error.is_definite(), "{error}");
@@ -188,7 +189,7 @@ fn a_stalled_etcd_leaves_the_outcome_unknown_and_what_is_read_back_tells_it() {
         store.read(&Key::Stream(record.id)),
         Err(MetadataError::Unavailable { .. })
     ));
-    etcd.resume();
+    etcd.pause(false);
     // The same transaction once more: it is there, or is written now, once.
     let (transaction, _) = creation(&record, 1, 0).unwrap();
     match store.commit(transaction) {
@@ -351,11 +352,11 @@ fn more_than_the_queue_holds_is_refused() {
         ..PATIENT
     };
     let store = open(&etcd.address(), options);
-    etcd.pause();
+    etcd.pause(true);
     let futures: Vec<_> = (0..40)
         .map(|_| store.commit_async(Transaction::default()))
         .collect();
-    etcd.resume();
+    etcd.pause(false);
     let outcomes: Vec<_> = futures.into_iter().map(CommitFuture::wait).collect();
     let refused = |o: &Result<_, _>| matches!(o, Err(MetadataError::Overloaded { .. }));
     assert!(outcomes.iter().any(refused));
@@ -690,9 +691,9 @@ fn a_pause_of_etcd_longer_than_the_lease_ends_it_and_is_recovered_from() {
     let membership = store.join(live(1), TTL).unwrap();
     let mut valid = membership.valid();
     assert!(*valid.borrow());
-    etcd.pause();
+    etcd.pause(true);
     until(&mut valid, |valid| !valid);
-    etcd.resume();
+    etcd.pause(false);
     until(&mut valid, |valid| *valid);
     until(&mut store.living(), |living| living.contains_key(&1));
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kera_metadata::*;
-use support::certificates::Certificates;
+use kera_testkit::certificates::Certificates;
 use support::etcd::{Etcd, Trio, base64};
 use support::*;
 use uuid::Uuid;

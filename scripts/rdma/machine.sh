@@ -166,8 +166,9 @@ make_payload() {
             install -D -m 755 "$library" "$root$library"
         done
     done
-    cat >"$root/payload/run" <<'RUN'
-#!/bin/sh
+    # Tests find the program and a directory beside themselves, which here they are not.
+    printf '#!/bin/sh\nexport KERA_BIN=%s KERA_TEST_DIR=%s\n' "$3" "$4" >"$root/payload/run"
+    cat >>"$root/payload/run" <<'RUN'
 # One machine runs all tests of the transport but those of two machines, one those of brokers; others
 # those that they are told.
 [ -d /tmp/kept/there ] || { echo "machine: what was put below /tmp is gone"; exit 1; }

@@ -1,17 +1,17 @@
 //! A cluster on loopback: an etcd of one member, and brokers that share it, each a process.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use kera_metadata::{EtcdOptions, EtcdStore};
+use kera_testkit::Announced;
+use kera_testkit::ports::Reserved;
 
 use crate::measure::machine::first_line_of;
-use crate::peers::{Process, free_port, pause};
+use crate::peers::{Etcd, Process, pause, undisturbed_kera};
 use crate::session::interrupt::Interrupt;
 
 /// How long a process may take until it serves, and brokers until they have heard of each other.
@@ -47,7 +47,7 @@ pub(super) struct Broker {
 pub(super) struct Nodes {
     places: Places,
     brokers: Vec<Broker>,
-    etcd: Process,
+    etcd: Etcd,
     store: String,
 }
 
@@ -71,8 +71,11 @@ impl Nodes {
         for folder in [&places.data, &places.memory] {
             empty(folder)?;
         }
-        let (etcd, store) = start_etcd(&places.data)?;
-        EtcdStore::init(&store, EtcdOptions::default()).with_context(|| etcd.log_tail())?;
+        let etcd = Etcd::start(&places.data.join("etcd"))?;
+        // Brokers of somebody else that lost their etcd may still look for it at a port that is ours now.
+        let store = format!("{}/bench-{:016x}", etcd.url(), rand::random::<u64>());
+        let made = EtcdStore::init(&store, EtcdOptions::default());
+        made.with_context(|| etcd.process.log_tail())?;
         let mut nodes = Self {
             places: places.clone(),
             brokers: Vec::new(),
@@ -122,7 +125,7 @@ impl Nodes {
     pub(super) fn pids(&self) -> Vec<u32> {
         let brokers = self.brokers.iter().map(|broker| broker.process.pid());
         brokers
-            .chain([self.etcd.pid(), std::process::id()])
+            .chain([self.etcd.process.pid(), std::process::id()])
             .collect()
     }
 
@@ -132,7 +135,7 @@ impl Nodes {
         let begin = Instant::now();
         loop {
             self.places.interrupt.check()?;
-            let mut command = undisturbed(&self.places.kera);
+            let mut command = undisturbed_kera(&self.places.kera);
             command
                 // An attempt whose answer was lost may have made it.
                 .args(["stream", "create", &stream.name, "--if-not-exists"])
@@ -169,7 +172,7 @@ impl Drop for Nodes {
         for broker in &mut self.brokers {
             broker.process.kill();
         }
-        self.etcd.kill();
+        self.etcd.process.kill();
         for folder in [&self.places.data, &self.places.memory] {
             let _ = fs::remove_dir_all(folder);
         }
@@ -183,53 +186,17 @@ fn empty(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
 }
 
-fn start_etcd(data: &Path) -> Result<(Process, String)> {
-    let (clients, peers) = (free_port()?, free_port()?);
-    let (clients, peers) = (
-        format!("http://127.0.0.1:{clients}"),
-        format!("http://127.0.0.1:{peers}"),
-    );
-    let mut command = Command::new("etcd");
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"ETCD_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .args([
-            "--name",
-            "only",
-            "--initial-cluster",
-            &format!("only={peers}"),
-        ])
-        .args(["--listen-client-urls", &clients])
-        .args(["--advertise-client-urls", &clients])
-        .args(["--listen-peer-urls", &peers])
-        .args(["--initial-advertise-peer-urls", &peers])
-        .arg("--data-dir")
-        .arg(data.join("etcd"));
-    let process = Process::start(command, data.join("etcd.log"), false);
-    let process = process.context("install etcd-server with your system's packages")?;
-    // Brokers of somebody else that lost their etcd may still look for it at a port that is ours now.
-    let id: u64 = rand::random();
-    let store = format!("{}/bench-{id:016x}", clients.replace("http://", "etcd://"));
-    Ok((process, store))
-}
-
 /// A broker on its way.
-pub(super) struct Starting {
-    process: Process,
-    said: Receiver<String>,
-}
+pub(super) struct Starting(Process);
 
 impl Starting {
     /// Waits until it serves.
-    pub(super) fn served(self) -> Result<Broker> {
-        let address = self.said.recv_timeout(START);
-        let address = address.with_context(|| self.process.log_tail())?;
+    pub(super) fn served(mut self) -> Result<Broker> {
+        let said = Announced::on(self.0.stdout(), false, false).map_err(Error::msg);
+        let said = said.with_context(|| self.0.log_tail())?;
         Ok(Broker {
-            process: self.process,
-            address,
+            process: self.0,
+            address: said.address,
         })
     }
 }
@@ -238,7 +205,7 @@ fn start_broker(places: &Places, store: &str, number: u32) -> Result<Starting> {
     let name = format!("broker{number}");
     let (data, shared) = (places.data.join(&name), places.memory.join(&name));
     fs::create_dir_all(&data)?;
-    let mut command = undisturbed(&places.kera);
+    let mut command = undisturbed_kera(&places.kera);
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--http-listen", "off"])
         .arg("--data-dir")
@@ -248,34 +215,10 @@ fn start_broker(places: &Places, store: &str, number: u32) -> Result<Starting> {
             "--cluster-lease",
             &format!("{}ms", places.lease.as_millis()),
         ])
-        .args([
-            "--replication-listen",
-            &format!("127.0.0.1:{}", free_port()?),
-        ])
+        .args(["--replication-listen", &Reserved::for_ever()])
         .args(["--allow-same-host", "--backup-shared-dir"])
         .arg(shared)
         .args(["--backup-memory-bytes", &COPY_BYTES.to_string()]);
-    let mut process = Process::start(command, data.join("broker.log"), true)?;
-    let stdout = process.stdout().context("the output is piped")?;
-    let (lines, said) = sync_channel(1);
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if let Some(address) = line.strip_prefix("listening on ") {
-                // Whatever else it says is read and dropped.
-                let _ = lines.try_send(address.trim().to_owned());
-            }
-        }
-    });
-    Ok(Starting { process, said })
-}
-
-/// The program, without what the environment would tell it.
-fn undisturbed(kera: &Path) -> Command {
-    let mut command = Command::new(kera);
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"KERA_") {
-            command.env_remove(name);
-        }
-    }
-    command
+    let process = Process::start(command, data.join("broker.log"), true)?;
+    Ok(Starting(process))
 }

@@ -1,19 +1,16 @@
 //! Load through the client of Apache Iggy's protocol.
 
 use std::collections::VecDeque;
-use std::io::BufRead;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Plan;
 use super::acks::Acks;
-use super::records::{Records, key_bytes};
-use super::{Done, Gate, Plan, SILENCE, Sides};
+use super::records::key_bytes;
 use crate::iggy::{Batch, Connection};
 
-/// Records between two looks at batches that waited long enough.
-const LOOK_EVERY: u64 = 256;
 /// Messages that a poll asks for, as Iggy's own client does.
 const MESSAGES: u32 = 1_000;
 /// Bytes of large records that a poll asks for.
@@ -277,72 +274,6 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// Appends as fast as the broker takes it.
-pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
-    let producer = Producer::connect(plan, None)?;
-    let begin = gate.wait()?;
-    append(plan, producer, begin)
-}
-
-fn append(plan: &Plan, mut producer: Producer<'_>, begin: Instant) -> Result<Done> {
-    let mut records = Records::new(plan.record_bytes, plan.keys);
-    let mut sent = 0;
-    while sent < plan.records {
-        let (key, value) = records.next();
-        producer.send(key, value, None)?;
-        sent += 1;
-        if sent % LOOK_EVERY == 0 {
-            producer.look(Duration::ZERO)?;
-            if plan.is_over(begin) {
-                break;
-            }
-        }
-    }
-    producer.finish()?;
-    Ok(Done {
-        records: sent,
-        bytes: sent * u64::from(plan.record_bytes),
-        seconds: begin.elapsed().as_secs_f64(),
-        mean_batch_bytes: producer.mean_batch_bytes(),
-        latency: None,
-        sides: Sides::default(),
-    })
-}
-
-/// Reads what was appended before.
-pub(super) fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
-    let consumer = Consumer::connect(plan, 0..plan.partitions)?;
-    let begin = gate.wait()?;
-    read(plan, consumer, begin)
-}
-
-fn read(plan: &Plan, mut consumer: Consumer<'_>, begin: Instant) -> Result<Done> {
-    let (mut records, mut heard) = (0, begin);
-    while records < plan.records {
-        let before = records;
-        consumer.receive(PAUSE, |_| {
-            records += 1;
-            Ok(())
-        })?;
-        if records > before {
-            heard = Instant::now();
-        }
-        ensure!(
-            heard.elapsed() < SILENCE,
-            "only {records} of {} records arrived",
-            plan.records
-        );
-    }
-    Ok(Done {
-        records,
-        bytes: records * u64::from(plan.record_bytes),
-        seconds: begin.elapsed().as_secs_f64(),
-        mean_batch_bytes: None,
-        latency: None,
-        sides: Sides::default(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -488,23 +419,5 @@ mod tests {
         producer.finish().unwrap();
         receive(&mut seen);
         assert_eq!(seen, [7, 0, 1, 2, 3, 4, 5, 6, 8]);
-    }
-
-    #[test]
-    fn a_load_produces_and_consumes_what_it_is_told() {
-        let server = Scripted::start(usize::MAX);
-        let mut plan = plan(&server, 4, Duration::ZERO);
-        plan.records = 1_000;
-        plan.keys = Keys::Random;
-        let producer = Producer::connect(&plan, None).unwrap();
-        let done = append(&plan, producer, Instant::now()).unwrap();
-        assert_eq!((done.records, done.bytes), (1_000, 100_000));
-        let consumer = Consumer::connect(&plan, 0..4).unwrap();
-        let done = read(&plan, consumer, Instant::now()).unwrap();
-        assert_eq!((done.records, done.bytes), (1_000, 100_000));
-        plan.most_ms = Some(0);
-        let producer = Producer::connect(&plan, None).unwrap();
-        let done = append(&plan, producer, Instant::now()).unwrap();
-        assert_eq!(done.records, LOOK_EVERY);
     }
 }

@@ -1,28 +1,23 @@
 //! Load through librdkafka.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rdkafka::client::ClientContext;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
-use rdkafka::{Offset, TopicPartitionList};
 use serde::Deserialize;
 
 use super::acks::Acks;
-use super::records::Records;
-use super::{Done, Gate, Plan, SILENCE, Sides};
+use super::{Plan, SILENCE};
 use crate::scenario::Durability;
 
-/// Records between two looks at what librdkafka has to say.
-const LOOK_EVERY: u64 = 4096;
 /// How long to wait when librdkafka's queue is full.
 const FULL: Duration = Duration::from_millis(1);
 /// How long librdkafka is asked again and again to send what is open.
@@ -116,16 +111,6 @@ pub(super) fn consumer(plan: &Plan) -> Result<BaseConsumer> {
         .set("queued.min.messages", "1000000")
         .set("queued.max.messages.kbytes", "262144");
     config.create().context("librdkafka makes no consumer")
-}
-
-/// Every partition, from its first record.
-pub(super) fn assign(consumer: &BaseConsumer, plan: &Plan) -> Result<()> {
-    let mut all = TopicPartitionList::new();
-    for partition in 0..plan.partitions {
-        let partition = i32::try_from(partition)?;
-        all.add_partition_offset(&plan.topic, partition, Offset::Beginning)?;
-    }
-    consumer.assign(&all).context("cannot assign partitions")
 }
 
 /// What a producer hears from librdkafka.
@@ -248,49 +233,6 @@ pub(super) fn record_due<'a>(
     }
 }
 
-/// Appends as fast as the broker takes it.
-pub(super) fn produce<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
-    let producer = producer(plan)?;
-    producer
-        .client()
-        .fetch_metadata(Some(&plan.topic), SILENCE)
-        .context("no metadata of the topic")?;
-    let mut records = Records::new(plan.record_bytes, plan.keys);
-    let begin = gate.wait()?;
-    let mut heard = begin;
-    let mut sent = plan.records;
-    for number in 0..plan.records {
-        let (key, value) = records.next();
-        let value = &*value;
-        while !taken(producer.send(record(&plan.topic, key, value)))? {
-            give_room(&producer);
-            if heard.elapsed() > SILENCE {
-                bail!("no record was acknowledged for {SILENCE:?}");
-            }
-        }
-        if number % LOOK_EVERY == 0 {
-            heard = Instant::now();
-            producer.poll(Duration::ZERO);
-            if plan.is_over(begin) {
-                sent = number + 1;
-                break;
-            }
-        }
-    }
-    finish(&producer)?;
-    let seconds = begin.elapsed().as_secs_f64();
-    producer.poll(Duration::ZERO);
-    producer.context().check()?;
-    Ok(Done {
-        records: sent,
-        bytes: sent * u64::from(plan.record_bytes),
-        seconds,
-        mean_batch_bytes: producer.context().mean_batch_bytes(),
-        latency: None,
-        sides: Sides::default(),
-    })
-}
-
 /// Lets librdkafka's queue empty for a moment. The crate's own wait is a loop that looks at the clock for the
 /// last millisecond, so that a producer which waits would take a core from the brokers.
 pub(super) fn give_room(producer: &BaseProducer<Outcome>) {
@@ -322,42 +264,6 @@ pub(super) fn finish(producer: &BaseProducer<Outcome>) -> Result<()> {
             "records were not acknowledged within {SILENCE:?}"
         );
     }
-}
-
-/// Reads what was appended before.
-pub(super) fn consume<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
-    let consumer = consumer(plan)?;
-    consumer
-        .fetch_metadata(Some(&plan.topic), SILENCE)
-        .context("no metadata of the topic")?;
-    let begin = gate.wait()?;
-    assign(&consumer, plan)?;
-    let (mut records, mut bytes) = (0, 0);
-    let mut heard = begin;
-    while records < plan.records {
-        match consumer.poll(Duration::from_millis(100)) {
-            Some(Ok(message)) => {
-                records += 1;
-                bytes += (message.payload_len() + message.key_len()) as u64;
-                if records % LOOK_EVERY == 0 {
-                    heard = Instant::now();
-                }
-            }
-            Some(Err(error)) => return Err(error).context("librdkafka cannot read"),
-            None if heard.elapsed() > SILENCE => {
-                bail!("only {records} of {} records arrived", plan.records)
-            }
-            None => {}
-        }
-    }
-    Ok(Done {
-        records,
-        bytes,
-        seconds: begin.elapsed().as_secs_f64(),
-        mean_batch_bytes: None,
-        latency: None,
-        sides: Sides::default(),
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod arrivals;
 mod crowd;
 mod iggy;
 mod kafka;
-mod native;
 mod pace;
 mod records;
 mod schedule;
@@ -59,10 +58,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// True if sending that began then is to stop by now.
-    fn is_over(&self, begin: Instant) -> bool {
+    /// True if sending is to stop so long after its beginning.
+    fn is_over(&self, elapsed: Duration) -> bool {
         let most = self.most_ms.map(Duration::from_millis);
-        most.is_some_and(|most| begin.elapsed() >= most)
+        most.is_some_and(|most| elapsed >= most)
     }
 }
 
@@ -115,18 +114,10 @@ pub(crate) fn run() -> Result<()> {
     input.read_line(&mut line)?;
     let plan: Plan = serde_json::from_str(&line).context("the plan is odd")?;
     let mut gate = Gate { input };
-    let done = match (plan.path, plan.work) {
-        (ClientPath::Kafka, Work::Produce) => kafka::produce(&plan, &mut gate)?,
-        (ClientPath::Kafka, Work::Consume) => kafka::consume(&plan, &mut gate)?,
-        (ClientPath::Iggy, Work::Produce) => iggy::produce(&plan, &mut gate)?,
-        (ClientPath::Iggy, Work::Consume) => iggy::consume(&plan, &mut gate)?,
-        (_, Work::Start) => bail!("a start has no load"),
-        (_, Work::Share) => share::run(&plan, &mut gate)?,
-        (_, Work::Both | Work::Latency | Work::CatchUp | Work::Trickle) => {
-            crowd::run(&plan, &mut gate)?
-        }
-        (ClientPath::Native, work) => native::run(&plan, work, &mut gate)?,
-        (ClientPath::Nats, _) => bail!("the load for NATS is a program of its own"),
+    let done = match plan.work {
+        Work::Start => bail!("a start has no load"),
+        Work::Share => share::run(&plan, &mut gate)?,
+        _ => crowd::run(&plan, &mut gate)?,
     };
     say(&Said::Done(Box::new(done)))?;
     // Until the harness has seen enough of this process.

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use kera_testkit::program::undisturbed;
 use toml::Table;
 
 use super::Started;
@@ -82,12 +83,7 @@ pub(super) fn start(broker: Broker, data: &Path) -> Result<Started> {
     let told = store.join("runtime/current_config.toml");
     let _ = fs::remove_file(&told);
     let settings = settings(broker);
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"IGGY_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = undisturbed(Command::new(program), "IGGY_");
     command
         .current_dir(data)
         .env("IGGY_CONFIG_PATH", &configuration)

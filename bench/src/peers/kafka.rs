@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use kera_testkit::ports::Reserved;
 
+use super::Started;
 use super::child::Process;
-use super::{Started, free_port};
 use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
@@ -52,12 +53,11 @@ pub(super) fn fetch(build: &Path) -> Result<()> {
 
 /// Starts a broker on a directory, which is formatted first if it is empty.
 pub(super) fn start(build: &Path, data: &Path) -> Result<Started> {
-    let (client, controller) = (free_port()?, free_port()?);
-    let address = format!("127.0.0.1:{client}");
+    let (address, controller) = (Reserved::for_ever(), Reserved::for_ever());
     let ours = format!(
-        "listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}\n\
+        "listeners=PLAINTEXT://{address},CONTROLLER://{controller}\n\
          advertised.listeners=PLAINTEXT://{address}\n\
-         controller.quorum.voters=1@127.0.0.1:{controller}\n\
+         controller.quorum.voters=1@{controller}\n\
          log.dirs={}\n",
         data.join("logs").display()
     );

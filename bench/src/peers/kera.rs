@@ -1,12 +1,10 @@
 //! Kera: a binary that is built or named, its configuration in `bench/peers/kera`.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::sync_channel;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
+use kera_testkit::Announced;
 use serde_json::Value;
 
 use super::Started;
@@ -15,8 +13,6 @@ use crate::measure::machine::first_line_of;
 use crate::scenario::ClientPath;
 
 pub(super) const CONFIGURATION: &str = include_str!("../../peers/kera/kera.toml");
-/// How long it may take until it says where it listens.
-const START: Duration = Duration::from_secs(30);
 
 /// Builds `kera` with a profile of cargo's, below the folder `target`; where it is.
 pub(crate) fn binary(profile: &str, target: &Path) -> Result<PathBuf> {
@@ -69,12 +65,12 @@ pub(super) fn start(binary: &Path, data: &Path) -> Result<Started> {
         .arg(&configuration)
         .arg("--data-dir")
         .arg(data.join("data"));
-    let launched = launch(command, data.join("broker.log"))?;
+    let (process, said) = launch(command, data.join("broker.log"))?;
     Ok(Started {
-        process: launched.process,
+        process,
         addresses: [
-            (ClientPath::Kafka, launched.kafka),
-            (ClientPath::Native, launched.native),
+            (ClientPath::Kafka, said.kafka),
+            (ClientPath::Native, said.address),
         ]
         .into(),
         version: version(binary),
@@ -83,14 +79,8 @@ pub(super) fn start(binary: &Path, data: &Path) -> Result<Started> {
 }
 
 /// The program, without what the environment would tell it.
-pub(super) fn undisturbed(binary: &Path) -> Command {
-    let mut command = Command::new(binary);
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"KERA_") {
-            command.env_remove(name);
-        }
-    }
-    command
+pub(crate) fn undisturbed(binary: &Path) -> Command {
+    kera_testkit::program::undisturbed(Command::new(binary), "KERA_")
 }
 
 /// The program's version.
@@ -99,43 +89,12 @@ pub(super) fn version(binary: &Path) -> String {
     version.trim_start_matches("kera ").to_owned()
 }
 
-/// A broker that says where it listens.
-pub(super) struct Launched {
-    pub process: Process,
-    /// HOST:PORT for Kera's own clients.
-    pub native: String,
-    /// And for Kafka's.
-    pub kafka: String,
-}
-
 /// Starts a broker that has a Kafka listener and waits until it says where it listens.
-pub(super) fn launch(command: Command, log: PathBuf) -> Result<Launched> {
+pub(super) fn launch(command: Command, log: PathBuf) -> Result<(Process, Announced)> {
     let mut process = Process::start(command, log, true)?;
-    let stdout = process.stdout().context("the output is piped")?;
-    let (lines, said) = sync_channel(16);
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // Whatever comes after the addresses is read and dropped.
-            let _ = lines.try_send(line);
-        }
-    });
-    let wait = |beginning: &str| -> Result<String> {
-        loop {
-            let line = said
-                .recv_timeout(START)
-                .with_context(|| format!("kera does not say `{beginning}`"))?;
-            if let Some(rest) = line.strip_prefix(beginning) {
-                return Ok(rest.trim().to_owned());
-            }
-        }
-    };
-    let native = wait("listening on ").with_context(|| process.log_tail())?;
-    let kafka = wait("Kafka clients on ").with_context(|| process.log_tail())?;
-    Ok(Launched {
-        process,
-        native,
-        kafka,
-    })
+    let said = Announced::on(process.stdout(), true, false).map_err(Error::msg);
+    let said = said.with_context(|| process.log_tail())?;
+    Ok((process, said))
 }
 
 #[cfg(test)]

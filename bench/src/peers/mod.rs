@@ -7,7 +7,6 @@ mod iggy;
 mod kafka;
 mod kera;
 mod nats;
-mod ports;
 mod share;
 mod streams;
 mod tansu;
@@ -23,8 +22,10 @@ use anyhow::{Context, Result, bail, ensure};
 pub(crate) use self::child::{Process, pause};
 use self::cluster::Shared;
 pub(crate) use self::cluster::{Counts, Etcd};
-pub(crate) use self::kera::{binary as kera_binary, profiling_binary as profiling_kera_binary};
-pub(crate) use self::ports::free_port;
+pub(crate) use self::kera::{
+    binary as kera_binary, profiling_binary as profiling_kera_binary,
+    undisturbed as undisturbed_kera,
+};
 pub(crate) use self::share::program as share_load;
 use crate::measure::process::{self, Memory};
 use crate::results::BrokerFacts;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use kera_testkit::ports::Reserved;
 
+use super::Started;
 use super::child::Process;
-use super::{Started, free_port};
 use crate::scenario::{Broker, ClientPath};
 
 const VERSION: &str = "0.6.0";
@@ -59,7 +60,7 @@ fn storage(broker: Broker) -> &'static str {
 
 /// Starts a broker on an empty directory.
 pub(super) fn start(broker: Broker, build: &Path, data: &Path) -> Result<Started> {
-    let address = format!("127.0.0.1:{}", free_port()?);
+    let address = Reserved::for_ever();
     let url = format!("tcp://{address}");
     let storage = storage(broker);
     fs::create_dir_all(data.join("store"))?;

@@ -2,8 +2,6 @@
 //! crates: streamlets and coordinators change their broker under them.
 
 mod copies;
-#[path = "../common/planted.rs"]
-mod noticing;
 mod planted;
 
 use std::cell::RefCell;

@@ -2,12 +2,12 @@
 
 use kera_broker::fault_rules::Rule;
 
-use super::noticing::noticed;
+use kera_testkit::planted::noticed;
 
 #[test]
 fn a_copy_served_by_who_is_not_listed() {
     noticed(
-        Rule::UnlistedCopyServed,
+        Rule::UnlistedCopyServed.name(),
         "copies::a_copy_that_is_not_listed_is_not_served",
         "what is not listed is served",
     );
@@ -16,7 +16,7 @@ fn a_copy_served_by_who_is_not_listed() {
 #[test]
 fn a_copy_served_beyond_its_groups_recorded_end() {
     noticed(
-        Rule::CopyServedBeyondEnd,
+        Rule::CopyServedBeyondEnd.name(),
         "copies::a_copy_longer_than_its_record_is_served_up_to_the_record",
         "more than is recorded",
     );
@@ -25,7 +25,7 @@ fn a_copy_served_beyond_its_groups_recorded_end() {
 #[test]
 fn an_open_group_served_from_a_copy() {
     noticed(
-        Rule::OpenCopyServed,
+        Rule::OpenCopyServed.name(),
         "copies::a_copy_is_read_no_further_than_its_group_is_recorded_to_reach",
         "no open one",
     );
@@ -34,7 +34,7 @@ fn an_open_group_served_from_a_copy() {
 #[test]
 fn a_damaged_batch_served_without_a_look_at_its_checksum() {
     noticed(
-        Rule::CopyNotChecked,
+        Rule::CopyNotChecked.name(),
         "copies::damage_is_told_and_not_served",
         "a damaged batch is served",
     );
@@ -43,7 +43,7 @@ fn a_damaged_batch_served_without_a_look_at_its_checksum() {
 #[test]
 fn a_reader_sent_past_damage() {
     noticed(
-        Rule::DamageSkipped,
+        Rule::DamageSkipped.name(),
         "copies::a_copy_that_is_spoiled_is_left_for_the_owner",
         "all records, each once",
     );

@@ -9,7 +9,7 @@ use crate::asking;
 use crate::clock::Clock;
 use crate::common::holdings::{Directories, nothing_was_missed};
 use crate::common::ports::Reserved;
-use crate::common::{Broker, home};
+use crate::common::{Broker, shared_memory};
 use crate::etcd::Etcd;
 use crate::mutation::BROKEN;
 use crate::nodes::{REPAIR, init};
@@ -30,9 +30,8 @@ pub struct Local {
 impl Local {
     /// So many brokers with such leases, which serve when this returns.
     pub fn start(brokers: u32, lease: Duration) -> Self {
-        let (clients, peers) = (Reserved::new(), Reserved::new());
-        let store = Etcd::start(Vec::new(), clients.address(), peers.address());
-        init(&store.url());
+        let store = Etcd::plain();
+        init(&store.address());
         let mut local = Self {
             brokers: Vec::new(),
             clocks: Vec::new(),
@@ -40,7 +39,7 @@ impl Local {
             lease,
             stopped: Vec::new(),
             shared: Vec::new(),
-            _ports: vec![clients, peers],
+            _ports: Vec::new(),
         };
         for _ in 0..brokers {
             local.add();
@@ -51,10 +50,10 @@ impl Local {
     /// One more broker, under the next number.
     pub fn add(&mut self) {
         let number = self.brokers.len() + 1;
-        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let shared = shared_memory();
         let port = Reserved::new();
         let flags = [
-            ("--cluster", self.store.url()),
+            ("--cluster", self.store.address()),
             ("--broker-id", number.to_string()),
             ("--cluster-lease", format!("{}s", self.lease.as_secs())),
             ("--replication-listen", port.address().to_owned()),

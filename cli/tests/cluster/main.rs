@@ -17,8 +17,6 @@ mod common;
 mod consuming;
 #[path = "../crash_loop/finale.rs"]
 mod finale;
-#[path = "../network/namespaces.rs"]
-mod namespaces;
 #[path = "../crash_loop/producing.rs"]
 #[allow(dead_code)]
 mod producing;
@@ -29,8 +27,6 @@ mod runs;
 mod world;
 
 mod asking;
-mod clock;
-mod etcd;
 mod faults;
 mod load;
 mod local;
@@ -40,6 +36,7 @@ mod named;
 mod nodes;
 mod rest;
 
+use kera_testkit::{clock, etcd, namespaces};
 use std::time::Instant;
 
 use rand::rngs::StdRng;
@@ -127,7 +124,7 @@ async fn one_run(run: u64, seed: u64, mut nodes: Nodes) {
     // All is well again: everything comes back, and goes on.
     let counts = load.finish().await.counts;
     nodes.nothing_was_missed();
-    let (url, brokers) = (nodes.store.url(), nodes.directories());
+    let (url, brokers) = (nodes.store.address(), nodes.directories());
     block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
     // The harness has begun a line.
     println!(

@@ -179,7 +179,7 @@ impl Story {
         let report = self.load.finish().await;
         eprintln!("{report}");
         self.cluster.nothing_was_missed();
-        let (url, brokers) = (self.cluster.store.url(), self.cluster.directories());
+        let (url, brokers) = (self.cluster.store.address(), self.cluster.directories());
         let bootstrap = self.cluster.bootstrap();
         block_in_place(|| rest::is_right(&url, &bootstrap, &brokers));
     }
@@ -223,7 +223,7 @@ async fn a_broker_that_comes_back_twice_holds_what_is_recorded() {
     let Some(mut story) = Story::begin("a_broker_that_comes_back_twice").await else {
         return;
     };
-    let recorded = Recorded::at(&story.cluster.store.url());
+    let recorded = Recorded::at(&story.cluster.store.address());
     let first = story.owner();
     story.kill(first.0);
     let second = story.owner_after(first).await;
@@ -255,7 +255,7 @@ async fn a_broker_that_comes_back_does_not_deny_what_it_has() {
     let Some(mut story) = Story::begin("a_broker_that_comes_back_does_not_deny").await else {
         return;
     };
-    let recorded = Recorded::at(&story.cluster.store.url());
+    let recorded = Recorded::at(&story.cluster.store.address());
     let first = story.owner();
     story.has_closed_a_group(&recorded, first.0).await;
     story.kill(first.0);
@@ -288,7 +288,7 @@ async fn an_owner_stopped_while_it_takes_over_is_overtaken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_etcd_for_longer_than_a_lease_all_waits_and_goes_on_by_itself() {
-    let Some(mut story) = Story::begin("without_etcd_for_longer_than_a_lease").await else {
+    let Some(story) = Story::begin("without_etcd_for_longer_than_a_lease").await else {
         return;
     };
     story.cluster.store.pause(true);

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::clock::Clock;
 use crate::common::holdings::{Directories, nothing_was_missed};
-use crate::common::{Broker, finish, home, kera};
+use crate::common::{Broker, finish, home, kera, shared_memory};
 use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
 
@@ -53,12 +53,12 @@ fn listen(node: u32, port: u16) -> String {
 impl Nodes {
     /// All of them serve when this returns.
     pub fn start(network: Network) -> Self {
-        let store = Etcd::start(
+        let store = Etcd::at(
             network.enter(STORE),
             &listen(STORE, 2379),
             &listen(STORE, 2380),
         );
-        init(&store.url());
+        init(&store.address());
         let mut nodes = Self {
             brokers: Vec::new(),
             kept: Vec::new(),
@@ -75,7 +75,7 @@ impl Nodes {
 
     /// The next broker, at the node of its number.
     fn add(&mut self, number: u32) {
-        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let shared = shared_memory();
         let disk = home();
         small_disk(disk.path(), DISK);
         let kept = Kept { shared, disk };
@@ -107,7 +107,7 @@ impl Nodes {
     fn flags(&self, number: u32, kept: &Kept) -> Vec<String> {
         let path = |dir: &TempDir| dir.path().display().to_string();
         let mut flags: Vec<_> = [
-            ("--cluster", self.store.url()),
+            ("--cluster", self.store.address()),
             ("--broker-id", number.to_string()),
             ("--rack", format!("rack{number}")),
             ("--cluster-lease", format!("{}s", LEASE.as_secs())),

@@ -4,14 +4,12 @@
 mod common;
 mod compared;
 mod copies;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod etcd;
 mod gaps;
 mod health;
 mod spread;
 mod together;
 
+use kera_testkit::etcd;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::Instant;

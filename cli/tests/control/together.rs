@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::common::command::finish_within;
 use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, PATIENCE, home, kera};
+use crate::common::{Broker, Finished, PATIENCE, kera, shared_memory};
 use crate::etcd::Etcd;
 
 /// Brokers 1, 2, ... over one etcd.
@@ -49,7 +49,7 @@ impl Together {
     /// One more broker, under the next number.
     pub fn add(&mut self) {
         let number = (self.brokers.len() + 1).to_string();
-        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let shared = shared_memory();
         let (port, path) = (Reserved::new(), shared.path().display().to_string());
         let store = self.store();
         let flags = [

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::common::ports::Reserved;
-use crate::common::{PATIENCE, home, kera, pid_of};
+use crate::common::{PATIENCE, home, kera};
 use crate::repository;
 use crate::tools::run;
 
@@ -77,7 +77,7 @@ impl Service {
 
     /// SIGTERM, and its end.
     fn stop(&mut self) {
-        kill_process(pid_of(&self.child), Signal::TERM).expect("a child is signalled");
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("a child is signalled");
         self.child.wait().expect("a child can be waited for");
     }
 }

@@ -2,13 +2,8 @@
 //!
 //! What needs a tool that the machine lacks is skipped, loudly; `scripts/needs.sh` installs them.
 
-#[path = "../../../metadata/tests/support/certificates.rs"]
-mod certificates;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod etcd;
 
 mod alerts;
 mod chart;
@@ -28,6 +23,7 @@ mod systemd;
 mod tools;
 mod walk_through;
 
+use kera_testkit::{certificates, etcd};
 use std::fs;
 use std::path::PathBuf;
 

@@ -2,14 +2,12 @@
 //! system calls, under limits, with a service manager that listens.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::sync_channel;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::common::{PATIENCE, finish, home, http, kera, pid_of};
+use crate::common::{Announced, finish, home, http, kera};
 
 /// A broker that serves metrics and Kafka's clients, and logs into a file.
 pub struct Process {
@@ -58,13 +56,8 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(File::create(home.path().join("log")).expect("a log"));
         let mut child = start(command)?;
-        let stdout = child.stdout.take().expect("standard output is piped");
-        let (lines, received) = sync_channel(16);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
+        let said = Announced::on(child.stdout.take(), true, true);
+        // Kept either way, so that it ends with this.
         let mut process = Self {
             child,
             home,
@@ -72,18 +65,8 @@ impl Process {
             http: String::new(),
             kafka: String::new(),
         };
-        while process.http.is_empty() {
-            let Ok(line) = received.recv_timeout(PATIENCE) else {
-                panic!("the broker does not serve: {}", process.log());
-            };
-            if let Some(address) = line.strip_prefix("listening on ") {
-                process.address = address.to_owned();
-            } else if let Some(address) = line.strip_prefix("Kafka clients on ") {
-                process.kafka = address.to_owned();
-            } else if let Some(url) = line.strip_prefix("metrics on http://") {
-                process.http = url.trim_end_matches("/metrics").to_owned();
-            }
-        }
+        let said = said.unwrap_or_else(|error| panic!("{error}: {}", process.log()));
+        (process.address, process.kafka, process.http) = (said.address, said.kafka, said.http);
         Some(process)
     }
 
@@ -131,7 +114,7 @@ impl Process {
 
     /// Sends it SIGTERM.
     pub fn terminate(&self) {
-        kill_process(pid_of(&self.child), Signal::TERM).expect("a child is signalled");
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("a child is signalled");
     }
 
     /// Waits for its end; how it ended.

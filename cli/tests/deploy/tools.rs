@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{machine, pid_of};
+use crate::common::machine;
 use crate::repository;
 
 /// For downloads on a slow line.
@@ -31,7 +31,7 @@ fn run_within(mut command: Command, limit: Duration) -> Option<Verdict> {
         .stderr(Stdio::piped())
         .spawn()
         .ok()?;
-    let pid = pid_of(&child);
+    let pid = Pid::from_child(&child);
     let (ended, waiting) = sync_channel(1);
     std::thread::spawn(move || {
         let _ = ended.send(child.wait_with_output());

@@ -5,13 +5,9 @@ use kera_metadata::{EtcdOptions, EtcdStore};
 
 use crate::common::http::get;
 use crate::common::ports::Reserved;
+pub use crate::common::shared_memory as shared;
 use crate::common::{Broker, Finished, finish, home, kera};
 use crate::etcd::Etcd;
-
-/// A directory on shared memory, or elsewhere where there is none.
-pub fn shared() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home())
-}
 
 /// What a store without replicas takes of its memory: its seals, and the room to store more of them.
 pub const SEALS: u64 = 32 << 10;

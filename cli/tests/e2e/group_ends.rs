@@ -3,10 +3,10 @@
 use std::io::{BufReader, Read};
 use std::process::{Child, Stdio};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::command::ended_within;
-use crate::common::{Broker, Finished, PATIENCE, kera, pid_of};
+use crate::common::{Broker, Finished, PATIENCE, kera};
 
 /// A running `kera consume`. Its standard output is read by the test.
 struct Consuming {
@@ -42,7 +42,7 @@ impl Consuming {
 
     fn signal(&self) {
         let child = self.child.as_ref().expect("it runs");
-        kill_process(pid_of(child), Signal::TERM).expect("a child is signalled");
+        kill_process(Pid::from_child(child), Signal::TERM).expect("a child is signalled");
     }
 
     /// Waits for its end; what it said.

@@ -3,9 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code)]
-mod etcd;
 
 mod backup;
 mod bad_bytes;
@@ -21,3 +18,5 @@ mod round_trip;
 mod sharing;
 mod streams;
 mod waits;
+
+use kera_testkit::etcd;

@@ -14,7 +14,7 @@ use kera_replication::transport::tcp::HELLO_MAGIC;
 use kera_rpc::v1::backups_client::BackupsClient;
 
 use crate::common::machine::{Memory, skip};
-use crate::common::{Broker, PATIENCE, home};
+use crate::common::{Broker, PATIENCE, shared_memory};
 use crate::etcd::Etcd;
 
 const KIB: u64 = 1 << 10;
@@ -331,7 +331,7 @@ fn connections_of_other_brokers() {
     let store = etcd.address();
     EtcdStore::init(&store, EtcdOptions::default()).expect("the cluster is made");
     // Gone with the test.
-    let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+    let shared = shared_memory();
     let path = shared.path().display().to_string();
     let flags = [
         ["--cluster", &store],

@@ -5,9 +5,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code)]
-mod etcd;
 
 mod connections;
 mod directories;
@@ -18,3 +15,5 @@ mod lanes;
 mod load;
 mod memory;
 mod pressure;
+
+use kera_testkit::etcd;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use crate::common::ports::Reserved;
-use crate::common::{Broker, Finished, finish, home, kera};
+use crate::common::{Broker, Finished, finish, kera, shared_memory};
 use crate::etcd::Etcd;
 use crate::{lines, text};
 
@@ -58,7 +58,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         Self {
-            shared: tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home()),
+            shared: shared_memory(),
             port: Reserved::new(),
         }
     }

@@ -1,13 +1,8 @@
 //! Three brokers and a real etcd: streams are made, written and read through any of them, and what one
 //! owned goes on at another when it is gone.
 
-#[path = "../../../metadata/tests/support/certificates.rs"]
-mod certificates;
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code)]
-mod etcd;
 
 mod import;
 mod init;
@@ -16,6 +11,7 @@ mod replaced;
 mod secured;
 mod synced;
 
+use kera_testkit::{certificates, etcd};
 use std::time::{Duration, Instant};
 
 use kera_metadata::{
@@ -27,7 +23,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use common::ports::Reserved;
-use common::{Broker, Finished, PATIENCE, finish, home, kera};
+use common::{Broker, Finished, PATIENCE, finish, kera, shared_memory};
 use etcd::Etcd;
 
 /// Brokers 1 to 3 and their etcd.
@@ -51,7 +47,7 @@ impl Trio {
             _ports: Vec::new(),
         };
         for number in ["1", "2", "3"] {
-            let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+            let shared = shared_memory();
             let (port, store) = (Reserved::new(), trio.etcd.address());
             let dir = shared.path().display().to_string();
             let flags = [

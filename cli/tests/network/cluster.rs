@@ -9,7 +9,7 @@ use kera_metadata::{EtcdOptions, EtcdStore, Image, MetadataStore};
 use tempfile::TempDir;
 
 use crate::common::holdings::{Directories, look};
-use crate::common::{Broker, PATIENCE, home};
+use crate::common::{Broker, PATIENCE, home, shared_memory};
 use crate::etcd::Etcd;
 use crate::namespaces::{Network, address, small_disk};
 
@@ -73,12 +73,12 @@ impl Cluster {
 
     fn empty() -> Self {
         let network = Network::new(STORE);
-        let store = Etcd::start(
+        let store = Etcd::at(
             network.enter(STORE),
             &listen(STORE, 2379),
             &listen(STORE, 2380),
         );
-        let made = EtcdStore::init(&store.url(), EtcdOptions::default());
+        let made = EtcdStore::init(&store.address(), EtcdOptions::default());
         made.expect("the cluster is made");
         Self {
             brokers: Vec::new(),
@@ -90,11 +90,11 @@ impl Cluster {
     }
 
     fn add(&mut self, number: u32, start: impl FnOnce(Vec<String>, Vec<String>) -> Broker) {
-        let shared = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home());
+        let shared = shared_memory();
         let disk = home();
         small_disk(disk.path(), DISK);
         let kept = Kept { shared, disk };
-        let flags = flags(number, &self.store.url(), &kept);
+        let flags = flags(number, &self.store.address(), &kept);
         let broker = start(self.network.enter(number), flags);
         self.brokers.push(broker);
         self.kept.push(kept);
@@ -273,7 +273,7 @@ impl Cluster {
 
     /// What is recorded, while all brokers stand still.
     fn recorded(&self) -> Image {
-        let store = EtcdStore::open(&self.store.url(), EtcdOptions::default());
+        let store = EtcdStore::open(&self.store.address(), EtcdOptions::default());
         let image = store.expect("the store answers").load();
         image.expect("the store answers")
     }

@@ -23,17 +23,14 @@ mod producing;
 mod world;
 
 mod cluster;
-#[path = "../cluster/etcd.rs"]
-#[allow(dead_code)] // here it is never hurt
-mod etcd;
 mod faults;
 #[path = "../cluster/load.rs"]
 mod load;
 mod mutation;
-mod namespaces;
 mod runs;
 mod severed;
 
+use kera_testkit::{etcd, namespaces};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::block_in_place;

@@ -4,13 +4,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code)]
-mod etcd;
 #[allow(dead_code)]
 #[path = "../replicated/trio.rs"]
 mod trio;
 
+use kera_testkit::etcd;
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;

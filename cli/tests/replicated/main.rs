@@ -3,9 +3,6 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../metadata/tests/support/etcd.rs"]
-#[allow(dead_code)]
-mod etcd;
 
 mod appends;
 mod full_disk;
@@ -15,3 +12,5 @@ mod repair;
 mod scrub;
 mod settings;
 mod trio;
+
+use kera_testkit::etcd;

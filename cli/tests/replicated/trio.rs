@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use kera_metadata::{EtcdOptions, EtcdStore};
 
 use crate::common::ports::Reserved;
-use crate::common::{Broker, home, http};
+use crate::common::{Broker, http, shared_memory};
 use crate::etcd::Etcd;
 
 /// How long the broker waits for a backup that is killed, or this for the broker.
@@ -25,10 +25,6 @@ pub struct Trio {
     shared: Vec<TempDir>,
     _port: Reserved,
     http: Reserved,
-}
-
-fn shared_memory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| home())
 }
 
 impl Trio {

@@ -6,19 +6,13 @@
 //! `KERA_KAFKA_CLUSTER_ROUNDS` (default 6) is the number of faults, `KERA_KAFKA_CLUSTER_SEED` repeats
 //! the choices of an earlier run (not its timing).
 
-#[path = "../../../cli/tests/cluster/clock.rs"]
-mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../crash_loop/consuming.rs"]
 #[allow(dead_code)] // the crash loop uses the rest
 mod consuming;
-#[path = "../../../cli/tests/cluster/etcd.rs"]
-mod etcd;
 #[path = "../crash_loop/finale.rs"]
 mod finale;
-#[path = "../../../cli/tests/network/namespaces.rs"]
-mod namespaces;
 mod nodes;
 #[path = "../crash_loop/producing.rs"]
 mod producing;
@@ -32,6 +26,7 @@ mod world;
 mod apart;
 mod near;
 
+use kera_testkit::{clock, etcd, namespaces};
 use std::time::Duration;
 
 use kera_history::{Event, Expectations, Report, check};

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::broker::home;
-use super::command::run;
-use super::ports::Reserved;
+use kera_testkit::command::{killed, run};
+use kera_testkit::home;
+use kera_testkit::ports::Reserved;
+
 use super::{PATIENCE, Setup, until};
 
 /// A broker of Apache Kafka.
@@ -97,9 +98,7 @@ impl Apache {
 
     /// SIGKILL, and waits until the process is gone.
     pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("the broker runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("a child can be waited for");
+        killed(self.child.take().expect("the broker runs"));
     }
 
     /// HOST:PORT.
@@ -110,9 +109,8 @@ impl Apache {
 
 impl Drop for Apache {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Some(child) = self.child.take() {
+            killed(child);
         }
     }
 }

@@ -11,25 +11,18 @@
 pub mod agent;
 pub mod apache;
 pub mod broker;
-pub mod command;
 pub mod kcat;
 pub mod kind;
 pub mod librdkafka;
-pub mod machine;
-#[path = "../../../cli/tests/common/ports.rs"]
-pub mod ports;
-#[path = "../../../cli/tests/common/reasons.rs"]
-pub mod reasons;
 pub mod records;
 pub mod session;
-#[path = "../../../cli/tests/common/standstill.rs"]
-pub mod standstill;
 pub mod tools;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-pub use broker::{Broker, Setup, home, kera_command};
+pub use broker::{Broker, Setup};
+pub use kera_testkit::{command, home, kera, machine, ports, reasons};
 pub use kind::{Can, Kind};
 pub use records::{NewRecord, Place, Read, murmur2_partition};
 pub use session::Session;

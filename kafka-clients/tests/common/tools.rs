@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::command::run;
+use kera_testkit::command::run;
 
 /// For downloads and builds on a slow machine.
 const BUILD: Duration = Duration::from_secs(600);
@@ -19,7 +19,7 @@ fn sources(folder: &str) -> PathBuf {
 }
 
 fn built(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder)
+    kera_testkit::scratch().join(folder)
 }
 
 /// Whether the machine has a program.

@@ -20,7 +20,7 @@ use kera_history::{AckPolicy, Event, Expectations, Fault, Report, check};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use common::broker::home;
+use common::home;
 use common::{Broker, Kind, PATIENCE, Session, Setup, until};
 use consuming::Members;
 use producing::Producers;

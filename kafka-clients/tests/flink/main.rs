@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use serde::Deserialize;
 use serde_json::json;
 
-use common::broker::{home, unique};
+use common::broker::unique;
+use common::home;
 use common::{Broker, Kind, NewRecord, PATIENCE, Session, Setup, machine, tools, until};
 
 const PARTITIONS: i32 = 3;

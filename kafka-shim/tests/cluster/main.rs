@@ -4,8 +4,6 @@ mod admission;
 #[path = "../common/mod.rs"]
 mod common;
 mod near;
-#[path = "../../../cli/tests/common/planted.rs"]
-mod noticing;
 mod planted;
 mod settings;
 

@@ -2,12 +2,12 @@
 
 use kera_broker::fault_rules::Rule;
 
-use super::noticing::noticed;
+use kera_testkit::planted::noticed;
 
 #[test]
 fn an_open_group_fetched_from_a_copy() {
     noticed(
-        Rule::OpenCopyServed,
+        Rule::OpenCopyServed.name(),
         "near::the_broker_that_is_named_serves_closed_groups_and_sends_back_behind_them",
         "more or less than closed groups",
     );
@@ -16,7 +16,7 @@ fn an_open_group_fetched_from_a_copy() {
 #[test]
 fn a_high_watermark_below_what_is_fetched() {
     noticed(
-        Rule::CopyHeadLow,
+        Rule::CopyHeadLow.name(),
         "near::the_broker_that_is_named_serves_closed_groups_and_sends_back_behind_them",
         "high watermark below what is served",
     );
@@ -25,7 +25,7 @@ fn a_high_watermark_below_what_is_fetched() {
 #[test]
 fn a_high_watermark_above_the_owners() {
     noticed(
-        Rule::CopyHeadHigh,
+        Rule::CopyHeadHigh.name(),
         "near::the_broker_that_is_named_serves_closed_groups_and_sends_back_behind_them",
         "high watermark above the owner's",
     );
@@ -34,7 +34,7 @@ fn a_high_watermark_above_the_owners() {
 #[test]
 fn a_fetch_by_who_knows_another_epoch() {
     noticed(
-        Rule::CopyEpochNotCompared,
+        Rule::CopyEpochNotCompared.name(),
         "near::copies_are_for_clients_beside_them_that_know_the_epoch",
         "the client knows another epoch",
     );

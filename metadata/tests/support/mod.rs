@@ -2,13 +2,12 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 #[cfg(feature = "etcd")]
-pub mod certificates;
-#[cfg(feature = "etcd")]
-pub mod etcd;
-#[cfg(feature = "etcd")]
 pub mod proxy;
 
 use std::sync::Arc;
+
+#[cfg(feature = "etcd")]
+pub use kera_testkit::etcd;
 
 use kera_metadata::*;
 use kera_protocol::ids::*;

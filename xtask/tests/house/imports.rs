@@ -10,7 +10,7 @@ use kera_xtask::{check, files, root};
 /// The members and the members each may name in its dependencies. `None`: any.
 /// `streamlet` and `replication` never see each other, but for tests ([`FOR_TESTS`]); the clients never see the
 /// broker, nor the broker the clients.
-const MAY_IMPORT: [(&str, Option<&[&str]>); 19] = [
+const MAY_IMPORT: [(&str, Option<&[&str]>); 20] = [
     ("protocol", Some(&[])),
     ("log-segments", Some(&["protocol"])),
     ("records", Some(&["protocol"])),
@@ -56,6 +56,7 @@ const MAY_IMPORT: [(&str, Option<&[&str]>); 19] = [
     ("cli", None),
     ("bench", None),
     ("instructions", None),
+    ("testkit", Some(&[])),
     ("xtask", None),
 ];
 
@@ -124,10 +125,10 @@ fn forbidden(member: &str, manifest: &Table, may: &[&str]) -> Vec<String> {
             let Some(import) = folder(&package) else {
                 continue;
             };
-            // The checker of histories is made for tests, so any test may use it.
+            // The checker of histories and what starts processes are made for tests, so any test may use them.
             // A crate's own tests take it with its test doubles.
             let for_tests = kind == "dev-dependencies"
-                && (import == "history"
+                && (["history", "testkit"].contains(&import)
                     || import == member
                     || FOR_TESTS.contains(&(member, import)));
             if !may.contains(&import) && !for_tests {

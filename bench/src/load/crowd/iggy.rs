@@ -53,6 +53,10 @@ impl Producing for Producer<'_> {
 }
 
 impl Consuming for Consumer<'_> {
+    fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()> {
         let mut first = true;
         Consumer::receive(self, wait, |payload| {

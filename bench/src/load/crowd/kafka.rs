@@ -15,9 +15,10 @@ use super::shared::Sink;
 use super::{Consuming, Producing};
 use crate::load::acks::Acks;
 use crate::load::kafka::{
-    Outcome, consumer, crowd_producer, finish, give_room, record, record_due, taken,
+    Outcome, consumer, crowd_producer, finish, give_room, producer, record, record_due, taken,
 };
 use crate::load::{Plan, SILENCE};
+use crate::scenario::Work;
 
 /// How long the thread that hears of acknowledgements waits for one.
 const HEAR: Duration = Duration::from_millis(50);
@@ -34,7 +35,10 @@ impl<'a> super::Clients for Clients<'a> {
 
     fn producer(&self, acks: &Arc<Acks>) -> Result<Self::Producer> {
         let paced = self.plan.rate.is_some();
-        let producer = crowd_producer(self.plan, paced.then(|| acks.clone()))?;
+        let producer = match self.plan.work {
+            Work::Produce => producer(self.plan)?,
+            _ => crowd_producer(self.plan, paced.then(|| acks.clone()))?,
+        };
         producer
             .client()
             .fetch_metadata(Some(&self.plan.topic), SILENCE)
@@ -54,8 +58,10 @@ impl<'a> super::Clients for Clients<'a> {
             let partition = i32::try_from(partition)?;
             list.add_partition_offset(&self.plan.topic, partition, Offset::Beginning)?;
         }
-        consumer.assign(&list).context("cannot assign partitions")?;
-        Ok(KafkaConsumer { consumer })
+        consumer
+            .fetch_metadata(Some(&self.plan.topic), SILENCE)
+            .context("no metadata of the topic")?;
+        Ok(KafkaConsumer { consumer, list })
     }
 }
 
@@ -136,9 +142,15 @@ impl Producing for KafkaProducer<'_> {
 
 pub(super) struct KafkaConsumer {
     consumer: BaseConsumer,
+    list: TopicPartitionList,
 }
 
 impl Consuming for KafkaConsumer {
+    fn begin(&mut self) -> Result<()> {
+        let assigned = self.consumer.assign(&self.list);
+        assigned.context("cannot assign partitions")
+    }
+
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()> {
         let mut next = self.consumer.poll(wait);
         for _ in 0..MESSAGES {

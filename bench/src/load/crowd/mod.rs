@@ -1,8 +1,8 @@
-//! Several producers and consumers at once, on one topic.
+//! Producers and consumers on one topic: some of each at once, or only one side.
 //!
 //! Each is a client of its own, with connections of its own, on a thread of its own; all are in one
 //! process, whose CPU time stands apart from the broker's. Consumers are assigned partitions and are
-//! no group's members. Before anything is measured, records have gone there and back.
+//! no group's members. Where both are at work, records have gone there and back before anything is measured.
 
 mod iggy;
 mod kafka;
@@ -44,7 +44,7 @@ trait Clients: Sync {
 
     fn producer(&self, acks: &Arc<Acks>) -> Result<Self::Producer>;
 
-    /// Reads these partitions from their first records.
+    /// Is to read these partitions from their first records, once it begins.
     fn consumer(&self, partitions: &[u32]) -> Result<Self::Consumer>;
 }
 
@@ -70,6 +70,9 @@ trait Producing: Send {
 }
 
 trait Consuming {
+    /// Begins to read.
+    fn begin(&mut self) -> Result<()>;
+
     /// Hands what is there to `sink`; waits for so long if there is nothing.
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()>;
 }
@@ -97,7 +100,7 @@ pub(super) fn run<R: BufRead>(plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
 fn work<C: Clients, R: BufRead>(clients: &C, plan: &Plan, gate: &mut Gate<R>) -> Result<Done> {
     let shared = Shared::new(plan)?;
     let mut producers = Vec::new();
-    for _ in 0..plan.crowd.producers {
+    for _ in 0..shared.producers() {
         producers.push(clients.producer(&shared.acks)?);
     }
     thread::scope(|scope| {
@@ -114,6 +117,9 @@ fn work<C: Clients, R: BufRead>(clients: &C, plan: &Plan, gate: &mut Gate<R>) ->
             open_the_way(&mut producers, shared)?;
             let begin = gate.wait()?;
             shared.begin(begin);
+            if plan.work == Work::Consume {
+                shared.start_reading();
+            }
             let parts = producers.into_iter().zip(0..);
             let senders: Vec<_> = parts
                 .map(|(producer, index)| {
@@ -151,6 +157,12 @@ fn work<C: Clients, R: BufRead>(clients: &C, plan: &Plan, gate: &mut Gate<R>) ->
 /// logs. A trickle over very many partitions is content with one.
 fn open_the_way<P: Producing>(producers: &mut [P], shared: &Shared<'_>) -> Result<()> {
     let plan = shared.plan;
+    match plan.work {
+        Work::Produce => return Ok(()),
+        // Clients are there then.
+        Work::Consume => return shared.wait_until_opened(1),
+        _ => {}
+    }
     let of = plan.crowd.producers;
     let partitions = if shared.plan.work == Work::Trickle {
         1
@@ -181,7 +193,7 @@ fn produce<P: Producing>(mut producer: P, shared: &Shared<'_>, index: u32) -> Re
         let elapsed = shared.elapsed();
         match part.next(sent, elapsed) {
             Next::Done => break,
-            _ if shared.is_over() => break,
+            _ if shared.is_over() || plan.is_over(elapsed) => break,
             Next::Wait(wait) => {
                 let begin = Instant::now();
                 let wait = wait.max(LEAST_WAIT);
@@ -209,10 +221,22 @@ fn produce<P: Producing>(mut producer: P, shared: &Shared<'_>, index: u32) -> Re
 }
 
 fn consume<C: Clients>(clients: &C, shared: &Shared<'_>, partitions: &[u32]) -> Result<Arrivals> {
+    let made = match shared.plan.work {
+        Work::Consume => {
+            let consumer = clients.consumer(partitions)?;
+            shared.is_prepared();
+            Some(consumer)
+        }
+        _ => None,
+    };
     if !shared.wait_for_start()? {
         return Arrivals::new();
     }
-    let mut consumer = clients.consumer(partitions)?;
+    let mut consumer = match made {
+        Some(consumer) => consumer,
+        None => clients.consumer(partitions)?,
+    };
+    consumer.begin()?;
     let mut sink = Sink::new(shared)?;
     let (mut heard, mut seen) = (Instant::now(), 0);
     while !shared.is_read() {

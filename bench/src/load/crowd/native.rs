@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use kera_consumer::{Reader, Start};
+use kera_consumer::{Reader, ReaderBuilder, Start};
 use kera_producer::{AppendError, Producer, Record};
 use tokio::runtime::Handle;
 
@@ -12,8 +12,10 @@ use super::shared::Sink;
 use super::{Consuming, Producing};
 use crate::load::Plan;
 use crate::load::acks::Acks;
-use crate::load::native::{mean_batch, producer};
+use crate::scenario::Work;
 
+/// The memory of all producers together when few batches are open.
+const LEAST_MEMORY: usize = 64 << 20;
 /// Acknowledgements that are timed, a second and producer.
 const TIMED: u64 = 2_000;
 
@@ -33,34 +35,55 @@ impl super::Clients for Clients<'_> {
             producer: self.handle.block_on(producer(self.plan))?,
             handle: self.handle.clone(),
             acks: acks.clone(),
-            every: (rate / TIMED).max(1),
+            every: match self.plan.work {
+                Work::Produce => 0,
+                _ => (rate / TIMED).max(1),
+            },
             sent: 0,
             opened: 0,
         })
     }
 
     fn consumer(&self, partitions: &[u32]) -> Result<Self::Consumer> {
-        // Partition p of a stream with M streamlets is lane p / M of streamlet p mod M.
-        let streamlets = self.plan.crowd.streamlets.unwrap_or(self.plan.partitions);
-        let lanes = partitions.iter().map(|p| (p % streamlets, p / streamlets));
-        let reader = Reader::builder()
+        let mut builder = Reader::builder()
             .bootstrap(&self.plan.bootstrap)
             .stream(&self.plan.topic)
-            .start(Start::Earliest)
-            .lanes(lanes.collect::<Vec<_>>())
-            .open();
+            .start(Start::Earliest);
+        if partitions.len() < self.plan.partitions as usize {
+            // Partition p of a stream with M streamlets is lane p / M of streamlet p mod M.
+            let streamlets = self.plan.crowd.streamlets.unwrap_or(self.plan.partitions);
+            let lanes = partitions.iter().map(|p| (p % streamlets, p / streamlets));
+            builder = builder.lanes(lanes.collect::<Vec<_>>());
+        }
         Ok(NativeConsumer {
-            reader: self.handle.block_on(reader).context("no reader")?,
+            builder: Some(builder),
+            reader: None,
             handle: self.handle.clone(),
         })
     }
+}
+
+/// A producer that waits so long, with room for every lane's batch to fill.
+async fn producer(plan: &Plan) -> Result<Producer> {
+    let batch = plan.batch_bytes as usize;
+    // Every lane's batch can fill.
+    let producers = plan.crowd.producers.max(1) as usize;
+    let memory = plan.partitions as usize * batch * 2 + LEAST_MEMORY / producers;
+    let producer = Producer::builder()
+        .bootstrap(&plan.bootstrap)
+        .stream(&plan.topic)
+        .batch_size(batch)
+        .linger(Duration::from_micros(plan.linger_us))
+        .memory_limit(memory)
+        .build();
+    producer.await.context("no producer")
 }
 
 pub(super) struct NativeProducer {
     producer: Producer,
     handle: Handle,
     acks: Arc<Acks>,
-    /// One record of so many has its acknowledgement timed.
+    /// One record of so many has its acknowledgement timed; none if it is 0.
     every: u64,
     sent: u64,
     opened: u64,
@@ -81,7 +104,9 @@ impl Producing for NativeProducer {
             value: Some(value),
             ..Record::default()
         };
-        let timed = due.filter(|_| self.sent.is_multiple_of(self.every));
+        let timed = due
+            .filter(|_| self.every > 0)
+            .filter(|_| self.sent.is_multiple_of(self.every));
         self.sent += 1;
         let Some(due) = timed else {
             match self.producer.send(&record) {
@@ -116,18 +141,28 @@ impl Producing for NativeProducer {
     }
 
     fn mean_batch_bytes(&self) -> Option<f64> {
-        mean_batch(&self.producer)
+        let counts = self.producer.metrics();
+        let sent = counts.batches + counts.batches_resent;
+        (sent > 0).then(|| counts.bytes_sent as f64 / sent as f64)
     }
 }
 
 pub(super) struct NativeConsumer {
-    reader: Reader,
+    builder: Option<ReaderBuilder>,
+    reader: Option<Reader>,
     handle: Handle,
 }
 
 impl Consuming for NativeConsumer {
+    fn begin(&mut self) -> Result<()> {
+        let builder = self.builder.take().context("it begins once")?;
+        let reader = self.handle.block_on(builder.open());
+        self.reader = Some(reader.context("no reader")?);
+        Ok(())
+    }
+
     fn receive(&mut self, wait: Duration, sink: &mut Sink<'_>) -> Result<()> {
-        let reader = &mut self.reader;
+        let reader = self.reader.as_mut().context("it has begun")?;
         let next = async { tokio::time::timeout(wait, reader.next_batch()).await };
         let batch = match self.handle.block_on(next) {
             Ok(Ok(Some(batch))) => batch,

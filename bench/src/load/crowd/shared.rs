@@ -50,11 +50,9 @@ pub(super) struct Shared<'a> {
 
 impl<'a> Shared<'a> {
     pub(super) fn new(plan: &'a Plan) -> Result<Self> {
-        let backlog = if plan.work == Work::CatchUp {
-            plan.records
-        } else {
-            0
-        };
+        // What is there before the run.
+        let reads_first = matches!(plan.work, Work::CatchUp | Work::Consume);
+        let backlog = if reads_first { plan.records } else { 0 };
         Ok(Self {
             plan,
             acks: Arc::new(Acks::new()?),
@@ -67,7 +65,7 @@ impl<'a> Shared<'a> {
             handed: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
             seen: AtomicU64::new(0),
-            reading: Mutex::new(plan.work != Work::CatchUp),
+            reading: Mutex::new(!reads_first),
             changed: Condvar::new(),
             read_from: OnceLock::new(),
             caught_up: OnceLock::new(),
@@ -80,7 +78,7 @@ impl<'a> Shared<'a> {
     /// The partitions of each consumer of each subscription; those without any are left out.
     pub(super) fn readers(&self) -> Vec<Vec<u32>> {
         let crowd = &self.plan.crowd;
-        if self.plan.work == Work::Trickle {
+        if matches!(self.plan.work, Work::Trickle | Work::Produce) {
             return Vec::new();
         }
         let mut readers = Vec::new();
@@ -93,10 +91,18 @@ impl<'a> Shared<'a> {
         readers
     }
 
+    /// How many producers there are.
+    pub(super) fn producers(&self) -> u32 {
+        match self.plan.work {
+            Work::Consume => 0,
+            _ => self.plan.crowd.producers,
+        }
+    }
+
     /// How often every record is seen.
     fn times(&self) -> u64 {
         let crowd = &self.plan.crowd;
-        if self.plan.work == Work::Trickle || crowd.consumers == 0 {
+        if matches!(self.plan.work, Work::Trickle | Work::Produce) || crowd.consumers == 0 {
             0
         } else {
             u64::from(crowd.subscriptions)
@@ -234,6 +240,11 @@ impl<'a> Shared<'a> {
         Ok(true)
     }
 
+    /// A consumer is there that is to begin at once.
+    pub(super) fn is_prepared(&self) {
+        self.publish(1, 0);
+    }
+
     /// Adds to what consumers have seen.
     fn publish(&self, opened: u64, arrived: u64) {
         if opened > 0 {
@@ -274,8 +285,12 @@ impl<'a> Shared<'a> {
     /// What the load was.
     pub(super) fn done(&self, batches: &[f64], arrivals: &Arrivals) -> Done {
         let seconds = |nanos: &AtomicU64| nanos.load(Relaxed) as f64 / 1e9;
-        let sent = self.sent.load(Relaxed);
+        let sent = match self.plan.work {
+            Work::Consume => self.arrived(),
+            _ => self.sent.load(Relaxed),
+        };
         let paced = self.plan.rate.is_some();
+        let both = !matches!(self.plan.work, Work::Produce | Work::Consume);
         let consumed = match self.caught_up.get() {
             Some(side) => Some(*side),
             None => (self.times() > 0).then(|| Side {
@@ -295,19 +310,24 @@ impl<'a> Shared<'a> {
             } else {
                 None
             },
-            sides: Sides {
-                produced: Some(Side {
-                    records: sent,
-                    seconds: seconds(&self.acknowledged),
-                }),
-                consumed,
-                rate: self.plan.rate.map(|rate| Rate {
-                    wanted: rate as f64,
-                    reached: sent as f64 / seconds(&self.handed).max(1e-9),
-                }),
-                acks: self.acks.quiet(),
-                busy_acks: self.acks.when_busy(),
-                partitions: None,
+            // One side alone is the whole.
+            sides: if both {
+                Sides {
+                    produced: Some(Side {
+                        records: sent,
+                        seconds: seconds(&self.acknowledged),
+                    }),
+                    consumed,
+                    rate: self.plan.rate.map(|rate| Rate {
+                        wanted: rate as f64,
+                        reached: sent as f64 / seconds(&self.handed).max(1e-9),
+                    }),
+                    acks: self.acks.quiet(),
+                    busy_acks: self.acks.when_busy(),
+                    partitions: None,
+                }
+            } else {
+                Sides::default()
             },
         }
     }
@@ -344,7 +364,7 @@ impl<'a> Sink<'a> {
 
     /// Visits a record.
     pub(super) fn take(&mut self, value: &[u8]) -> Result<()> {
-        if self.shared.plan.work == Work::CatchUp {
+        if matches!(self.shared.plan.work, Work::CatchUp | Work::Consume) {
             // Records from before the run have no stamp, and those that opened the way are counted.
             self.arrivals.count(value)
         } else {

@@ -7,10 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use kera_testkit::ports::Reserved;
+use kera_testkit::program::undisturbed;
 
 use crate::measure::machine::first_line_of;
 use crate::peers::child::{Process, pause};
-use crate::peers::free_port;
 
 /// How long it may take to start.
 const START: Duration = Duration::from_secs(30);
@@ -40,12 +41,12 @@ impl Etcd {
     /// Starts a server on a directory and waits until it answers.
     pub(crate) fn start(data: &Path) -> Result<Self> {
         std::fs::create_dir_all(data)?;
-        let address = format!("127.0.0.1:{}", free_port()?);
+        let address = Reserved::for_ever();
         let (clients, peers) = (
             format!("http://{address}"),
-            format!("http://127.0.0.1:{}", free_port()?),
+            format!("http://{}", Reserved::for_ever()),
         );
-        let mut command = Command::new("etcd");
+        let mut command = undisturbed(Command::new("etcd"), "ETCD_");
         command
             .arg("--data-dir")
             .arg(data.join("data"))
@@ -56,7 +57,7 @@ impl Etcd {
             .args(["--initial-advertise-peer-urls", &peers])
             .args(["--initial-cluster", &format!("bench={peers}")]);
         let process = Process::start(command, data.join("etcd.log"), false)
-            .context("cannot run etcd; install it (Debian: etcd-server)")?;
+            .context("cannot run etcd; install etcd-server with your system's packages")?;
         let version = first_line_of("etcd", &["--version"]).unwrap_or_default();
         let etcd = Self {
             process,

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use kera_testkit::ports::Reserved;
 
 use super::{Started, list};
 use crate::peers::child::Process;
-use crate::peers::free_port;
 use crate::peers::kafka::{JVM, PROPERTIES, format, java, java_version, random_id, version};
 use crate::scenario::ClientPath;
 
@@ -17,11 +17,11 @@ const OWN_TOPICS: [&str; 2] = ["offsets.topic", "transaction.state.log"];
 pub(super) fn start(build: &Path, data: &Path, brokers: u32) -> Result<Started> {
     let mut ports = Vec::new();
     for number in 1..=brokers {
-        ports.push((number, free_port()?, free_port()?));
+        ports.push((number, Reserved::for_ever(), Reserved::for_ever()));
     }
     let voters: Vec<_> = ports
         .iter()
-        .map(|(number, _, controller)| format!("{number}@127.0.0.1:{controller}"))
+        .map(|(number, _, controller)| format!("{number}@{controller}"))
         .collect();
     let replicas = brokers.min(3);
     let copies: String = OWN_TOPICS
@@ -34,14 +34,13 @@ pub(super) fn start(build: &Path, data: &Path, brokers: u32) -> Result<Started> 
     std::fs::write(&options, JVM)?;
     let id = random_id(build, &options)?;
     let (mut members, mut folders, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, client, controller) in &ports {
+    for (number, address, controller) in &ports {
         let folder = data.join(format!("broker{number}"));
         std::fs::create_dir_all(&folder)?;
-        let address = format!("127.0.0.1:{client}");
         // Of a name that comes twice the last counts.
         let ours = format!(
             "node.id={number}\n\
-             listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}\n\
+             listeners=PLAINTEXT://{address},CONTROLLER://{controller}\n\
              advertised.listeners=PLAINTEXT://{address}\n\
              controller.quorum.voters={}\n\
              log.dirs={}\n{copies}",
@@ -56,7 +55,7 @@ pub(super) fn start(build: &Path, data: &Path, brokers: u32) -> Result<Started> 
         let process = Process::start(command, folder.join("broker.log"), false)?;
         members.push(process);
         folders.push(folder);
-        addresses.push(address);
+        addresses.push(address.clone());
     }
     Ok(Started {
         members,

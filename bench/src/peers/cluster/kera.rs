@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use kera_testkit::ports::Reserved;
 
 use super::{Etcd, Shared, Started, list};
-use crate::peers::free_port;
 use crate::peers::kera::{CONFIGURATION, launch, undisturbed, version};
 use crate::scenario::ClientPath;
 
@@ -49,18 +49,15 @@ pub(super) fn start(binary: &Path, data: &Path, brokers: u32) -> Result<Started>
             .args(["--cluster", &etcd.url()])
             .args(["--broker-id", &number.to_string()])
             .args(["--rack", &name])
-            .args([
-                "--replication-listen",
-                &format!("127.0.0.1:{}", free_port()?),
-            ])
+            .args(["--replication-listen", &Reserved::for_ever()])
             .arg("--allow-same-host")
             .arg("--backup-shared-dir")
             .arg(shared.path().join(&name))
             .args(["--backup-memory-bytes", &MEMORY.to_string()]);
-        let launched = launch(command, folder.join("broker.log"))?;
-        members.push(launched.process);
-        native.push(launched.native);
-        kafka.push(launched.kafka);
+        let (process, said) = launch(command, folder.join("broker.log"))?;
+        members.push(process);
+        native.push(said.address);
+        kafka.push(said.kafka);
         folders.push(folder);
     }
     let configuration = format!(

@@ -23,6 +23,7 @@ impl Clock {
         library().err()
     }
 
+    #[expect(clippy::new_without_default, reason = "it builds a library")]
     /// One that tells the machine's time.
     pub fn new() -> Self {
         let library = library().unwrap_or_else(|reason| panic!("{reason}"));
@@ -57,7 +58,7 @@ fn library() -> Result<PathBuf, String> {
 }
 
 fn build() -> Result<PathBuf, String> {
-    let at = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let at = crate::scratch();
     let (source, library) = (at.join("clock.c"), at.join("libjumpingclock.so"));
     let made = at.join(format!("clock-{}.so", std::process::id()));
     let failed = |error: String| format!("a clock that jumps cannot be built with cc: {error}");

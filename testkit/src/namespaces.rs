@@ -133,7 +133,6 @@ impl Network {
     }
 
     /// A function that moves the thread that calls it, and those it makes later, to node `number`.
-    #[allow(dead_code)] // not every test's clients are at a node
     pub fn mover(&self, number: u32) -> impl Fn() + Send + Sync + 'static {
         let path = format!("/proc/{}/ns/net", self.nodes[number as usize - 1].pid());
         let namespace = std::fs::File::open(path).expect("the node is there");

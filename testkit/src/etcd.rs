@@ -1,22 +1,32 @@
-//! An etcd of one member on loopback, as a process that can be killed, paused and started again.
+//! An etcd of one member, as a process that can be killed, paused and started again.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
-use tokio::net::TcpSocket;
+
+use crate::command::{killed, lines_of};
+use crate::machine::skip_this;
+use crate::ports::Reserved;
+use crate::program::{started_within, undisturbed};
+use crate::standstill::{go_on, stand_still};
+use crate::{PATIENCE, home};
 
 /// A running etcd; it is killed, and what it stored removed, when this is dropped.
 pub struct Etcd {
     data: TempDir,
-    client: Port,
-    peer: Port,
+    /// HOST:PORT for clients, and for members.
+    clients: String,
+    peers: String,
+    /// Keep them for it while it does not run.
+    _ports: Vec<Reserved>,
+    /// What goes before its command line: a program that starts it elsewhere.
+    within: Vec<String>,
     /// How clients reach it, and more of its flags.
     scheme: &'static str,
     flags: Vec<String>,
@@ -28,20 +38,14 @@ pub struct Etcd {
     process: Mutex<Option<Child>>,
 }
 
-/// Says loudly that a test did not run here; `make test` counts and lists it.
-pub fn skip(reason: &str) {
-    let test = thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!("SKIPPED: {test}: {reason}");
-    if let Some(path) = std::env::var_os("KERA_SKIP_FILE") {
-        let mut file = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .expect("the list of skipped tests can be written");
-        writeln!(file, "SKIPPED: {test}: {reason}")
-            .expect("the list of skipped tests can be written");
-    }
-}
+/// Of a test's own: less for the disk to do, and elected at once.
+const QUICK: [&str; 5] = [
+    "--unsafe-no-fsync",
+    "--heartbeat-interval",
+    "20",
+    "--election-timeout",
+    "200",
+];
 
 fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a directory");
@@ -56,43 +60,29 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
+/// Says where there is no etcd; whether there is one.
 fn is_installed() -> bool {
-    static INSTALLED: OnceLock<bool> = OnceLock::new();
-    *INSTALLED.get_or_init(|| {
-        let mut command = Command::new("etcd");
-        command.arg("--version").stdout(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    })
-}
-
-/// A port that nobody is given but who asks for it by its number, whether its server runs or not: a socket
-/// is bound to it that never listens.
-pub struct Port {
-    address: SocketAddr,
-    _bound: TcpSocket,
-}
-
-impl Port {
-    /// One that is free.
-    pub fn free() -> Self {
-        let bound = TcpSocket::new_v4().expect("a socket can be made");
-        // So that a server can bind to it as well: servers say so too.
-        bound.set_reuseaddr(true).expect("a port can be shared");
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        bound.bind(any).expect("a port is free");
-        Self {
-            address: bound.local_addr().expect("it has an address"),
-            _bound: bound,
-        }
+    let lacking = Etcd::lacking();
+    if let Some(reason) = &lacking {
+        skip_this(reason);
     }
-
-    /// `host:port`; who connects to it without a server is refused.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
+    lacking.is_none()
 }
 
 impl Etcd {
+    /// Why there is none on this machine, if so.
+    pub fn lacking() -> Option<String> {
+        static LACKING: OnceLock<Option<String>> = OnceLock::new();
+        let look = || {
+            let tried = Command::new("etcd").arg("--version").output();
+            let error = tried.err()?;
+            Some(format!(
+                "there is no `etcd` ({error}); install etcd-server with your system's packages"
+            ))
+        };
+        LACKING.get_or_init(look).clone()
+    }
+
     /// A new, empty etcd that answers; `None`, and said so, where there is no etcd on this machine.
     pub fn start() -> Option<Self> {
         Self::with("http", &[])
@@ -101,52 +91,69 @@ impl Etcd {
     /// As [`start`](Self::start), with more flags; `scheme` is what clients are to speak.
     pub fn with(scheme: &'static str, flags: &[String]) -> Option<Self> {
         if !is_installed() {
-            skip("there is no `etcd`; install etcd-server with your system's packages");
             return None;
         }
-        let data = tempfile::Builder::new().prefix("kera-etcd").tempdir();
-        let etcd = Self {
-            data: data.expect("a directory can be made"),
-            client: Port::free(),
-            peer: Port::free(),
-            scheme,
-            flags: flags.to_vec(),
+        let quick = QUICK.iter().map(|flag| (*flag).to_owned());
+        let mut etcd = Self::on_loopback();
+        etcd.scheme = scheme;
+        etcd.flags = quick.chain(flags.iter().cloned()).collect();
+        etcd.restart();
+        Some(etcd)
+    }
+
+    /// One with etcd's own settings, on loopback, that answers.
+    pub fn plain() -> Self {
+        let etcd = Self::on_loopback();
+        etcd.restart();
+        etcd
+    }
+
+    /// The same at these addresses; the program `within` starts it elsewhere.
+    pub fn at(within: Vec<String>, clients: &str, peers: &str) -> Self {
+        let mut etcd = Self::unstarted(clients, peers, Vec::new());
+        etcd.within = within;
+        etcd.restart();
+        etcd
+    }
+
+    fn on_loopback() -> Self {
+        let ports = [Reserved::new(), Reserved::new()];
+        let (clients, peers) = (ports[0].address().to_owned(), ports[1].address().to_owned());
+        Self::unstarted(&clients, &peers, ports.into())
+    }
+
+    fn unstarted(clients: &str, peers: &str, ports: Vec<Reserved>) -> Self {
+        Self {
+            data: home(),
+            clients: clients.to_owned(),
+            peers: peers.to_owned(),
+            _ports: ports,
+            within: Vec::new(),
+            scheme: "http",
+            flags: Vec::new(),
             state: Mutex::new("data".to_owned()),
             name: "member".to_owned(),
             together: String::new(),
             process: Mutex::new(None),
-        };
-        assert!(etcd.run(), "etcd did not start");
-        Some(etcd)
+        }
     }
 
-    /// Starts the process and waits until it answers; false if it ended instead.
-    fn run(&self) -> bool {
-        let client = format!("{}://{}", self.scheme, self.client.address());
-        let peer = format!("http://{}", self.peer.address());
+    /// Starts the process and waits until it answers.
+    fn run(&self) {
+        let client = format!("{}://{}", self.scheme, self.clients);
+        let peer = format!("http://{}", self.peers);
         let data = self.data.path().join(&*self.state.lock().unwrap());
         let cluster = match self.together.as_str() {
-            "" => format!("member={peer}"),
+            "" => format!("{}={peer}", self.name),
             together => together.to_owned(),
         };
-        let mut command = Command::new("etcd");
         // Nothing of the caller's own etcd.
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("ETCD_") {
-                command.env_remove(name);
-            }
+        let mut command = undisturbed(started_within(&self.within, "etcd".as_ref()), "ETCD_");
+        if cfg!(target_arch = "aarch64") {
+            command.env("ETCD_UNSUPPORTED_ARCH", "arm64");
         }
         command
-            .env(
-                "ETCD_UNSUPPORTED_ARCH",
-                if cfg!(target_arch = "aarch64") {
-                    "arm64"
-                } else {
-                    ""
-                },
-            )
-            .args(["--name", &self.name, "--logger", "zap", "--unsafe-no-fsync"])
-            .args(["--heartbeat-interval", "20", "--election-timeout", "200"])
+            .args(["--name", &self.name, "--logger", "zap"])
             .args(["--initial-cluster", &cluster])
             .args(["--listen-client-urls", &client])
             .args(["--advertise-client-urls", &client])
@@ -159,28 +166,23 @@ impl Etcd {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut child = command.spawn().expect("etcd starts");
-        let log = child.stderr.take().expect("it has a log");
-        let (ready, is_ready) = mpsc::sync_channel(1);
-        // Also keeps the pipe empty for as long as the process runs.
-        thread::spawn(move || {
-            for line in BufReader::new(log).lines() {
-                let Ok(line) = line else { return };
-                if line.contains("serving client traffic") {
-                    let _ = ready.try_send(());
-                }
-            }
-        });
-        if is_ready.recv().is_err() {
-            child.wait().expect("it ended");
-            return false;
-        }
+        let lines = lines_of(child.stderr.take().expect("it has a log"));
         *self.process.lock().unwrap() = Some(child);
-        true
+        let mut last = Vec::new();
+        loop {
+            let Ok(line) = lines.recv_timeout(PATIENCE) else {
+                panic!("etcd did not say that it serves: {}", last.join(" | "));
+            };
+            if line.contains("serving client traffic") {
+                return;
+            }
+            last.push(line);
+        }
     }
 
-    /// `host:port` of it.
+    /// HOST:PORT of it.
     pub fn endpoint(&self) -> String {
-        self.client.address().to_string()
+        self.clients.clone()
     }
 
     /// Its address as Kera's stores are given it.
@@ -190,16 +192,15 @@ impl Etcd {
 
     /// Kills it, as `kill -9` does; what it stored stays.
     pub fn kill(&self) {
-        if let Some(mut child) = self.process.lock().unwrap().take() {
-            child.kill().expect("it can be killed");
-            child.wait().expect("it ends");
+        if let Some(child) = self.process.lock().unwrap().take() {
+            killed(child);
         }
     }
 
     /// Starts it again, killed or not, with what it stored, and waits until it answers.
     pub fn restart(&self) {
         self.kill();
-        assert!(self.run(), "etcd did not start again");
+        self.run();
     }
 
     /// Puts another etcd in its place, at its address: the one that was left as `state`, or a new, empty one.
@@ -218,25 +219,15 @@ impl Etcd {
         self.restart();
     }
 
-    /// Stops it without ending it: connections stay and nothing is answered.
-    pub fn pause(&self) {
-        let pid = self.signal(Signal::STOP);
-        // On a busy machine some of its threads run on for a while.
-        let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("it is a child");
-        assert!(stopped.is_some_and(|(_, status)| status.stopped()));
-    }
-
-    /// Ends a pause.
-    pub fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) -> Pid {
+    /// Stops the process where it is, so that connections stay and nothing is answered, or lets it go on.
+    pub fn pause(&self, paused: bool) {
         let process = self.process.lock().unwrap();
         let child = process.as_ref().expect("it runs");
-        let pid = Pid::from_child(child);
-        kill_process(pid, signal).expect("it takes signals");
-        pid
+        if paused {
+            stand_still(child);
+        } else {
+            go_on(child);
+        }
     }
 
     /// Makes it forget all changes before `revision`.
@@ -316,27 +307,19 @@ impl Trio {
     /// A new, empty one that answers; `None`, and said so, where there is no etcd on this machine.
     pub fn start() -> Option<Self> {
         if !is_installed() {
-            skip("there is no `etcd`; install etcd-server with your system's packages");
             return None;
         }
+        let quick: Vec<_> = QUICK.iter().map(|flag| (*flag).to_owned()).collect();
         let mut members: Vec<_> = (0..3)
-            .map(|number| Etcd {
-                data: tempfile::Builder::new()
-                    .prefix("kera-etcd")
-                    .tempdir()
-                    .expect("a directory"),
-                client: Port::free(),
-                peer: Port::free(),
-                scheme: "http",
-                flags: Vec::new(),
-                state: Mutex::new("data".to_owned()),
-                name: format!("member{number}"),
-                together: String::new(),
-                process: Mutex::new(None),
+            .map(|number| {
+                let mut member = Etcd::on_loopback();
+                member.flags.clone_from(&quick);
+                member.name = format!("member{number}");
+                member
             })
             .collect();
         let all = members.iter();
-        let all = all.map(|m| format!("{}=http://{}", m.name, m.peer.address()));
+        let all = all.map(|m| format!("{}=http://{}", m.name, m.peers));
         let together = all.collect::<Vec<_>>().join(",");
         for member in &mut members {
             member.together.clone_from(&together);
@@ -344,7 +327,7 @@ impl Trio {
         // None answers before most of them run.
         thread::scope(|scope| {
             for member in &members {
-                scope.spawn(|| assert!(member.run(), "etcd did not start"));
+                scope.spawn(|| member.run());
             }
         });
         Some(Self { members })

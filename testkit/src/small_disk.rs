@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::home;
+use crate::home;
 
 /// A file system in memory, unmounted when dropped.
 pub struct SmallDisk(TempDir);

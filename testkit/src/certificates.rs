@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::etcd::skip;
+use crate::machine::skip_this;
 
 /// Certificates, made for a test by the `openssl` program.
 pub struct Certificates {
@@ -20,7 +20,7 @@ impl Certificates {
         let this = Self { dir };
         let tried = Command::new("openssl").arg("version").output();
         if tried.is_err() {
-            skip("there is no `openssl`; install it with your system's packages");
+            skip_this("there is no `openssl`; install it with your system's packages");
             return None;
         }
         for authority in ["ca", "other"] {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::PATIENCE;
+use crate::PATIENCE;
 
 /// The whole answer to a GET of `path` at `address`, head and body.
 pub fn get(address: &str, path: &str) -> String {

@@ -12,6 +12,7 @@ pub struct Reserved {
 
 impl Reserved {
     /// A port that was free.
+    #[expect(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
         Self::at("127.0.0.1")
     }
@@ -29,8 +30,36 @@ impl Reserved {
         }
     }
 
+    /// HOST:PORT of one that is kept as long as this process runs.
+    pub fn for_ever() -> String {
+        let kept = Self::new();
+        let address = kept.address.clone();
+        std::mem::forget(kept);
+        address
+    }
+
     /// HOST:PORT.
     pub fn address(&self) -> &str {
         &self.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_kept_for_who_allows_its_reuse() {
+        let address = Reserved::for_ever();
+        // The system gives ports by the same rule.
+        let other = TcpSocket::new_v4().unwrap();
+        let refused = other.bind(address.parse().unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AddrInUse);
+        for _ in 0..2 {
+            TcpListener::bind(&address).unwrap();
+        }
     }
 }

@@ -5,15 +5,31 @@ use std::io::Write;
 
 /// Says loudly that a test did not run here; `make test` counts and lists it.
 pub fn skip(name: &str, reason: &str) {
-    eprintln!("SKIPPED: {name}: {reason}");
-    if let Some(path) = std::env::var_os("KERA_SKIP_FILE") {
+    let line = format!("SKIPPED: {name}: {}", reason.trim());
+    note("KERA_SKIP_FILE", &line);
+}
+
+/// The same of the test whose thread this is.
+pub fn skip_this(reason: &str) {
+    skip(std::thread::current().name().unwrap_or("a test"), reason);
+}
+
+/// Says, here and in the summary, that a test failed and is tried once more.
+pub fn tried_twice(name: &str) {
+    let line = format!("TRIED TWICE: {name}: the first try failed, see the log");
+    note("KERA_RETRY_FILE", &line);
+}
+
+/// Adds a line to the list that the variable names, if it is set.
+fn note(list: &str, line: &str) {
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os(list) {
         let mut file = fs::File::options()
             .create(true)
             .append(true)
             .open(path)
-            .expect("the list of skipped tests can be written");
-        writeln!(file, "SKIPPED: {name}: {}", reason.trim())
-            .expect("the list of skipped tests can be written");
+            .expect("the list for the summary can be written");
+        writeln!(file, "{line}").expect("the list for the summary can be written");
     }
 }
 

@@ -1,0 +1,94 @@
+//! The binary `kera` that tests start.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
+
+use crate::command::run;
+
+/// The folder of the build's profile: a test program is `target/PROFILE/deps/TEST`.
+pub fn profile() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows where it is");
+    let folder = test.ancestors().nth(2).expect("a test is in a folder");
+    folder.to_owned()
+}
+
+/// `KERA_BIN`, or the one that cargo names, which it does to tests of its own package only; or the binary next to this
+/// test if it is up to date, or else it is built.
+pub fn kera_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let named = ["KERA_BIN", "CARGO_BIN_EXE_kera"];
+        if let Some(path) = named.into_iter().find_map(std::env::var_os) {
+            return path.into();
+        }
+        let folder = profile();
+        let binary = folder.join("kera");
+        if !is_up_to_date(&binary) {
+            eprintln!("building {}", binary.display());
+            let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            command
+                // By this the harness tells times in `make test`; build scripts must not see it.
+                .env_remove("RUSTC_BOOTSTRAP")
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .args(["build", "--locked", "--quiet", "--package", "kera"])
+                .arg("--target-dir")
+                .arg(folder.parent().expect("a profile is in a folder"));
+            if folder.ends_with("release") {
+                command.arg("--release");
+            }
+            run(command, b"", Duration::from_secs(1200));
+        }
+        binary
+    })
+}
+
+/// Whether the binary is younger than all that it is made of, as cargo wrote down beside it.
+fn is_up_to_date(binary: &Path) -> bool {
+    let changed = |path: &Path| -> Option<SystemTime> { fs::metadata(path).ok()?.modified().ok() };
+    let Some(built) = changed(binary) else {
+        return false;
+    };
+    let Ok(sources) = fs::read_to_string(binary.with_extension("d")) else {
+        return false;
+    };
+    let sources = sources.split_once(": ").map_or("", |(_, sources)| sources);
+    !sources.is_empty()
+        && sources
+            .split_whitespace()
+            .all(|source| changed(Path::new(source)).is_some_and(|at| at <= built))
+}
+
+/// The `kera` binary of this build, undisturbed by the environment.
+pub fn kera() -> Command {
+    undisturbed(Command::new(kera_binary()), "KERA_")
+}
+
+/// The same, started by another program that becomes it, such as `nsenter`; by none if `within` is empty.
+pub fn kera_within(within: &[String]) -> Command {
+    undisturbed(started_within(within, kera_binary().as_ref()), "KERA_")
+}
+
+/// A program that is started by another one, which becomes it; by none if `within` is empty.
+pub(crate) fn started_within(within: &[String], program: &std::ffi::OsStr) -> Command {
+    match within.split_first() {
+        None => Command::new(program),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    }
+}
+
+/// Without the caller's own settings: variables that begin so.
+pub fn undisturbed(mut command: Command, prefix: &str) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(prefix.as_bytes()) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
