@@ -157,10 +157,12 @@ fn taken<'a>(results: &'a Value, scenario: &str) -> Vec<&'a Value> {
     .collect()
 }
 
+#[track_caller]
 fn number(value: &Value) -> f64 {
-    value
-        .as_f64()
-        .unwrap_or_else(|| panic!("{value} is no number"))
+    let Some(number) = value.as_f64() else {
+        panic!("{value} is no number");
+    };
+    number
 }
 
 #[test]

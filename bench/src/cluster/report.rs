@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::failover::Taken as Lost;
+use super::join::Taken as Joined;
 use super::results::Results;
 use crate::statistics::Summary;
 
@@ -81,212 +82,166 @@ fn summary(values: impl Iterator<Item = f64>) -> Option<Summary> {
     Summary::of(values.collect::<Vec<_>>())
 }
 
-/// A row: the median and the worst of so many values.
-fn row(out: &mut String, name: &str, found: Option<Summary>, digits: usize) {
-    let Some(found) = found else {
-        return;
-    };
-    let _ = writeln!(
-        out,
-        "| {name} | {:.digits$} | {:.digits$} | {} |",
-        found.median, found.most, found.values
-    );
-}
-
 const HEAD: &str = "| | median | worst | of |\n|---|---|---|---|\n";
 
-fn lost(title: &str, about: &str, streamlets: u32, runs: &[Lost]) -> String {
-    let mut out = String::new();
-    if runs.is_empty() {
-        return out;
+/// A table: the median and the worst of each row's values; rows without values are left out.
+fn table(digits: usize, rows: &[(&str, Option<Summary>)]) -> String {
+    let mut out = HEAD.to_owned();
+    for (name, found) in rows {
+        if let Some(found) = found {
+            let (median, most) = (found.median, found.most);
+            let _ = writeln!(
+                out,
+                "| {name} | {median:.digits$} | {most:.digits$} | {} |",
+                found.values
+            );
+        }
     }
-    let moved = summary(runs.iter().map(|run| run.moved as f64)).map_or(0.0, |m| m.median);
-    let _ = write!(
-        out,
-        "\n### {title}\n\n{about} {streamlets} streamlets, of which about {moved:.0} get another owner (with those of the \
-         internal stream). Milliseconds since the signal.\n\n{HEAD}"
-    );
+    out
+}
+
+fn lost(title: &str, about: &str, streamlets: u32, runs: &[Lost]) -> String {
+    if runs.is_empty() {
+        return String::new();
+    }
     let of = |value: fn(&Lost) -> f64| summary(runs.iter().map(value));
-    row(
-        &mut out,
-        "the first new owner is recorded",
-        of(|run| run.noticed_ms),
-        0,
-    );
-    row(
-        &mut out,
-        "all new owners are recorded",
-        of(|run| run.recorded_ms),
-        0,
-    );
-    row(
-        &mut out,
-        "all groups that it wrote are closed",
-        of(|run| run.closed_ms),
-        0,
-    );
-    row(
-        &mut out,
-        "half of its streamlets acknowledge",
-        of(|run| run.half_ms),
-        0,
-    );
-    row(
-        &mut out,
-        "all streamlets of the other brokers acknowledge",
-        of(|run| run.others_ms),
-        0,
-    );
-    row(
-        &mut out,
-        "**all streamlets acknowledge**",
-        of(|run| run.acknowledged_ms),
-        0,
-    );
     let part = |controller: bool| {
         let runs = runs.iter().filter(|run| run.controller == controller);
         summary(runs.map(|run| run.acknowledged_ms))
     };
-    row(
-        &mut out,
-        "the same, of runs in which it was controller",
-        part(true),
-        0,
-    );
-    row(&mut out, "the same, of the other runs", part(false), 0);
-    out
+    let moved = of(|run| run.moved as f64).map_or(0.0, |moved| moved.median);
+    let rows = [
+        ("the first new owner is recorded", of(|run| run.noticed_ms)),
+        ("all new owners are recorded", of(|run| run.recorded_ms)),
+        (
+            "all groups that it wrote are closed",
+            of(|run| run.closed_ms),
+        ),
+        ("half of its streamlets acknowledge", of(|run| run.half_ms)),
+        (
+            "all streamlets of the other brokers acknowledge",
+            of(|run| run.others_ms),
+        ),
+        (
+            "**all streamlets acknowledge**",
+            of(|run| run.acknowledged_ms),
+        ),
+        ("the same, of runs in which it was controller", part(true)),
+        ("the same, of the other runs", part(false)),
+    ];
+    format!(
+        "\n### {title}\n\n{about} {streamlets} streamlets, of which about {moved:.0} get another owner (with those of the \
+         internal stream). Milliseconds since the signal.\n\n{}",
+        table(0, &rows)
+    )
+}
+
+/// All hand-overs' times.
+fn gaps(results: &Results) -> Option<Summary> {
+    let gaps = results.hand_over.iter().flat_map(|run| &run.gaps_ms);
+    summary(gaps.copied())
 }
 
 fn hand_overs(results: &Results) -> String {
-    let mut out = String::new();
     if results.hand_over.is_empty() {
-        return out;
+        return String::new();
     }
     let refused: usize = results.hand_over.iter().map(|run| run.refused).sum();
-    let _ = write!(
-        out,
+    let still = results.hand_over.iter().flat_map(|run| &run.still_ms);
+    let rows = [
+        ("**over the hand-over**", gaps(results)),
+        ("without one, as long", summary(still.copied())),
+    ];
+    format!(
         "\n### A streamlet is handed over\n\nOne at a time, in {} clusters of {} streamlets that are all sent to; {refused} \
-         were refused. Milliseconds between two acknowledgements of the streamlet.\n\n{HEAD}",
+         were refused. Milliseconds between two acknowledgements of the streamlet.\n\n{}",
         results.hand_over.len(),
         results.streamlets,
-    );
-    let gaps = results.hand_over.iter().flat_map(|run| &run.gaps_ms);
-    row(
-        &mut out,
-        "**over the hand-over**",
-        summary(gaps.copied()),
-        0,
-    );
-    let still = results.hand_over.iter().flat_map(|run| &run.still_ms);
-    row(&mut out, "without one, as long", summary(still.copied()), 0);
-    out
+        table(0, &rows)
+    )
 }
 
 fn joins(results: &Results) -> String {
-    let mut out = String::new();
     if results.join.is_empty() {
-        return out;
+        return String::new();
     }
     let plan = &results.join_plan;
-    let rate = summary(results.join.iter().map(|run| run.rate as f64));
-    let _ = write!(
-        out,
+    let of = |value: fn(&Joined) -> f64| summary(results.join.iter().map(value));
+    let rows = [
+        (
+            "**worst second, % below the rate**",
+            of(|run| run.dip_percent),
+        ),
+        ("the same, before it came", of(|run| run.dip_before_percent)),
+        (
+            "**it acknowledges an append, s after its start**",
+            of(|run| run.serves_seconds),
+        ),
+        (
+            "it has its share of the streamlets, s",
+            of(|run| run.share_seconds),
+        ),
+    ];
+    format!(
         "\n### A fourth broker comes\n\nTo three that have {} MiB of records in {} streamlets, while a producer sends {} % of \
-         what a probe of {} s shows, {:.0} thousand records a second (100 bytes each) in the median run.\n\n{HEAD}",
+         what a probe of {} s shows, {:.0} thousand records a second (100 bytes each) in the median run.\n\n{}",
         plan.history_bytes >> 20,
         plan.streamlets,
         plan.percent,
         plan.probe_seconds,
-        rate.map_or(0.0, |rate| rate.median / 1e3),
-    );
-    let of = |value: fn(&super::join::Taken) -> f64| summary(results.join.iter().map(value));
-    row(
-        &mut out,
-        "**worst second, % below the rate**",
-        of(|run| run.dip_percent),
-        1,
-    );
-    row(
-        &mut out,
-        "the same, before it came",
-        of(|run| run.dip_before_percent),
-        1,
-    );
-    row(
-        &mut out,
-        "**it acknowledges an append, s after its start**",
-        of(|run| run.serves_seconds),
-        1,
-    );
-    row(
-        &mut out,
-        "it has its share of the streamlets, s",
-        of(|run| run.share_seconds),
-        1,
-    );
-    out
+        of(|run| run.rate as f64).map_or(0.0, |rate| rate.median / 1e3),
+        table(1, &rows)
+    )
 }
 
-/// A target, and the worst that came of it.
-struct Target {
-    what: &'static str,
-    at_most: f64,
-    unit: &'static str,
-    found: Option<Summary>,
-}
-
+/// Each target with its bound and unit, and what came of it.
 fn targets(results: &Results) -> String {
-    let lease = results.lease_ms as f64;
-    let gaps = results.hand_over.iter().flat_map(|run| &run.gaps_ms);
+    let failover = results.lease_ms as f64 + FAILOVER_BEYOND_LEASE_MS;
+    let lost = |runs: &[Lost]| summary(runs.iter().map(|run| run.acknowledged_ms));
+    let join = |value: fn(&Joined) -> f64| summary(results.join.iter().map(value));
     let list = [
-        Target {
-            what: "killed: all acknowledge within lease + 1.5 s",
-            at_most: lease + FAILOVER_BEYOND_LEASE_MS,
-            unit: "ms",
-            found: summary(results.failover.iter().map(|run| run.acknowledged_ms)),
-        },
-        Target {
-            what: "silent: all acknowledge within lease + 1.5 s",
-            at_most: lease + FAILOVER_BEYOND_LEASE_MS,
-            unit: "ms",
-            found: summary(results.silence.iter().map(|run| run.acknowledged_ms)),
-        },
-        Target {
-            what: "hand-over: gap",
-            at_most: HAND_OVER_MS,
-            unit: "ms",
-            found: summary(gaps.copied()),
-        },
-        Target {
-            what: "join: worst second below the rate",
-            at_most: DIP_PERCENT,
-            unit: "%",
-            found: summary(results.join.iter().map(|run| run.dip_percent)),
-        },
-        Target {
-            what: "join: serves appends",
-            at_most: SERVES_SECONDS,
-            unit: "s",
-            found: summary(results.join.iter().map(|run| run.serves_seconds)),
-        },
+        (
+            "killed: all acknowledge within lease + 1.5 s",
+            failover,
+            "ms",
+            lost(&results.failover),
+        ),
+        (
+            "silent: all acknowledge within lease + 1.5 s",
+            failover,
+            "ms",
+            lost(&results.silence),
+        ),
+        ("hand-over: gap", HAND_OVER_MS, "ms", gaps(results)),
+        (
+            "join: worst second below the rate",
+            DIP_PERCENT,
+            "%",
+            join(|run| run.dip_percent),
+        ),
+        (
+            "join: serves appends",
+            SERVES_SECONDS,
+            "s",
+            join(|run| run.serves_seconds),
+        ),
     ];
     let mut out =
         "\n### Targets\n\n| target | at most | median | worst | |\n|---|---|---|---|---|\n"
             .to_owned();
-    for target in list {
-        let Some(found) = target.found else {
+    for (what, bound, unit, found) in list {
+        let Some(Summary { median, most, .. }) = found else {
             continue;
         };
-        let verdict = match (found.most <= target.at_most, found.median <= target.at_most) {
+        let verdict = match (most <= bound, median <= bound) {
             (true, _) => "met",
             (false, true) => "**missed by the worst**",
             (false, false) => "**missed**",
         };
-        let digits = if target.unit == "ms" { 0 } else { 1 };
+        let digits = if unit == "ms" { 0 } else { 1 };
         let _ = writeln!(
             out,
-            "| {} | {:.0} {} | {:.digits$} | {:.digits$} | {verdict} |",
-            target.what, target.at_most, target.unit, found.median, found.most
+            "| {what} | {bound:.0} {unit} | {median:.digits$} | {most:.digits$} | {verdict} |"
         );
     }
     out

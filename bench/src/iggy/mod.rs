@@ -7,6 +7,7 @@
 
 mod connection;
 #[cfg(test)]
+#[path = "scripted_tests.rs"]
 pub(crate) mod scripted;
 mod wire;
 

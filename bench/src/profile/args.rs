@@ -33,11 +33,11 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub partitions: u32,
     /// Whether records have keys
-    #[arg(long, value_enum, default_value_t = KeysArg::None)]
-    pub keys: KeysArg,
+    #[arg(long, value_enum, default_value_t = Keys::None)]
+    pub keys: Keys,
     /// What an acknowledgement promises
-    #[arg(long, value_enum, default_value_t = Ack::Written)]
-    pub ack: Ack,
+    #[arg(long, value_enum, default_value_t = Durability::Written)]
+    pub ack: Durability,
     /// Samples a second
     #[arg(long, value_name = "HZ", default_value_t = 1999, value_parser = clap::value_parser!(u32).range(10..=20_000))]
     pub frequency: u32,
@@ -73,40 +73,6 @@ impl From<Path> for ClientPath {
         match path {
             Path::Native => Self::Native,
             Path::Kafka => Self::Kafka,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum KeysArg {
-    /// None
-    None,
-    /// Eight random bytes
-    Random,
-}
-
-impl From<KeysArg> for Keys {
-    fn from(keys: KeysArg) -> Self {
-        match keys {
-            KeysArg::None => Self::None,
-            KeysArg::Random => Self::Random,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Ack {
-    Memory,
-    Written,
-    Synced,
-}
-
-impl From<Ack> for Durability {
-    fn from(ack: Ack) -> Self {
-        match ack {
-            Ack::Memory => Self::Memory,
-            Ack::Written => Self::Written,
-            Ack::Synced => Self::Synced,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 pub(crate) use self::args::ProfileArgs;
-use self::args::{Ack, Works};
+use self::args::Works;
 use self::floor::Floor;
 use self::perf::Perf;
 use self::table::Profile;
@@ -23,7 +23,7 @@ use crate::measure::disk;
 use crate::measure::machine::{Machine, utc_now};
 use crate::measure::process::Usage;
 use crate::peers::{self, Places, Running};
-use crate::scenario::{Broker, ClientPath, Crowd, Durability, Keys, Size, Work};
+use crate::scenario::{Broker, ClientPath, Crowd, Durability, Size, Work};
 use crate::session::interrupt::Interrupt;
 use crate::session::loader::Loader;
 use crate::session::workplace::Workplace;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &ProfileArgs) -> Result<()> {
     let session = Session {
         args,
         perf,
-        broker: Running::start(Broker::Kera, &[args.ack.into()], &places)?,
+        broker: Running::start(Broker::Kera, &[args.ack], &places)?,
         interrupt: Interrupt::watch()?,
         workplace: &workplace,
     };
@@ -85,7 +85,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn run(&self, out: &Path) -> Result<()> {
         const TOPIC: &str = "profile";
-        let durability = self.args.ack.into();
+        let durability = self.args.ack;
         self.broker
             .create(TOPIC, self.args.partitions, durability, None)?;
         let mut text = self.heading();
@@ -136,12 +136,12 @@ impl Session<'_> {
             work,
             records: self.args.records,
             record_bytes: self.args.record_bytes,
-            keys: Keys::from(self.args.keys),
+            keys: self.args.keys,
             batch_bytes: self.args.batch.0,
             linger_us: LINGER_US,
             partitions: self.args.partitions,
             acks: ProfileArgs::ACKS,
-            durability: self.args.ack.into(),
+            durability: self.args.ack,
             most_ms: None,
             rate: None,
             crowd: Crowd::default(),
@@ -206,7 +206,7 @@ impl Session<'_> {
         let (batch, folder) = (self.args.batch.0 as usize, &self.workplace.data);
         match work {
             Work::Produce => {
-                let write = self.args.ack != Ack::Memory;
+                let write = self.args.ack != Durability::Memory;
                 Floor::of_produce(batch, bytes, folder, write)
             }
             _ => Floor::of_consume(batch, bytes, folder),
@@ -221,7 +221,7 @@ impl Session<'_> {
         };
         format!(
             "{name}, {path}, ack {}, {} of {} bytes in batches of {}, {} at {:.1} million records/s",
-            Durability::from(self.args.ack).name(),
+            self.args.ack.name(),
             records(done.records),
             self.args.record_bytes,
             Size(bytes),

@@ -6,103 +6,95 @@ use crate::results::{CaseRuns, Results};
 use crate::scenario::{Case, Contender, Durability, Measure, Work};
 use crate::statistics::Summary;
 
+/// How many digits a quantity is shown with.
+enum Digits {
+    Whole,
+    /// One behind the point.
+    One,
+    /// Three that count.
+    Three,
+    /// The same of what is small: a consumer that takes a millisecond for each record does one thousand a second.
+    Few,
+}
+
+/// A quantity's name in a table's title, with its unit; what a value is multiplied by to be in that; its digits.
+fn shown(measure: Measure) -> (&'static str, f64, Digits) {
+    use Digits::{Few, One, Three, Whole};
+    match measure {
+        Measure::Throughput => ("thousand records a second", 1e-3, Few),
+        Measure::BrokerCpu => ("broker CPU, ns per record", 1.0, Whole),
+        Measure::ClientCpu => ("client CPU, ns per record", 1.0, Whole),
+        Measure::Memory => ("highest resident memory, MB", 1e-6, Whole),
+        Measure::Batch => ("mean batch, KiB", 1.0 / 1024.0, One),
+        Measure::P50 => ("p50, ms", 1e-3, Three),
+        Measure::P99 => ("p99, ms", 1e-3, Three),
+        Measure::P999 => ("p99.9, ms", 1e-3, Three),
+        Measure::Max => ("longest, ms", 1e-3, Three),
+        Measure::Start => ("from start to first answer, ms", 1e3, Whole),
+        Measure::Ready => ("from start until partitions are served, ms", 1e3, Whole),
+        Measure::FirstAppend => ("from start to first acknowledged append, ms", 1e3, Whole),
+        Measure::IdleMemory => ("resident memory when idle, MiB", 1.0 / 1_048_576.0, Whole),
+        Measure::IdleCpu => ("CPU when idle, % of a core", 100.0, Three),
+        Measure::Produced => ("producers, thousand records a second", 1e-3, Whole),
+        Measure::Consumed => ("consumers, thousand records a second", 1e-3, Whole),
+        Measure::Rate => ("rate, thousand records a second", 1e-3, Few),
+        Measure::AckP50 => ("acknowledgement, p50, ms", 1e-3, Three),
+        Measure::AckP99 => ("acknowledgement, p99, ms", 1e-3, Three),
+        Measure::AckP999 => ("acknowledgement, p99.9, ms", 1e-3, Three),
+        Measure::AckP50Flushes => (
+            "acknowledgement, p50, in flushes (p50) of the idle device",
+            1.0,
+            Three,
+        ),
+        Measure::AckP99Flushes => (
+            "acknowledgement, p99, in flushes (p99) of the idle device",
+            1.0,
+            Three,
+        ),
+        Measure::Flushes => ("flushes of the device a second", 1.0, Whole),
+        Measure::FlushRecords => ("records per flush of the device", 1.0, Three),
+        Measure::FlushTime => (
+            "a flush of the device during the run, mean, ms",
+            1e-3,
+            Three,
+        ),
+        Measure::DeviceP50 => ("a flush of the idle device, p50, ms", 1e-3, Three),
+        Measure::DeviceP99 => ("a flush of the idle device, p99, ms", 1e-3, Three),
+        Measure::BusyAckP99 => (
+            "acknowledgement while a consumer catches up, p99, ms",
+            1e-3,
+            Three,
+        ),
+        Measure::CpuShare => ("broker CPU, % of a core", 100.0, One),
+        Measure::StoreCpu => ("of that etcd's CPU, ns per record", 1.0, Three),
+        Measure::StoreWrites => ("etcd transactions per GB of records", 1.0, Whole),
+        Measure::StoreKeys => ("keys written in etcd per GB of records", 1.0, Whole),
+        Measure::Written => (
+            "bytes written by the brokers per byte of records",
+            1.0,
+            Three,
+        ),
+    }
+}
+
 /// A quantity's name in a table's title, with its unit.
 pub(super) fn title(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Throughput => "thousand records a second",
-        Measure::BrokerCpu => "broker CPU, ns per record",
-        Measure::ClientCpu => "client CPU, ns per record",
-        Measure::Memory => "highest resident memory, MB",
-        Measure::Batch => "mean batch, KiB",
-        Measure::P50 => "p50, ms",
-        Measure::P99 => "p99, ms",
-        Measure::P999 => "p99.9, ms",
-        Measure::Max => "longest, ms",
-        Measure::Start => "from start to first answer, ms",
-        Measure::Ready => "from start until partitions are served, ms",
-        Measure::FirstAppend => "from start to first acknowledged append, ms",
-        Measure::IdleMemory => "resident memory when idle, MiB",
-        Measure::IdleCpu => "CPU when idle, % of a core",
-        Measure::Produced => "producers, thousand records a second",
-        Measure::Consumed => "consumers, thousand records a second",
-        Measure::Rate => "rate, thousand records a second",
-        Measure::AckP50 => "acknowledgement, p50, ms",
-        Measure::AckP99 => "acknowledgement, p99, ms",
-        Measure::AckP999 => "acknowledgement, p99.9, ms",
-        Measure::AckP50Flushes => "acknowledgement, p50, in flushes (p50) of the idle device",
-        Measure::AckP99Flushes => "acknowledgement, p99, in flushes (p99) of the idle device",
-        Measure::Flushes => "flushes of the device a second",
-        Measure::FlushRecords => "records per flush of the device",
-        Measure::FlushTime => "a flush of the device during the run, mean, ms",
-        Measure::DeviceP50 => "a flush of the idle device, p50, ms",
-        Measure::DeviceP99 => "a flush of the idle device, p99, ms",
-        Measure::BusyAckP99 => "acknowledgement while a consumer catches up, p99, ms",
-        Measure::CpuShare => "broker CPU, % of a core",
-        Measure::StoreCpu => "of that etcd's CPU, ns per record",
-        Measure::StoreWrites => "etcd transactions per GB of records",
-        Measure::StoreKeys => "keys written in etcd per GB of records",
-        Measure::Written => "bytes written by the brokers per byte of records",
-    }
+    shown(measure).0
 }
 
 /// A value in the unit of [`title`], as a number.
 pub(super) fn scaled(measure: Measure, value: f64) -> f64 {
-    match measure {
-        Measure::Throughput | Measure::Produced | Measure::Consumed | Measure::Rate => value / 1e3,
-        Measure::BrokerCpu
-        | Measure::ClientCpu
-        | Measure::StoreCpu
-        | Measure::StoreWrites
-        | Measure::StoreKeys
-        | Measure::Flushes
-        | Measure::FlushRecords
-        | Measure::AckP50Flushes
-        | Measure::AckP99Flushes
-        | Measure::Written => value,
-        Measure::Memory => value / 1e6,
-        Measure::Batch => value / 1024.0,
-        Measure::P50
-        | Measure::P99
-        | Measure::P999
-        | Measure::Max
-        | Measure::AckP50
-        | Measure::AckP99
-        | Measure::AckP999
-        | Measure::FlushTime
-        | Measure::DeviceP50
-        | Measure::DeviceP99
-        | Measure::BusyAckP99 => value / 1e3,
-        Measure::Start | Measure::Ready | Measure::FirstAppend => value * 1e3,
-        Measure::IdleMemory => value / f64::from(1 << 20),
-        Measure::CpuShare | Measure::IdleCpu => value * 100.0,
-    }
+    value * shown(measure).1
 }
 
 /// A value in the unit of [`title`].
 pub(super) fn value(measure: Measure, value: f64) -> String {
     let scaled = scaled(measure, value);
-    match measure {
-        Measure::Batch | Measure::CpuShare => format!("{scaled:.1}"),
-        Measure::P50
-        | Measure::P99
-        | Measure::P999
-        | Measure::Max
-        | Measure::AckP50
-        | Measure::AckP99
-        | Measure::AckP999
-        | Measure::AckP50Flushes
-        | Measure::AckP99Flushes
-        | Measure::FlushRecords
-        | Measure::FlushTime
-        | Measure::DeviceP50
-        | Measure::DeviceP99
-        | Measure::BusyAckP99
-        | Measure::IdleCpu
-        | Measure::StoreCpu
-        | Measure::Written => short(scaled),
-        // A consumer that takes a millisecond for each record does one thousand a second.
-        Measure::Throughput | Measure::Rate if scaled < 10.0 => short(scaled),
-        _ => thousands(scaled),
+    match shown(measure).2 {
+        Digits::One => format!("{scaled:.1}"),
+        Digits::Three => short(scaled),
+        Digits::Few if scaled < 10.0 => short(scaled),
+        Digits::Few | Digits::Whole => thousands(scaled),
     }
 }
 

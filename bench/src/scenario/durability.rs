@@ -5,7 +5,19 @@ use serde::{Deserialize, Serialize};
 use super::Broker;
 
 /// What survives once a record is acknowledged.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    Deserialize,
+    Serialize,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {
     /// Nothing: the broker has the record in its memory.

@@ -341,7 +341,7 @@ pub(crate) enum ClientPath {
 }
 
 /// Whether records have keys.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Keys {
     /// None: the client keeps to a partition for a batch.

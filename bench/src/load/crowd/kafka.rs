@@ -58,9 +58,12 @@ impl<'a> super::Clients for Clients<'a> {
             let partition = i32::try_from(partition)?;
             list.add_partition_offset(&self.plan.topic, partition, Offset::Beginning)?;
         }
-        consumer
-            .fetch_metadata(Some(&self.plan.topic), SILENCE)
-            .context("no metadata of the topic")?;
+        if self.plan.work == Work::Consume {
+            // Who only reads begins with connections that are open.
+            consumer
+                .fetch_metadata(Some(&self.plan.topic), SILENCE)
+                .context("no metadata of the topic")?;
+        }
         Ok(KafkaConsumer { consumer, list })
     }
 }

@@ -2,7 +2,6 @@
 
 mod chart;
 mod figure;
-mod scale;
 mod theme;
 
 use anyhow::{Context, Result};
