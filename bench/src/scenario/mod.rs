@@ -172,40 +172,39 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name, its title in tables, its broker, and its clients.
+    fn facts(self) -> (&'static str, &'static str, Broker, ClientPath) {
+        use ClientPath::{Iggy, Kafka, Native, Nats};
         match self {
-            Self::Kafka => "kafka",
-            Self::Kera => "kera",
-            Self::KeraNative => "kera-native",
-            Self::KeraNativePaced => "kera-native-paced",
-            Self::Nats => "nats",
-            Self::Tansu => "tansu",
-            Self::Iggy => "iggy",
+            Self::Kafka => ("kafka", "Apache Kafka", Broker::Kafka, Kafka),
+            Self::Kera => ("kera", "Kera", Broker::Kera, Kafka),
+            Self::KeraNative => ("kera-native", "Kera, native", Broker::Kera, Native),
+            Self::KeraNativePaced => {
+                let title = "Kera, native, as slow";
+                ("kera-native-paced", title, Broker::Kera, Native)
+            }
+            Self::Nats => ("nats", "NATS JetStream", Broker::Nats, Nats),
+            Self::Tansu => ("tansu", "Tansu", Broker::Tansu, Kafka),
+            Self::Iggy => ("iggy", "Apache Iggy", Broker::Iggy, Iggy),
         }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.facts().0
     }
 
     /// As tables call it.
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Kafka => "Apache Kafka",
-            Self::Kera => "Kera",
-            Self::KeraNative => "Kera, native",
-            Self::KeraNativePaced => "Kera, native, as slow",
-            Self::Nats => "NATS JetStream",
-            Self::Tansu => "Tansu",
-            Self::Iggy => "Apache Iggy",
-        }
+        self.facts().1
     }
 
     /// Its broker; [`Case::broker`] tells which one serves a case.
     pub(crate) fn broker(self) -> Broker {
-        match self {
-            Self::Kafka => Broker::Kafka,
-            Self::Kera | Self::KeraNative | Self::KeraNativePaced => Broker::Kera,
-            Self::Nats => Broker::Nats,
-            Self::Tansu => Broker::Tansu,
-            Self::Iggy => Broker::Iggy,
-        }
+        self.facts().2
+    }
+
+    pub(crate) fn path(self) -> ClientPath {
+        self.facts().3
     }
 
     /// True if it takes so long to have, or so much by hand, that it takes part only where the command
@@ -223,15 +222,6 @@ impl Contender {
             ),
             Self::Tansu | Self::Iggy => work != Work::Share,
             _ => true,
-        }
-    }
-
-    pub(crate) fn path(self) -> ClientPath {
-        match self {
-            Self::Kafka | Self::Kera | Self::Tansu => ClientPath::Kafka,
-            Self::KeraNative | Self::KeraNativePaced => ClientPath::Native,
-            Self::Nats => ClientPath::Nats,
-            Self::Iggy => ClientPath::Iggy,
         }
     }
 
@@ -265,49 +255,40 @@ pub(crate) enum Broker {
 }
 
 impl Broker {
-    pub(crate) fn title(self) -> &'static str {
+    /// Its name for folders, and its title.
+    fn facts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Kafka => "Apache Kafka",
-            Self::Kera => "Kera",
-            Self::Nats => "NATS JetStream",
-            Self::NatsSynced => "NATS JetStream, sync always",
-            Self::Tansu => "Tansu",
-            Self::TansuMemory => "Tansu, in memory",
-            Self::Iggy => "Apache Iggy",
-            Self::IggyMemory => "Apache Iggy, saving later",
-            Self::IggySynced => "Apache Iggy, syncing",
+            Self::Kafka => ("kafka", "Apache Kafka"),
+            Self::Kera => ("kera", "Kera"),
+            Self::Nats => ("nats", "NATS JetStream"),
+            Self::NatsSynced => ("nats-synced", "NATS JetStream, sync always"),
+            Self::Tansu => ("tansu", "Tansu"),
+            Self::TansuMemory => ("tansu-memory", "Tansu, in memory"),
+            Self::Iggy => ("iggy", "Apache Iggy"),
+            Self::IggyMemory => ("iggy-memory", "Apache Iggy, saving later"),
+            Self::IggySynced => ("iggy-synced", "Apache Iggy, syncing"),
             Self::KeraCluster(brokers) => [
-                "Kera, a cluster of 1",
-                "Kera, a cluster of 2",
-                "Kera, a cluster of 3",
-                "Kera, a cluster of 4",
+                ("kera-1", "Kera, a cluster of 1"),
+                ("kera-2", "Kera, a cluster of 2"),
+                ("kera-3", "Kera, a cluster of 3"),
+                ("kera-4", "Kera, a cluster of 4"),
             ][turn(brokers)],
             Self::KafkaCluster(brokers) => [
-                "Apache Kafka, a cluster of 1",
-                "Apache Kafka, a cluster of 2",
-                "Apache Kafka, a cluster of 3",
-                "Apache Kafka, a cluster of 4",
+                ("kafka-1", "Apache Kafka, a cluster of 1"),
+                ("kafka-2", "Apache Kafka, a cluster of 2"),
+                ("kafka-3", "Apache Kafka, a cluster of 3"),
+                ("kafka-4", "Apache Kafka, a cluster of 4"),
             ][turn(brokers)],
         }
     }
 
+    pub(crate) fn title(self) -> &'static str {
+        self.facts().1
+    }
+
     /// Its name for folders.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Kafka => "kafka",
-            Self::Kera => "kera",
-            Self::Nats => "nats",
-            Self::NatsSynced => "nats-synced",
-            Self::Tansu => "tansu",
-            Self::TansuMemory => "tansu-memory",
-            Self::Iggy => "iggy",
-            Self::IggyMemory => "iggy-memory",
-            Self::IggySynced => "iggy-synced",
-            Self::KeraCluster(brokers) => ["kera-1", "kera-2", "kera-3", "kera-4"][turn(brokers)],
-            Self::KafkaCluster(brokers) => {
-                ["kafka-1", "kafka-2", "kafka-3", "kafka-4"][turn(brokers)]
-            }
-        }
+        self.facts().0
     }
 
     /// True if a `kera` binary is needed to start it.
