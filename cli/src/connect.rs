@@ -1,14 +1,18 @@
 //! How client commands find a broker and read its refusals.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use kera_protocol::error::ErrorCode;
+use kera_rpc::tls::reason_in;
 use kera_rpc::v1::backups_client::BackupsClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::streams_client::StreamsClient;
-use kera_rpc::{Client, ClientOptions, RetryPolicy, RpcError, told};
+use kera_rpc::{
+    Client, ClientOptions, ClientTls, ConnectOptions, RetryPolicy, RpcError, TlsFiles, told,
+};
 use tonic::transport::Endpoint;
 use tonic::{Code, Status};
 
@@ -36,6 +40,26 @@ pub(crate) struct ConnectArgs {
         value_parser = parse::addresses
     )]
     pub bootstrap: String,
+    /// Use TLS, and trust brokers whose certificate an authority in this file (PEM) has signed.
+    #[arg(long, value_name = "FILE", env = "KERA_TLS_CA")]
+    pub tls_ca: Option<PathBuf>,
+    /// This client's certificate (PEM), for brokers that ask for one.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KERA_TLS_CLIENT_CERT",
+        requires = "tls_ca",
+        requires = "tls_key"
+    )]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key (PEM) of that certificate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KERA_TLS_CLIENT_KEY",
+        requires = "tls_cert"
+    )]
+    pub tls_key: Option<PathBuf>,
 }
 
 /// Control calls to one broker.
@@ -49,6 +73,8 @@ pub(crate) struct Control {
     pub clusters: ClustersClient<Watched>,
     /// Copies, at the address where a broker listens for others.
     pub backups: BackupsClient<Watched>,
+    /// How it was reached.
+    pub tls: Option<ClientTls>,
     /// The address that answered.
     pub address: String,
 }
@@ -56,14 +82,37 @@ pub(crate) struct Control {
 impl ConnectArgs {
     /// Connects for control calls, to the first broker that answers.
     pub(crate) async fn control(&self) -> Result<Control, Failure> {
-        control(&self.bootstrap).await
+        control(&self.bootstrap, self.tls()?.as_ref()).await
+    }
+
+    /// TLS, if it is asked for.
+    pub(crate) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+        let Some(ca) = &self.tls_ca else {
+            return Ok(None);
+        };
+        let files = TlsFiles {
+            ca: ca.clone(),
+            certificate: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+        };
+        let tls = ClientTls::from_files(&files);
+        tls.map(Some)
+            .map_err(|error| Failure::Usage(error.to_string()))
+    }
+
+    /// How data connections behave.
+    pub(crate) fn options(&self) -> Result<ConnectOptions, Failure> {
+        Ok(ConnectOptions {
+            tls: self.tls()?,
+            ..ConnectOptions::default()
+        })
     }
 
     /// A client that goes on with another broker when one is lost, and finds coordinators of groups.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let options = ClientOptions {
             retry: RetryPolicy::within(RETRY_WITHIN),
-            ..ClientOptions::default()
+            connect: self.options()?,
         };
         Client::new(&self.bootstrap, options).map_err(failed)
     }
@@ -80,10 +129,10 @@ pub(crate) fn failed(error: RpcError) -> Failure {
 }
 
 /// Connects for control calls to the first broker of a list that answers.
-pub(crate) async fn control(bootstrap: &str) -> Result<Control, Failure> {
+pub(crate) async fn control(bootstrap: &str, tls: Option<&ClientTls>) -> Result<Control, Failure> {
     let mut first = None;
     for address in bootstrap.split(',') {
-        match connect(address).await {
+        match connect(address, tls).await {
             Ok(control) => return Ok(control),
             Err(failure) => first = first.or(Some(failure)),
         }
@@ -91,18 +140,29 @@ pub(crate) async fn control(bootstrap: &str) -> Result<Control, Failure> {
     Err(first.unwrap_or_else(|| Failure::Usage("no broker's address is given".to_owned())))
 }
 
-async fn connect(address: &str) -> Result<Control, Failure> {
+async fn connect(address: &str, tls: Option<&ClientTls>) -> Result<Control, Failure> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Failure::Usage(format!("`{address}` is not an address: {error}")))?
         .connect_timeout(CONNECT_WITHIN)
         .tcp_nodelay(true);
     let waits = || Some(format!("broker {address} has not taken the connection yet"));
-    let channel = told(endpoint.connect(), waits)
+    let connecting = async {
+        match tls {
+            None => endpoint.connect().await,
+            Some(tls) => {
+                endpoint
+                    .connect_with_connector(tls.connector(address))
+                    .await
+            }
+        }
+    };
+    let channel = told(connecting, waits)
         .await
         .map_err(|error| unreachable_broker(address, &error))?;
     let channel = Watched::new(channel, address);
     Ok(Control {
         address: address.to_owned(),
+        tls: tls.cloned(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
@@ -111,6 +171,9 @@ async fn connect(address: &str) -> Result<Control, Failure> {
 }
 
 fn unreachable_broker(bootstrap: &str, error: &dyn std::error::Error) -> Failure {
+    if let Some(reason) = reason_in(error) {
+        return Failure::message(format!("no connection to {bootstrap}: {reason}"));
+    }
     // The innermost cause says what happened ("connection refused"); those around it do not.
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -131,6 +194,18 @@ pub(crate) fn refused(status: &Status) -> Failure {
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.parse().ok())
         .and_then(ErrorCode::from_number);
+    if let Some(reason) = reason_in(status) {
+        return Failure::message(format!("lost the connection to the broker: {reason}"));
+    }
+    // What TLS answers to a call without it is no HTTP/2, and a refused certificate ends the connection. Only what
+    // comes of the connection, and of no broker, has a cause.
+    let is_cut = std::error::Error::source(status).is_some();
+    if code.is_none() && is_cut && status.code() != Code::Unavailable {
+        return Failure::message(format!(
+            "the connection ended before the call was answered: {}; if the broker wants TLS, name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA); if it wants a certificate of this client, name one that it trusts and its key (--tls-cert and --tls-key)",
+            status.message()
+        ));
+    }
     match code {
         Some(code) => Failure::message(format!("{} ({code})", status.message())),
         None if status.code() == Code::Unimplemented => Failure::message(
@@ -176,7 +251,7 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap().to_string()
         };
-        let failure = control(&address).await.unwrap_err();
+        let failure = control(&address, None).await.unwrap_err();
         let text = format!("{failure:?}");
         assert!(
             text.contains("connection refused; start one with `kera serve`"),

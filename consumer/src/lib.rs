@@ -47,6 +47,9 @@ pub use group::{LeaseInfo, Rebalance};
 pub use kera_protocol::batch::{BatchError, Header};
 pub use kera_protocol::ids::{LaneId, LaneKey, Ordinal, StreamId, StreamletId};
 pub use kera_protocol::v1::Cursor;
-pub use kera_rpc::{Client, ClientOptions, ConnectOptions, RetryPolicy, RpcError, Stall};
+pub use kera_rpc::{
+    Client, ClientOptions, ClientTls, ConnectOptions, RetryPolicy, RpcError, Stall, TlsError,
+    TlsFiles,
+};
 pub use metrics::Metrics;
 pub use reader::Reader;

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::error::RpcError;
+use crate::tls::ClientTls;
 
 /// A broker with calls under way that says nothing for so long is asked whether it lives, and given as
 /// long again to answer.
@@ -17,6 +18,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Channels {
     connect_within: Duration,
+    tls: Option<ClientTls>,
     known: Mutex<HashMap<String, Channel>>,
 }
 
@@ -25,8 +27,14 @@ impl Channels {
     pub fn new(connect_within: Duration) -> Self {
         Self {
             connect_within,
+            tls: None,
             known: Mutex::default(),
         }
+    }
+
+    /// The same with TLS, if there is one.
+    pub fn with_tls(self, tls: Option<ClientTls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The channel to the broker at `address`, HOST:PORT.
@@ -38,13 +46,16 @@ impl Channels {
             return Ok(channel.clone());
         }
         check_address(address)?;
-        let channel = Endpoint::from_shared(format!("http://{address}"))
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|_| RpcError::BadAddress(address.to_owned()))?
             .connect_timeout(self.connect_within)
             .http2_keep_alive_interval(SILENCE)
             .keep_alive_timeout(SILENCE)
-            .tcp_nodelay(true)
-            .connect_lazy();
+            .tcp_nodelay(true);
+        let channel = match &self.tls {
+            None => endpoint.connect_lazy(),
+            Some(tls) => endpoint.connect_with_connector_lazy(tls.connector(address)),
+        };
         self.known
             .lock()
             .insert(address.to_owned(), channel.clone());

@@ -79,7 +79,8 @@ impl Client {
             inner: Arc::new(Inner {
                 brokers: Brokers::new(bootstrap),
                 coordinators: Mutex::default(),
-                channels: Channels::new(options.connect.connect_timeout),
+                channels: Channels::new(options.connect.connect_timeout)
+                    .with_tls(options.connect.tls.clone()),
                 options,
                 streams: Mutex::default(),
                 data: Mutex::default(),

@@ -17,6 +17,7 @@ mod report;
 mod retry;
 pub mod serve;
 pub mod stream;
+pub mod tls;
 
 pub use channels::Channels;
 pub use client::{Client, ClientOptions, DEFAULT_BOOTSTRAP};
@@ -27,6 +28,7 @@ pub use error::{
 pub use meta::StreamMeta;
 pub use report::{LOOK_EVERY, Reports, Stall, TOLD_AFTER, told};
 pub use retry::RetryPolicy;
+pub use tls::{ClientTls, TlsError, TlsFiles};
 
 /// The stubs of the control services, generated from `protocol/proto`; checked against it by a
 /// test. Messages are in `kera_protocol::v1`.

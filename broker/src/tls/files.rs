@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use kera_rpc::tls::{certificates, private_key};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -71,11 +70,7 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
         format!("tls.certificate: {certificate} holds no X.509 certificate; name one in PEM")
     })?;
     let key_file = file_of(&settings.key);
-    let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|_| {
-        format!(
-            "tls.key: {key_file} holds no private key in PEM that is not encrypted; name one (BEGIN PRIVATE KEY)"
-        )
-    })?;
+    let key = private_key(&contents.key).map_err(|error| format!("tls.key: {key_file} {error}"))?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
@@ -123,16 +118,6 @@ fn verifier(
     verifier
         .build()
         .map_err(|error| unusable(error.to_string()))
-}
-
-/// At least one certificate.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err("holds no certificate; name one in PEM (BEGIN CERTIFICATE)".to_owned()),
-        Err(_) => Err("is no valid PEM; name a certificate in PEM (BEGIN CERTIFICATE)".to_owned()),
-    }
 }
 
 fn file_of(path: &Option<std::path::PathBuf>) -> String {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kera_rpc::stream::Stream;
+use kera_rpc::stream::{Stream, TlsFailure};
 use rustls::{AlertDescription, Error, InvalidMessage};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -72,8 +72,9 @@ impl ServerTls {
 
     fn note_failure(&self, peer: SocketAddr, key: &str, error: &io::Error) {
         self.failed.inc();
-        let found = error.get_ref().and_then(|inner| inner.downcast_ref());
-        let Some(found) = found else {
+        let inner = error.get_ref();
+        let found = inner.and_then(|inner| inner.downcast_ref::<TlsFailure>());
+        let Some(TlsFailure { error: found, .. }) = found else {
             // It went away, or took too long: probes do.
             tracing::debug!(%peer, %error, "a TLS handshake ended");
             return;

@@ -36,7 +36,7 @@ pub(super) async fn run(args: ConsumeArgs) -> Outcome {
     let tally = Tally::new(common.records, None);
     let consumers = Consumers::open(
         &common.stream,
-        &common.connect.bootstrap,
+        &common.connect,
         args.consumers,
         false,
         &tally,
@@ -82,7 +82,7 @@ pub(super) async fn e2e(args: E2eArgs) -> Outcome {
     let tally = Tally::new(common.records, Some(begin));
     let consumers = Consumers::open(
         &common.stream,
-        &common.connect.bootstrap,
+        &common.connect,
         args.consumers,
         true,
         &tally,
@@ -95,7 +95,7 @@ pub(super) async fn e2e(args: E2eArgs) -> Outcome {
         stamped: true,
         stamps_from: begin,
     };
-    let producing = produce(&common.stream, &common.connect.bootstrap, &args.load, plan);
+    let producing = produce(&common.stream, &common.connect, &args.load, plan);
     let (produced, consumed) = tokio::join!(producing, consumers.finish());
     produced?;
     let latencies = consumed?;

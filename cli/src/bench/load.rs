@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::LoadArgs;
 use super::report::{histogram, record};
+use crate::connect::ConnectArgs;
 use crate::failure::Failure;
 
 /// Different values, so that compression and caches find nothing to profit from.
@@ -43,7 +44,7 @@ pub(super) struct Plan {
 /// appended) to acknowledged.
 pub(super) async fn produce(
     stream: &str,
-    bootstrap: &str,
+    connect: &ConnectArgs,
     load: &LoadArgs,
     plan: Plan,
 ) -> Result<Histogram<u64>, Failure> {
@@ -51,7 +52,8 @@ pub(super) async fn produce(
     let mut open = Vec::new();
     for _ in 0..producers {
         let builder = Producer::builder()
-            .bootstrap(bootstrap)
+            .bootstrap(&connect.bootstrap)
+            .connect(connect.options()?)
             .stream(stream)
             .compression(load.compression.into());
         open.push(load.batching.apply(builder).build().await?);

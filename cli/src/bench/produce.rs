@@ -46,7 +46,7 @@ async fn load(
         stamped: false,
         stamps_from: Instant::now(),
     };
-    let latencies = produce(&common.stream, &common.connect.bootstrap, load, plan).await?;
+    let latencies = produce(&common.stream, &common.connect, load, plan).await?;
     let taken = meter.stop();
     let bytes = common.records * u64::from(load.record_size);
     let report = report(bench, common, &setup, taken, common.records, bytes);

@@ -9,6 +9,7 @@ use kera_consumer::{Batch, ConsumeError, Consumer, Order, Reader, Start};
 use tokio::task::JoinHandle;
 
 use super::report::{histogram, record};
+use crate::connect::ConnectArgs;
 use crate::failure::Failure;
 use crate::output::now_ms;
 
@@ -84,7 +85,7 @@ impl Consumers {
     /// appended after this returns.
     pub(super) async fn open(
         stream: &str,
-        bootstrap: &str,
+        connect: &ConnectArgs,
         number: u32,
         from_now: bool,
         tally: &Arc<Tally>,
@@ -97,7 +98,8 @@ impl Consumers {
                 Start::Earliest
             };
             let reader = Reader::builder()
-                .bootstrap(bootstrap)
+                .bootstrap(&connect.bootstrap)
+                .connect_options(connect.options()?)
                 .stream(stream)
                 .start(start)
                 .open()
@@ -112,7 +114,8 @@ impl Consumers {
             };
             for _ in 0..number {
                 let consumer = Consumer::builder()
-                    .bootstrap(bootstrap)
+                    .bootstrap(&connect.bootstrap)
+                    .connect_options(connect.options()?)
                     .stream(stream)
                     .group(&group)
                     .client_name("kera bench")

@@ -9,6 +9,7 @@ use crate::failure::Failure;
 pub(super) async fn consume(args: &ConsumeArgs, sink: &mut Sink) -> Result<(), Failure> {
     let mut builder = Reader::builder()
         .bootstrap(&args.connect.bootstrap)
+        .connect_options(args.connect.options()?)
         .stream(&args.stream)
         .start(args.from.into())
         .follow(args.follow)

@@ -32,6 +32,7 @@ pub(super) async fn consume(
     let mut interrupts = Interrupts::new()?;
     let mut builder = Consumer::builder()
         .bootstrap(&args.connect.bootstrap)
+        .connect_options(args.connect.options()?)
         .stream(&args.stream)
         .group(group)
         .client_name(format!("kera consume, process {}", std::process::id()))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use kera_protocol::v1;
+use kera_rpc::ClientTls;
 use serde::Serialize;
 
 use super::problem::Problem;
@@ -105,32 +106,38 @@ pub(super) async fn ask(
     let asked = brokers.iter().filter(|broker| !broker.is_replica_store());
     let asked = asked.map(|broker| {
         let known = (broker.broker_id == answered_by).then(|| control.clone());
-        ask_one(broker, known)
+        ask_one(broker, known, control.tls.as_ref())
     });
     join_all(asked).await
 }
 
-async fn ask_one(broker: &BrokerView, known: Option<Control>) -> ComparedView {
+async fn ask_one(
+    broker: &BrokerView,
+    known: Option<Control>,
+    tls: Option<&ClientTls>,
+) -> ComparedView {
     let mut is_silent = false;
     let told = match broker.state {
         "GONE" => Err("it is gone".to_owned()),
         _ if broker.address.is_empty() && known.is_none() => {
             Err("its address is not known".to_owned())
         }
-        _ => match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address, known)).await {
-            Ok(told) => told.map_err(|failure| {
-                is_silent = true;
-                // What to do about it stands behind that.
-                let text = failure.text();
-                let text = text.split(';').next().unwrap_or_default();
-                let at = format!("no broker answers at {}: ", broker.address);
-                text.strip_prefix(&at).unwrap_or(text).to_owned()
-            }),
-            Err(_) => {
-                is_silent = true;
-                Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
+        _ => {
+            match tokio::time::timeout(ANSWER_WITHIN, told_at(&broker.address, known, tls)).await {
+                Ok(told) => told.map_err(|failure| {
+                    is_silent = true;
+                    // What to do about it stands behind that.
+                    let text = failure.text();
+                    let text = text.split(';').next().unwrap_or_default();
+                    let at = format!("no broker answers at {}: ", broker.address);
+                    text.strip_prefix(&at).unwrap_or(text).to_owned()
+                }),
+                Err(_) => {
+                    is_silent = true;
+                    Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))
+                }
             }
-        },
+        }
     };
     let mut view = ComparedView::new(broker.broker_id, told);
     view.is_silent = is_silent;
@@ -140,10 +147,11 @@ async fn ask_one(broker: &BrokerView, known: Option<Control>) -> ComparedView {
 async fn told_at(
     address: &str,
     known: Option<Control>,
+    tls: Option<&ClientTls>,
 ) -> Result<v1::DescribeBrokerResponse, Failure> {
     let mut control = match known {
         Some(control) => control,
-        None => control(address).await?,
+        None => control(address, tls).await?,
     };
     let request = v1::DescribeBrokerRequest {};
     let answer = control.streams.describe_broker(request).await;

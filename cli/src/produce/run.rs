@@ -29,6 +29,7 @@ pub(crate) async fn run(args: ProduceArgs) -> Outcome {
     args.connect.control().await?;
     let builder = Producer::builder()
         .bootstrap(&args.connect.bootstrap)
+        .connect(args.connect.options()?)
         .stream(&args.stream)
         .compression(args.compression.into());
     let producer = args.batching.apply(builder).build().await?;
@@ -273,7 +274,7 @@ mod tests {
     async fn records_given_up_while_the_input_stands_still_are_told() {
         let (broker, _home) = broker().await;
         let address = broker.local_addr().to_string();
-        let mut streams = control(&address).await.unwrap().streams;
+        let mut streams = control(&address, None).await.unwrap().streams;
         let stream = v1::CreateStreamRequest {
             name: "s".to_owned(),
             ..v1::CreateStreamRequest::default()

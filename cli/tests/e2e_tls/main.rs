@@ -4,6 +4,7 @@
 mod common;
 
 mod certificates;
+mod commands;
 mod hostile;
 mod kcat;
 mod listeners;

@@ -27,9 +27,16 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use crate::error::ConnectionError;
+use crate::stream::Stream;
+use crate::tls::ClientTls;
 use pending::{Pending, PendingTable};
 use receive::Receiver;
 use send::Sender;
+
+/// What a broker that wants TLS answers a hello without it,
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
+/// and what that means.
+const WANTS_TLS: &str = "TLS: the broker wants TLS at this address; name the authority that signed its certificate (--tls-ca FILE or KERA_TLS_CA)";
 
 /// How a data connection behaves.
 #[derive(Clone, Debug)]
@@ -47,10 +54,12 @@ pub struct ConnectOptions {
     pub max_receive_frame_bytes: usize,
     /// Bytes of receive buffers kept for reuse.
     pub receive_pool_bytes: usize,
+    /// TLS; `None` connects without.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ConnectOptions {
-    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB.
+    /// 5 s, 5 s, 65,536 requests, 64 MiB, 80 MiB, 8 MiB, no TLS.
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -59,6 +68,7 @@ impl Default for ConnectOptions {
             max_queued_bytes: 64 << 20,
             max_receive_frame_bytes: 80 << 20,
             receive_pool_bytes: 8 << 20,
+            tls: None,
         }
     }
 }
@@ -120,7 +130,11 @@ impl DataConnection {
         sink: Option<Arc<dyn FrameSink>>,
     ) -> Result<Arc<Self>, ConnectionError> {
         let address: Arc<str> = address.into();
-        let opened = tokio::time::timeout(options.connect_timeout, open(&address)).await;
+        let opened = tokio::time::timeout(
+            options.connect_timeout,
+            open(&address, options.tls.as_ref()),
+        )
+        .await;
         let failed = |reason: String| ConnectionError::Connect {
             address: address.clone(),
             reason: reason.into(),
@@ -407,22 +421,30 @@ impl Shared {
     }
 }
 
-async fn open(address: &str) -> Result<(TcpStream, HelloReply), String> {
-    let mut socket = TcpStream::connect(address)
+async fn open(address: &str, tls: Option<&ClientTls>) -> Result<(Stream, HelloReply), String> {
+    let socket = TcpStream::connect(address)
         .await
         .map_err(|error| error.to_string())?;
     socket
         .set_nodelay(true)
         .map_err(|error| error.to_string())?;
-    socket
+    let mut stream = match tls {
+        None => Stream::Plain(socket),
+        Some(tls) => tls
+            .frames(socket, address)
+            .await
+            .map_err(|error| error.to_string())?,
+    };
+    stream
         .write_all(&Hello::CURRENT.encode())
         .await
         .map_err(|error| error.to_string())?;
     let mut reply = [0; HELLO_REPLY_BYTES];
-    socket
-        .read_exact(&mut reply)
-        .await
-        .map_err(|error| format!("no hello came back: {error}"))?;
+    let read = stream.read_exact(&mut reply).await;
+    if reply.starts_with(&TLS_ALERT) {
+        return Err(WANTS_TLS.to_owned());
+    }
+    read.map_err(|error| format!("no hello came back: {error}"))?;
     let reply = HelloReply::decode(&reply).map_err(|error| error.to_string())?;
-    Ok((socket, reply))
+    Ok((stream, reply))
 }

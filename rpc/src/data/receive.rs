@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use kera_protocol::frame::{Decoded, Frame, FrameError, FrameHeader, decode};
-use tokio::net::TcpStream;
 
 use super::Shared;
 use super::pool::BufferPool;
 use crate::error::ConnectionError;
+use crate::stream::Stream;
 
 /// Room that a read is given at least, for small frames.
 const READ_BYTES: usize = 64 << 10;
@@ -17,14 +17,14 @@ const READ_BYTES: usize = 64 << 10;
 const LARGE_BYTES: usize = 32 << 10;
 
 pub(super) struct Receiver {
-    socket: Arc<TcpStream>,
+    socket: Arc<Stream>,
     buffer: BytesMut,
     pool: BufferPool,
     max_frame_bytes: usize,
 }
 
 impl Receiver {
-    pub(super) fn new(socket: Arc<TcpStream>, max_frame_bytes: usize, pool_bytes: usize) -> Self {
+    pub(super) fn new(socket: Arc<Stream>, max_frame_bytes: usize, pool_bytes: usize) -> Self {
         Self {
             socket,
             buffer: BytesMut::with_capacity(READ_BYTES),
@@ -70,10 +70,10 @@ impl Receiver {
 }
 
 /// Reads at least one and at most `limit` bytes.
-async fn read(socket: &TcpStream, buffer: &mut BytesMut, limit: usize) -> std::io::Result<()> {
+async fn read(socket: &Stream, buffer: &mut BytesMut, limit: usize) -> std::io::Result<()> {
     loop {
         socket.readable().await?;
-        match socket.try_read_buf(&mut buffer.limit(limit)) {
+        match socket.try_read_behind(buffer, limit) {
             Ok(0) => {
                 return Err(std::io::Error::new(
                     ErrorKind::UnexpectedEof,

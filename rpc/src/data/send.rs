@@ -10,10 +10,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use kera_protocol::Message;
 use kera_protocol::frame::{FrameError, FrameKind, PUSH_CORRELATION, encode_empty, encode_head};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::Shared;
+use crate::stream::Stream;
 
 /// Bodies up to this many bytes are copied behind their header: cheaper than a vector of their own.
 const COPY_BYTES: usize = 512;
@@ -34,7 +34,7 @@ struct Queue {
 /// Who holds this writes.
 struct Turn {
     /// `None` once the connection has ended.
-    socket: Option<Arc<TcpStream>>,
+    socket: Option<Arc<Stream>>,
     /// Taken from the queue and not wholly written.
     chunks: VecDeque<Bytes>,
 }
@@ -52,13 +52,15 @@ pub(super) struct Sender {
     /// Bytes queued and not yet written.
     queued_bytes: AtomicUsize,
     max_queued_bytes: usize,
+    /// TLS keeps bytes that the socket did not take.
+    kept_by_tls: AtomicBool,
     /// Set while the writing task is to go on: others need not try.
     paused: AtomicBool,
     resume: Notify,
 }
 
 impl Sender {
-    pub(super) fn new(socket: Arc<TcpStream>, max_queued_bytes: usize) -> Self {
+    pub(super) fn new(socket: Arc<Stream>, max_queued_bytes: usize) -> Self {
         Self {
             queue: Mutex::default(),
             turn: Mutex::new(Turn {
@@ -67,6 +69,7 @@ impl Sender {
             }),
             queued_bytes: AtomicUsize::new(0),
             max_queued_bytes,
+            kept_by_tls: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             resume: Notify::new(),
         }
@@ -108,8 +111,7 @@ impl Sender {
 
     /// Writes what is queued unless another does.
     pub(super) fn flush(&self) -> std::io::Result<()> {
-        while self.queued_bytes.load(Ordering::Acquire) > 0 && !self.paused.load(Ordering::Acquire)
-        {
+        while self.has_unsent() && !self.paused.load(Ordering::Acquire) {
             // Whoever has the turn looks at the queue again after giving it back.
             let Some(mut turn) = self.turn.try_lock() else {
                 return Ok(());
@@ -127,6 +129,10 @@ impl Sender {
         Ok(())
     }
 
+    fn has_unsent(&self) -> bool {
+        self.queued_bytes.load(Ordering::Acquire) > 0 || self.kept_by_tls.load(Ordering::Relaxed)
+    }
+
     fn write(&self, turn: &mut Turn) -> std::io::Result<Progress> {
         let Some(socket) = turn.socket.clone() else {
             return Ok(Progress::Written);
@@ -134,7 +140,12 @@ impl Sender {
         for _ in 0..WRITES_PER_TURN {
             self.take_queue(&mut turn.chunks);
             if turn.chunks.is_empty() {
-                return Ok(Progress::Written);
+                let keeps = socket.try_flush()? > 0;
+                self.kept_by_tls.store(keeps, Ordering::Relaxed);
+                return Ok(match keeps {
+                    true => Progress::Paused,
+                    false => Progress::Written,
+                });
             }
             let mut vectors = [IoSlice::new(&[]); VECTORS];
             let mut count = 0;
@@ -220,7 +231,7 @@ impl Quiet {
 }
 
 /// Goes on writing when the socket was full, and keeps the connection alive.
-pub(super) async fn run(shared: Arc<Shared>, socket: Arc<TcpStream>, keepalive: Duration) {
+pub(super) async fn run(shared: Arc<Shared>, socket: Arc<Stream>, keepalive: Duration) {
     let keepalive = keepalive.clamp(Duration::from_millis(1), LONGEST_KEEPALIVE);
     let first = tokio::time::Instant::now() + keepalive;
     let mut tick = tokio::time::interval_at(first, keepalive);

@@ -9,13 +9,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use bytes::{BufMut, BytesMut};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
-pub use session::TlsStream;
+pub use session::{TlsFailure, TlsStream};
 
+/// Decrypted at a time into a buffer that grows.
+const READ_BEHIND: usize = 64 << 10;
 /// What both sides of a TLS handshake call the protocol of frames.
 pub const FRAMES: &[u8] = b"kera";
 
@@ -32,7 +35,7 @@ impl Stream {
     /// Does the server's side of a TLS handshake, for as long as it takes: the caller bounds it.
     ///
     /// # Errors
-    /// The socket's. What TLS says against it is a [`rustls::Error`] within.
+    /// The socket's. What TLS says against it is a [`TlsFailure`] within.
     pub async fn accept(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
         let session = ServerConnection::new(config).map_err(io::Error::other)?;
         let stream = TlsStream::new(socket, session.into());
@@ -73,6 +76,22 @@ impl Stream {
             Self::Plain(socket) => socket.try_read(buffer),
             Self::Tls(stream) => stream.try_read(buffer),
         }
+    }
+
+    /// Reads at most `limit` bytes behind those that `buffer` has.
+    ///
+    /// # Errors
+    /// As [`try_read`](Self::try_read).
+    pub fn try_read_behind(&self, buffer: &mut BytesMut, limit: usize) -> io::Result<usize> {
+        let stream = match self {
+            Self::Plain(socket) => return socket.try_read_buf(&mut buffer.limit(limit)),
+            Self::Tls(stream) => stream,
+        };
+        let there = buffer.len();
+        buffer.resize(there + limit.min(READ_BEHIND), 0);
+        let read = stream.try_read(&mut buffer[there..]);
+        buffer.truncate(there + read.as_ref().map_or(0, |read| *read));
+        read
     }
 
     /// Writes as much of `slices` as is taken without waiting. With TLS, some of that may still have to

@@ -1,5 +1,6 @@
 //! A TLS session over a socket that does not block.
 
+use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,8 +11,29 @@ use rustls::Connection;
 use tokio::io::{AsyncWrite, Interest, Ready};
 use tokio::net::TcpStream;
 
+use crate::tls::{MARK, advice};
+
 /// Taken from the socket with one call: four of TLS's longest records.
 const READ_BYTES: usize = 64 << 10;
+
+/// Why a TLS session ended. To a client it says what to do.
+#[derive(Debug)]
+pub struct TlsFailure {
+    /// What TLS says.
+    pub error: rustls::Error,
+    is_client: bool,
+}
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_client {
+            true => write!(f, "{MARK}{}", advice(&self.error)),
+            false => self.error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TlsFailure {}
 
 /// A TLS session over a socket.
 #[derive(Debug)]
@@ -242,7 +264,9 @@ impl Session {
             Err(error) => {
                 // The peer is told why, if it still listens.
                 let _ = self.flush(socket);
-                return Err(io::Error::new(ErrorKind::InvalidData, error));
+                let is_client = matches!(self.tls, Connection::Client(_));
+                let failure = TlsFailure { error, is_client };
+                return Err(io::Error::new(ErrorKind::InvalidData, failure));
             }
         }
         if !self.tls.is_handshaking() && self.tls.wants_write() {

@@ -1,0 +1,263 @@
+//! TLS as clients use it: whom they trust, who they are, and what an error means for people.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::TokioIo;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, Error, InvalidMessage, RootCertStore,
+};
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
+
+use crate::stream::{FRAMES, Stream};
+
+/// What a client that wants gRPC asks for in the handshake.
+const HTTP2: &[u8] = b"h2";
+
+/// What advice begins with, wherever it turns up among the causes of an error.
+pub(crate) const MARK: &str = "TLS: ";
+
+/// What an error says about TLS, if that is why it came.
+pub fn reason_in(error: &dyn std::error::Error) -> Option<String> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if let Some(at) = text.find(MARK) {
+            return Some(text[at..].to_owned());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Files of a client, all in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificates of the authorities that sign brokers' certificates.
+    pub ca: PathBuf,
+    /// The client's own certificate, if brokers ask for one.
+    pub certificate: Option<PathBuf>,
+    /// The private key of that certificate.
+    pub key: Option<PathBuf>,
+}
+
+/// How a client connects to brokers with TLS. Cheap to clone.
+#[derive(Clone)]
+pub struct ClientTls {
+    frames: Arc<ClientConfig>,
+    calls: Arc<ClientConfig>,
+}
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTls").finish_non_exhaustive()
+    }
+}
+
+/// Why a client's files cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TlsError(String);
+
+impl ClientTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsError`] names the file that cannot be used.
+    pub fn from_files(files: &TlsFiles) -> Result<Self, TlsError> {
+        let ca = read(&files.ca)?;
+        let identity = match (&files.certificate, &files.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            (Some(_), None) => {
+                let text = "a client's certificate is given without its private key; give both";
+                return Err(TlsError(text.to_owned()));
+            }
+            (None, Some(_)) => {
+                let text = "a client's private key is given without its certificate; give both";
+                return Err(TlsError(text.to_owned()));
+            }
+        };
+        let identity = identity.as_ref().map(|(one, other)| (&one[..], &other[..]));
+        Self::from_pem(&ca, identity)
+    }
+
+    /// Trusts the authorities in `ca`, and has an identity of certificate and private key if one is given; all in PEM.
+    ///
+    /// # Errors
+    /// [`TlsError`] says what cannot be used.
+    pub fn from_pem(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        let of_ca = |reason: String| TlsError(format!("the file of authorities {reason}"));
+        for authority in certificates(ca).map_err(of_ca)? {
+            roots
+                .add(authority)
+                .map_err(|error| of_ca(format!("holds a certificate of no authority: {error}")))?;
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| TlsError(error.to_string()))?
+            .with_root_certificates(roots);
+        let mut calls = match identity {
+            None => config.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = certificates(certificate).map_err(|reason| {
+                    TlsError(format!("the client's certificate file {reason}"))
+                })?;
+                let key = private_key(key)
+                    .map_err(|reason| TlsError(format!("the client's key file {reason}")))?;
+                config.with_client_auth_cert(chain, key).map_err(|error| {
+                    TlsError(format!(
+                        "the client's certificate and private key do not go together: {error}"
+                    ))
+                })?
+            }
+        };
+        calls.alpn_protocols = vec![HTTP2.to_vec()];
+        let mut frames = calls.clone();
+        frames.alpn_protocols = vec![FRAMES.to_vec()];
+        Ok(Self {
+            frames: Arc::new(frames),
+            calls: Arc::new(calls),
+        })
+    }
+
+    /// A handshake with the broker at `address` over `socket`, for frames.
+    pub(crate) async fn frames(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+        Stream::connect(socket, self.frames.clone(), name_of(address)?).await
+    }
+
+    /// The same for gRPC.
+    pub(crate) async fn calls(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+        Stream::connect(socket, self.calls.clone(), name_of(address)?).await
+    }
+}
+
+/// Connects to the broker at one address for gRPC, with TLS.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    tls: ClientTls,
+    address: String,
+}
+
+impl ClientTls {
+    /// Connects to the broker at `address`, HOST:PORT, for gRPC.
+    pub fn connector(&self, address: &str) -> Connector {
+        Connector {
+            tls: self.clone(),
+            address: address.to_owned(),
+        }
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self { tls, address } = self.clone();
+        Box::pin(async move {
+            let socket = TcpStream::connect(&address).await?;
+            socket.set_nodelay(true)?;
+            tls.calls(socket, &address).await.map(TokioIo::new)
+        })
+    }
+}
+
+/// Who a broker at HOST:PORT must prove to be.
+fn name_of(address: &str) -> std::io::Result<ServerName<'static>> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned()).map_err(|_| {
+        std::io::Error::other(format!("{host} is no name that a certificate can have"))
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error| {
+        TlsError(format!(
+            "cannot read {}: {error}; check the path and its permissions",
+            path.display()
+        ))
+    })
+}
+
+/// The certificates in PEM, at least one.
+///
+/// # Errors
+/// What is wrong with them, to follow a file's name.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err("holds no certificate; name one in PEM (BEGIN CERTIFICATE)".to_owned()),
+        Err(_) => Err("is no valid PEM; name a certificate in PEM (BEGIN CERTIFICATE)".to_owned()),
+    }
+}
+
+/// The private key in PEM.
+///
+/// # Errors
+/// As [`certificates`].
+pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| {
+        "holds no private key in PEM that is not encrypted; name one (BEGIN PRIVATE KEY)".to_owned()
+    })
+}
+
+/// What a client is told of a failed TLS session.
+pub(crate) fn advice(error: &Error) -> String {
+    use AlertDescription as A;
+    use CertificateError as C;
+    match error {
+        Error::InvalidCertificate(C::UnknownIssuer) => {
+            "the broker's certificate is signed by an authority that is not trusted here; name that authority's certificate (--tls-ca FILE or KERA_TLS_CA)".to_owned()
+        }
+        Error::InvalidCertificate(C::NotValidForNameContext { expected, presented }) => format!(
+            "the broker's certificate is not for {}, its names are {}; connect by one of these, or have the broker get a certificate with that name",
+            expected.to_str(),
+            names(presented)
+        ),
+        Error::InvalidCertificate(C::Expired | C::ExpiredContext { .. }) => {
+            "the broker's certificate has expired; have it replaced, and check this machine's clock".to_owned()
+        }
+        Error::InvalidCertificate(C::NotValidYet | C::NotValidYetContext { .. }) => {
+            "the broker's certificate is not valid yet; check this machine's clock".to_owned()
+        }
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the broker does not speak TLS at this address; connect without (leave --tls-ca and KERA_TLS_CA out), or have it listen with TLS".to_owned()
+        }
+        Error::AlertReceived(A::CertificateRequired) => {
+            "the broker wants a certificate of this client; name one with its key (--tls-cert and --tls-key)".to_owned()
+        }
+        Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::CertificateExpired | A::CertificateUnknown | A::AccessDenied | A::DecryptError) => {
+            "the broker refuses the certificate of this client, or wants one and got none; name one that an authority of the broker's tls.client_ca has signed (--tls-cert and --tls-key)".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// `DnsName("localhost")` and the like, as people write them.
+fn names(presented: &[String]) -> String {
+    if presented.is_empty() {
+        return "none".to_owned();
+    }
+    let plain = presented.iter().map(|name| {
+        let quoted = name.split('"').nth(1);
+        quoted.unwrap_or_else(|| name.split(['(', ')']).nth(1).unwrap_or(name))
+    });
+    plain.collect::<Vec<_>>().join(", ")
+}
