@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use kera_metadata::ClusterStore;
 
 use crate::clock::now_ms;
-use crate::cluster::{self, Backup, takeover, watching};
+use crate::cluster::ownership::{takeover, watching};
+use crate::cluster::{self, Backup};
 use crate::config::{BrokerConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
@@ -42,7 +43,7 @@ impl Broker {
     /// [`BrokerError`] says what stands in the way and what to do.
     pub async fn start(config: BrokerConfig) -> Result<Self, BrokerError> {
         let named = config.clone();
-        let store = off_runtime(move || cluster::store::open(&named)).await?;
+        let store = off_runtime(move || cluster::ownership::joining::open_store(&named)).await?;
         Self::start_sharing(config, store).await
     }
 
@@ -113,8 +114,8 @@ impl Broker {
         machine::report(&machine::Needs::of(&shared.config, shared.engine()));
         watching::start(&shared);
         takeover::start(&shared);
-        cluster::jobs::start(&shared);
-        cluster::election::start(&shared);
+        cluster::cleanup::start(&shared);
+        cluster::ownership::election::start(&shared);
         shared.coordination.open(&shared).await?;
         let took = since.elapsed();
         shared
@@ -161,7 +162,7 @@ impl Broker {
     /// nothing.
     pub async fn shutdown(self) {
         let within = self.shared.config.server.drain_timeout;
-        cluster::leaving::hand_over_all(&self.shared, within).await;
+        cluster::ownership::hand_over::hand_over_all(&self.shared, within).await;
         tracing::info!("stopping: draining connections");
         self.shared.stopping.send_replace(true);
         let deadline = Instant::now() + self.shared.config.server.drain_timeout;

@@ -8,7 +8,10 @@ use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Description, Reply, Request};
 
-use super::{Backup, Cluster, Peer, Replicated, transports};
+use super::peers::{Cluster, Peer};
+use super::replica::backup::Backup;
+use super::replica::replicated::Replicated;
+use super::replica::transports::transports;
 use crate::config::BrokerConfig;
 
 /// How long a peer may take to say that it is there.

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicU64;
 use kera_replication::ids::BrokerId;
 use prometheus_client::registry::Registry;
 
-use super::{Backup, Cluster, Replicated};
+use super::peers::Cluster;
+use super::replica::backup::Backup;
+use super::replica::replicated::Replicated;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::shared::Shared;
 

@@ -1,393 +1,50 @@
-//! This broker among others: who it is, who its peers are, the copies it keeps for them, and its
-//! own side as a primary whose groups have copies there.
+//! This broker among others: who it is, who its peers are, the replicas it keeps for them, and its own side as a
+//! primary whose groups have replicas there. A broker that works alone has none of it.
+//!
+//! Read `peers`, then the folders in this order; each imports only those above it, and the files here put them
+//! together.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `addresses` | addresses that brokers on other machines cannot use |
-//! | `backup` | the passive side: a store of other brokers' copies, and its listener |
-//! | `cards` | network cards that write copies by themselves |
-//! | `cluster_view` | owners and copies of all streamlets, kept by watching the store |
-//! | `controller_metrics` | what the controller counts |
-//! | `controller` | who owns what, decided at the broker that is elected |
-//! | `copies` | the copies of one streamlet's groups |
-//! | `deleted_streams` | deleted streams that not every backup has heard of |
+//! | `cluster_view` | owners and replicas of all streamlets, kept by watching the store |
+//! | `counts` | what it counts; `metrics` shows it |
+//! | `replica` | replicas: those kept for others, those of its own groups, and its own files |
+//! | `ownership` | how streamlets come to this broker and leave it, and the controller that decides so |
+//! | `cleanup` | background work: what is lacking, misplaced or left over |
+//! | `peers` | this broker and its peers |
 //! | `describe` | what it tells of itself and its peers |
-//! | `election` | standing for election as controller |
-//! | `external_moves` | which changes of owners the controller did not ask for |
-//! | `fetch_file` | an own file, fetched from another replica |
-//! | `jobs` | work in the background: lost copies are made again |
-//! | `joining` | becoming one of the brokers that share a store |
-//! | `leaving` | what a broker hands over before it stops |
-//! | `local` | all copies at this broker: its own files, and those in its store |
-//! | `members` | the brokers that share a store, and who owns what |
-//! | `metrics` | what it counts of both |
-//! | `ownership_metrics` | what it counts of streamlets that come and leave |
-//! | `owner_changes` | how far changes of owners are known here |
-//! | `ownership` | how streamlets come to this broker and leave it |
-//! | `records` | groups' records in the metadata store |
-//! | `replica_store` | a process that only keeps copies |
-//! | `replicated` | the streamlets with copies elsewhere that are served |
-//! | `restore` | own files that are missing, fetched from the other copies |
-//! | `seen_revision` | how far the shared store was read, over restarts |
-//! | `shortage` | copies that streams lack, and streamlets that are not served |
-//! | `source` | a group as replication takes it |
-//! | `spreading` | which copies move so that brokers hold about as much each |
-//! | `stall_report` | lanes that do not go on, told in the log |
-//! | `store` | the metadata store that brokers share |
-//! | `suspicion` | brokers that are most likely gone before their lease ends |
-//! | `takeover` | replicated streamlets at a start |
-//! | `transports` | over what copies travel |
-//! | `waiting` | streamlets that wait for their copies, and the operator's decision |
-//! | `waiting_moves` | replicas that are to move |
-//! | `watching` | what others change in the shared store, as it comes |
+//! | `metrics` | what a scrape sees |
+//! | `replica_store` | a process that only keeps replicas |
 //!
-//! The order of a start: the backup store waits for its predecessor to be gone, reads its seals and
+//! The order of a start: the replica store waits for its predecessor to be gone, reads its seals and
 //! seals what was open ([`Backup::start`]), then listens, all before this broker's own streamlets are
-//! recovered. So brokers that start at the same time find each other's copies.
+//! recovered. So brokers that start at the same time find each other's replicas.
 
-mod addresses;
-mod backup;
-#[cfg(feature = "rdma")]
-mod cards;
-#[cfg(not(feature = "rdma"))]
-#[path = "no_cards.rs"]
-mod cards;
+pub(crate) mod cleanup;
 pub(crate) mod cluster_view;
-pub(crate) mod controller;
-pub(crate) mod controller_metrics;
-mod copies;
-mod deleted_streams;
+mod counts;
 mod describe;
-pub(crate) mod election;
-mod external_moves;
-mod fetch_file;
-pub(crate) mod jobs;
-mod joining;
-pub(crate) mod leaving;
-mod leftovers;
-mod local;
-mod members;
 pub(crate) mod metrics;
-mod own_file;
-mod owner_changes;
 pub mod ownership;
-pub(crate) mod ownership_metrics;
+mod peers;
+mod replica;
 mod replica_store;
-mod replicated;
-mod restore;
-pub(crate) mod seen_revision;
-pub(crate) mod shortage;
-mod source;
-mod spreading;
-mod stall_report;
-pub(crate) mod store;
-mod suspicion;
-pub(crate) mod takeover;
-mod transports;
-mod waiting;
-mod waiting_moves;
-pub(crate) mod watching;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use kera_metadata::{LiveBroker, LiveState, Living};
-use kera_replication::ids::BrokerId;
-use kera_replication::own::{OwnFiles, OwnRef};
-use kera_replication::placement::Placement;
-use kera_replication::primary::{Config as PrimaryConfig, Primary};
-use kera_replication::records::RecordsRef;
-use kera_replication::runtime::TokioRuntime;
-
-use crate::config::{BrokerConfig, is_of_every_machine};
-use crate::error::BrokerError;
-use crate::fault_rules::{self, Rule};
+pub(crate) use cleanup::shortage::{self, standing_still};
+pub use describe::describe;
+pub(crate) use ownership::joining::Joined;
+pub use ownership::joining::host_name;
+pub use ownership::members::Members;
+pub use ownership::owner_changes::Ownership;
+pub use peers::{Cluster, Peer};
+pub use replica::backup::{Backup, BackupOptions};
+pub use replica::copies::Replicas;
+pub(crate) use replica::local::Known;
+pub use replica::replicated::Replicated;
+pub use replica::transports::{TransportState, Ways, transports};
+pub use replica_store::BackupProcess;
 
 /// What nobody needs before a streamlet is served waits so long.
 const LATER: Duration = Duration::from_secs(3);
-/// How long a broker that breaks [`Rule::OwnFilesDenied`] denies them: some rounds of others' jobs.
-const DENIED_FOR: Duration = Duration::from_secs(15);
-use addresses::elsewhere;
-pub(crate) use local::Known;
-use local::{LocalCopies, OwnWriters};
-
-pub use backup::{Backup, BackupOptions};
-pub use copies::Replicas;
-pub use describe::describe;
-pub(crate) use joining::Joined;
-pub use members::Members;
-pub use owner_changes::Ownership;
-pub use replica_store::BackupProcess;
-pub use replicated::Replicated;
-pub(crate) use stall_report::standing_still;
-pub use transports::{TransportState, Ways, transports};
-
-/// Another broker, or a replica store, as it describes itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its number.
-    pub id: u32,
-    /// Where it listens for other brokers, as it tells them.
-    pub address: String,
-    /// The machine it runs on.
-    pub host: String,
-}
-
-/// This broker among others. There is one if it shares its metadata store.
-pub struct Cluster {
-    /// This broker.
-    pub me: BrokerId,
-    /// The machine it runs on.
-    pub host: String,
-    /// Copies of a group may lie on one machine.
-    pub allow_same_host: bool,
-    /// This broker's side as the primary of its streamlets. It knows itself as the first candidate
-    /// for a copy, and every peer.
-    pub primary: Arc<Primary>,
-    /// Copies of other brokers' groups.
-    pub backup: Arc<Backup>,
-    peers: ArcSwap<Vec<Peer>>,
-    /// The brokers that share the store, as they were last followed.
-    seen: ArcSwap<BTreeMap<u32, LiveBroker>>,
-    ways: Ways,
-    /// Its own files as others ask for them, who may own what it owned.
-    writers: Arc<OwnWriters>,
-}
-
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster")
-            .field("me", &self.me)
-            .field("peers", &self.peers())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Cluster {
-    /// This broker, number `id`, as `config` describes it, over the copies that `backup` serves already.
-    /// `own` are this broker's own files, `records` is where its groups are recorded.
-    ///
-    /// To be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// [`BrokerError::Transport`] if the transport that was asked for cannot be.
-    pub fn new(
-        config: &BrokerConfig,
-        id: u32,
-        backup: Arc<Backup>,
-        own: Arc<OwnFiles>,
-        records: RecordsRef,
-    ) -> Result<Self, BrokerError> {
-        let cluster = &config.cluster;
-        let me = BrokerId(id);
-        let ways = Ways::new(me, config)?;
-        let writers = OwnWriters::new(own.clone());
-        let own: OwnRef = LocalCopies::new(me, own, backup.store().clone());
-        let primary = Primary::new(
-            me,
-            vec![me],
-            ways.transport(),
-            records,
-            Arc::new(TokioRuntime::new(tokio::runtime::Handle::current())),
-            PrimaryConfig {
-                tidy_after: LATER,
-                ..PrimaryConfig::default()
-            },
-        )
-        .with_own(own)
-        .with_faults(fault_rules::faults());
-        let this = Self {
-            me,
-            host: cluster.host.clone().unwrap_or_else(host_name),
-            allow_same_host: cluster.allow_same_host,
-            primary: Arc::new(primary),
-            backup,
-            peers: ArcSwap::default(),
-            seen: ArcSwap::default(),
-            ways,
-            writers,
-        };
-        let rack = cluster.rack.clone().map(|rack| (me, rack));
-        this.set_peers(Vec::new(), rack.into_iter().collect(), Vec::new());
-        Ok(this)
-    }
-
-    /// The other brokers: numbers, addresses and hosts fit together.
-    pub fn peers(&self) -> Arc<Vec<Peer>> {
-        self.peers.load_full()
-    }
-
-    /// Says whose streamlets write this broker's own files, which other brokers may ask for from now on.
-    pub(crate) fn written_by(&self, known: Known) {
-        self.writers.written_by(known);
-        let (store, writers) = (self.backup.store().clone(), self.writers.clone());
-        if Rule::OwnFilesDenied.is_broken() {
-            tokio::spawn(async move {
-                tokio::time::sleep(DENIED_FOR).await;
-                store.set_beside(writers);
-            });
-            return;
-        }
-        store.set_beside(writers);
-    }
-
-    /// Waits until no other broker writes one of this broker's own files of a streamlet that it is known to
-    /// own.
-    pub(crate) async fn wait_for_other_writers(&self) {
-        let writers = self.writers.clone();
-        // Ends when the runtime does, and then nobody reads what is written.
-        let _waited = tokio::task::spawn_blocking(move || writers.wait_for_others()).await;
-    }
-
-    /// The brokers that share the store are these now; true if that is news.
-    pub(crate) fn follow(&self, living: &Living) -> bool {
-        let (before, before_seen) = (self.peers(), self.seen.swap(living.clone()));
-        let others = living.values().filter(|live| live.id != self.me.0);
-        self.backup.peers().list(others_of(living, self.me.0));
-        let others = others.filter(|live| !live.replication_address.is_empty());
-        let mut peers = Vec::new();
-        for live in others {
-            let peer = Peer {
-                id: live.id,
-                address: live.replication_address.clone(),
-                host: live.host.clone(),
-            };
-            if elsewhere(&self.host, &live.host) && is_of_every_machine(&peer.address) {
-                let told = before_seen.get(&live.id);
-                if told.is_none_or(|told| told.replication_address != peer.address) {
-                    tracing::error!(
-                        broker = live.id,
-                        host = live.host,
-                        address = peer.address,
-                        "a broker on another machine names an address where every machine finds itself: it gets no replicas; set cluster.advertise there to an address that other machines reach, or cluster.host to the same name if both run on one machine"
-                    );
-                }
-                continue;
-            }
-            let known = before.iter().find(|known| known.id == peer.id);
-            let moved = known.is_none_or(|known| known.address != peer.address);
-            let set = |peer: &Peer| self.ways.set_address(BrokerId(peer.id), &peer.address);
-            if moved && let Err(error) = set(&peer) {
-                tracing::error!(broker = peer.id, address = peer.address, %error, "a broker cannot be reached at the address it names");
-                continue;
-            }
-            peers.push(peer);
-        }
-        for peer in peers
-            .iter()
-            .filter(|p| !before.iter().any(|b| b.id == p.id))
-        {
-            tracing::info!(
-                broker = peer.id,
-                address = peer.address,
-                "a broker is there"
-            );
-        }
-        for peer in before
-            .iter()
-            .filter(|b| !peers.iter().any(|p| p.id == b.id))
-        {
-            tracing::warn!(
-                broker = peer.id,
-                address = peer.address,
-                "a broker is gone: its lease has ended"
-            );
-        }
-        let is_news = before_seen != *living;
-        if is_news {
-            let racks = living.values().filter_map(|live| {
-                let rack = live.rack.clone()?;
-                Some((BrokerId(live.id), rack))
-            });
-            let leaving = living
-                .values()
-                .filter(|live| live.state == LiveState::Draining);
-            let leaving = leaving.map(|live| BrokerId(live.id)).collect();
-            self.set_peers(peers, racks.collect(), leaving);
-        }
-        is_news
-    }
-
-    fn set_peers(&self, peers: Vec<Peer>, racks: Vec<(BrokerId, String)>, leaving: Vec<BrokerId>) {
-        let hosts = peers
-            .iter()
-            .map(|peer| (BrokerId(peer.id), peer.host.clone()));
-        let mine = std::iter::once((self.me, self.host.clone()));
-        let hosts: Vec<_> = mine.chain(hosts).collect();
-        let mut brokers: Vec<_> = hosts.iter().map(|(broker, _)| *broker).collect();
-        // In the same order at every broker: each chooses from its own place on.
-        brokers.sort_unstable();
-        let placement = Placement::new(hosts, self.allow_same_host).with_racks(racks);
-        warn_if_crowded(&placement, &brokers);
-        self.primary.set_peers(brokers, placement, leaving);
-        self.peers.store(Arc::new(peers));
-    }
-
-    /// All brokers, this one first.
-    fn brokers(&self) -> Vec<BrokerId> {
-        let peers = self.peers();
-        let peers = peers.iter().map(|peer| BrokerId(peer.id));
-        std::iter::once(self.me).chain(peers).collect()
-    }
-
-    /// The most copies that a group can have, the primary's own included: one on each machine, or
-    /// one at each broker where machines may hold several.
-    pub fn most_copies(&self) -> usize {
-        self.primary.placement().most_copies(&self.brokers())
-    }
-
-    /// Whether a group can have `replicas` copies.
-    ///
-    /// # Errors
-    /// Says, for people, what is missing and what to do.
-    pub fn check_copies(&self, replicas: u32) -> Result<(), String> {
-        let (most, brokers) = (self.most_copies(), self.brokers().len());
-        if replicas as usize <= most {
-            return Ok(());
-        }
-        let more = "start more, with the same --cluster";
-        if replicas as usize <= brokers {
-            return Err(format!(
-                "{replicas} replicas need {replicas} machines, and the {brokers} brokers known here run on {most}; {more} on other machines, or set cluster.allow_same_host"
-            ));
-        }
-        Err(format!(
-            "{replicas} replicas need {replicas} brokers, and {brokers} are known here; {more}"
-        ))
-    }
-}
-
-/// The addresses of all that live but `me`.
-fn others_of(living: &Living, me: u32) -> BTreeMap<u32, Vec<String>> {
-    let others = living.values().filter(|live| live.id != me);
-    let addresses = |live: &LiveBroker| {
-        let addresses = [&live.address, &live.replication_address];
-        let told = addresses.into_iter().filter(|address| !address.is_empty());
-        (live.id, told.cloned().collect())
-    };
-    others.map(addresses).collect()
-}
-
-/// Brokers that can never hold copies together are most likely not meant.
-fn warn_if_crowded(placement: &Placement, brokers: &[BrokerId]) {
-    for (index, broker) in brokers.iter().enumerate() {
-        let mut others = brokers[..index].iter();
-        let Some(other) = others.find(|other| placement.same_host(**other, *broker)) else {
-            continue;
-        };
-        if placement.most_copies(brokers) < brokers.len() {
-            tracing::warn!(
-                "{other} and {broker} run on one machine, {}: no group has replicas on both; set cluster.host where these are several, or cluster.allow_same_host",
-                placement.host(*broker).unwrap_or_default()
-            );
-        }
-    }
-}
-
-/// The machine's name, as the system tells it.
-pub fn host_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
-}

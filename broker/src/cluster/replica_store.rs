@@ -10,8 +10,10 @@ use kera_metadata::{ClusterStore, Role};
 use kera_replication::ids::BrokerId;
 use tokio::task::JoinHandle;
 
-use super::deleted_streams::catch_up;
-use super::{Backup, Joined, others_of, store};
+use super::ownership::joining::{self, Joined};
+use super::peers::others_of;
+use super::replica::backup::Backup;
+use super::replica::deleted_streams::catch_up;
 use crate::clock::wall_ms;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
@@ -68,7 +70,7 @@ impl BackupProcess {
     /// [`BrokerError`] says what stands in the way and what to do.
     pub async fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let named = config.clone();
-        let store = off_runtime(move || store::open(&named)).await?;
+        let store = off_runtime(move || joining::open_store(&named)).await?;
         Self::start_sharing(config, store.ok_or(BrokerError::NoStore)?).await
     }
 

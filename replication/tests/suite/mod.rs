@@ -5,7 +5,7 @@
 pub mod asked;
 pub mod check;
 /// What a broker puts between a group and its copies: the suite judges the very same.
-#[path = "../../../broker/src/cluster/source.rs"]
+#[path = "../../../broker/src/cluster/replica/source.rs"]
 mod group_source;
 pub mod own;
 pub mod scenario;

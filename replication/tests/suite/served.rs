@@ -423,7 +423,7 @@ async fn fetch(primary: &Primary, copy: CopyId, record: &GroupRecord) -> Result<
     Err(format!("{copy} can be fetched from no holder: {said:?}"))
 }
 
-/// Replication as the streamlet sees it; `broker/src/cluster/copies.rs` without what only a broker has.
+/// Replication as the streamlet sees it; `broker/src/cluster/replica/copies.rs` without what only a broker has.
 struct LaneCopies {
     primary: Arc<Primary>,
     key: StreamletKey,

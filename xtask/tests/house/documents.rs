@@ -210,8 +210,7 @@ fn every_metric_is_documented_and_every_documented_metric_exists() {
     let sources = [
         "broker/src/scrape.rs",
         "broker/src/cluster/metrics.rs",
-        "broker/src/cluster/ownership_metrics.rs",
-        "broker/src/cluster/controller_metrics.rs",
+        "broker/src/cluster/counts.rs",
     ];
     let source = |path| fs::read_to_string(root().join(path)).expect("the metrics");
     let code = sources.map(source).concat();

@@ -1,0 +1,262 @@
+//! Giving streamlets to other brokers: one because somebody asked for it, or all before this broker stops, so that
+//! nobody has to wait for its lease to end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kera_controller::{Move, farewell};
+use kera_metadata::{Compare, LiveState, MetadataError, StreamletRecord, Transaction, Write};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_replication::records::RecordsError;
+use kera_streamlet::Streamlet;
+use tokio::time::Instant;
+
+use super::owners::{go_on, handed};
+use crate::admin;
+use crate::clock::now_ms;
+use crate::shared::Shared;
+
+/// Longest wait of a hand-over for everything that was appended to be durable and closed.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A group that is longer is ended before its streamlet is handed over: a new owner fetches the last group of
+/// each lane before it serves, and nobody is to wait for much of it.
+pub(super) const LONG_BYTES: u64 = 1 << 20;
+/// Streamlets handed over side by side.
+const AT_ONCE: usize = 8;
+/// Rounds over what is left: a target may be gone by the time of its turn.
+const ROUNDS: usize = 3;
+
+/// Gives a streamlet that this broker owns to broker `to`: stops appends, waits until all that was
+/// appended is durable, closes every group, and changes the owner last. Clients find the new owner by
+/// themselves; appends wait for it for as long as it takes to read the records.
+///
+/// # Errors
+/// [`ErrorCode::NotOwner`] if it is not this broker's, [`ErrorCode::Overloaded`] if it is being handed over
+/// already, [`ErrorCode::InvalidArgument`] if `to` cannot take it, [`ErrorCode::NotEnoughCopies`] if it
+/// cannot be closed now, or what the metadata store answers. This broker goes on serving it then, unless
+/// it is not known whether the owner was changed: that shows by itself.
+pub async fn hand_over(
+    shared: &Arc<Shared>,
+    stream: StreamId,
+    streamlet: StreamletId,
+    to: u32,
+) -> Result<(), WireError> {
+    let shared = shared.clone();
+    // Once begun it ends, whatever becomes of whoever asked for it.
+    let handing = tokio::spawn(async move { hand(&shared, stream, streamlet, to).await });
+    handing.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a hand-over failed");
+        let text = "the hand-over failed in the broker; see its log";
+        Err(WireError::new(ErrorCode::Internal, text))
+    })
+}
+
+async fn hand(
+    shared: &Arc<Shared>,
+    stream: StreamId,
+    streamlet: StreamletId,
+    to: u32,
+) -> Result<(), WireError> {
+    let refuse = |code, text: String| Err(WireError::new(code, text));
+    let (Some(replicated), Some(members)) = (&shared.replicated, &shared.members) else {
+        let text = "this broker shares no store with others; start brokers with --cluster";
+        return refuse(ErrorCode::InvalidArgument, text.into());
+    };
+    let Some(found) = shared.catalog.get(stream) else {
+        return refuse(
+            ErrorCode::UnknownStream,
+            format!("no stream has id {stream}"),
+        );
+    };
+    let name = format!("stream {} streamlet {streamlet}", found.name());
+    let Some(now) = found.streamlet(streamlet) else {
+        return refuse(
+            ErrorCode::UnknownStreamlet,
+            format!("{name}: there is none"),
+        );
+    };
+    if now.is_over() {
+        let text = format!("{name}: this broker does not own it; ask its owner");
+        return refuse(ErrorCode::NotOwner, text);
+    }
+    if to == shared.broker_id {
+        return Ok(());
+    }
+    if !members.living().get(&to).is_some_and(|live| live.may_own()) {
+        let text = format!(
+            "{name}: broker {to} is not there, is draining, or is a replica store; name another"
+        );
+        return refuse(ErrorCode::InvalidArgument, text);
+    }
+    if !found.record.load().config.is_replicated() {
+        let text = format!(
+            "{name}: it has no replica on another broker and cannot move; create streams with --replicas 2 or more"
+        );
+        return refuse(ErrorCode::InvalidArgument, text);
+    }
+    let Some(copies) = replicated.served(&now).filter(|_| now.is_recovered()) else {
+        let text = format!("{name}: it is not recovered yet; try again");
+        return refuse(ErrorCode::NotEnoughCopies, text);
+    };
+    if !now.is_leaving() {
+        // While appends go on: what can be closed before they stop, they need not wait for.
+        now.end_long(LONG_BYTES, now_ms());
+        if let Err(error) = in_time(&name, copies.closed_frozen()).await {
+            replicated.changes().handed_over(false);
+            return Err(error);
+        }
+    }
+    if !now.stop_appends() {
+        let text = format!("{name}: it is being handed over already; see who owns it in a moment");
+        return refuse(ErrorCode::Overloaded, text);
+    }
+    let outcome = match in_time(&name, copies.close()).await {
+        Ok(()) => change_owner(shared, &now, to).await,
+        Err(error) => Err(error),
+    };
+    replicated.changes().handed_over(outcome.is_ok());
+    let (shared, outcome_known) = (shared.clone(), outcome.clone());
+    let done = tokio::task::spawn_blocking(move || match outcome_known {
+        Ok(record) => handed(&shared, &found, &record),
+        Err(_) => go_on(&shared, &found, &now),
+    });
+    if let Err(error) = done.await {
+        tracing::error!(%error, "ending a hand-over failed");
+    }
+    outcome.map(|_| ())
+}
+
+/// What comes of closing groups of the streamlet called `name`, which may take [`CLOSE_WITHIN`].
+async fn in_time(
+    name: &str,
+    closing: impl Future<Output = Result<(), RecordsError>>,
+) -> Result<(), WireError> {
+    let text = match tokio::time::timeout(CLOSE_WITHIN, closing).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => format!("{name}: it cannot be closed: {error}"),
+        Err(_) => format!("{name}: it could not be closed within {CLOSE_WITHIN:?}; try again"),
+    };
+    Err(WireError::new(ErrorCode::NotEnoughCopies, text))
+}
+
+/// The owner's last word: all is closed, and from now on `to` is the owner.
+async fn change_owner(
+    shared: &Arc<Shared>,
+    streamlet: &Arc<Streamlet>,
+    to: u32,
+) -> Result<StreamletRecord, WireError> {
+    let (shared, streamlet) = (shared.clone(), streamlet.clone());
+    admin::blocking(move || {
+        let failed = |error: &MetadataError| admin::metadata_error(error);
+        let (stream, id) = (streamlet.stream(), streamlet.id());
+        let read = || shared.metadata.streamlet(stream, id);
+        let moved = |record: &StreamletRecord| {
+            WireError::new(
+                ErrorCode::NotOwner,
+                format!(
+                    "streamlet {stream}/{id} is broker {}'s meanwhile",
+                    record.owner
+                ),
+            )
+        };
+        let gone = || WireError::new(ErrorCode::UnknownStream, "the stream was deleted");
+        let now = read().map_err(|e| failed(&e))?.ok_or_else(gone)?;
+        if now.owner != shared.broker_id || now.epoch != streamlet.epoch() {
+            return Err(moved(&now));
+        }
+        let mut next = StreamletRecord {
+            owner: to,
+            epoch: Epoch(now.epoch.0 + 1),
+            ..now.clone()
+        };
+        let compare = Compare::StreamletRevision {
+            stream,
+            streamlet: id,
+            revision: now.revision,
+        };
+        let write = Write::PutStreamlet(next.clone());
+        match shared
+            .metadata
+            .commit(Transaction::new(vec![compare], vec![write]))
+        {
+            Ok(committed) => next.revision = committed.revision,
+            Err(error) if error.is_definite() => return Err(failed(&error)),
+            Err(error) => match read() {
+                Ok(Some(found)) if (found.owner, found.epoch) == (next.owner, next.epoch) => {
+                    next = found;
+                }
+                _ => return Err(failed(&error)),
+            },
+        }
+        Ok(next)
+    })
+    .await
+}
+
+/// Hands over every streamlet that another broker can own, for at most `within`. What is left then is
+/// taken over by others once this broker is gone, or waits for it.
+pub(crate) async fn hand_over_all(shared: &Arc<Shared>, within: Duration) {
+    if shared.store.is_none() || within.is_zero() {
+        return;
+    }
+    let begun = Instant::now();
+    if let Err(error) = admin::clusters::set_state(shared, LiveState::Draining).await {
+        // Without its store nothing can be handed over.
+        tracing::warn!(%error, "stopping without handing streamlets over");
+        return;
+    }
+    let handing = async {
+        let mut handed_over = 0;
+        for _ in 0..ROUNDS {
+            let moves = planned(shared);
+            if moves.is_empty() {
+                break;
+            }
+            handed_over += hand_over_several(shared, moves).await;
+        }
+        handed_over
+    };
+    match tokio::time::timeout(within, handing).await {
+        Ok(0) => {}
+        Ok(streamlets) => tracing::info!(
+            streamlets,
+            ms = begun.elapsed().as_millis() as u64,
+            "handed over to other brokers"
+        ),
+        Err(_) => tracing::warn!(
+            left = planned(shared).len(),
+            "stopping before everything was handed over; others take over once this broker is gone"
+        ),
+    }
+}
+
+/// What is left to hand over, and to whom.
+fn planned(shared: &Shared) -> Vec<Move> {
+    let Ok(members) = admin::clusters::members(shared) else {
+        return Vec::new();
+    };
+    let me = shared.broker_id;
+    let moves = shared
+        .pictured
+        .read(|picture| farewell(picture, &members, me));
+    moves.unwrap_or_default()
+}
+
+/// How many of `moves` were made.
+async fn hand_over_several(shared: &Arc<Shared>, moves: Vec<Move>) -> usize {
+    let made = futures::stream::iter(moves).map(|one| {
+        let shared = shared.clone();
+        async move {
+            let outcome = hand_over(&shared, one.stream, one.streamlet, one.to).await;
+            if let Err(WireError { message, .. }) = &outcome {
+                tracing::warn!(stream = %one.stream, streamlet = one.streamlet.0, to = one.to, message, "not handed over");
+            }
+            outcome.is_ok()
+        }
+    });
+    let made = made.buffer_unordered(AT_ONCE);
+    made.filter(|ok| std::future::ready(*ok)).count().await
+}

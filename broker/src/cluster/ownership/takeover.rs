@@ -1,0 +1,476 @@
+//! Taking over replicated streamlets, at a start or because this broker became their owner: the new
+//! epoch, the seals at every copy, the longest whole copy, and this broker's own files, before the
+//! streamlet serves anything.
+//!
+//! Each streamlet is taken over by itself, beside the rest of the broker. Where too few copies can be
+//! reached it answers that it is not recovered, and is tried again until it is.
+//!
+//! [`Restore`] sees to the own files of closed groups: what is missing or short is fetched from the other replicas,
+//! byte for byte, and checked as any bytes that come from elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kera_metadata::{
+    Compare, GroupRecord, Image, MAX_COPIES, Replica, StreamConfig, Transaction, Write,
+};
+use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
+use kera_replication::ids::BrokerId;
+use kera_replication::primary::Primary;
+use kera_replication::recovery::{RecoverSpec, Recovered, recover};
+use kera_streamlet::Streamlet;
+use tokio::sync::Semaphore;
+
+use crate::catalog::{Stream, make_missing_dir};
+use crate::clock::now_ms;
+use crate::cluster::LATER;
+use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch};
+use crate::cluster::replica::replicated::Replicated;
+use crate::cluster::replica::waiting::Stuck;
+use crate::recover::{lane_records, settle};
+use crate::shared::Shared;
+
+/// Pause before the second attempt; it doubles up to [`MAX_PAUSE`].
+const PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// How often an attempt looks whether the streamlet is still this broker's.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Begins to take over every streamlet that waits for it; returns at once.
+pub(crate) fn start(shared: &Arc<Shared>) {
+    for stream in shared.catalog.all() {
+        let config = stream.record.load().config.clone();
+        let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
+        let waiting: Vec<_> = waiting.collect();
+        if waiting.is_empty() {
+            continue;
+        }
+        if !config.is_replicated() {
+            tracing::error!(
+                stream = stream.name(),
+                streamlets = waiting.len(),
+                "not served: the files are in another data directory of this broker, and there are no other replicas; start it with that --data-dir"
+            );
+            continue;
+        }
+        // A broker that works alone has no such stream.
+        let Some(replicated) = &shared.replicated else {
+            continue;
+        };
+        for streamlet in waiting {
+            TakeOver::spawn(shared, replicated, &stream, &streamlet);
+        }
+    }
+}
+
+/// One streamlet on its way to be served.
+pub(crate) struct TakeOver {
+    shared: Arc<Shared>,
+    replicated: Arc<Replicated>,
+    stream: Arc<Stream>,
+    streamlet: Arc<Streamlet>,
+}
+
+impl TakeOver {
+    /// Begins to take `streamlet` over, which awaits it; returns at once.
+    pub(crate) fn spawn(
+        shared: &Arc<Shared>,
+        replicated: &Arc<Replicated>,
+        stream: &Arc<Stream>,
+        streamlet: &Arc<Streamlet>,
+    ) {
+        let takeover = Self {
+            shared: shared.clone(),
+            replicated: replicated.clone(),
+            stream: stream.clone(),
+            streamlet: streamlet.clone(),
+        };
+        tokio::spawn(takeover.run(replicated.turns()));
+    }
+
+    async fn run(self, turns: Arc<Semaphore>) {
+        let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
+        let mut stopping = self.shared.stopping.subscribe();
+        let mut pause = PAUSE;
+        let mut told = String::new();
+        let taken = self.replicated.changes().taking_over();
+        let waiting = self.replicated.waiting();
+        while !*stopping.borrow() {
+            let taking = self.replicated.taking(self.streamlet.key());
+            let alone = taking.lock().await;
+            if self.streamlet.is_over() || self.streamlet.is_recovered() {
+                return;
+            }
+            let Ok(turn) = turns.acquire().await else {
+                return;
+            };
+            let attempt = self.attempt().await;
+            drop(turn);
+            if self.streamlet.is_deleted() {
+                // What the attempt has left of it since.
+                self.replicated.end(self.streamlet.stream());
+            }
+            if self.streamlet.is_over() {
+                // Another broker's meanwhile, or nobody's.
+                return;
+            }
+            waiting.ended(self.streamlet.key(), attempt.as_ref().err());
+            drop(alone);
+            match attempt {
+                Ok(()) => {
+                    let took = taken.served();
+                    tracing::info!(
+                        stream,
+                        streamlet,
+                        ?took,
+                        "recovered from its replicas; served"
+                    );
+                    self.shared.coordination.owners_changed();
+                    return;
+                }
+                Err(stuck) if stuck.reason == told => {}
+                Err(Stuck { reason, .. }) => {
+                    tracing::warn!(stream, streamlet, reason, "not recovered yet; trying again");
+                    told = reason;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
+                () = waiting.decided() => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+        }
+    }
+
+    /// Returns once there is nothing to take over any more.
+    async fn over(&self) {
+        while !self.streamlet.is_over() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// An error if there is nothing to take over any more.
+    fn still(&self) -> Result<(), Stuck> {
+        if self.streamlet.is_over() {
+            return Err(Stuck::from("another broker owns it meanwhile".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn attempt(&self) -> Result<(), Stuck> {
+        let config = self.stream.record.load().config.clone();
+        let image = self.image().await?;
+        let spec = RecoverSpec {
+            streamlet: self.streamlet.key(),
+            min_insync_replicas: config.min_insync_replicas as usize,
+            unclean: self.replicated.waiting().begin(self.streamlet.key()),
+            starts: starts_of(&image, config.lanes_of(self.streamlet.id())),
+        };
+        // Seals and records may be left anywhere: whoever comes next goes on from there.
+        let recovered = tokio::select! {
+            recovered = recover(self.replicated.primary(), &spec) => recovered,
+            () = self.over() => return self.still(),
+        };
+        let recovered = recovered.map_err(|error| error.to_string())?;
+        self.still()?;
+        self.report(&recovered);
+        if let Some(stuck) = Stuck::of(&recovered.lanes) {
+            return Err(stuck);
+        }
+        let mut image = self.image().await?;
+        if let Some(cluster) = &self.shared.cluster {
+            cluster.wait_for_other_writers().await;
+        }
+        let restore = Restore {
+            shared: &self.shared,
+            primary: self.replicated.primary(),
+            streamlet: &self.streamlet,
+            epoch: recovered.epoch,
+        };
+        let later = restore.before_serving(&mut image).await?;
+        self.still()?;
+        let epoch = recovered.epoch;
+        self.serve(recovered, config, image).await?;
+        self.restore_later(epoch, later);
+        Ok(())
+    }
+
+    /// What nobody needs before the streamlet is served: history that lies elsewhere is fetched, and
+    /// copies in this broker's own store that its files have made superfluous are freed.
+    fn restore_later(&self, epoch: Epoch, later: Vec<GroupRecord>) {
+        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let streamlet = self.streamlet.clone();
+        let mut stopping = self.shared.stopping.subscribe();
+        tokio::spawn(async move {
+            // What is taken over at the same moment is served first.
+            tokio::select! {
+                () = tokio::time::sleep(LATER) => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+            let restore = Restore {
+                shared: &shared,
+                primary: replicated.primary(),
+                streamlet: &streamlet,
+                epoch,
+            };
+            restore.after_serving(later).await;
+        });
+    }
+
+    /// Puts the streamlet together from its records, `image`, all of whose groups are closed, and serves
+    /// it.
+    async fn serve(
+        &self,
+        recovered: Recovered,
+        config: StreamConfig,
+        image: Image,
+    ) -> Result<(), String> {
+        if let Some(open) = image.groups.iter().find(|group| !group.is_closed()) {
+            return Err(format!("group {} was not closed", open.group));
+        }
+        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let (name, streamlet) = (self.stream.name(), self.streamlet.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            shared.recorder.adopt(&image);
+            let records = lane_records(&image, streamlet.stream(), streamlet.id());
+            let next = recovered.next_group;
+            let found = streamlet
+                .take_over(recovered.epoch, next, records, now_ms())
+                .map_err(|error| error.to_string())?;
+            settle(&name, &streamlet, found, &shared.env, &shared.recorder)
+                .map_err(|error| error.to_string())?;
+            make_missing_dir(&streamlet, &shared.env).map_err(|error| error.to_string())?;
+            let next = next.max(streamlet.next_group());
+            replicated.serve(&streamlet, recovered.epoch, next, &config);
+            if streamlet.is_over() {
+                // Given up while it was taken.
+                replicated.unserve(&streamlet);
+            }
+            Ok(())
+        });
+        taken.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// What is recorded of the streamlet now.
+    async fn image(&self) -> Result<Image, String> {
+        let metadata = self.shared.metadata.clone();
+        let (stream, streamlet) = (self.streamlet.stream(), self.streamlet.id());
+        let read = tokio::task::spawn_blocking(move || metadata.load_streamlet(stream, streamlet));
+        let read = read.await.map_err(|error| error.to_string())?;
+        read.map_err(|error| error.to_string())
+    }
+
+    fn report(&self, recovered: &Recovered) {
+        let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
+        for lane in &recovered.lanes {
+            for (from, to) in &lane.gaps {
+                let waiting = self.replicated.waiting();
+                waiting.lost(self.streamlet.key(), lane.lane.0, *from, *to);
+                tracing::warn!(
+                    stream,
+                    streamlet,
+                    lane = lane.lane.0,
+                    from,
+                    to,
+                    "ordinals jump: what was shown between them may be lost and is never reused"
+                );
+            }
+        }
+    }
+}
+
+/// Where each lane begins as far as its groups do not say: at 0, unless it was trimmed.
+fn starts_of(image: &Image, lanes: u32) -> BTreeMap<LaneId, Ordinal> {
+    let mut starts: BTreeMap<_, _> = (0..lanes).map(|lane| (LaneId(lane), 0)).collect();
+    let trimmed = image.lane_starts.iter();
+    starts.extend(trimmed.map(|start| (start.key.lane, start.ordinal)));
+    starts
+}
+
+/// Pauses after which what could not be fetched is asked for again. After the last it is fetched when it is
+/// read.
+const AGAIN: [Duration; 4] = [
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::ZERO,
+];
+/// Records changed by one transaction.
+const CHANGES_AT_ONCE: usize = 64;
+
+/// The own files of a streamlet that this broker has under an epoch.
+pub(crate) struct Restore<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) primary: &'a Arc<Primary>,
+    pub(crate) streamlet: &'a Arc<Streamlet>,
+    pub(crate) epoch: Epoch,
+}
+
+impl Restore<'_> {
+    /// Puts the own file of each closed group in `image` in order, or, where other brokers may have owned
+    /// the streamlet, of those without which it cannot be served; the others are returned. Groups whose
+    /// file had to be fetched name this broker as a holder again, in the records and in `image`.
+    ///
+    /// # Errors
+    /// Says, for people, which group could be had from nobody.
+    pub(crate) async fn before_serving(
+        &self,
+        image: &mut Image,
+    ) -> Result<Vec<GroupRecord>, String> {
+        let whole = image.groups.iter().filter(|record| record.holds_records());
+        let (now, later): (Vec<_>, Vec<_>) = match &self.shared.store {
+            // History moves when the streamlet is served.
+            Some(_) => {
+                let newest = newest_of_lanes(image);
+                let needed = |record: &&GroupRecord| {
+                    newest.contains(&record.group) || record.max_timestamp_ms < 0
+                };
+                whole.partition(needed)
+            }
+            None => (whole.collect(), Vec::new()),
+        };
+        let mut changed = Vec::new();
+        for record in now {
+            let file = OwnFile::new(self.streamlet, record);
+            let max_timestamp_ms = match file.inspect().await? {
+                Some(found) => found,
+                None => fetch(self.primary, &file, record).await?,
+            };
+            changed.extend(mended(self.shared, record, max_timestamp_ms));
+        }
+        let later = later.into_iter().cloned().collect();
+        for records in changed.chunks(CHANGES_AT_ONCE) {
+            let revision = self.record(records.to_vec()).await?;
+            for record in records {
+                let mut groups = image.groups.iter_mut();
+                if let Some(known) = groups.find(|known| known.group == record.group) {
+                    known.clone_from(record);
+                    known.revision = revision;
+                }
+            }
+        }
+        Ok(later)
+    }
+
+    /// Fetches the files of `later` that are not here, one after the other, no faster than jobs may copy;
+    /// whoever reads one first has it fetched first. Then copies in this broker's own store that its files stand for now are freed.
+    pub(crate) async fn after_serving(&self, later: Vec<GroupRecord>) {
+        let had_some = !later.is_empty();
+        let mut left = later;
+        for pause in AGAIN {
+            left = match self.fetch_all(left).await {
+                Some(failed) => failed,
+                None => return,
+            };
+            if left.is_empty() {
+                break;
+            }
+            let mut stopping = self.shared.stopping.subscribe();
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = stopping.wait_for(|stop| *stop) => return,
+            }
+        }
+        let leftovers = Leftovers {
+            primary: self.primary,
+            metadata: &self.shared.metadata,
+            streamlet: self.streamlet,
+            epoch: self.epoch,
+        };
+        leftovers.free().await;
+        if let Some(replicated) = self.shared.replicated.as_ref().filter(|_| had_some) {
+            // What it has now others need no more.
+            replicated.stirred();
+        }
+    }
+
+    /// Those that could not be had; `None` once another broker owns the streamlet.
+    async fn fetch_all(&self, records: Vec<GroupRecord>) -> Option<Vec<GroupRecord>> {
+        let mut failed = Vec::new();
+        for record in records {
+            if self.streamlet.is_over() {
+                return None;
+            }
+            if let Err(error) = self.fetch_later(&record).await {
+                tracing::debug!(group = %record.key(), error, "it is not in this broker's own files yet");
+                failed.push(record);
+            }
+        }
+        Some(failed)
+    }
+
+    async fn fetch_later(&self, record: &GroupRecord) -> Result<(), String> {
+        let file = OwnFile::new(self.streamlet, record);
+        let found = match file.inspect().await? {
+            Some(found) => found,
+            None => {
+                if let Some(replicated) = &self.shared.replicated {
+                    replicated.may_copy(record.length).await;
+                }
+                if self.streamlet.is_over() {
+                    return Err("another broker owns it meanwhile".into());
+                }
+                let (streamlet, lane, group) = (self.streamlet.clone(), record.lane, record.group);
+                let fetched =
+                    tokio::task::spawn_blocking(move || streamlet.fetch_again(lane, group));
+                if !fetched.await.map_err(|error| error.to_string())? {
+                    return Err("nobody has it now".into());
+                }
+                file.inspect().await?.ok_or("it was trimmed")?
+            }
+        };
+        let (metadata, key) = (self.shared.metadata.clone(), record.key());
+        let stored = tokio::task::spawn_blocking(move || metadata.group(key)).await;
+        let stored = stored.map_err(|error| error.to_string())?;
+        let stored = stored.map_err(|error| error.to_string())?;
+        if let Some(mended) = stored.and_then(|record| mended(self.shared, &record, found)) {
+            self.record(vec![mended]).await?;
+        }
+        Ok(())
+    }
+
+    /// The revision of the change.
+    async fn record(&self, records: Vec<GroupRecord>) -> Result<u64, String> {
+        let epoch = Compare::StreamletEpoch {
+            stream: self.streamlet.stream(),
+            streamlet: self.streamlet.id(),
+            epoch: self.epoch,
+        };
+        let compare = std::iter::once(epoch).chain(records.iter().map(Compare::group));
+        let write = records.iter().cloned().map(Write::PutGroup);
+        let transaction = Transaction::new(compare.collect(), write.collect());
+        let committed = self.shared.metadata.commit_async(transaction).await;
+        let revision = committed.map_err(|error| error.to_string())?.revision;
+        for record in records {
+            self.shared.recorder.learned(record.key(), Some(revision));
+        }
+        Ok(revision)
+    }
+}
+
+/// The last group with records of each lane: its file tells what the lane remembers of its producers.
+fn newest_of_lanes(image: &Image) -> BTreeSet<GroupId> {
+    let mut newest = BTreeMap::new();
+    for record in image.groups.iter().filter(|record| record.holds_records()) {
+        let of_lane: &mut GroupId = newest.entry(record.lane).or_default();
+        *of_lane = record.group.max(*of_lane);
+    }
+    newest.into_values().collect()
+}
+
+/// The record of a group whose own file is whole, if that is not what it says.
+fn mended(shared: &Shared, record: &GroupRecord, max_timestamp_ms: i64) -> Option<GroupRecord> {
+    let incarnation = shared.dir.incarnation();
+    let own = Replica {
+        broker: BrokerId(shared.broker_id),
+        incarnation,
+    };
+    let mut mended = record.clone();
+    mended.max_timestamp_ms = mended.max_timestamp_ms.max(max_timestamp_ms);
+    let mut brokers = record.copies.iter().map(|copy| copy.broker);
+    if !brokers.any(|broker| broker == own.broker) && record.copies.len() < MAX_COPIES {
+        mended.copies.push(own);
+    }
+    (mended != *record).then_some(mended)
+}

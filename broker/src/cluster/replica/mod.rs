@@ -1,0 +1,32 @@
+//! Replicas: those that this broker keeps for others, and those of its own groups.
+//!
+//! Read in this order; a file imports only those above it in the table, but that `local` asks `replicated` what is
+//! served.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `cards` | network cards that write replicas by themselves |
+//! | `transports` | over what replicas travel |
+//! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
+//! | `source` | a group as replication takes it |
+//! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
+//! | `copies` | the replicas of one streamlet's groups |
+//! | `waiting` | streamlets that wait for their replicas, and the operator's decision |
+//! | `deleted_streams` | deleted streams that not every replica store has heard of |
+//! | `replicated` | the streamlets with replicas elsewhere that are served |
+//! | `local` | all replicas at this broker: its own files, and those in its store |
+
+pub(crate) mod backup;
+#[cfg(feature = "rdma")]
+mod cards;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_cards.rs"]
+mod cards;
+pub(crate) mod copies;
+pub(crate) mod deleted_streams;
+pub(crate) mod local;
+pub(crate) mod own_files;
+pub(crate) mod replicated;
+mod source;
+pub(crate) mod transports;
+pub(crate) mod waiting;

@@ -1,0 +1,429 @@
+//! This broker's own file of one closed group: whether it is whole and durable, and how it is made so.
+//!
+//! A file with a footer was closed here, after its sync. Of any other only what lies below its durable mark has
+//! been synced for certain: if a sync failed before, the page cache shows bytes that the device does not have.
+//!
+//! [`fetch`] copies such a file from another replica, byte for byte. [`Leftovers`] frees what the owner keeps of a
+//! streamlet and needs no more: replicas in its own store, of before it owned the streamlet, and files of groups
+//! that no record names. Other brokers' leftovers the owner finds by asking them; its own nobody asks for. Proof is
+//! the same: what is there is listed first, and the records are read after that.
+
+use std::collections::HashSet;
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kera_log_segments::group::{Group, GroupSpec};
+use kera_log_segments::io::{File, Io, OpenHow, rewrite};
+use kera_log_segments::layout::DurableMark;
+use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
+use kera_log_segments::window::Place;
+use kera_metadata::{GroupRecord, Image, MetadataStore};
+use kera_protocol::ids::{Epoch, Incarnation};
+use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::primary::Primary;
+use kera_replication::transport::{CopyInfo, Reply, Request};
+use kera_replication::{aside, own};
+use kera_streamlet::Streamlet;
+
+/// The file of one closed group.
+#[derive(Clone)]
+pub(crate) struct OwnFile {
+    io: Arc<dyn Io>,
+    incarnation: Incarnation,
+    pub(crate) spec: GroupSpec,
+    end: Place,
+}
+
+impl OwnFile {
+    pub(crate) fn new(streamlet: &Streamlet, record: &GroupRecord) -> Self {
+        let settings = streamlet.settings();
+        let name = GroupSpec::file_name(record.group, record.generation);
+        let spec = GroupSpec {
+            lane: record.lane_key(),
+            group: record.group,
+            generation: record.generation,
+            epoch: record.epoch,
+            segment_size: settings.segment_size,
+            segments: settings.segments_per_group,
+            first_ordinal: record.start_ordinal(),
+            created_ms: 0,
+            path: streamlet.dir().join(name),
+        };
+        let end = Place {
+            address: record.length,
+            ordinal: record.end_ordinal,
+        };
+        Self {
+            io: streamlet.io(),
+            incarnation: streamlet.incarnation(),
+            spec,
+            end,
+        }
+    }
+
+    async fn off_runtime<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let (this, path) = (self.clone(), self.spec.path.clone());
+        let done = tokio::task::spawn_blocking(move || step(&this)).await;
+        let done = done.map_err(|error| error.to_string())?;
+        done.map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The greatest timestamp, if the file holds the whole group durably. A footer says that it was closed
+    /// here, and its batches are checked when they are read; without one every batch is checked now, and
+    /// bytes that no sync is known to have stored are written once more and synced.
+    pub(crate) async fn inspect(&self) -> Result<Option<i64>, String> {
+        self.off_runtime(Self::inspect_now).await
+    }
+
+    fn inspect_now(&self) -> io::Result<Option<i64>> {
+        let path = &self.spec.path;
+        let file = match self.io.open(path, OpenHow::ReadOnly, false) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if read_head(&*file, &self.scan_spec()).is_err() {
+            return Ok(None);
+        }
+        let group = Group::closed(self.spec.clone(), self.end, 0, -1, 0, self.io.clone());
+        if let Some(footer) = group.read_footer() {
+            return Ok(Some(footer.max_timestamp));
+        }
+        let Some(found) = self.whole(&*file) else {
+            return Ok(None);
+        };
+        let proven = found.mark.map_or(0, |mark| mark.synced);
+        if proven >= self.end.address {
+            return Ok(Some(found.max_timestamp));
+        }
+        let file = self.io.open(path, OpenHow::ReadWrite, false)?;
+        rewrite(&*file, proven, self.end.address)?;
+        // What was written once more is what counts.
+        self.make_durable(&*file, path)
+    }
+
+    /// The greatest timestamp of a file that was just written from its beginning, once it is durable and has its name;
+    /// `None` if it is not whole.
+    pub(crate) async fn finish(&self) -> Result<Option<i64>, String> {
+        self.off_runtime(Self::finish_now).await
+    }
+
+    fn finish_now(&self) -> io::Result<Option<i64>> {
+        let path: &Path = &self.spec.path;
+        let made = aside::path(path);
+        let file = self.io.open(&made, OpenHow::ReadWrite, false)?;
+        let found = self.make_durable(&*file, &made)?;
+        if found.is_some() {
+            aside::put(&*self.io, path)?;
+        }
+        Ok(found)
+    }
+
+    /// Syncs a file of which all that is unsynced is dirty, if it is whole.
+    fn make_durable(&self, file: &dyn File, path: &Path) -> io::Result<Option<i64>> {
+        let Some(found) = self.whole(file) else {
+            return Ok(None);
+        };
+        file.sync_data()?;
+        own::sync_names(&*self.io, path)?;
+        let mark = DurableMark {
+            sequence: found.mark.map_or(0, |mark| mark.sequence) + 1,
+            written: self.end.address,
+            written_ordinal: self.end.ordinal,
+            synced: self.end.address,
+            synced_ordinal: self.end.ordinal,
+            incarnation: self.incarnation,
+        };
+        let marked = write_mark(file, &mark, self.spec.group_bytes());
+        if let Err(error) = marked.and_then(|()| file.sync_data()) {
+            // It only spares the next start from writing the file once more.
+            tracing::warn!(file = %self.spec.path.display(), %error, "a group's file is durable, and its durable mark cannot be stored");
+        }
+        Ok(Some(found.max_timestamp))
+    }
+
+    fn scan_spec(&self) -> ScanSpec {
+        ScanSpec {
+            verify_all: true,
+            ..ScanSpec::closed(&self.spec, self.end)
+        }
+    }
+
+    /// What the file holds, if that is the whole group.
+    fn whole(&self, file: &dyn File) -> Option<Scanned> {
+        let found = scan(file, &self.scan_spec(), |_, _| {}).ok()?;
+        (found.end == self.end).then_some(found)
+    }
+
+    /// Whether the file is whole and durable under its name, so that another replica on this machine is of no use.
+    pub(crate) async fn stands_alone(&self) -> Result<bool, String> {
+        self.off_runtime(Self::stands_alone_now).await
+    }
+
+    fn stands_alone_now(&self) -> io::Result<bool> {
+        let is_whole = self.inspect_now()?.is_some();
+        if is_whole {
+            own::sync_names(&*self.io, &self.spec.path)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Whether there is a file of that name that ends before the group does.
+    pub(crate) async fn is_cut(&self) -> Result<bool, String> {
+        self.off_runtime(Self::is_cut_now).await
+    }
+
+    fn is_cut_now(&self) -> io::Result<bool> {
+        match self.io.open(&self.spec.path, OpenHow::ReadOnly, false) {
+            Ok(file) => Ok(file.len()? < self.end.address),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes bytes of a file that is made anew, from its beginning on, aside of what is there.
+    pub(crate) async fn write(&self, address: u64, bytes: Bytes) -> Result<(), String> {
+        self.off_runtime(move |this| this.write_now(address, &bytes))
+            .await
+    }
+
+    fn write_now(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let path: &Path = &self.spec.path;
+        let file = if address == 0 {
+            aside::begin(&*self.io, path, self.spec.group_bytes())?
+        } else {
+            let made = aside::path(path);
+            self.io.open(&made, OpenHow::ReadWrite, false)?
+        };
+        file.write_vectored_at(&[IoSlice::new(bytes)], address)
+    }
+
+    /// Removes what was written and not finished.
+    pub(crate) async fn give_up(&self) -> Result<(), String> {
+        self.off_runtime(|this| aside::remove(&*this.io, &this.spec.path))
+            .await
+    }
+}
+
+/// Bytes fetched at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Fetches a closed group whose own file is damaged or gone, and puts it into its place at once, so
+/// that nobody reads half of it.
+///
+/// # Errors
+/// Says, for people, why the group could be had from nobody.
+pub(crate) async fn replace(
+    primary: &Primary,
+    streamlet: &Streamlet,
+    record: &GroupRecord,
+) -> Result<(), String> {
+    let file = OwnFile::new(streamlet, record);
+    fetch(primary, &file, record).await.map(|_| ())
+}
+
+/// Fetches a group from the first holder whose copy is whole, and only then puts it in the place of what is there; its
+/// greatest timestamp.
+pub(crate) async fn fetch(
+    primary: &Primary,
+    file: &OwnFile,
+    record: &GroupRecord,
+) -> Result<i64, String> {
+    let fetched = fetch_from_any(primary, file, record).await;
+    if fetched.is_err() {
+        // The next fetch begins anew, and the next start removes the unfinished file.
+        let _ = file.give_up().await;
+    }
+    fetched
+}
+
+async fn fetch_from_any(
+    primary: &Primary,
+    file: &OwnFile,
+    record: &GroupRecord,
+) -> Result<i64, String> {
+    let me = primary.me();
+    let (copy, path) = (CopyId::of(record), file.spec.path.display());
+    let mut reasons = Vec::new();
+    let mut holders: Vec<_> = record.copies.iter().map(|c| c.broker).collect();
+    // One in this broker's own store needs no network; who is not alive may not answer for long.
+    let alive = primary.peers();
+    holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
+    for holder in holders {
+        if holder == me && !is_kept_here(primary, &copy).await {
+            continue;
+        }
+        match fetch_from(primary, file, record, holder).await {
+            Ok(Some(max_timestamp_ms)) => {
+                tracing::info!(%copy, %holder, file = %path, "this broker's own file was fetched from another replica");
+                return Ok(max_timestamp_ms);
+            }
+            Ok(None) => reasons.push(format!("the replica on {holder} is not whole")),
+            Err(reason) => reasons.push(format!("{holder}: {reason}")),
+        }
+    }
+    Err(format!(
+        "{path} is missing or damaged, and group {copy} cannot be fetched: {}",
+        reasons.join("; ")
+    ))
+}
+
+/// Whether this broker keeps the copy in its store, apart from its own files.
+async fn is_kept_here(primary: &Primary, copy: &CopyId) -> bool {
+    let list = Request::List {
+        streamlet: Some(copy.streamlet),
+    };
+    match primary.ask(primary.me(), list).await {
+        Ok(Reply::Copies(copies)) => copies.iter().any(|kept| kept.copy == *copy),
+        _ => false,
+    }
+}
+
+async fn fetch_from(
+    primary: &Primary,
+    file: &OwnFile,
+    record: &GroupRecord,
+    holder: BrokerId,
+) -> Result<Option<i64>, String> {
+    let (copy, size) = (CopyId::of(record), u64::from(file.spec.segment_size));
+    let mut address = 0;
+    while address < record.length {
+        let end_of_segment = (address / size + 1) * size;
+        let to = record.length.min(address + PIECE_BYTES).min(end_of_segment);
+        let request = Request::Read {
+            copy,
+            address,
+            len: (to - address) as u32,
+        };
+        let reply = primary.ask(holder, request).await;
+        match reply.map_err(|error| error.to_string())? {
+            Reply::Bytes(bytes) if bytes.len() as u64 == to - address => {
+                file.write(address, bytes).await?;
+            }
+            other => return Err(format!("it answered a read with {other:?}")),
+        }
+        address = to;
+    }
+    file.finish().await
+}
+
+/// Files and replicas that this broker keeps of a streamlet it owns, under one epoch, and may not need.
+pub(crate) struct Leftovers<'a> {
+    pub(crate) primary: &'a Primary,
+    pub(crate) metadata: &'a Arc<dyn MetadataStore>,
+    pub(crate) streamlet: &'a Arc<Streamlet>,
+    pub(crate) epoch: Epoch,
+}
+
+impl Leftovers<'_> {
+    /// Frees it; how many replicas. What cannot be freed now is looked at again with the next round of jobs.
+    pub(crate) async fn free(&self) -> u64 {
+        self.try_free().await.unwrap_or_else(|error| {
+            tracing::info!(streamlet = %self.streamlet.key(), error, "what this broker keeps of it without need is not freed; it is tried again");
+            0
+        })
+    }
+
+    async fn try_free(&self) -> Result<u64, String> {
+        if self.streamlet.is_over() || !self.streamlet.is_recovered() {
+            return Ok(0);
+        }
+        let kept = self.kept().await;
+        let streamlet = self.streamlet.clone();
+        let strays = off_runtime(move || streamlet.strays()).await?;
+        let strays = strays.map_err(|error| error.to_string())?;
+        if kept.is_empty() && strays.is_empty() {
+            return Ok(0);
+        }
+        let Some(image) = self.image().await? else {
+            return Ok(0);
+        };
+        let recorded: HashSet<_> = image.groups.iter().map(|record| record.group).collect();
+        let streamlet = self.streamlet.clone();
+        let removing = move || streamlet.remove_strays(&strays, &recorded);
+        let removed = off_runtime(removing).await?;
+        Ok(removed + self.free_kept(&kept, &image).await?)
+    }
+
+    /// What lies in this broker's store.
+    async fn kept(&self) -> Vec<CopyInfo> {
+        let list = Request::List {
+            streamlet: Some(self.streamlet.key()),
+        };
+        // A broker whose own files are all that it asks keeps nothing of its own in a store.
+        match self.primary.ask(self.primary.me(), list).await {
+            Ok(Reply::Copies(mut copies)) => {
+                copies.retain(|held| held.copy.epoch < self.epoch);
+                copies
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What is recorded, if the streamlet is this broker's still.
+    async fn image(&self) -> Result<Option<Image>, String> {
+        let (metadata, streamlet) = (self.metadata.clone(), self.streamlet.clone());
+        let load = move || metadata.load_streamlet(streamlet.stream(), streamlet.id());
+        let image = off_runtime(load)
+            .await?
+            .map_err(|error| error.to_string())?;
+        let mut streamlets = image.streamlets.iter();
+        let is_mine = streamlets.any(|found| found.epoch == self.epoch);
+        Ok(is_mine.then_some(image))
+    }
+
+    /// Whether a group's own file needs no replica in the store beside it. One that was cut short is made anew: as long
+    /// as the store answers for the group, nobody else notices. One that is not there is fetched in its turn.
+    async fn stands_alone(&self, file: &OwnFile) -> Result<bool, String> {
+        if file.stands_alone().await? {
+            return Ok(true);
+        }
+        if !file.is_cut().await? {
+            return Ok(false);
+        }
+        let (path, group) = (file.spec.path.display(), file.spec.group);
+        tracing::error!(file = %path, "a closed group's file was cut short; it is built again from another replica: check the disk");
+        let (streamlet, lane) = (self.streamlet.clone(), file.spec.lane.lane);
+        let made = off_runtime(move || streamlet.fetch_again(lane, group)).await?;
+        Ok(made && file.stands_alone().await?)
+    }
+
+    /// Frees replicas in the store of groups that this broker's files hold, or that nobody records.
+    async fn free_kept(&self, kept: &[CopyInfo], image: &Image) -> Result<u64, String> {
+        let mut freed = 0;
+        for held in kept {
+            let mut records = image.groups.iter();
+            if let Some(record) = records.find(|record| record.group == held.copy.group) {
+                let file = OwnFile::new(self.streamlet, record);
+                if !record.is_closed() || !self.stands_alone(&file).await? {
+                    continue;
+                }
+            }
+            let free = Request::Free {
+                copy: held.copy,
+                epoch: self.epoch,
+                version: Some(held.version),
+            };
+            let done = self.primary.ask(self.primary.me(), free).await;
+            done.map_err(|error| error.to_string())?;
+            freed += 1;
+        }
+        Ok(freed)
+    }
+}
+
+async fn off_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+#[path = "own_files_tests.rs"]
+mod tests;

@@ -1,0 +1,200 @@
+//! A group of this broker as replication takes it: where its bytes are, and who is told what counts.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, Weak};
+
+use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::ship::Shipping;
+use kera_log_segments::window::Place;
+use kera_protocol::ids::{LaneId, Ordinal};
+use kera_replication::ids::Durability;
+use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
+use kera_streamlet::Streamlet;
+use parking_lot::Mutex;
+
+/// Ends of appends remembered, so that a durable address can be told as a batch boundary. With more
+/// under way the last one stands for those behind it.
+const MAX_PLACES: usize = 4096;
+
+/// A group that is written here and has copies elsewhere. It is a [`Source`] to its copy set, and is
+/// [`Shipping`] to its group.
+pub(crate) struct GroupSource {
+    group: Arc<Group>,
+    lane: LaneId,
+    streamlet: Weak<Streamlet>,
+    /// Milliseconds since 1970.
+    clock: fn() -> u64,
+    /// Where appends ended that are not known to be durable, in order of address.
+    places: Mutex<VecDeque<Place>>,
+    /// What ships it; set right after it was made.
+    shipped: OnceLock<(Weak<Lane>, Weak<ReplicaSet>)>,
+}
+
+/// What a replica has done with bytes before they count, in a group with this policy.
+pub(crate) fn durability_of(ack: AckPolicy) -> Durability {
+    match ack {
+        AckPolicy::Synced => Durability::Flushed,
+        AckPolicy::Memory => Durability::Remembered,
+        AckPolicy::Written => Durability::Placed,
+    }
+}
+
+impl GroupSource {
+    pub(crate) fn new(
+        group: Arc<Group>,
+        lane: LaneId,
+        streamlet: Weak<Streamlet>,
+        clock: fn() -> u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            group,
+            lane,
+            streamlet,
+            clock,
+            places: Mutex::default(),
+            shipped: OnceLock::new(),
+        })
+    }
+
+    /// Names the set that the group's bytes go to.
+    pub(crate) fn goes_to(&self, lane: &Arc<Lane>, set: &Arc<ReplicaSet>) {
+        let _only_once = self
+            .shipped
+            .set((Arc::downgrade(lane), Arc::downgrade(set)));
+    }
+
+    fn shipped(&self) -> Option<(Arc<Lane>, Arc<ReplicaSet>)> {
+        let (lane, set) = self.shipped.get()?;
+        Some((lane.upgrade()?, set.upgrade()?))
+    }
+
+    /// Remembers that a batch ended here.
+    fn note(&self, place: Place) {
+        let mut places = self.places.lock();
+        if places
+            .back()
+            .is_some_and(|last| last.address >= place.address)
+        {
+            return;
+        }
+        if places.len() >= MAX_PLACES {
+            places.pop_back();
+        }
+        places.push_back(place);
+    }
+
+    /// The last batch boundary at or below `address`; those before it are forgotten.
+    fn boundary(&self, address: u64) -> Option<Place> {
+        let mut places = self.places.lock();
+        let passed = places.partition_point(|place| place.address <= address);
+        places.drain(..passed).next_back()
+    }
+}
+
+impl Source for GroupSource {
+    fn shape(&self) -> Shape {
+        let spec = self.group.spec();
+        Shape {
+            segment_size: spec.segment_size,
+            segments: spec.segments,
+        }
+    }
+
+    fn durability(&self) -> Durability {
+        durability_of(self.group.policy())
+    }
+
+    fn first_ordinal(&self) -> Ordinal {
+        self.group.spec().first_ordinal
+    }
+
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run> {
+        match self.group.ship(from, max_bytes) {
+            Ok(shipped) => {
+                self.note(shipped.end);
+                let run = |run: kera_log_segments::ship::ShipRun| Run {
+                    address: run.address,
+                    parts: run.parts,
+                };
+                shipped.runs.into_iter().map(run).collect()
+            }
+            Err(error) => {
+                tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
+                Vec::new()
+            }
+        }
+    }
+
+    fn end(&self) -> Place {
+        self.group.end()
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.group.is_frozen()
+    }
+
+    fn freeze(&self) -> Place {
+        match self.streamlet.upgrade() {
+            Some(streamlet) => streamlet.freeze_group(self.lane, &self.group, (self.clock)()),
+            None => self.group.end(),
+        }
+    }
+
+    fn write_out(&self) {
+        if self.group.policy() == AckPolicy::Memory {
+            // Another turn takes the bytes along, and a failure is told as any.
+            let _turn = self.group.write_out();
+        }
+    }
+
+    fn durable(&self, address: u64) {
+        if let Some(place) = self.boundary(address) {
+            self.group.set_copied(place);
+        }
+    }
+
+    fn closed(&self) {
+        self.group.set_copied(self.group.end());
+        if let Some(streamlet) = self.streamlet.upgrade() {
+            streamlet.group_ended(self.lane, &self.group);
+        }
+    }
+
+    fn deposed(&self) {
+        if let Some(streamlet) = self.streamlet.upgrade() {
+            // Whoever waits here would wait in vain; the new owner has, or gets, what counts.
+            streamlet.mark_moved();
+        }
+    }
+}
+
+impl Shipping for GroupSource {
+    fn grew(&self) {
+        self.note(self.group.end());
+        if let Some((lane, set)) = self.shipped() {
+            lane.grew(&set);
+        }
+    }
+
+    fn wrote(&self) {
+        if let Some((_, set)) = self.shipped() {
+            match self.group.failure() {
+                None => match self.durability() {
+                    Durability::Remembered => {
+                        set.own_written(self.group.written().address);
+                        set.own_completed(self.group.end_address());
+                    }
+                    Durability::Placed => set.own_completed(self.group.written().address),
+                    Durability::Flushed => set.own_completed(self.group.synced().address),
+                },
+                Some(error) => set.own_lost(&error.to_string()),
+            }
+        }
+    }
+
+    fn froze(&self) {
+        if let Some((lane, set)) = self.shipped() {
+            lane.froze(&set);
+        }
+    }
+}
