@@ -153,7 +153,7 @@ async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io:
         None => Ok(socket.into()),
         Some(tls) => {
             let within = shared.config.server.receive_timeout;
-            tls.accept(socket, peer, "server.listen", within).await
+            tls.accept(socket, peer, TlsListener::Native, within).await
         }
     }
 }

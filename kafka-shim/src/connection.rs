@@ -133,7 +133,7 @@ async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
             let within = shared.config.server.receive_timeout;
             let mut stopping = shared.stopping.subscribe();
             tokio::select! {
-                begun = Box::pin(tls.accept(socket, ctx.peer, "kafka.listen", within)) => begun.ok(),
+                begun = Box::pin(tls.accept(socket, ctx.peer, TlsListener::Kafka, within)) => begun.ok(),
                 _ = stopping.wait_for(|stop| *stop) => None,
             }
         }

@@ -24,9 +24,15 @@ pub(super) struct Contents {
     client_ca: Option<Vec<u8>>,
 }
 
+/// What listeners need for handshakes, by their kind.
+pub(super) struct Configs {
+    pub(super) native: Arc<ServerConfig>,
+    pub(super) kafka: Arc<ServerConfig>,
+}
+
 /// What was made of them.
 pub(super) struct Loaded {
-    pub(super) config: Arc<ServerConfig>,
+    pub(super) configs: Configs,
     pub(super) not_after: i64,
 }
 
@@ -86,11 +92,16 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
             "tls.certificate {certificate} and tls.key {key_file} do not go together: {error}; name a certificate and its own key"
         )
     })?;
-    config.alpn_protocols = vec![HTTP2.to_vec(), FRAMES.to_vec()];
     // Without it a broker would have to remember the sessions that clients may resume.
     config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+    // Kafka's clients need not say what they speak, and are served whatever they say.
+    let kafka = config.clone();
+    config.alpn_protocols = vec![HTTP2.to_vec(), FRAMES.to_vec()];
     Ok(Loaded {
-        config: Arc::new(config),
+        configs: Configs {
+            native: Arc::new(config),
+            kafka: Arc::new(kafka),
+        },
         not_after: end,
     })
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::ServerTls;
+use crate::config::TlsListener;
 
 /// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
 const MOST_UNDER_WAY: usize = 512;
@@ -29,7 +30,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl ServerTls {
-    /// Does the handshake of a connection to the listener that is set by `key`, for at most `within`. A peer that
+    /// Does the handshake of a connection to `listener`, for at most `within`. A peer that
     /// takes long makes room for others where many handshakes are under way.
     ///
     /// # Errors
@@ -38,7 +39,7 @@ impl ServerTls {
         &self,
         socket: TcpStream,
         peer: SocketAddr,
-        key: &'static str,
+        listener: TlsListener,
         within: Duration,
     ) -> io::Result<Stream> {
         let (number, wanted) = self.under_way.enter();
@@ -47,7 +48,13 @@ impl ServerTls {
         if before >= MOST_UNDER_WAY {
             self.under_way.end_oldest();
         }
-        let handshake = Stream::accept(socket, self.current.load_full());
+        let configs = self.current.load();
+        let (key, config) = match listener {
+            TlsListener::Native => ("server.listen", configs.native.clone()),
+            TlsListener::Kafka => ("kafka.listen", configs.kafka.clone()),
+        };
+        drop(configs);
+        let handshake = Stream::accept(socket, config);
         let outcome = tokio::select! {
             outcome = timeout(within, handshake) => outcome,
             () = wanted.wait() => {

@@ -12,14 +12,13 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use kera_replication::seldom::Seldom;
 use parking_lot::Mutex;
-use rustls::ServerConfig;
 
 use crate::clock::now_ms;
 use crate::config::{TlsConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::metrics::Counter;
 use crate::unheard::Unheard;
-use files::Loaded;
+use files::{Configs, Loaded};
 
 pub use kera_rpc::stream::Stream;
 pub(crate) use reload::watch;
@@ -47,7 +46,7 @@ struct Seen {
 /// What the TLS listeners of a broker share.
 pub struct ServerTls {
     settings: TlsConfig,
-    current: ArcSwap<ServerConfig>,
+    current: ArcSwap<Configs>,
     seen: Mutex<Seen>,
     /// When the certificate in use ends, seconds since 1970.
     not_after: AtomicI64,
@@ -79,7 +78,7 @@ impl ServerTls {
         Ok(Some(Arc::new(Self {
             settings: settings.clone(),
             not_after: AtomicI64::new(loaded.not_after),
-            current: ArcSwap::new(loaded.config),
+            current: ArcSwap::from_pointee(loaded.configs),
             seen: Mutex::new(Seen {
                 used: contents,
                 refused: None,
@@ -111,7 +110,7 @@ impl ServerTls {
     fn use_from_now(&self, loaded: Loaded) {
         warn_of_end(loaded.not_after);
         self.not_after.store(loaded.not_after, Ordering::Relaxed);
-        self.current.store(loaded.config);
+        self.current.store(Arc::new(loaded.configs));
     }
 
     /// How many failures were not told since the last that was, if one may be told now.

@@ -58,12 +58,16 @@ fn kafkas_addresses_have_tls_and_the_native_one_does_not() {
     let files = Files::new(&authority.server(&NAMES), None);
     let broker = files.broker("kafka", &["--kafka-listen", kafka.address()]);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let client = Client {
-            version,
-            ..Client::trusting(&authority)
-        };
-        let mut session = client.open(kafka.address()).expect("it gets in");
-        assert_eq!(session.kafka_versions().expect("an answer"), 0);
+        // What a client says that it speaks, if anything, is its own affair.
+        for protocol in [None, Some(&b"kafka"[..])] {
+            let client = Client {
+                protocol,
+                version,
+                ..Client::trusting(&authority)
+            };
+            let mut session = client.open(kafka.address()).expect("it gets in");
+            assert_eq!(session.kafka_versions().expect("an answer"), 0);
+        }
     }
     broker.run(&["stream", "create", "clicks"]);
 }
