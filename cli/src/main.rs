@@ -4,6 +4,7 @@
 
 mod bench;
 mod broker;
+mod certificate;
 mod cluster;
 mod completions;
 mod config;
@@ -84,6 +85,9 @@ enum Command {
     /// Check and print configurations.
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    /// Make certificates for trying TLS out.
+    #[command(subcommand)]
+    Certificate(certificate::CertificateCommand),
     /// Watch a broker at work: real records, many consumers, a crash on the way, every record checked.
     Demo(demo::DemoArgs),
     /// Print completions for a shell.
@@ -104,6 +108,7 @@ impl Command {
             Command::Broker(command) => client(broker::run(command)),
             Command::Cluster(command) => client(cluster::run(command)),
             Command::Config(command) => config::run(&command),
+            Command::Certificate(command) => certificate::run(command),
             Command::Demo(args) => runtime(demo::run(args)),
             Command::Completions(args) => completions::run::<Cli>(&args),
         }

@@ -5,6 +5,7 @@ mod common;
 
 mod certificates;
 mod commands;
+mod dev;
 mod hostile;
 mod kcat;
 mod listeners;
