@@ -160,7 +160,7 @@ pub(super) const RULES: &[Rule] = {
         (Check, Own("kera_broker::append")),
         (Check, Own("kera_kafka_shim::produce")),
         (Background, Own("kera_broker::maintenance")),
-        (Background, Own("kera_broker::recorder")),
+        (Background, Own("kera_broker::group_records")),
         (Background, Own("kera_streamlet::closing")),
         (Background, Own("kera_metadata")),
         (Background, Own("kera_coordinator")),

@@ -118,7 +118,7 @@ fn each(
     let each = at_many.saturating_sub(at_few) / (many - few) as u64;
     eprintln!(
         "{each} bytes for each, {} KiB for {many}",
-        (at_many - before) / KIB
+        at_many.saturating_sub(before) / KIB
     );
     each
 }
