@@ -89,7 +89,7 @@ impl ServerTls {
         let reason = reason(found);
         match self.may_tell() {
             Some(others) => {
-                tracing::info!(%peer, others, "{key}: a TLS handshake failed, and so it was with others lately: {reason}");
+                tracing::info!(%peer, others, "{key}: a TLS handshake failed: {reason}");
             }
             None => tracing::debug!(%peer, "{key}: a TLS handshake failed: {reason}"),
         }
