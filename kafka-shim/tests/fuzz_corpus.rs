@@ -18,34 +18,13 @@ mod requests;
 use dice::Dice;
 use kera_kafka_shim::wire::schema::shape;
 
-/// Mutations of each input. The same ones on every run.
-const MUTATIONS: u64 = 2_000;
-
 fn corpus() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/kafka_request")
 }
 
 #[test]
 fn kafka_request_corpus() {
-    let folder = corpus();
-    let mut names: Vec<_> = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{} cannot be read: {error}", folder.display()))
-        .map(|entry| entry.expect("the corpus can be read").path())
-        .collect();
-    names.sort();
-    assert!(!names.is_empty(), "{} holds no inputs", folder.display());
-    for name in names {
-        let input = fs::read(&name).expect("an input can be read");
-        for round in 0..=MUTATIONS {
-            let data = mutate::mutated(&input, round);
-            let outcome = std::panic::catch_unwind(|| kafka_request::check(&data));
-            assert!(
-                outcome.is_ok(),
-                "{} in mutation {round}: see above",
-                name.display()
-            );
-        }
-    }
+    mutate::replay(&corpus(), kafka_request::check);
 }
 
 /// A seed: the file's name and the request.

@@ -17,10 +17,7 @@ use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use crate::stream::{FRAMES, Stream};
-
-/// What a client that wants gRPC asks for in the handshake.
-const HTTP2: &[u8] = b"h2";
+use crate::stream::{FRAMES, HTTP2, Stream};
 
 /// What advice begins with, wherever it turns up among the causes of an error.
 pub(crate) const MARK: &str = "TLS: ";

@@ -31,6 +31,18 @@ fn run(words: &[&str]) {
     assert!(ok, "{}: {text}", words.join(" "));
 }
 
+/// Adds (`add`) or removes (`del`) the router's rule that swallows what `from` sends to `to`.
+fn blackhole(verb: &str, from: u32, to: u32) {
+    let (source, target) = (address(from), address(to));
+    let between = ["from", &source, "to", &target];
+    run(&[
+        &["ip", "rule", verb, "pref", "100"],
+        &between[..],
+        &["blackhole"],
+    ]
+    .concat());
+}
+
 /// Runs a command at the router, where this process is, though the thread may be elsewhere; whether
 /// it succeeded, and what it said.
 fn attempt(words: &[&str]) -> (bool, String) {
@@ -145,19 +157,7 @@ impl Network {
     /// Nothing gets from the one to the other any more, and neither hears why.
     pub fn cut(&mut self, from: u32, to: u32) {
         if !self.cuts.contains(&(from, to)) {
-            let (source, target) = (address(from), address(to));
-            run(&[
-                "ip",
-                "rule",
-                "add",
-                "pref",
-                "100",
-                "from",
-                &source,
-                "to",
-                &target,
-                "blackhole",
-            ]);
+            blackhole("add", from, to);
             self.cuts.push((from, to));
         }
     }
@@ -192,19 +192,7 @@ impl Network {
     /// All is well again.
     pub fn heal(&mut self) {
         for (from, to) in std::mem::take(&mut self.cuts) {
-            let (source, target) = (address(from), address(to));
-            run(&[
-                "ip",
-                "rule",
-                "del",
-                "pref",
-                "100",
-                "from",
-                &source,
-                "to",
-                &target,
-                "blackhole",
-            ]);
+            blackhole("del", from, to);
         }
         for number in std::mem::take(&mut self.slow) {
             run(&["tc", "qdisc", "del", "dev", &cable(number), "root"]);

@@ -21,9 +21,6 @@ mod seeds;
 #[path = "../../fuzz/checks/segment_scan.rs"]
 mod segment_scan;
 
-/// Mutations of each input. The same ones on every run.
-const MUTATIONS: u64 = 2_000;
-
 fn corpus(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../fuzz/corpus")
@@ -31,25 +28,7 @@ fn corpus(target: &str) -> PathBuf {
 }
 
 fn replay(target: &str, check: fn(&[u8])) {
-    let folder = corpus(target);
-    let mut names: Vec<_> = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{} cannot be read: {error}", folder.display()))
-        .map(|entry| entry.expect("the corpus can be read").path())
-        .collect();
-    names.sort();
-    assert!(!names.is_empty(), "{} holds no inputs", folder.display());
-    for name in names {
-        let input = fs::read(&name).expect("an input can be read");
-        for round in 0..=MUTATIONS {
-            let data = mutate::mutated(&input, round);
-            let outcome = std::panic::catch_unwind(|| check(&data));
-            assert!(
-                outcome.is_ok(),
-                "{} in mutation {round}: see above",
-                name.display()
-            );
-        }
-    }
+    mutate::replay(&corpus(target), check);
 }
 
 #[test]

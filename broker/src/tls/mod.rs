@@ -21,12 +21,9 @@ use crate::unheard::Unheard;
 use files::{Configs, Loaded};
 
 pub use kera_rpc::stream::Stream;
+pub(crate) use kera_rpc::stream::{FRAMES, HTTP2};
 pub(crate) use reload::watch;
 
-/// What a client asks for in the handshake that wants gRPC,
-pub(crate) const HTTP2: &[u8] = b"h2";
-/// and one that sends frames. Kafka's clients ask for nothing.
-pub(crate) const FRAMES: &[u8] = kera_rpc::stream::FRAMES;
 /// The first bytes of a TLS connection: a handshake record of TLS 1.
 const CLIENT_HELLO: [u8; 2] = [0x16, 0x03];
 

@@ -19,7 +19,9 @@ pub use session::{TlsFailure, TlsStream};
 
 /// Decrypted at a time into a buffer that grows.
 const READ_BEHIND: usize = 64 << 10;
-/// What both sides of a TLS handshake call the protocol of frames.
+/// What both sides of a TLS handshake call gRPC's protocol,
+pub const HTTP2: &[u8] = b"h2";
+/// and that of frames.
 pub const FRAMES: &[u8] = b"kera";
 
 /// A connection, with TLS or without. All operations take `&self`, as those of a socket do.

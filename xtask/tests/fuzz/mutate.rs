@@ -1,4 +1,32 @@
-//! Small changes to an input, the same for the same round: what a fuzzer does, in little.
+//! Checks over the inputs of a folder and over small changes to them, the same in every run: what a fuzzer does, in little.
+
+use std::fs;
+use std::path::Path;
+
+/// Mutations of each input. The same ones on every run.
+const MUTATIONS: u64 = 2_000;
+
+/// Runs `check` over every input in `folder`, as it is and mutated.
+pub(crate) fn replay(folder: &Path, check: fn(&[u8])) {
+    let mut names: Vec<_> = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("{} cannot be read: {error}", folder.display()))
+        .map(|entry| entry.expect("the corpus can be read").path())
+        .collect();
+    names.sort();
+    assert!(!names.is_empty(), "{} holds no inputs", folder.display());
+    for name in names {
+        let input = fs::read(&name).expect("an input can be read");
+        for round in 0..=MUTATIONS {
+            let data = mutated(&input, round);
+            let outcome = std::panic::catch_unwind(|| check(&data));
+            assert!(
+                outcome.is_ok(),
+                "{} in mutation {round}: see above",
+                name.display()
+            );
+        }
+    }
+}
 
 /// A small random number generator (splitmix64); good enough to pick places and bytes.
 struct Dice(u64);
@@ -18,7 +46,7 @@ impl Dice {
 }
 
 /// `input` as it is in round 0, changed in one to four places in every other round.
-pub(crate) fn mutated(input: &[u8], round: u64) -> Vec<u8> {
+fn mutated(input: &[u8], round: u64) -> Vec<u8> {
     let mut data = input.to_vec();
     if round == 0 {
         return data;
