@@ -63,7 +63,7 @@ impl Shared {
             }
         }
         // Still under the lock: of two changes the later one stays.
-        self.admission.set_most(now.server.max_connections);
+        self.admission.set_most(&now);
         self.coordination.set_limits(&now);
         self.settings.now.store(Arc::new(now));
         self.retimed.wake();
@@ -84,14 +84,14 @@ impl Shared {
         let invalid =
             |errors: Vec<String>| WireError::new(ErrorCode::InvalidArgument, errors.join("; "));
         // By themselves first: a value of all brokers that this one has another for counts too.
-        self.config.clone().alter_all(values).map_err(invalid)?;
+        (*self.config).clone().alter_all(values).map_err(invalid)?;
         // This broker's own values come before those of all.
         let (mut together, own) = match scope {
             Scope::All => (values.clone(), self.settings.set_of(Scope::Own)),
             Scope::Own => (self.settings.set_of(Scope::All), values.clone()),
         };
         together.extend(own);
-        self.config.clone().alter_all(&together).map_err(invalid)
+        (*self.config).clone().alter_all(&together).map_err(invalid)
     }
 }
 

@@ -14,13 +14,15 @@ use kera_log_segments::group::Group;
 use kera_rpc::stream::Stream;
 use tokio::io::Interest;
 
-use crate::append;
 use crate::bell::Bell;
+use crate::data::append;
+use crate::data::memory_budget::Claims;
 use crate::inbox::{Inbox, READ_AHEAD, Received};
 use crate::listener::Counted;
-use crate::memory_budget::Claims;
 use crate::outbox::Outbox;
+use crate::principal::Principal;
 use crate::shared::Shared;
+use crate::tls::principal_of;
 
 /// A connection that has received nothing for this long gives back its buffer.
 const KEEP_INPUT: Duration = Duration::from_secs(2);
@@ -129,6 +131,8 @@ pub struct ClientLink {
     /// The broker.
     pub shared: Arc<Shared>,
     stream: Stream,
+    /// Who the client is.
+    pub principal: Principal,
     /// What has arrived and was not worked on.
     pub input: Inbox,
     /// What waits to be sent.
@@ -167,8 +171,9 @@ impl ClientLink {
         let bell = Arc::new(Bell::default());
         let now = Instant::now();
         Self {
+            principal: principal_of(&stream),
             stream,
-            claims: Claims::new(shared.clone()),
+            claims: Claims::new(shared.data.clone()),
             shared,
             input: Inbox::default(),
             out: Outbox::default(),
@@ -257,7 +262,7 @@ impl ClientLink {
             && self.in_flight < server.connection_in_flight_bytes as usize
             && self.claims.may_owe(self.out.bytes())
             && (self.in_flight == 0
-                || self.shared.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
+                || self.shared.data.in_flight.load(Ordering::Relaxed) < server.max_in_flight_bytes)
     }
 
     fn read_input<P: Protocol>(&mut self, protocol: &mut P) -> Result<(), P::Ended> {
@@ -313,6 +318,7 @@ impl ClientLink {
     pub fn wait_for(&mut self, bytes: usize) {
         self.in_flight += bytes;
         self.shared
+            .data
             .in_flight
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -321,6 +327,7 @@ impl ClientLink {
     pub fn release(&mut self, bytes: usize) {
         self.in_flight -= bytes;
         self.shared
+            .data
             .in_flight
             .fetch_sub(bytes as u64, Ordering::Relaxed);
     }
@@ -328,7 +335,7 @@ impl ClientLink {
     /// True if the frame at the front has waited for memory as long as one may.
     pub fn gives_up_memory(&self) -> bool {
         let waited = self.starved_since.map(|at| at.elapsed());
-        waited.is_some_and(|waited| waited >= self.shared.memory_wait())
+        waited.is_some_and(|waited| waited >= self.shared.data.memory_wait())
     }
 
     /// The frame at the front is refused, or was taken: it waits for memory no more.
@@ -339,11 +346,11 @@ impl ClientLink {
     /// There is no memory for the frame at the front: takes no more until there is some.
     pub fn wait_for_memory(&mut self) {
         // Our own written chunks may be what is missing: pump first, then wait for others.
-        append::pump(&self.shared, &mut self.touched);
-        self.shared.metrics.memory_waits.inc();
-        self.shared.release_memory();
+        append::pump(&self.shared.data, &mut self.touched);
+        self.shared.data.metrics.memory_waits.inc();
+        self.shared.data.release_memory();
         self.starved_since.get_or_insert_with(Instant::now);
-        self.starved = self.shared.env.pool.on_free(&self.waker);
+        self.starved = self.shared.data.env.pool.on_free(&self.waker);
     }
 
     fn next_look<P: Protocol>(&self, protocol: &P) -> Instant {
@@ -377,7 +384,7 @@ impl ClientLink {
         self.sent_before = self.out.sent();
         let (sent, waiting) = (self.out.sent(), self.out.bytes());
         if self.claims.is_unread(now, sent, waiting) {
-            self.shared.metrics.unread_connections.inc();
+            self.shared.data.metrics.unread_connections.inc();
             return protocol.overdue(self, Overdue::Unread);
         }
         // It is the peer that is waited for.
@@ -392,7 +399,7 @@ impl ClientLink {
         // A large frame has passed, or nothing comes any more.
         if passed || now.duration_since(self.last_input) > KEEP_INPUT {
             let freed = self.input.shrink() + self.out.shrink();
-            self.shared.note_freed(freed);
+            self.shared.data.note_freed(freed);
         }
         let idle = self.shared.live().server.idle_timeout;
         let is_idle = !idle.is_zero() && protocol.is_idle();

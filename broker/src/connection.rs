@@ -1,6 +1,6 @@
-//! A data connection of the native protocol: appends, reads, long polls and subscriptions.
+//! A connection of the native protocol: appends, reads, long polls, subscriptions and control calls.
 //!
-//! Nothing here hands work to another task unless bytes must come from the disk. How it is served is
+//! Nothing here hands work to another task unless bytes must come from the disk, or for a control call. How it is served is
 //! [`crate::client_link`].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,12 +17,13 @@ use kera_protocol::v1;
 use kera_rpc::stream::Stream;
 use tokio::sync::mpsc;
 
-use crate::append::{self, Partial, PendingAppend, Placed};
 use crate::client_link::{ClientLink, Overdue, Protocol};
+use crate::control::framed_calls::{self, CallOver, ConnectionCalls, FramedCalls};
 use crate::copy_reads;
-use crate::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
+use crate::data::append::{self, Partial, PendingAppend, Placed};
+use crate::data::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Target};
+use crate::data::memory_budget::MOST_IN_A_CROWD;
 use crate::listener::Counted;
-use crate::memory_budget::MOST_IN_A_CROWD;
 use crate::outbox::Outbox;
 use crate::shared::Shared;
 
@@ -39,17 +40,18 @@ const LOOKS_AT_ALL: u32 = 10;
 ///
 /// # Errors
 /// The socket's, or `TimedOut` for one that was idle for too long.
-pub async fn serve(
+pub(crate) async fn serve(
     stream: Stream,
     peer: SocketAddr,
     shared: Arc<Shared>,
+    calls: Arc<FramedCalls>,
     counted: Counted,
 ) -> io::Result<()> {
     let mut link = ClientLink::new(stream, shared, counted);
-    let mut connection = Connection::new(peer);
+    let mut connection = Connection::new(peer, calls);
     let outcome = link.serve(&mut connection).await;
     connection.forget(&link);
-    tracing::debug!(%peer, ?outcome, "data connection ended");
+    tracing::debug!(%peer, principal = %link.principal, ?outcome, "data connection ended");
     outcome
 }
 
@@ -58,6 +60,12 @@ enum FromDisk {
     Copy(u32, v1::ReadResponse, Vec<Bytes>),
     Read(Read, Step<v1::ReadResponse>),
     Push(Box<Subscription>, Step<v1::PushData>),
+}
+
+/// What others have done for a connection.
+enum Settled {
+    Read(Option<Box<FromDisk>>),
+    Call(CallOver),
 }
 
 /// What is under way on a connection.
@@ -76,6 +84,7 @@ struct Connection {
     disk: (mpsc::Sender<Box<FromDisk>>, mpsc::Receiver<Box<FromDisk>>),
     /// Reads handed to threads that may wait.
     disk_reads: usize,
+    calls: ConnectionCalls,
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
@@ -84,7 +93,7 @@ struct Connection {
 
 impl Protocol for Connection {
     type Ended = io::Error;
-    type Settled = Option<Box<FromDisk>>;
+    type Settled = Settled;
     const LOOK: Duration = Duration::from_millis(100);
 
     fn frame_bytes(&self, link: &ClientLink) -> io::Result<usize> {
@@ -98,7 +107,7 @@ impl Protocol for Connection {
     /// One round: frames, pumps, acknowledgements, reads and pushes.
     fn work(&mut self, link: &mut ClientLink) -> io::Result<()> {
         self.take_frames(link);
-        append::pump(&link.shared, &mut link.touched);
+        append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
         if !self.quiet && link.room_to_send() > 0 {
             self.quiet = true;
@@ -126,17 +135,25 @@ impl Protocol for Connection {
         self.quiet = false;
     }
 
-    async fn settled(&mut self) -> Option<Box<FromDisk>> {
-        self.disk.1.recv().await
+    async fn settled(&mut self) -> Settled {
+        tokio::select! {
+            read = self.disk.1.recv() => Settled::Read(read),
+            call = self.calls.next(), if !self.calls.is_empty() => Settled::Call(call),
+        }
     }
 
-    fn take_settled(
-        &mut self,
-        link: &mut ClientLink,
-        read: Option<Box<FromDisk>>,
-    ) -> io::Result<()> {
-        if let Some(read) = read {
-            self.take_from_disk(link, *read);
+    fn take_settled(&mut self, link: &mut ClientLink, settled: Settled) -> io::Result<()> {
+        match settled {
+            Settled::Read(read) => {
+                if let Some(read) = read {
+                    self.take_from_disk(link, *read);
+                }
+            }
+            Settled::Call(call) => {
+                if let Some((correlation, answered)) = self.calls.take(call) {
+                    answer_call(link, correlation, answered);
+                }
+            }
         }
         Ok(())
     }
@@ -151,7 +168,7 @@ impl Protocol for Connection {
         let mut released = 0;
         let (out, shared) = (&mut link.out, &*link.shared);
         self.pending.retain(|pending| {
-            let Some(reply) = pending.overdue(shared, now) else {
+            let Some(reply) = pending.overdue(&shared.data, now) else {
                 return true;
             };
             out.push(
@@ -172,6 +189,7 @@ impl Protocol for Connection {
             && self.copy_reads.is_empty()
             && self.subscriptions.is_empty()
             && self.disk_reads == 0
+            && self.calls.is_empty()
     }
 
     fn overdue(&mut self, link: &mut ClientLink, what: Overdue) -> io::Result<()> {
@@ -202,6 +220,9 @@ impl Protocol for Connection {
                 Vec::new(),
             );
         }
+        for correlation in self.calls.give_up() {
+            answer_call(link, correlation, Err(error.clone()));
+        }
         self.subscriptions.clear();
         link.out.push_raw(|out| frame::encode_go_away(out, &error));
     }
@@ -211,12 +232,21 @@ impl Protocol for Connection {
     }
 }
 
+fn answer_call(link: &mut ClientLink, correlation: u32, answered: framed_calls::Answered) {
+    let (header, body) = match answered {
+        Ok(reply) => (v1::CallResponse::default(), vec![reply]),
+        Err(error) => (framed_calls::refusal(&error), Vec::new()),
+    };
+    link.out
+        .push(FrameKind::CallReply, correlation, &header, body);
+}
+
 fn max_frame(link: &ClientLink) -> usize {
     link.shared.config.server.max_frame_bytes as usize
 }
 
 impl Connection {
-    fn new(peer: SocketAddr) -> Self {
+    fn new(peer: SocketAddr, calls: Arc<FramedCalls>) -> Self {
         Self {
             peer,
             partial: Partial::default(),
@@ -227,6 +257,7 @@ impl Connection {
             last_pushed: 0,
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
+            calls: ConnectionCalls::new(calls, peer.ip()),
             quiet: false,
             closing: false,
             looks: 0,
@@ -312,6 +343,12 @@ impl Connection {
                 let request: v1::CreditRequest = decode(head)?;
                 self.take_credit(link, &request);
             }
+            FrameKind::Call => {
+                let request: v1::CallRequest = decode(head)?;
+                if let Err(error) = self.calls.begin(correlation, &request, body) {
+                    answer_call(link, correlation, Err(error));
+                }
+            }
             FrameKind::Ping => link
                 .out
                 .push_raw(|out| frame::encode_empty(out, FrameKind::Pong, correlation)),
@@ -334,7 +371,7 @@ impl Connection {
         body: &mut [u8],
     ) -> bool {
         match append::place(
-            &link.shared,
+            &link.shared.data,
             correlation,
             request,
             body,
@@ -359,7 +396,7 @@ impl Connection {
                 let text =
                     "the broker's memory.pool was full for too long; send again, or raise it";
                 let error = WireError::new(ErrorCode::Overloaded, text);
-                link.shared.metrics.append_errors.inc();
+                link.shared.data.metrics.append_errors.inc();
                 let partial = std::mem::take(&mut self.partial);
                 let reply = append::refusal(&error, partial.placement());
                 link.out
@@ -382,7 +419,7 @@ impl Connection {
             self.quiet = false;
             return;
         } else {
-            Read::new(&link.shared, correlation, request)
+            Read::new(&link.shared.data, correlation, request)
         };
         match read {
             Ok(read) => {
@@ -416,7 +453,7 @@ impl Connection {
             );
             Err(WireError::new(ErrorCode::InvalidArgument, text))
         } else {
-            Subscription::new(&link.shared, request)
+            Subscription::new(&link.shared.data, request)
         };
         let mut reply = v1::SubscribeResponse::default();
         match outcome {
@@ -457,7 +494,7 @@ impl Connection {
 
     fn acknowledge(&mut self, link: &mut ClientLink) {
         let mut released = 0;
-        let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.metrics);
+        let (out, waker, metrics) = (&mut link.out, &link.waker, &link.shared.data.metrics);
         self.pending.retain(|pending| {
             let Some(reply) = pending.poll(waker) else {
                 return true;
@@ -536,7 +573,7 @@ impl Connection {
         body: Vec<Bytes>,
     ) {
         let bytes: usize = body.iter().map(Bytes::len).sum();
-        link.shared.metrics.read_bytes.inc_by(bytes as u64);
+        link.shared.data.metrics.read_bytes.inc_by(bytes as u64);
         link.out
             .push(FrameKind::ReadReply, read.correlation, reply, body);
     }
@@ -633,7 +670,7 @@ impl Connection {
     /// The peer broke the protocol: say why, and end.
     fn fail(&mut self, link: &mut ClientLink, error: &FrameError) {
         tracing::debug!(peer = %self.peer, %error, "closing a connection that broke the protocol");
-        link.shared.metrics.protocol_errors.inc();
+        link.shared.data.metrics.protocol_errors.inc();
         self.closing = true;
         self.subscriptions.clear();
         self.reads.clear();
@@ -646,7 +683,7 @@ impl Connection {
 /// Queues a push; true if it is the subscription's last.
 fn push_out(out: &mut Outbox, shared: &Shared, push: &v1::PushData, body: Vec<Bytes>) -> bool {
     let bytes: usize = body.iter().map(Bytes::len).sum();
-    shared.metrics.read_bytes.inc_by(bytes as u64);
+    shared.data.metrics.read_bytes.inc_by(bytes as u64);
     out.push(FrameKind::PushData, frame::PUSH_CORRELATION, push, body);
     push.error != 0 || push.finished
 }

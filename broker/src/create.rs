@@ -5,9 +5,9 @@ use std::sync::Arc;
 use kera_metadata::{Conflict, Key, MetadataError, StreamRecord, StreamletRecord};
 use kera_streamlet::Streamlet;
 
-use crate::catalog::{Stream, make_dirs, settings_of};
 use crate::cluster::ownership;
-use crate::directory::Owner;
+use crate::data::catalog::{Stream, make_dirs, settings_of};
+use crate::data::directory::Owner;
 use crate::shared::Shared;
 
 impl Shared {
@@ -21,12 +21,15 @@ impl Shared {
         self: &Arc<Self>,
         record: StreamRecord,
     ) -> Result<Arc<Stream>, MetadataError> {
-        if let (Some(ownership), Some(members)) = (&self.ownership, &self.members) {
-            let owners = ownership::spread(&self.catalog, &members.living(), self.broker_id);
+        if let Some(clustered) = &self.clustered {
+            let living = clustered.members.living();
+            let owners = ownership::spread(&self.data.catalog, &living, self.broker_id);
             let (record, records) = self.metadata.create_stream_over(record, &owners)?;
             let id = record.id;
-            ownership.created(self, record, records);
-            return self.catalog.get(id).ok_or_else(|| {
+            clustered
+                .ownership
+                .created(self, clustered, record, records);
+            return self.data.catalog.get(id).ok_or_else(|| {
                 Conflict::Absent {
                     key: Key::Stream(id),
                 }
@@ -43,11 +46,11 @@ impl Shared {
                     s.streamlet,
                     s.epoch,
                     settings_of(&record, s.streamlet),
-                    self.env.clone(),
+                    self.data.env.clone(),
                 )
             })
             .collect();
-        make_dirs(&streamlets, &self.env).map_err(|error| MetadataError::Storage {
+        make_dirs(&streamlets, &self.data.env).map_err(|error| MetadataError::Storage {
             path: self.dir.streams().join(record.id.to_string()),
             detail: error.to_string(),
         })?;
@@ -57,7 +60,7 @@ impl Shared {
         };
         let owners = records.iter().map(owner).collect();
         let stream = Stream::new(record, streamlets, owners);
-        self.catalog.insert(stream.clone());
+        self.data.catalog.insert(stream.clone());
         Ok(stream)
     }
 }

@@ -22,6 +22,7 @@ use crate::config::HttpConfig;
 use crate::error::BrokerError;
 use crate::http_listener::HttpListener;
 use crate::shared::Shared;
+use crate::tls::ServerTls;
 use crate::{scrape, socket};
 
 /// Requests under way when the broker ends may take this long to finish.
@@ -62,11 +63,11 @@ impl Told for Shared {
     }
 
     fn ready(&self) -> Result<(), &'static str> {
-        let disk_full = &self.env.disk_full;
+        let disk_full = &self.data.env.disk_full;
         may_serve(
             *self.stopping.borrow(),
             disk_full.load(kera_log_segments::sync::Ordering::Relaxed),
-            self.is_member(),
+            self.data.directory.is_current(),
             self.stranger().is_some(),
         )?;
         match self.coordination.is_unreadable() {
@@ -114,12 +115,16 @@ pub struct Http {
 }
 
 impl Http {
-    /// Serves `/metrics`, `/livez` (also `/healthz`) and `/readyz` on `address`. Until
+    /// Serves `/metrics`, `/livez` (also `/healthz`) and `/readyz` on `address`, over TLS if `tls` has it for HTTP. Until
     /// [`Http::recovered`] is called the process counts as live and not as ready.
     ///
     /// # Errors
     /// [`BrokerError::Listen`].
-    pub async fn start(address: &str, config: &HttpConfig) -> Result<Self, BrokerError> {
+    pub async fn start(
+        address: &str,
+        config: &HttpConfig,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Result<Self, BrokerError> {
         let listener = socket::bind(address, "http.listen").await?;
         let local = listener.local_addr().map_err(|error| BrokerError::Listen {
             address: address.to_string(),
@@ -134,7 +139,7 @@ impl Http {
             .route("/readyz", get(ready))
             .with_state(watched.clone());
         let freed = Arc::default();
-        let listener = HttpListener::new(listener, config, Arc::clone(&freed));
+        let listener = HttpListener::new(listener, tls, config, Arc::clone(&freed));
         let (ended, mut end) = watch::channel(false);
         let task = tokio::spawn(async move {
             let end = async move {

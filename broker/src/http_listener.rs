@@ -11,17 +11,19 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use kera_rpc::stream::Stream;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::config::HttpConfig;
+use crate::config::{HttpConfig, TlsListener};
 use crate::socket::accept_next;
+use crate::tls::ServerTls;
 
 /// About what a connection takes of the allocator, its request's buffer included.
 const OF_CONNECTION: u64 = 8 << 10;
@@ -29,6 +31,7 @@ const OF_CONNECTION: u64 = 8 << 10;
 /// Accepts connections of the HTTP address.
 pub(crate) struct HttpListener {
     inner: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     request_timeout: Duration,
     places: Arc<Semaphore>,
     open: Arc<Open>,
@@ -81,9 +84,15 @@ impl Open {
 
 impl HttpListener {
     /// What connections took is added to `freed` once they have ended: the allocator keeps it.
-    pub(crate) fn new(inner: TcpListener, config: &HttpConfig, freed: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(
+        inner: TcpListener,
+        tls: Option<Arc<ServerTls>>,
+        config: &HttpConfig,
+        freed: Arc<AtomicU64>,
+    ) -> Self {
         Self {
             inner,
+            tls: tls.filter(|tls| tls.serves(TlsListener::Http)),
             request_timeout: config.request_timeout,
             places: Arc::new(Semaphore::new(config.max_connections as usize)),
             open: Arc::default(),
@@ -106,6 +115,16 @@ impl axum::serve::Listener for HttpListener {
                 continue;
             };
             let (number, ended) = self.open.add();
+            let stream = match self.tls.clone() {
+                None => Begun::Open(stream.into()),
+                // The first look at the connection does the handshake: others are accepted meanwhile.
+                Some(tls) => {
+                    let within = self.request_timeout;
+                    Begun::Handshake(Box::pin(async move {
+                        tls.accept(stream, peer, TlsListener::Http, within).await
+                    }))
+                }
+            };
             let stream = HttpStream {
                 stream,
                 number,
@@ -125,9 +144,15 @@ impl axum::serve::Listener for HttpListener {
     }
 }
 
+/// How far a connection is.
+enum Begun {
+    Handshake(Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>),
+    Open(Stream),
+}
+
 /// A connection that ends when it has been quiet for too long.
 pub(crate) struct HttpStream {
-    stream: TcpStream,
+    stream: Begun,
     number: u64,
     /// Its place is wanted for another.
     ended: Option<oneshot::Receiver<()>>,
@@ -148,6 +173,18 @@ impl HttpStream {
         }
         self.ended = None;
         Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// The connection, once its handshake is done, if it is still to be served.
+    fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Pin<&mut Stream>>> {
+        self.check_end(context)?;
+        if let Begun::Handshake(handshake) = &mut self.stream {
+            self.stream = Begun::Open(ready!(handshake.as_mut().poll(context))?);
+        }
+        match &mut self.stream {
+            Begun::Open(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Begun::Handshake(_) => Poll::Pending,
+        }
     }
 
     fn note_sent(&mut self, sent: &Poll<io::Result<usize>>) {
@@ -172,9 +209,7 @@ impl AsyncRead for HttpStream {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        this.check_end(context)?;
-        Pin::new(&mut this.stream).poll_read(context, buffer)
+        ready!(self.get_mut().poll_open(context))?.poll_read(context, buffer)
     }
 }
 
@@ -185,8 +220,7 @@ impl AsyncWrite for HttpStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.check_end(context)?;
-        let sent = Pin::new(&mut this.stream).poll_write(context, bytes);
+        let sent = ready!(this.poll_open(context))?.poll_write(context, bytes);
         this.note_sent(&sent);
         sent
     }
@@ -197,21 +231,27 @@ impl AsyncWrite for HttpStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        this.check_end(context)?;
-        let sent = Pin::new(&mut this.stream).poll_write_vectored(context, slices);
+        let sent = ready!(this.poll_open(context))?.poll_write_vectored(context, slices);
         this.note_sent(&sent);
         sent
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+        match &mut self.get_mut().stream {
+            Begun::Open(stream) => Pin::new(stream).poll_flush(context),
+            // Nothing was written.
+            Begun::Handshake(_) => Poll::Ready(Ok(())),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+        match &mut self.get_mut().stream {
+            Begun::Open(stream) => Pin::new(stream).poll_shutdown(context),
+            Begun::Handshake(_) => Poll::Ready(Ok(())),
+        }
     }
 }

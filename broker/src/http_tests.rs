@@ -32,7 +32,7 @@ async fn broker(dir: &tempfile::TempDir) -> (Broker, SocketAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovering_broker_lives_and_is_not_ready() {
-    let http = Http::start("127.0.0.1:0", &BrokerConfig::default().http)
+    let http = Http::start("127.0.0.1:0", &BrokerConfig::default().http, None)
         .await
         .expect("listens");
     let address = http.local_addr();
@@ -126,7 +126,9 @@ async fn closed(socket: &mut TcpStream) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_request_is_not_waited_for() {
     let config = limited(64, Duration::from_millis(300));
-    let http = Http::start("127.0.0.1:0", &config).await.expect("listens");
+    let http = Http::start("127.0.0.1:0", &config, None)
+        .await
+        .expect("listens");
     for said in [&b""[..], b"GET /metrics HTTP/1.1\r\nX: "] {
         let mut socket = TcpStream::connect(http.local_addr())
             .await
@@ -150,7 +152,9 @@ async fn half_a_request_is_not_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_ask_nothing_make_room_for_probes() {
     let config = limited(4, Duration::from_secs(3600));
-    let http = Http::start("127.0.0.1:0", &config).await.expect("listens");
+    let http = Http::start("127.0.0.1:0", &config, None)
+        .await
+        .expect("listens");
     let mut silent = Vec::new();
     for _ in 0..12 {
         let mut socket = TcpStream::connect(http.local_addr())

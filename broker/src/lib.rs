@@ -1,19 +1,17 @@
 //! The broker: the only crate that composes the log, streamlets, metadata, coordinator and listeners.
 //!
-//! What all parts share stands in `shared.rs`, which names no part that uses it; `start.rs` puts the parts together.
+//! `data` is what appends and reads share, [`cluster`] what comes of other brokers, and `shared.rs` holds both together
+//! with administration and groups of consumers. It names no part that uses it; `start.rs` puts the parts together.
 //! Data path, in order: [`listener`] accepts and tells data connections from control calls;
-//! [`connection`] reads frames; [`append`] places batches, pumps, waits for the durable head and
-//! acknowledges; [`fetch`] serves reads and pushes.
+//! [`connection`] reads frames; [`data::append`] places batches, pumps, waits for the durable head and
+//! acknowledges; [`data::fetch`] serves reads and pushes.
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
-pub mod accept;
 pub mod admin;
 pub mod admission;
 mod alter_settings;
-pub mod append;
 pub mod bell;
-pub mod catalog;
 pub mod client_link;
 pub mod clock;
 pub mod cluster;
@@ -23,10 +21,9 @@ pub mod control;
 pub mod coordination;
 pub mod copy_reads;
 mod create;
-pub mod directory;
+pub mod data;
 mod error;
 pub mod fault_rules;
-pub mod fetch;
 mod group_records;
 pub mod http;
 mod http_listener;
@@ -36,13 +33,13 @@ mod job_queue;
 pub mod listener;
 pub mod machine;
 pub mod maintenance;
-pub mod memory_budget;
 pub mod metrics;
 mod open;
 pub mod others;
 pub mod outbox;
 pub mod panicked_threads;
 pub mod peer_addresses;
+pub mod principal;
 pub mod process;
 mod recover;
 mod retention;

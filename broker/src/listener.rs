@@ -1,7 +1,7 @@
 //! The native address: accepts connections and tells data frames from control calls by their first
 //! bytes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,13 +19,15 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::admission::TooMany;
 use crate::config::TlsListener;
 use crate::connection;
 use crate::control;
+use crate::control::framed_calls::FramedCalls;
 use crate::shared::Shared;
 use crate::socket::next;
 use crate::tls;
-use crate::unheard::Wanted;
+use crate::unheard::{Source, Wanted};
 
 /// The first bytes of HTTP/2, which gRPC speaks.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -47,35 +49,44 @@ pub fn serve(listener: TcpListener, shared: Arc<Shared>) -> Vec<JoinHandle<()>> 
     let (control, ended) = control::server(&shared);
     vec![
         tokio::spawn(ended.wait()),
-        tokio::spawn(accept(listener, control, shared)),
+        tokio::spawn(accept(
+            listener,
+            control,
+            Arc::new(FramedCalls::new(&shared)),
+            shared,
+        )),
     ]
 }
 
-async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>) {
+async fn accept(
+    listener: TcpListener,
+    control: CallServer,
+    calls: Arc<FramedCalls>,
+    shared: Arc<Shared>,
+) {
     let mut stopping = shared.stopping.subscribe();
     let told = Arc::new(Semaphore::new(TOLD_AT_ONCE));
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
-        let guard = Counted::new(shared.clone());
-        let open = shared.connections.load(Ordering::Relaxed);
-        shared.metrics.connections_accepted.inc();
         let control = control.clone();
-        if shared.admits(open, peer.ip()) || shared.make_room() {
-            tokio::spawn(async move {
-                if let Err(error) = sniff(stream, peer, control, guard).await {
-                    tracing::debug!(%peer, %error, "connection ended");
-                }
-            });
-            continue;
-        }
-        // It takes no place, or those that are refused would take the ones that are kept for brokers.
-        drop(guard);
-        shared.metrics.connections_refused.inc();
+        let reason = match Counted::admit(&shared, peer.ip(), true) {
+            Ok((guard, wanted)) => {
+                let served = (control, calls.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = sniff(stream, peer, served, guard, wanted).await {
+                        tracing::debug!(%peer, %error, "connection ended");
+                    }
+                });
+                continue;
+            }
+            Err(reason) => reason,
+        };
+        shared.data.metrics.connections_refused.inc();
         let Ok(turn) = told.clone().try_acquire_owned() else {
             continue;
         };
         let shared = shared.clone();
         tokio::spawn(async move {
-            if let Err(error) = tell_refused(stream, peer, control, &shared).await {
+            if let Err(error) = tell_refused(stream, peer, control, reason, &shared).await {
                 tracing::debug!(%peer, %error, "a refused connection ended");
             }
             drop(turn);
@@ -86,27 +97,39 @@ async fn accept(listener: TcpListener, control: CallServer, shared: Arc<Shared>)
 /// Counts a connection while it lives.
 pub struct Counted {
     shared: Arc<Shared>,
+    source: Source,
     carries_data: bool,
     /// Its number among those that have not been heard.
     unheard: Option<u64>,
 }
 
 impl Counted {
-    /// Counts one more connection.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    /// Counts one more connection, from `peer`, if there is [room](Shared::admit) for it. Until it is
+    /// [heard](Self::heard) it may be told that its place is wanted for another. It may be from here on, not only once
+    /// its task runs: or of many that come at once those that came first would be refused for those that came last.
+    ///
+    /// # Errors
+    /// Which limit there is. It takes no place then, or those that are refused would take the ones that are kept for
+    /// brokers.
+    pub fn admit(
+        shared: &Arc<Shared>,
+        peer: IpAddr,
+        reserved: bool,
+    ) -> Result<(Self, Wanted), TooMany> {
+        let source = Source::from(peer);
+        shared.data.metrics.connections_accepted.inc();
         shared.connections.fetch_add(1, Ordering::Relaxed);
-        Self {
-            shared,
+        shared.admission.enter(source);
+        let mut counted = Self {
+            shared: shared.clone(),
+            source,
             carries_data: false,
             unheard: None,
-        }
-    }
-
-    /// Until it is [heard](Self::heard) it may be told that its place is wanted for another.
-    pub fn wanted(&mut self) -> Wanted {
-        let (number, wanted) = self.shared.unheard.enter();
-        self.unheard = Some(number);
-        wanted
+        };
+        shared.admit(peer, reserved)?;
+        let (number, wanted) = shared.unheard.enter(source);
+        counted.unheard = Some(number);
+        Ok((counted, wanted))
     }
 
     /// It has said what it wants: its place is its own.
@@ -128,7 +151,8 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.heard();
         self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.note_freed(OF_CONNECTION);
+        self.shared.admission.leave(self.source);
+        self.shared.data.note_freed(OF_CONNECTION);
         if self.carries_data {
             self.shared.data_connections.fetch_sub(1, Ordering::Relaxed);
         }
@@ -158,11 +182,12 @@ async fn begin(socket: TcpStream, peer: SocketAddr, shared: &Shared) -> std::io:
     }
 }
 
-/// Says, as long as the peer may take for a hello, that there are too many.
+/// Says, as long as the peer may take for a hello, why there are too many.
 async fn tell_refused(
     socket: TcpStream,
     peer: SocketAddr,
     control: CallServer,
+    reason: TooMany,
     shared: &Shared,
 ) -> std::io::Result<()> {
     let patience = shared.config.server.hello_timeout;
@@ -170,13 +195,7 @@ async fn tell_refused(
     let mut stream = begun.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let first = timeout(patience, speaks_http2(&stream)).await;
     let http2 = first.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
-    let limit = shared.admission.limit();
-    let error = WireError::new(
-        ErrorCode::TooManyConnections,
-        format!(
-            "the broker has {limit} connections, its limit; close some or raise server.max_connections"
-        ),
-    );
+    let error = WireError::new(ErrorCode::TooManyConnections, reason.to_string());
     if http2 {
         let refusal = Some(status_of(&error));
         Box::pin(control.connection(stream, peer.ip(), refusal)).await;
@@ -188,12 +207,12 @@ async fn tell_refused(
 async fn sniff(
     socket: TcpStream,
     peer: SocketAddr,
-    control: CallServer,
+    (control, calls): (CallServer, Arc<FramedCalls>),
     mut guard: Counted,
+    wanted: Wanted,
 ) -> std::io::Result<()> {
     let shared = guard.shared.clone();
     let patience = shared.config.server.hello_timeout;
-    let wanted = guard.wanted();
     let first = async {
         let mut stream = Box::pin(begin(socket, peer, &shared)).await?;
         let first = timeout(patience, first_words(&mut stream)).await;
@@ -207,7 +226,7 @@ async fn sniff(
     guard.heard();
     let Some(bytes) = first else {
         Box::pin(control.connection(stream, peer.ip(), None)).await;
-        shared.note_freed(OF_CONTROL_CONNECTION);
+        shared.data.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
     };
     let hello = match Hello::decode(&bytes) {
@@ -222,6 +241,7 @@ async fn sniff(
     let max_frame_bytes = u32::try_from(shared.config.server.max_frame_bytes).unwrap_or(u32::MAX);
     let reply = HelloReply {
         version: frame::PROTOCOL_VERSION,
+        flags: frame::TAKES_CALLS,
         max_frame_bytes,
     };
     stream.write_all(&reply.encode()).await?;
@@ -230,12 +250,19 @@ async fn sniff(
         return refuse(&mut stream, &error, patience).await;
     }
     drop(control);
-    Box::pin(connection::serve(stream, peer, shared, guard.of_data())).await
+    Box::pin(connection::serve(
+        stream,
+        peer,
+        shared,
+        calls,
+        guard.of_data(),
+    ))
+    .await
 }
 
 /// A client wants TLS at an address without it: its own words for that say little.
 fn tell_of_tls(shared: &Shared, peer: SocketAddr) {
-    shared.metrics.protocol_errors.inc();
+    shared.data.metrics.protocol_errors.inc();
     let due = shared.bad_connections.lock().due(Instant::now());
     if let Some(others) = due {
         tracing::info!(%peer, others, "server.listen: a client speaks TLS, and this listener does not; add native to tls.listeners, or have the client go without");

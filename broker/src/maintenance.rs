@@ -12,9 +12,9 @@ use kera_log_segments::sync::Ordering;
 use kera_protocol::ids::StreamletKey;
 use kera_streamlet::{Job, Streamlet};
 
-use crate::catalog::make_missing_dir;
 use crate::clock::{now_ms, retention_ms};
 use crate::config::BrokerConfig;
+use crate::data::catalog::make_missing_dir;
 use crate::error::BrokerError;
 use crate::job_queue::Jobs;
 use crate::retention::doomed;
@@ -76,7 +76,7 @@ impl Maintenance {
         let flushes = shared.retimed.flushes.clone();
         let (s, f) = (shared.clone(), flushes.clone());
         threads.push(spawn("kera-flush", Box::new(move || run_flushes(&s, &f)))?);
-        let pump = shared.env.pump.clone();
+        let pump = shared.data.env.pump.clone();
         threads.push(spawn("kera-pump", Box::new(move || pump.run()))?);
         Ok(Self {
             jobs,
@@ -183,7 +183,7 @@ impl Interval {
 }
 
 fn each_streamlet(shared: &Shared, mut work: impl FnMut(&Arc<Streamlet>)) {
-    for stream in shared.catalog.all() {
+    for stream in shared.data.catalog.all() {
         stream
             .streamlets
             .iter()
@@ -241,9 +241,9 @@ fn release_idle(shared: &Arc<Shared>) {
     each_streamlet(shared, |streamlet| {
         streamlet.release_idle(now, idle_ms);
     });
-    shared.env.pool.give_back_idle();
+    shared.data.env.pool.give_back_idle();
     kera_log_segments::buffers::give_back();
-    if heap::is_due(&shared.freed) {
+    if heap::is_due(&shared.data.freed) {
         heap::give_back();
     }
 }
@@ -252,15 +252,15 @@ fn watch_space(shared: &Arc<Shared>) {
     let Ok((free, _)) = shared.dir.space() else {
         return;
     };
-    let full = shared.env.disk_full.load(Ordering::Relaxed);
+    let full = shared.data.env.disk_full.load(Ordering::Relaxed);
     if free < MIN_FREE && !full {
-        shared.env.disk_full.store(true, Ordering::Relaxed);
+        shared.data.env.disk_full.store(true, Ordering::Relaxed);
         tracing::error!(
             path = %shared.dir.path().display(), free,
             "the disk is full: appends are refused until {ENOUGH_FREE} bytes are free, reads go on; free space or shorten retention"
         );
     } else if free >= ENOUGH_FREE && full {
-        shared.env.disk_full.store(false, Ordering::Relaxed);
+        shared.data.env.disk_full.store(false, Ordering::Relaxed);
         tracing::info!(free, "the disk has space again: appends are accepted");
     }
     if full || free < MIN_FREE {
@@ -284,7 +284,7 @@ fn probe_files(shared: &Arc<Shared>) {
         return;
     }
     for streamlet in refusing {
-        match make_missing_dir(&streamlet, &shared.env) {
+        match make_missing_dir(&streamlet, &shared.data.env) {
             Ok(()) => streamlet.take_appends_again(),
             Err(error) => tracing::debug!(%error, "its files can still not be written"),
         }
@@ -294,7 +294,7 @@ fn probe_files(shared: &Arc<Shared>) {
 /// Rolls old groups, then trims what retention no longer keeps.
 fn retain(shared: &Arc<Shared>) {
     let (now, old) = (now_ms(), retention_ms());
-    for stream in shared.catalog.all() {
+    for stream in shared.data.catalog.all() {
         for streamlet in &stream.streamlets {
             streamlet.age_out(now);
         }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kera_log_segments::io::{EngineKind, open_engine};
@@ -20,21 +20,20 @@ use tokio::sync::watch;
 
 use crate::admission::Admission;
 use crate::clock::wall_ms;
-use crate::cluster::cluster_view::Pictured;
-use crate::cluster::{Backup, Cluster, Joined, Members, Ownership, Replicated, host_name};
+use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::config::{BrokerConfig, EngineChoice};
 use crate::coordination::Coordination;
 use crate::copy_reads::listed::Listed;
-use crate::directory::{Alone, BrokerInfo, Directory};
+use crate::data::DataPlane;
+use crate::data::directory::{Alone, BrokerInfo, Directory};
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::job_queue::{Jobs, Retimed};
 use crate::maintenance::Maintenance;
-use crate::metrics::Metrics;
 use crate::panicked_threads::Fallen;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
-use crate::shared::{BROKER_ID, MEMORY_WAIT, Shared};
+use crate::shared::{BROKER_ID, Shared};
 use crate::store_dir::{StoreDir, outlasting};
 use crate::tls::ServerTls;
 
@@ -159,14 +158,12 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         }
     }
     let is_shared = joined.is_some();
-    let (cluster, replicated) = match (&joined, backup) {
+    let peers = match (&joined, backup) {
         (Some(joined), Some(backup)) => {
-            let cluster = Cluster::new(&config, joined.id, backup, own, recorder.clone())?;
-            let forget = dir.path().join("forget");
-            let replicated = Replicated::new(cluster.primary.clone(), recorder.clone(), forget);
-            (Some(cluster), Some(Arc::new(replicated)))
+            let recorder = recorder.clone();
+            Some(Peers::new(&config, joined.id, backup, own, recorder)?)
         }
-        _ => (None, None),
+        _ => None,
     };
     let jobs = Arc::new(Jobs::default());
     let pump = LocalWriter::new(io.clone());
@@ -200,11 +197,16 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         joined.membership.read_to(image.revision);
     }
     remove_deleted_streams(&dir, &image, believed);
-    let members = joined
-        .as_ref()
-        .map(|joined| Members::new(image.cluster, catalog.clone(), joined));
-    let directory: Arc<dyn Directory> = match &members {
-        Some(members) => members.clone(),
+    let clustered = match (joined, peers) {
+        (Some(joined), Some(peers)) => {
+            let forget = dir.path().join("forget");
+            let clustered = Clustered::new(joined, peers, &catalog, &recorder, forget, &image);
+            Some(Arc::new(clustered))
+        }
+        _ => None,
+    };
+    let directory: Arc<dyn Directory> = match &clustered {
+        Some(clustered) => clustered.members.clone(),
         None => {
             let me = BrokerInfo {
                 id: broker_id,
@@ -217,12 +219,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
             Arc::new(Alone::new(cluster_id, me))
         }
     };
-    let ownership = joined.as_ref().map(|_| Ownership::new(image.revision));
-    let pictured = Pictured::default();
-    if is_shared {
-        pictured.load(&image);
-    }
+    let config = Arc::new(config);
     let settings = Settings::new(&config, broker_id, &image);
+    let for_brokers = tls.as_ref().and_then(|tls| tls.for_brokers());
+    let others = Channels::new(CONNECT_WITHIN).with_tls(for_brokers);
     let shared = Arc::new(Shared {
         failed_reads: parking_lot::Mutex::default(),
         full_offsets: parking_lot::Mutex::default(),
@@ -233,28 +233,21 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         tls,
         retimed: Retimed::default(),
         settings,
+        data: Arc::new(DataPlane::new(
+            config.clone(),
+            env,
+            catalog,
+            directory,
+            freed,
+        )),
         config,
         broker_id,
-        cluster,
-        replicated,
+        clustered,
         dir,
         metadata,
-        store: joined.as_ref().map(|joined| joined.store.clone()),
-        membership: joined.map(|joined| joined.membership),
-        directory,
-        others: Channels::new(CONNECT_WITHIN),
-        members,
-        ownership,
-        pictured: Arc::new(pictured),
+        others,
         listed: Listed::default(),
         recorder,
-        env,
-        catalog,
-        metrics: Metrics::default(),
-        in_flight: AtomicU64::new(0),
-        incoming: AtomicU64::new(0),
-        freed,
-        outgoing: AtomicU64::new(0),
         connections: AtomicU64::new(0),
         data_connections: AtomicU64::new(0),
         advertised,
@@ -262,13 +255,10 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         recovery_ms: AtomicU64::new(0),
         stopping: watch::channel(false).0,
         producer_ids: Default::default(),
-        memory_wait_ms: AtomicU64::new(MEMORY_WAIT.as_millis() as u64),
-        releasing: AtomicBool::new(false),
-        stalling: AtomicBool::new(false),
         fallen: Fallen::default(),
     });
-    if let Some(cluster) = &shared.cluster {
-        cluster.written_by(shared.known());
+    if let Some(clustered) = &shared.clustered {
+        clustered.serve_own_files(&shared.data.catalog, &shared.metadata);
     }
     let maintenance = Maintenance::start(shared.clone(), jobs)?;
     Ok((shared, maintenance))

@@ -13,8 +13,8 @@ use kera_streamlet::Streamlet;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::catalog::Stream;
-use crate::directory::Owner;
+use crate::data::catalog::Stream;
+use crate::data::directory::Owner;
 use crate::shared::Shared;
 
 /// Longest answer accepted: descriptions of streams with thousands of lanes are large.
@@ -23,9 +23,12 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 impl Shared {
     /// The owner of a streamlet, and since when.
     pub fn owner_of(&self, streamlet: &Streamlet) -> Owner {
-        let recorded = self.directory.owner(streamlet.stream(), streamlet.id());
+        let recorded = self
+            .data
+            .directory
+            .owner(streamlet.stream(), streamlet.id());
         recorded.unwrap_or_else(|| Owner {
-            broker: self.directory.me(),
+            broker: self.data.directory.me(),
             epoch: streamlet.epoch(),
         })
     }
@@ -34,13 +37,13 @@ impl Shared {
     /// itself nowhere, though it is recorded as the owner for all it knows: most likely another took over.
     pub fn named_owner(&self, streamlet: &Streamlet) -> Option<u32> {
         let owner = self.owner_of(streamlet).broker;
-        (owner != self.directory.me() || self.is_member()).then_some(owner)
+        (owner != self.data.directory.me() || self.data.directory.is_current()).then_some(owner)
     }
 
     /// The brokers that are recorded to hold copies of a streamlet's groups, by number; none where
     /// brokers share nothing.
     pub fn holders_of(&self, streamlet: &Streamlet) -> Vec<u32> {
-        let held = self.pictured.read(|picture| {
+        let held = self.pictured(|picture| {
             let view = picture.streamlet(streamlet.key())?;
             Some(view.holders.keys().copied().collect())
         });
@@ -56,7 +59,7 @@ impl Shared {
     /// The brokers other than this one that own streamlets of a stream.
     pub fn other_owners(&self, stream: &Stream) -> BTreeSet<u32> {
         let mut owners: BTreeSet<u32> = self.owners_of(stream).into_iter().collect();
-        owners.remove(&self.directory.me());
+        owners.remove(&self.data.directory.me());
         owners
     }
 }
@@ -66,7 +69,7 @@ impl Shared {
 /// # Errors
 /// [`ErrorCode::NotOwner`], which clients try again after a look for owners, if it does not live.
 pub fn channel(shared: &Shared, broker: u32) -> Result<Channel, WireError> {
-    let Some(info) = shared.directory.broker(broker) else {
+    let Some(info) = shared.data.directory.broker(broker) else {
         return Err(away(broker, "it is not running"));
     };
     let channel = shared.others.to(&info.address);

@@ -12,9 +12,9 @@ use kera_protocol::ids::{Epoch, LaneId, StreamId, StreamletId};
 use kera_streamlet::recorder::GroupRecorder;
 use kera_streamlet::{Env, LaneRecords, Recovery, Streamlet};
 
-use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
-use crate::directory::Owner;
+use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
+use crate::data::directory::Owner;
 use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::store_dir::{DAMAGED_DIR, StoreDir};

@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use kera_metadata::StreamConfig;
 use kera_protocol::ids::{LaneId, Ordinal};
 
-use crate::catalog::Stream;
+use crate::data::catalog::Stream;
 
 /// A lane, by the number of its streamlet.
 type Lane = (usize, LaneId);

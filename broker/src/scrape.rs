@@ -16,7 +16,7 @@ use crate::tls::ServerTls;
 /// Everything, as a scrape sees it.
 pub(crate) fn render(shared: &Shared) -> String {
     let mut registry = Registry::with_prefix("kera");
-    let metrics = &shared.metrics;
+    let metrics = &shared.data.metrics;
     registry.register(
         "appended_records",
         "Records appended",
@@ -92,13 +92,13 @@ pub(crate) fn render(shared: &Shared) -> String {
         &mut registry,
         "recovery_damaged_groups",
         "Groups that recoveries since the start found damaged, cut short or gone",
-        shared.env.losses.groups.load(Ordering::Relaxed),
+        shared.data.env.losses.groups.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
         "recovery_files_set_aside",
         "Damaged files that recoveries since the start moved to the folder damaged",
-        shared.env.losses.files_aside.load(Ordering::Relaxed),
+        shared.data.env.losses.files_aside.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
@@ -122,31 +122,31 @@ pub(crate) fn render(shared: &Shared) -> String {
         &mut registry,
         "in_flight_bytes",
         "Bytes appended and not yet acknowledged",
-        shared.in_flight.load(Ordering::Relaxed),
+        shared.data.in_flight.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
         "incoming_bytes",
         "Bytes of larger buffers that connections receive into",
-        shared.incoming.load(Ordering::Relaxed),
+        shared.data.incoming.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
         "outgoing_bytes",
         "Bytes that wait to be sent",
-        shared.outgoing.load(Ordering::Relaxed),
+        shared.data.outgoing.load(Ordering::Relaxed),
     );
     gauge(
         &mut registry,
         "pool_limit_bytes",
         "Memory the pool may hand out",
-        shared.env.pool.limit() as u64,
+        shared.data.env.pool.limit() as u64,
     );
     gauge(
         &mut registry,
         "pool_used_bytes",
         "Memory the pool has handed out",
-        shared.env.pool.used() as u64,
+        shared.data.env.pool.used() as u64,
     );
     gauge(
         &mut registry,
@@ -177,19 +177,12 @@ pub(crate) fn render(shared: &Shared) -> String {
     if let Some(tls) = &shared.tls {
         of_tls(tls, &mut registry);
     }
-    of_process(Some(shared.engine()), &mut registry);
+    of_process(Some(shared.data.engine()), &mut registry);
     streams(shared, &mut registry);
     groups(shared, &mut registry);
-    if let Some(cluster) = &shared.cluster {
-        cluster::metrics::register(&mut registry, cluster);
+    if let Some(clustered) = &shared.clustered {
+        cluster::metrics::register(&mut registry, shared, clustered);
     }
-    if shared.directory.is_shared() {
-        cluster::metrics::register_members(&mut registry, shared);
-    }
-    if let Some(replicated) = &shared.replicated {
-        cluster::metrics::register_jobs(&mut registry, replicated);
-    }
-    cluster::metrics::register_owners(&mut registry, shared);
     text(&registry)
 }
 
@@ -279,10 +272,16 @@ fn of_tls(tls: &ServerTls, registry: &mut Registry) {
         "TLS handshakes that failed, took too long, or made room for others",
         tls.failed.clone(),
     );
+    registry.register(
+        "authentications",
+        "Proofs of who a client is, by mechanism and result",
+        tls.authentications.clone(),
+    );
 }
 
 fn disk_full(shared: &Shared) -> bool {
     shared
+        .data
         .env
         .disk_full
         .load(kera_log_segments::sync::Ordering::Relaxed)
@@ -295,7 +294,7 @@ fn streams(shared: &Shared, registry: &mut Registry) {
     let lag = Family::<Labels, Gauge>::default();
     let short = Family::<Labels, Gauge>::default();
     let waiting = Family::<Labels, Gauge>::default();
-    for stream in shared.catalog.all() {
+    for stream in shared.data.catalog.all() {
         let labels: Labels = vec![("stream", stream.name())];
         let (mut held, mut size, mut count, mut behind) = (0, 0, 0, 0);
         for lane in stream.streamlets.iter().flat_map(|s| s.describe()) {
@@ -325,7 +324,7 @@ fn streams(shared: &Shared, registry: &mut Registry) {
         "Records appended and not yet durable",
         lag,
     );
-    if shared.replicated.is_some() {
+    if shared.clustered.is_some() {
         registry.register(
             "stream_under_replicated_groups",
             "Groups with fewer replicas than their stream asks for: too few are recorded, or a recorded broker lacks the bytes",

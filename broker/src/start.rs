@@ -14,7 +14,7 @@ use kera_metadata::ClusterStore;
 use crate::clock::now_ms;
 use crate::cluster::ownership::{takeover, watching};
 use crate::cluster::{self, Backup};
-use crate::config::{BrokerConfig, TlsListener};
+use crate::config::{BrokerConfig, NEEDS_BROKER_CA, TlsListener};
 use crate::error::BrokerError;
 use crate::http::Http;
 use crate::maintenance::Maintenance;
@@ -82,10 +82,9 @@ impl Broker {
         let native = tls
             .as_ref()
             .is_some_and(|tls| tls.serves(TlsListener::Native));
-        if native && store.is_some() {
+        if native && store.is_some() && config.tls.broker_ca.is_none() {
             // The configuration's check does not see a store that was handed over.
-            let text = "tls.listeners has native, and brokers that share a store do not use TLS to call each other yet; take native out";
-            return Err(BrokerError::Tls(text.to_owned()));
+            return Err(BrokerError::Tls(format!("tls.listeners {NEEDS_BROKER_CA}")));
         }
         let listening = socket::bind(&config.server.listen, "server.listen").await?;
         let local = listening
@@ -97,7 +96,7 @@ impl Broker {
             })?;
         // Before recovery, which may take its time: probes are to see a broker that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, &config.http).await?),
+            Some(address) => Some(Http::start(address, &config.http, tls.clone()).await?),
             None => None,
         };
         let freed = http.as_ref().map_or_else(Arc::default, Http::freed);
@@ -111,23 +110,24 @@ impl Broker {
             tls,
         };
         let (shared, maintenance) = off_runtime(move || open(begun)).await?;
-        machine::report(&machine::Needs::of(&shared.config, shared.engine()));
-        watching::start(&shared);
-        takeover::start(&shared);
-        cluster::cleanup::start(&shared);
-        cluster::ownership::election::start(&shared);
+        machine::report(&machine::Needs::of(&shared.config, shared.data.engine()));
+        if let Some(clustered) = &shared.clustered {
+            watching::start(&shared, clustered);
+            takeover::start(&shared, clustered);
+            cluster::cleanup::start(&shared, clustered);
+            cluster::ownership::election::start(&shared, clustered);
+        }
         shared.coordination.open(&shared).await?;
         let took = since.elapsed();
         shared
             .recovery_ms
             .store(took.as_millis() as u64, Ordering::Relaxed);
-        tracing::info!(address = %local, streams = shared.catalog.all().len(), ms = took.as_millis() as u64, "serving");
+        tracing::info!(address = %local, streams = shared.data.catalog.all().len(), ms = took.as_millis() as u64, "serving");
         let mut tasks = listener::serve(listening, shared.clone());
         if let Some(tls) = &shared.tls {
-            tasks.push(tokio::spawn(tls::watch(
-                tls.clone(),
-                shared.stopping.subscribe(),
-            )));
+            let calling = shared.clone();
+            let changed = move |tls: &ServerTls| calling.others.use_tls(tls.for_brokers());
+            tasks.push(tokio::spawn(tls::watch(tls.clone(), changed)));
         }
         tasks.push(tokio::spawn(crate::coordination::drive(shared.clone())));
         if let Some(http) = &http {
@@ -173,17 +173,17 @@ impl Broker {
         for task in &self.tasks {
             task.abort();
         }
-        if let Some(replicated) = &self.shared.replicated {
-            replicated.finish(FINISH_WITHIN).await;
+        if let Some(clustered) = &self.shared.clustered {
+            clustered.replicated.finish(FINISH_WITHIN).await;
         }
         let shared = self.shared.clone();
         let maintenance = self.maintenance;
         let closed = tokio::task::spawn_blocking(move || {
             maintenance.stop();
             close(&shared);
-            if let Some(membership) = &shared.membership {
+            if let Some(clustered) = &shared.clustered {
                 // The others need not wait for the lease to end.
-                membership.leave();
+                clustered.membership.leave();
             }
             shared.metadata.close();
         });
@@ -191,8 +191,8 @@ impl Broker {
             tracing::error!(%error, "closing did not finish");
         }
         // Last: until then other brokers' appends need not look for another backup.
-        if let Some(cluster) = &self.shared.cluster {
-            cluster.backup.stop().await;
+        if let Some(clustered) = &self.shared.clustered {
+            clustered.peers.backup.stop().await;
         }
         if let Some(http) = self.http {
             http.end().await;
@@ -203,7 +203,7 @@ impl Broker {
 
 fn close(shared: &Shared) {
     let now = now_ms();
-    for stream in shared.catalog.all() {
+    for stream in shared.data.catalog.all() {
         for streamlet in &stream.streamlets {
             let mut attempts = 0;
             while !streamlet.close_all(now) && attempts < 100 {
@@ -213,7 +213,7 @@ fn close(shared: &Shared) {
             }
         }
     }
-    shared.env.pump.stop();
+    shared.data.env.pump.stop();
 }
 
 /// Runs a step of the start that waits for the disk.

@@ -106,8 +106,8 @@ fn announce(broker: &Broker, kafka: &Listeners, data_dir: &Path) -> Result<(), F
         out.line(format_args!("Kafka clients on {address}"))?;
     }
     out.line(format_args!("data in {}", data_dir.display()))?;
-    if let Some(cluster) = &broker.shared().cluster {
-        let address = cluster.backup.local_addr();
+    if let Some(clustered) = &broker.shared().clustered {
+        let address = clustered.peers.backup.local_addr();
         out.line(format_args!(
             "keeping replicas for other brokers on {address}"
         ))?;

@@ -80,6 +80,8 @@ fn message(frame: &Frame) {
         FrameKind::SubscribeReply => round_trip::<v1::SubscribeResponse>(frame),
         FrameKind::PushData => round_trip::<v1::PushData>(frame),
         FrameKind::Credit => round_trip::<v1::CreditRequest>(frame),
+        FrameKind::Call => round_trip::<v1::CallRequest>(frame),
+        FrameKind::CallReply => round_trip::<v1::CallResponse>(frame),
         FrameKind::GoAway => round_trip::<v1::GoAway>(frame),
         _ => {}
     }

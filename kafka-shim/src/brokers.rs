@@ -2,8 +2,8 @@
 
 use kafka_protocol::messages::BrokerId;
 use kafka_protocol::protocol::StrBytes;
-use kera_broker::catalog::Stream;
-use kera_broker::directory::BrokerInfo;
+use kera_broker::data::catalog::Stream;
+use kera_broker::data::directory::BrokerInfo;
 
 use crate::context::Ctx;
 use crate::refusal::text;
@@ -28,32 +28,32 @@ pub(crate) fn node(id: u32) -> BrokerId {
 
 /// This broker's number.
 pub(crate) fn me(ctx: &Ctx) -> BrokerId {
-    node(ctx.shared.directory.me())
+    node(ctx.shared.data.directory.me())
 }
 
 /// The broker that clients are to send changes to. Any takes them; the one that decides who owns what
 /// is told, if clients can reach it.
 pub(crate) fn controller(ctx: &Ctx) -> BrokerId {
-    let controller = ctx.shared.directory.controller();
+    let controller = ctx.shared.data.directory.controller();
     let reached = controller.filter(|id| endpoint(ctx, *id).is_some());
     reached.map_or_else(|| me(ctx), node)
 }
 
 /// The brokers that live, at the addresses of the listener the client came in by.
 pub(crate) fn endpoints(ctx: &Ctx) -> Vec<Endpoint> {
-    let brokers = ctx.shared.directory.brokers();
+    let brokers = ctx.shared.data.directory.brokers();
     let found = brokers.iter().filter_map(|info| endpoint_of(ctx, info));
     found.collect()
 }
 
 /// One of them.
 pub(crate) fn endpoint(ctx: &Ctx, id: u32) -> Option<Endpoint> {
-    endpoint_of(ctx, &ctx.shared.directory.broker(id)?)
+    endpoint_of(ctx, &ctx.shared.data.directory.broker(id)?)
 }
 
 fn endpoint_of(ctx: &Ctx, info: &BrokerInfo) -> Option<Endpoint> {
     let listener = &ctx.listener;
-    let (host, port) = if info.id == ctx.shared.directory.me() {
+    let (host, port) = if info.id == ctx.shared.data.directory.me() {
         (listener.advertised_host.clone(), listener.advertised_port)
     } else {
         let (host, port) = info.kafka_at(listener.number)?;

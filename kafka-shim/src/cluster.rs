@@ -12,7 +12,7 @@ use kafka_protocol::messages::{
     DescribeClusterRequest, DescribeClusterResponse, DescribeLogDirsRequest,
     DescribeLogDirsResponse, TopicName,
 };
-use kera_broker::catalog::Stream;
+use kera_broker::data::catalog::Stream;
 
 use crate::allowed;
 use crate::brokers;

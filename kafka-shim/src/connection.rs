@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kafka_protocol::messages::ApiKey;
 use kafka_protocol::protocol::StrBytes;
-use kera_broker::append;
 use kera_broker::client_link::{ClientLink, Overdue, Protocol};
 use kera_broker::config::TlsListener;
+use kera_broker::data::append;
 use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
 use kera_broker::tls::{self, Stream};
+use kera_broker::unheard::Wanted;
 use tokio::net::TcpStream;
 
 use crate::context::Ctx;
@@ -97,8 +98,8 @@ enum Current {
 }
 
 /// Serves a client's connection until it ends.
-pub(crate) async fn serve(socket: TcpStream, ctx: Ctx, mut counted: Counted) {
-    let mut wanted = pin!(counted.wanted().wait());
+pub(crate) async fn serve(socket: TcpStream, ctx: Ctx, counted: Counted, wanted: Wanted) {
+    let mut wanted = pin!(wanted.wait());
     let stream = tokio::select! {
         begun = begin(socket, &ctx) => match begun {
             Some(stream) => stream,
@@ -182,7 +183,7 @@ impl Protocol for Connection {
     fn work(&mut self, link: &mut ClientLink) -> Result<(), Ended> {
         let outcome = self.take_requests(link);
         // Also what came before a request that ends the connection.
-        append::pump(&link.shared, &mut link.touched);
+        append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
         outcome?;
         self.serve_fetch(link);
@@ -282,21 +283,21 @@ impl Connection {
         if let Current::Fetching(fetch) = &mut self.current {
             fetch.forget(&link.waker);
         }
-        let peer: SocketAddr = self.ctx.peer;
+        let (peer, principal): (SocketAddr, _) = (self.ctx.peer, &link.principal);
         match outcome {
             Err(Ended::Socket(_) | Ended::Idle) | Ok(()) => {
-                tracing::debug!(%peer, ?outcome, "a Kafka client's connection ended");
+                tracing::debug!(%peer, %principal, ?outcome, "a Kafka client's connection ended");
             }
             Err(error) => {
-                link.shared.metrics.protocol_errors.inc();
+                link.shared.data.metrics.protocol_errors.inc();
                 let client = self.ctx.client_id.as_deref().unwrap_or_default();
                 let due = link.shared.bad_connections.lock().due(Instant::now());
                 match due {
                     Some(others) => {
-                        tracing::info!(%peer, client, %error, others, "closing the connection of a Kafka client, and so it was with others lately");
+                        tracing::info!(%peer, %principal, client, %error, others, "closing the connection of a Kafka client, and so it was with others lately");
                     }
                     None => {
-                        tracing::debug!(%peer, client, %error, "closing the connection of a Kafka client");
+                        tracing::debug!(%peer, %principal, client, %error, "closing the connection of a Kafka client");
                     }
                 }
             }
@@ -421,14 +422,14 @@ impl Connection {
             if !front.poll(&link.waker) && Instant::now() < front.deadline {
                 break;
             }
-            let metrics = &self.ctx.shared.metrics;
+            let metrics = &self.ctx.shared.data.metrics;
             let seconds = front.received.elapsed().as_secs_f64();
             metrics.append_seconds.observe(seconds);
             if *acks != 0 {
                 front.forget(&link.waker);
                 let version = front.version();
                 let mut out = dispatch::begin(ApiKey::Produce, version, front.correlation);
-                front.encode(self.ctx.shared.is_member(), &mut out);
+                front.encode(self.ctx.shared.data.directory.is_current(), &mut out);
                 dispatch::finish(&mut out, 0);
                 link.out
                     .push_raw(|gathering| gathering.extend_from_slice(&out));
@@ -476,7 +477,7 @@ impl Connection {
         let head = dispatch::begin(ApiKey::Fetch, fetch.version, fetch.correlation);
         let mut body = fetch::respond::reply(&fetch, parts, head);
         dispatch::finish(&mut body.meta, body.slices);
-        let metrics = &self.ctx.shared.metrics;
+        let metrics = &self.ctx.shared.data.metrics;
         metrics.read_bytes.inc_by(body.slices as u64);
         self.current = Current::Answered(body.into_parts());
         fetch.end(&mut self.sessions);

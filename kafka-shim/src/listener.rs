@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use kera_broker::listener::{Counted, set_up};
 use kera_broker::metrics::Counter;
@@ -61,7 +60,7 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
         told.push(format!("{}:{}", info.advertised_host, info.advertised_port));
         serving.push(accept(listener, info, settings.clone(), shared.clone()));
     }
-    shared.directory.announce_kafka(told);
+    shared.data.directory.announce_kafka(told);
     for accepting in serving {
         tokio::spawn(accepting);
     }
@@ -70,7 +69,11 @@ pub async fn start(shared: Arc<Shared>) -> Result<Listeners, BrokerError> {
 
 fn counter(shared: &Shared, api: &str) -> Counter {
     let labels = vec![("api", api.to_string())];
-    shared.metrics.kafka_requests.get_or_create_owned(&labels)
+    shared
+        .data
+        .metrics
+        .kafka_requests
+        .get_or_create_owned(&labels)
 }
 
 /// What clients are told: what is configured, or the bound address, or loopback where it is bound
@@ -104,17 +107,17 @@ async fn accept(
 ) {
     let mut stopping = shared.stopping.subscribe();
     while let Some((stream, peer)) = next(&listener, &mut stopping).await {
-        let counted = Counted::new(shared.clone());
-        shared.metrics.connections_accepted.inc();
-        let limit = shared.admission.limit();
-        if shared.connections.load(Ordering::Relaxed) > limit && !shared.make_room() {
-            // The protocol has no way to say why.
-            let before = shared.metrics.connections_refused.inc();
-            if before.is_multiple_of(REFUSALS_PER_WARNING) {
-                tracing::warn!(%peer, limit, refused = before + 1, "refusing Kafka clients: the broker has server.max_connections connections, or as many as its open files allow");
+        let (counted, wanted) = match Counted::admit(&shared, peer.ip(), false) {
+            Ok(admitted) => admitted,
+            Err(reason) => {
+                // The protocol has no way to say why.
+                let before = shared.data.metrics.connections_refused.inc();
+                if before.is_multiple_of(REFUSALS_PER_WARNING) {
+                    tracing::warn!(%peer, refused = before + 1, "refusing Kafka clients: {reason}");
+                }
+                continue;
             }
-            continue;
-        }
+        };
         if let Err(error) = set_up(&stream) {
             tracing::debug!(%peer, %error, "a connection ended at once");
             continue;
@@ -127,7 +130,7 @@ async fn accept(
             peer,
             room: Arc::default(),
         };
-        tokio::spawn(connection::serve(stream, ctx, counted));
+        tokio::spawn(connection::serve(stream, ctx, counted, wanted));
     }
 }
 

@@ -16,8 +16,8 @@ use kafka_protocol::messages::{
     DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, MetadataRequest,
     MetadataResponse, TopicName,
 };
-use kera_broker::catalog::Stream;
 use kera_broker::coordination::hear_of;
+use kera_broker::data::catalog::Stream;
 use kera_metadata::validate_stream_name;
 use tokio::time::Instant;
 use uuid::Uuid;

@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
     ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 };
-use kera_broker::catalog::Stream;
+use kera_broker::data::catalog::Stream;
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use kera_streamlet::{LaneReadError, RecordAt, SearchWork, Streamlet};
 use tokio::sync::Semaphore;

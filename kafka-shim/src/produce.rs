@@ -13,10 +13,10 @@ use bytes::BytesMut;
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::ApiKey;
 use kera_broker::Shared;
-use kera_broker::accept;
-use kera_broker::append::{self, Refused};
-use kera_broker::catalog::Stream;
 use kera_broker::clock::{now_ms, wall_ms};
+use kera_broker::data::accept;
+use kera_broker::data::append::{self, Refused};
+use kera_broker::data::catalog::Stream;
 use kera_log_segments::group::Group;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
@@ -187,7 +187,7 @@ impl Produce {
                         Outcomes::Placed(Some(Box::new(waiting)), known)
                     }
                     Err((code, text)) => {
-                        shared.metrics.append_errors.inc();
+                        shared.data.metrics.append_errors.inc();
                         // Told -1, clients send a batch of a producer that is not remembered again and again.
                         let forgotten = code == ResponseError::UnknownProducerId.code();
                         let lane = stream.as_ref().ok().filter(|_| forgotten);
@@ -372,7 +372,14 @@ impl Placing<'_> {
             now_ms: now_ms(),
             essential: false,
         };
-        let placed = append::place_batch(self.shared, &streamlet, stamp, batch, spec, self.touched);
+        let placed = append::place_batch(
+            &self.shared.data,
+            &streamlet,
+            stamp,
+            batch,
+            spec,
+            self.touched,
+        );
         match placed {
             Ok(appended) => {
                 let known = Acknowledged {

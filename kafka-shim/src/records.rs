@@ -7,7 +7,7 @@ use kafka_protocol::messages::delete_records_response::{
 };
 use kafka_protocol::messages::{DeleteRecordsRequest, DeleteRecordsResponse};
 use kera_broker::admin;
-use kera_broker::catalog::Stream;
+use kera_broker::data::catalog::Stream;
 
 use crate::context::Ctx;
 use crate::refusal::Refusal;

@@ -58,7 +58,7 @@ impl Ctx {
         if fits {
             room.used.store(used, Ordering::Relaxed);
         } else if !room.full.swap(true, Ordering::Relaxed) {
-            self.shared.metrics.large_replies.inc();
+            self.shared.data.metrics.large_replies.inc();
             tracing::debug!(peer = %self.peer, "a reply is cut short: it would be longer than kafka.max_reply_bytes, or clients do not take other large replies");
         }
         fits
@@ -91,7 +91,7 @@ impl Ctx {
         let Ok(Ok(turn)) = timeout_at(deadline, turn).await else {
             return false;
         };
-        while self.shared.sends_much() {
+        while self.shared.data.sends_much() {
             if Instant::now() >= deadline {
                 return false;
             }

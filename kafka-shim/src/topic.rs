@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kafka_protocol::error::ResponseError;
 use kera_broker::Shared;
-use kera_broker::catalog::Stream;
 use kera_broker::coordination::GROUPS_STREAM;
+use kera_broker::data::catalog::Stream;
 use kera_metadata::INTERNAL_PREFIX;
 use kera_protocol::ids::{LaneId, StreamId, StreamletId};
 use kera_protocol::partition;
@@ -63,7 +63,7 @@ pub(crate) fn to_append_to(shared: &Shared, topic: &TopicRef) -> Result<Arc<Stre
     let is_internal = match topic {
         TopicRef::Name(name) => name.starts_with(INTERNAL_PREFIX) || is_kafkas_own(name),
         TopicRef::Id(id) => StreamId::from_slice(id.as_bytes())
-            .and_then(|id| shared.catalog.get(id))
+            .and_then(|id| shared.data.catalog.get(id))
             .is_some_and(|stream| stream.record.load().internal),
     };
     match is_internal {
@@ -90,7 +90,7 @@ pub(crate) fn lane_of(stream: &Stream, partition: i32) -> Option<(Arc<Streamlet>
 
 /// True if this broker is the one to ask about a streamlet's partitions, recovered or not.
 pub(crate) fn is_led_here(shared: &Shared, streamlet: &Streamlet) -> bool {
-    let directory = &shared.directory;
+    let directory = &shared.data.directory;
     if !directory.is_shared() {
         return true;
     }
@@ -107,7 +107,7 @@ pub(crate) fn partition_of(stream: &Stream, streamlet: StreamletId, lane: LaneId
 
 /// The stream of a topic's name; the broker's own streams are no topics.
 pub(crate) fn named(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
-    shared.catalog.named(name).filter(|s| !is_internal(s))
+    shared.data.catalog.named(name).filter(|s| !is_internal(s))
 }
 
 /// The stream of a topic's id.
@@ -117,7 +117,7 @@ pub(crate) fn with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
 
 /// Every stream that is a topic, by name.
 pub(crate) fn visible(shared: &Shared) -> Vec<Arc<Stream>> {
-    let mut streams = shared.catalog.all();
+    let mut streams = shared.data.catalog.all();
     streams.retain(|s| !s.record.load().internal);
     streams
 }
@@ -141,7 +141,7 @@ pub(crate) const OFFSETS_TOPIC: &str = "__consumer_offsets";
 /// neither read nor written by clients.
 pub(crate) fn shown(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
     match name {
-        OFFSETS_TOPIC => shared.catalog.named(GROUPS_STREAM),
+        OFFSETS_TOPIC => shared.data.catalog.named(GROUPS_STREAM),
         _ => named(shared, name),
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn shown(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
 pub(crate) fn shown_with_id(shared: &Shared, id: Uuid) -> Option<Arc<Stream>> {
     let id = StreamId::from_slice(id.as_bytes())?;
     let of_groups = |s: &Stream| s.name() == GROUPS_STREAM;
-    let found = shared.catalog.get(id);
+    let found = shared.data.catalog.get(id);
     found.filter(|s| !is_internal(s) || of_groups(s))
 }
 

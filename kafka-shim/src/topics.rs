@@ -15,7 +15,7 @@ use kafka_protocol::messages::{
     DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
 };
 use kera_broker::admin;
-use kera_broker::catalog::Stream;
+use kera_broker::data::catalog::Stream;
 use kera_metadata::StreamConfig;
 use kera_metadata::config::MAX_LANES;
 use kera_protocol::v1;
@@ -200,11 +200,11 @@ fn partitions_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<i32, Refusal> {
 /// How many replicas a topic is to have; `None` leaves it to the default, which is what a client asks for with -1.
 fn replicas_asked(ctx: &Ctx, asked: &CreatableTopic) -> Result<Option<u32>, Refusal> {
     let factor = asked.replication_factor;
-    let possible = match (&ctx.shared.cluster, u32::try_from(factor)) {
+    let possible = match (&ctx.shared.clustered, u32::try_from(factor)) {
         (_, Err(_)) if factor == -1 => return Ok(None),
         (_, Ok(1)) => Ok(1),
-        (Some(cluster), Ok(replicas)) if replicas > 0 => {
-            cluster.check_copies(replicas).map(|()| replicas)
+        (Some(clustered), Ok(replicas)) if replicas > 0 => {
+            clustered.peers.check_copies(replicas).map(|()| replicas)
         }
         (Some(_), _) => Err("use -1 for the brokers' default, or 1 and more".to_owned()),
         (None, _) => Err("this broker works alone, use 1 or -1".to_owned()),
@@ -298,7 +298,7 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
     match admin::delete_stream(&ctx.shared, &stream).await {
         Ok(()) => Ok(stream),
         // Another client was faster.
-        Err(_) if ctx.shared.catalog.get(stream.id()).is_none() => {
+        Err(_) if ctx.shared.data.catalog.get(stream.id()).is_none() => {
             Err(Refusal::no_topic(&stream.name()))
         }
         Err(error) => Err(error.into()),
@@ -385,7 +385,7 @@ fn more_than(name: &str, present: u32, count: i32) -> Result<u32, Refusal> {
 
 /// Refuses assignments in a cluster: its brokers choose who owns a partition, and change that.
 fn chosen_here(ctx: &Ctx) -> Result<(), Refusal> {
-    if !ctx.shared.directory.is_shared() {
+    if !ctx.shared.data.directory.is_shared() {
         return Ok(());
     }
     let text = "the cluster chooses its partitions' brokers: give a number of partitions and a replication factor instead of assignments";

@@ -366,7 +366,7 @@ async fn waiting_joins(world: &World) {
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let requests = world.broker.shared().metrics.kafka_requests.clone();
+    let requests = world.broker.shared().data.metrics.kafka_requests.clone();
     let joins = requests.get_or_create_owned(&vec![("api", "JoinGroup".to_owned())]);
     assert_eq!(joins.get(), 65, "all wait");
 }

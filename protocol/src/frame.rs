@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! hello         "KERA", u16 version, u16 flags (0)
-//! hello reply   "KERA", u16 version, u16 flags (0), u32 most bytes of a frame
+//! hello reply   "KERA", u16 version, u16 flags (bit 0: it takes calls), u32 most bytes of a frame
 //! frame         u32 length of what follows, u8 kind, u8 version, u16 header length,
-//!               u32 correlation, header (a message of `v1`), body (raw batches)
+//!               u32 correlation, header (a message of `v1`), body (raw batches, or
+//!               the message of a control call)
 //! ```
 //! All numbers are little-endian. Frames are pipelined; replies come in any order and carry the
 //! correlation of their request. Pushed frames carry correlation 0.
@@ -25,6 +26,14 @@ pub const FRAME_VERSION: u8 = 1;
 pub const HELLO_BYTES: usize = 8;
 /// Bytes of a [`HelloReply`].
 pub const HELLO_REPLY_BYTES: usize = 12;
+/// The bit of [`HelloReply::flags`] that says that the broker takes [`FrameKind::Call`].
+pub const TAKES_CALLS: u16 = 1;
+/// Most bytes of a call's request.
+pub const MAX_CALL_BYTES: usize = 4 << 20;
+/// Most bytes of a call's reply, if the frame limit allows as many.
+pub const MAX_CALL_REPLY_BYTES: usize = 64 << 20;
+/// Calls of one connection that wait for their reply at a time.
+pub const MAX_CALLS: usize = 64;
 /// Bytes before a frame's header: length, kind, version, header length, correlation.
 pub const PREFIX_BYTES: usize = 12;
 /// Most bytes of a frame's header (message).
@@ -64,11 +73,15 @@ pub enum FrameKind {
     Ping = 10,
     /// No header.
     Pong = 11,
+    /// [`v1::CallRequest`], the method's request in the body.
+    Call = 12,
+    /// [`v1::CallResponse`], the method's reply in the body.
+    CallReply = 13,
 }
 
 impl FrameKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [FrameKind; 11] = [
+    pub const ALL: [FrameKind; 13] = [
         FrameKind::Append,
         FrameKind::AppendReply,
         FrameKind::Read,
@@ -80,6 +93,8 @@ impl FrameKind {
         FrameKind::GoAway,
         FrameKind::Ping,
         FrameKind::Pong,
+        FrameKind::Call,
+        FrameKind::CallReply,
     ];
 
     /// The kind of a number; `None` for one this build does not know.
@@ -196,6 +211,8 @@ impl Hello {
 pub struct HelloReply {
     /// The protocol version the broker speaks.
     pub version: u16,
+    /// What the broker can do: [`TAKES_CALLS`]. Others are ignored.
+    pub flags: u16,
     /// Most bytes of a frame, in either direction, its length field included.
     pub max_frame_bytes: u32,
 }
@@ -206,7 +223,7 @@ impl HelloReply {
         let mut out = [0; HELLO_REPLY_BYTES];
         let hello = Hello {
             version: self.version,
-            flags: 0,
+            flags: self.flags,
         };
         out[..HELLO_BYTES].copy_from_slice(&hello.encode());
         out[HELLO_BYTES..].copy_from_slice(&self.max_frame_bytes.to_le_bytes());
@@ -226,6 +243,7 @@ impl HelloReply {
         }
         Ok(Self {
             version: hello.version,
+            flags: hello.flags,
             max_frame_bytes: u32::from_le_bytes([a, b, c, d]),
         })
     }

@@ -105,7 +105,7 @@ fn lengths_versions_and_kinds_that_cannot_be_are_refused() {
     };
     assert!(with(4, 1).is_ok());
     assert_eq!(with(4, 0), Err(FrameError::UnknownKind(0)));
-    assert_eq!(with(4, 12), Err(FrameError::UnknownKind(12)));
+    assert_eq!(with(4, 14), Err(FrameError::UnknownKind(14)));
     assert_eq!(with(5, 2), Err(FrameError::UnsupportedFrame(2)));
     assert!(matches!(with(7, 255), Err(FrameError::BadLength { .. })));
     assert!(matches!(with(0, 7), Err(FrameError::BadLength { .. })));
@@ -122,7 +122,7 @@ fn kinds_keep_their_numbers() {
         assert_eq!(FrameKind::from_number(kind as u8), Some(kind));
     }
     assert_eq!(FrameKind::from_number(0), None);
-    assert_eq!(FrameKind::from_number(12), None);
+    assert_eq!(FrameKind::from_number(14), None);
 }
 
 #[test]
@@ -173,6 +173,7 @@ fn hellos_round_trip_and_other_protocols_are_told_apart() {
     assert_eq!(Hello::decode(b"PRI * HT"), Err(FrameError::NotKera));
     let reply = HelloReply {
         version: PROTOCOL_VERSION,
+        flags: 1,
         max_frame_bytes: 123_456,
     };
     assert_eq!(HelloReply::decode(&reply.encode()), Ok(reply));

@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Channels {
     connect_within: Duration,
-    tls: Option<ClientTls>,
+    tls: Mutex<Option<ClientTls>>,
     known: Mutex<HashMap<String, Channel>>,
 }
 
@@ -27,14 +27,22 @@ impl Channels {
     pub fn new(connect_within: Duration) -> Self {
         Self {
             connect_within,
-            tls: None,
+            tls: Mutex::new(None),
             known: Mutex::default(),
         }
     }
 
     /// The same with TLS, if there is one.
     pub fn with_tls(self, tls: Option<ClientTls>) -> Self {
-        Self { tls, ..self }
+        self.use_tls(tls);
+        self
+    }
+
+    /// Connects with `tls` from now on; calls under way go on over the connections that they have.
+    pub fn use_tls(&self, tls: Option<ClientTls>) {
+        // In this order, so that no channel of before is kept.
+        *self.tls.lock() = tls;
+        self.known.lock().clear();
     }
 
     /// The channel to the broker at `address`, HOST:PORT.
@@ -52,7 +60,8 @@ impl Channels {
             .http2_keep_alive_interval(SILENCE)
             .keep_alive_timeout(SILENCE)
             .tcp_nodelay(true);
-        let channel = match &self.tls {
+        let tls = self.tls.lock();
+        let channel = match &*tls {
             None => endpoint.connect_lazy(),
             Some(tls) => endpoint.connect_with_connector_lazy(tls.connector(address)),
         };

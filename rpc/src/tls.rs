@@ -128,7 +128,10 @@ impl ClientTls {
     }
 
     /// A handshake with the broker at `address` over `socket`, for frames.
-    pub(crate) async fn frames(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
+    ///
+    /// # Errors
+    /// The socket's, or why one of the two refused the other.
+    pub async fn frames(&self, socket: TcpStream, address: &str) -> std::io::Result<Stream> {
         Stream::connect(socket, self.frames.clone(), name_of(address)?).await
     }
 

@@ -29,6 +29,7 @@ impl Broker {
         assert_eq!(Hello::decode(&hello), Ok(Hello::CURRENT));
         let reply = HelloReply {
             version: 1,
+            flags: 0,
             max_frame_bytes: MAX_FRAME,
         };
         socket.write_all(&reply.encode()).await.unwrap();

@@ -8,7 +8,7 @@ use kera_controller::{
     GroupView, HeldBytes, KeptBecause, Members, Move, Needs, Picture, StreamView, TooLittleRoom,
     UnderWay, drained, plan, rebalance, restart_plan, share, spread,
 };
-use kera_metadata::{ClusterStore, GroupState, LiveBroker, LiveState, Living, Role};
+use kera_metadata::{GroupState, LiveBroker, LiveState, Living, Role};
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{StreamId, StreamletId, StreamletKey};
 use kera_protocol::v1;
@@ -16,6 +16,7 @@ use kera_rpc::v1::clusters_client::ClustersClient;
 use tonic::transport::Channel;
 
 use super::{blocking, metadata_error};
+use crate::cluster::Clustered;
 use crate::cluster::ownership;
 use crate::others;
 use crate::shared::Shared;
@@ -31,12 +32,12 @@ const MOST_MOVES: usize = 10_000;
 /// Most stranded streamlets that are listed.
 const MOST_STRANDED: usize = 1000;
 
-/// The store that brokers share.
+/// The brokers that share a store with this one.
 ///
 /// # Errors
 /// [`ErrorCode::InvalidArgument`] if this broker has one of its own.
-pub(crate) fn store(shared: &Shared) -> Result<&Arc<dyn ClusterStore>, WireError> {
-    shared.store.as_ref().ok_or_else(|| {
+pub(crate) fn clustered(shared: &Shared) -> Result<&Arc<Clustered>, WireError> {
+    shared.clustered.as_ref().ok_or_else(|| {
         WireError::new(
             ErrorCode::InvalidArgument,
             "this broker has a metadata store of its own; brokers form a cluster when they are started with --cluster and the address of an etcd",
@@ -49,7 +50,7 @@ fn invalid(text: String) -> WireError {
 }
 
 fn living(shared: &Shared) -> Result<Living, WireError> {
-    Ok(store(shared)?.living().borrow().clone())
+    Ok(clustered(shared)?.store.living().borrow().clone())
 }
 
 fn members_of(shared: &Shared, living: &Living) -> Members {
@@ -72,7 +73,7 @@ async fn with_picture<T: Send + 'static>(
 ) -> Result<T, WireError> {
     let living = living(shared)?;
     let members = members_of(shared, &living);
-    let pictured = shared.pictured.clone();
+    let pictured = clustered(shared)?.pictured.clone();
     blocking(move || {
         let seen = pictured.read(|picture| look(picture, &members, &living));
         seen.ok_or_else(|| {
@@ -91,7 +92,8 @@ async fn with_picture<T: Send + 'static>(
 pub async fn describe_cluster(
     shared: &Arc<Shared>,
 ) -> Result<v1::DescribeClusterResponse, WireError> {
-    let controller = *store(shared)?.controller().borrow();
+    let clustered = clustered(shared)?;
+    let controller = *clustered.store.controller().borrow();
     let tolerance = shared.config.cluster.spread_tolerance_bytes;
     let look = move |picture: &Picture, members: &Members, living: &Living| {
         let mut answer = describe(picture, members, living);
@@ -104,7 +106,7 @@ pub async fn describe_cluster(
         answer
     };
     let mut answer = with_picture(shared, look).await?;
-    if let Some(cluster) = shared.pictured.cluster() {
+    if let Some(cluster) = clustered.pictured.cluster() {
         answer.cluster = cluster.as_bytes().to_vec().into();
     }
     answer.store = shared.config.cluster.store.clone().unwrap_or_default();
@@ -561,12 +563,10 @@ pub(crate) async fn set_state(shared: &Arc<Shared>, state: LiveState) -> Result<
     if mine.state == state {
         return Ok(false);
     }
-    let others = shared.members.clone();
-    blocking(move || match others {
-        Some(others) => others
-            .describe(|mine| mine.state = state)
-            .map_err(|error| metadata_error(&error)),
-        None => Ok(()),
+    let members = clustered(shared)?.members.clone();
+    blocking(move || {
+        let told = members.describe(|mine| mine.state = state);
+        told.map_err(|error| metadata_error(&error))
     })
     .await?;
     tracing::info!(?state, "told the other brokers");
@@ -578,7 +578,7 @@ pub(crate) async fn set_state(shared: &Arc<Shared>, state: LiveState) -> Result<
 /// Waits for the store to tell this broker that `broker` is in `state`, or gone; not for long, since it may be
 /// in another by then.
 async fn hear(shared: &Shared, broker: u32, state: LiveState) -> Result<(), WireError> {
-    let mut living = store(shared)?.living();
+    let mut living = clustered(shared)?.store.living();
     let is_so = |living: &Living| living.get(&broker).is_none_or(|live| live.state == state);
     let heard = tokio::time::timeout(HEARD_WITHIN, living.wait_for(is_so)).await;
     if heard.is_err() {
@@ -645,7 +645,8 @@ fn stuck_text(room: &TooLittleRoom) -> String {
 /// # Errors
 /// As of [`describe_cluster`].
 pub async fn plan_restart(shared: &Arc<Shared>) -> Result<v1::PlanRestartResponse, WireError> {
-    let controller = *store(shared)?.controller().borrow();
+    let clustered = clustered(shared)?;
+    let controller = *clustered.store.controller().borrow();
     with_picture(shared, move |picture, members, living| {
         let steps = restart_plan(picture, members, controller).into_iter();
         let steps = steps.map(|step| {

@@ -9,8 +9,8 @@ use kera_rpc::v1::streams_client::StreamsClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::catalog::Stream;
 use crate::cluster::shortage::not_served;
+use crate::data::catalog::Stream;
 use crate::others;
 use crate::shared::Shared;
 

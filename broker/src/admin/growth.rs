@@ -21,7 +21,7 @@ use kera_streamlet::{LaneCut, Streamlet};
 use uuid::Uuid;
 
 use super::{blocking, metadata_error};
-use crate::catalog::Stream;
+use crate::data::catalog::Stream;
 use crate::others;
 use crate::shared::Shared;
 
@@ -122,7 +122,7 @@ async fn record(
         id: old.id,
         revision: old.revision,
     }];
-    if shared.store.is_some() {
+    if shared.clustered.is_some() {
         // All at once: a stream may have more streamlets than a transaction comparisons.
         compare.push(Compare::StreamletEpochs {
             stream: old.id,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use kera_metadata::MetadataError;
 use kera_protocol::error::{ErrorCode, WireError};
 
-use crate::catalog::Stream;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 pub(crate) use cluster::base64url;
@@ -34,7 +34,7 @@ const PRODUCER_ID_BLOCK: u64 = 1000;
 /// # Errors
 /// [`ErrorCode::UnknownStream`].
 pub fn named(shared: &Shared, name: &str) -> Result<Arc<Stream>, WireError> {
-    shared.catalog.named(name).ok_or_else(|| {
+    shared.data.catalog.named(name).ok_or_else(|| {
         WireError::new(
             ErrorCode::UnknownStream,
             format!("no stream is named \"{name}\"; see `kera stream list`, or create it"),

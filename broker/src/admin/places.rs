@@ -10,8 +10,8 @@ use kera_protocol::v1;
 use kera_streamlet::{LaneReadError, Located, Streamlet, Trimmed};
 
 use super::{blocking, elsewhere};
-use crate::catalog::Stream;
-use crate::fetch::cursor;
+use crate::data::catalog::Stream;
+use crate::data::fetch::cursor;
 use crate::shared::Shared;
 
 /// Forgets what lies below the place that a request names, in the lanes it names.
@@ -172,7 +172,7 @@ fn trim(
 /// has not read yet what became of its streamlets meanwhile, or was sealed out: what it holds may not be all
 /// there is.
 pub(crate) fn is_served(shared: &Shared, streamlet: &Streamlet) -> Result<bool, WireError> {
-    let me = shared.directory.me();
+    let me = shared.data.directory.me();
     let why = match shared.named_owner(streamlet) {
         Some(owner) if owner != me => return Ok(false),
         // Sealed by the next owner, of whom the records here do not tell yet.

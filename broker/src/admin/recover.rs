@@ -5,15 +5,15 @@ use kera_protocol::v1;
 use kera_replication::ids::StreamletKey;
 
 use super::elsewhere;
-use crate::catalog::Stream;
 use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 /// The streamlets of a stream that this broker owns and does not serve.
 pub(crate) fn not_served_here(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
     let mut waiting = shortage::unrecovered(shared, stream);
-    let mine = shared.directory.me();
+    let mine = shared.data.directory.me();
     let owners = shared.owners_of(stream);
     waiting.retain(|one| owners.get(one.streamlet as usize) == Some(&mine));
     waiting
@@ -21,10 +21,10 @@ pub(crate) fn not_served_here(shared: &Shared, stream: &Stream) -> Vec<v1::Unrec
 
 /// Lanes of a stream of this broker that acknowledge nothing.
 fn standing(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
-    let Some(replicated) = &shared.replicated else {
+    let Some(clustered) = &shared.clustered else {
         return Vec::new();
     };
-    let all = standing_still(replicated).into_iter();
+    let all = standing_still(&clustered.replicated).into_iter();
     let of = all.filter(|(lane, _)| lane.streamlet.stream == stream.id());
     let told = of.map(|(lane, still)| {
         let reason = format!(
@@ -58,7 +58,7 @@ pub async fn recover_stream(
         return Err(WireError::new(ErrorCode::InvalidArgument, text));
     }
     let mut accepted = Vec::new();
-    if let (true, Some(replicated)) = (request.accept_loss, &shared.replicated) {
+    if let (true, Some(clustered)) = (request.accept_loss, &shared.clustered) {
         let waiting = stream.streamlets.iter();
         let waiting = waiting.filter(|s| chosen(s.id().0) && !s.is_recovered());
         let keys: Vec<_> = waiting
@@ -72,11 +72,11 @@ pub async fn recover_stream(
             streamlets = keys.len(),
             "the operator accepts the loss of records that no replica has"
         );
-        accepted = replicated.waiting().accept(&keys).await;
+        accepted = clustered.replicated.waiting().accept(&keys).await;
     }
     let mut waiting = not_served_here(shared, stream);
     waiting.extend(standing(shared, stream));
-    if !request.local && shared.directory.is_shared() {
+    if !request.local && shared.data.directory.is_shared() {
         let others = elsewhere::recover(shared, stream, &request).await;
         waiting.extend(others.waiting);
         accepted.extend(others.accepted);

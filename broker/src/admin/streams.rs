@@ -10,8 +10,8 @@ use kera_protocol::v1;
 
 use super::growth::grow;
 use super::{blocking, metadata_error};
-use crate::catalog::Stream;
 use crate::clock::wall_ms;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 /// Bytes of a frame that are not its batch.
@@ -52,7 +52,7 @@ pub fn new_config(
     wire.replicas = wire.replicas.or_else(|| usual_copies(shared, &wire));
     let config = StreamConfig::from_wire(&wire)?;
     check_copies(shared, name, &config)?;
-    if shared.catalog.named(name).is_some() {
+    if shared.data.catalog.named(name).is_some() {
         let name = name.to_owned();
         return Err(metadata_error(&Conflict::StreamExists { name }.into()));
     }
@@ -65,8 +65,8 @@ const USUAL_COPIES: usize = 3;
 /// The copies of a stream whose creator names no number, if that is not one: where brokers share a store a
 /// stream outlives a broker, unless whoever made it wants speed above all (`memory`).
 fn usual_copies(shared: &Shared, wire: &v1::StreamConfig) -> Option<u32> {
-    let cluster = shared.cluster.as_ref()?;
-    let most = cluster.most_copies().min(USUAL_COPIES);
+    let clustered = shared.clustered.as_ref()?;
+    let most = clustered.peers.most_copies().min(USUAL_COPIES);
     let possible = wire.ack != Some(v1::AckPolicy::Memory as i32);
     (possible && most > 1).then_some(most as u32)
 }
@@ -76,8 +76,8 @@ fn check_copies(shared: &Shared, name: &str, config: &StreamConfig) -> Result<()
     if !config.is_replicated() {
         return Ok(());
     }
-    let possible = match &shared.cluster {
-        Some(cluster) => cluster.check_copies(config.replicas),
+    let possible = match &shared.clustered {
+        Some(clustered) => clustered.peers.check_copies(config.replicas),
         None => Err(format!(
             "{} replicas need other brokers, and this one works alone; set cluster.broker_id and cluster.store (`kera cluster import` takes its streams along), or leave --replicas out",
             config.replicas
@@ -185,10 +185,10 @@ fn write_record(
 
 fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
     let record = stream.record.load_full();
-    let replicated = shared.replicated.as_ref();
-    let replicated = replicated.filter(|_| record.config.is_replicated());
-    if let Some(replicated) = replicated {
-        replicated.deleting(record.id);
+    let clustered = shared.clustered.as_ref();
+    let clustered = clustered.filter(|_| record.config.is_replicated());
+    if let Some(clustered) = clustered {
+        clustered.replicated.deleting(record.id);
     }
     if let Err(error) = shared.dir.deleting(record.id) {
         // A full disk is no reason to keep a stream.
@@ -205,8 +205,8 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
         ))
         .map_err(|e| metadata_error(&e))?;
     drop_stream(shared, stream);
-    if let Some(replicated) = replicated {
-        replicated.forget(record.id);
+    if let Some(clustered) = clustered {
+        clustered.replicated.forget(record.id);
     }
     Ok(())
 }
@@ -214,14 +214,14 @@ fn delete(shared: &Shared, stream: &Stream) -> Result<(), WireError> {
 /// Gives up everything of a stream that is deleted, here or by another broker.
 pub(crate) fn drop_stream(shared: &Shared, stream: &Stream) {
     let record = stream.record.load_full();
-    shared.catalog.remove(record.id);
+    shared.data.catalog.remove(record.id);
     stream.streamlets.iter().for_each(|s| s.mark_deleted());
     shared.recorder.forget_stream(record.id);
-    if let Some(replicated) = &shared.replicated {
-        replicated.end(record.id);
+    if let Some(clustered) = &shared.clustered {
+        clustered.replicated.end(record.id);
     }
     let dir = shared.dir.streams().join(record.id.to_string());
-    match shared.env.io.remove_dir_all(&dir) {
+    match shared.data.env.io.remove_dir_all(&dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             tracing::warn!(dir = %dir.display(), %error, "files of a deleted stream are left; the next start removes them");
         }

@@ -8,7 +8,8 @@ use kera_protocol::v1;
 use kera_replication::ids::BrokerId;
 use kera_replication::transport::{Description, Reply, Request};
 
-use super::peers::{Cluster, Peer};
+use super::Clustered;
+use super::peers::{Peer, Peers};
 use super::replica::backup::Backup;
 use super::replica::replicated::Replicated;
 use super::replica::transports::transports;
@@ -18,11 +19,8 @@ use crate::config::BrokerConfig;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// This broker among others, as of now: every peer is asked, all at the same time.
-pub async fn describe(
-    cluster: &Cluster,
-    config: &BrokerConfig,
-    replicated: Option<&Replicated>,
-) -> v1::ClusterDescription {
+pub async fn describe(clustered: &Clustered, config: &BrokerConfig) -> v1::ClusterDescription {
+    let cluster = &clustered.peers;
     let peers = cluster.peers();
     let peers = peers.iter().map(|peer| describe_peer(cluster, peer));
     let mut states = transports(config);
@@ -47,7 +45,7 @@ pub async fn describe(
             .collect(),
         backup: Some(describe_backup(&cluster.backup)),
         peers: join_all(peers).await,
-        background: replicated.map(describe_background),
+        background: Some(describe_background(&clustered.replicated)),
     }
 }
 
@@ -101,7 +99,7 @@ fn describe_backup(backup: &Backup) -> v1::BackupStoreDescription {
     }
 }
 
-async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
+async fn describe_peer(cluster: &Peers, peer: &Peer) -> v1::PeerDescription {
     let id = BrokerId(peer.id);
     let (answer, unreachable) = match ask(cluster, id).await {
         Ok(description) => (Some(description), String::new()),
@@ -135,7 +133,7 @@ async fn describe_peer(cluster: &Cluster, peer: &Peer) -> v1::PeerDescription {
 }
 
 /// Asks a peer who it is; an error says why there is no answer.
-async fn ask(cluster: &Cluster, peer: BrokerId) -> Result<Description, String> {
+async fn ask(cluster: &Peers, peer: BrokerId) -> Result<Description, String> {
     let call = cluster.primary.transport().call(peer, Request::Describe);
     match tokio::time::timeout(ANSWER_WITHIN, call).await {
         Ok(Ok(Reply::Description(description))) => Ok(description),

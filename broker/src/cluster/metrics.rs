@@ -6,16 +6,20 @@ use std::sync::atomic::AtomicU64;
 use kera_replication::ids::BrokerId;
 use prometheus_client::registry::Registry;
 
-use super::peers::Cluster;
+use super::Clustered;
+use super::peers::Peers;
 use super::replica::backup::Backup;
 use super::replica::replicated::Replicated;
 use crate::metrics::{Counter, Family, Gauge, Labels, gauge};
 use crate::shared::Shared;
 
 /// Both sides: the copies kept for others, and what goes to each peer.
-pub(crate) fn register(registry: &mut Registry, cluster: &Cluster) {
-    register_backup(registry, &cluster.backup);
-    register_peers(registry, cluster);
+pub(crate) fn register(registry: &mut Registry, shared: &Shared, clustered: &Clustered) {
+    register_backup(registry, &clustered.peers.backup);
+    register_peers(registry, &clustered.peers);
+    register_members(registry, shared);
+    register_jobs(registry, &clustered.replicated);
+    register_owners(registry, shared, &clustered.replicated);
 }
 
 /// The copies that are kept for others.
@@ -109,15 +113,15 @@ pub(crate) fn register_lease(registry: &mut Registry, is_valid: bool) {
 }
 
 /// The brokers that share a store, as this one sees them.
-pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
-    let directory = &shared.directory;
+fn register_members(registry: &mut Registry, shared: &Shared) {
+    let directory = &shared.data.directory;
     gauge(
         registry,
         "cluster_brokers",
         "Brokers that share the metadata store and are alive, as far as this one knows",
         directory.brokers().len() as u64,
     );
-    register_lease(registry, shared.is_member());
+    register_lease(registry, shared.data.directory.is_current());
     gauge(
         registry,
         "cluster_store_stranger",
@@ -139,7 +143,7 @@ pub(crate) fn register_members(registry: &mut Registry, shared: &Shared) {
 }
 
 /// What the jobs have done for the copies of this broker's streams.
-pub(crate) fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
+fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     let stats = replicated.job_stats();
     counter(
         registry,
@@ -224,7 +228,7 @@ pub(crate) fn register_jobs(registry: &mut Registry, replicated: &Replicated) {
     );
 }
 
-fn register_peers(registry: &mut Registry, cluster: &Cluster) {
+fn register_peers(registry: &mut Registry, cluster: &Peers) {
     let shipped = Family::<Labels, Counter>::default();
     let lost = Family::<Labels, Counter>::default();
     let in_flight = Family::<Labels, Gauge>::default();
@@ -310,18 +314,12 @@ fn counter(registry: &mut Registry, name: &str, help: &str, value: u64) {
     registry.register(name, help, counter);
 }
 
-/// Owners' changes at this broker; how many streamlets it owns where brokers share a store.
-pub(crate) fn register_owners(registry: &mut Registry, shared: &Shared) {
-    let Some(replicated) = &shared.replicated else {
-        return;
-    };
+/// Owners' changes at this broker; how many streamlets it owns.
+fn register_owners(registry: &mut Registry, shared: &Shared, replicated: &Replicated) {
     replicated.changes().register_takeovers(registry);
-    if shared.ownership.is_none() {
-        return;
-    }
     replicated.ruling().register(registry);
     let me = shared.broker_id;
-    let streams = shared.catalog.all();
+    let streams = shared.data.catalog.all();
     let owned = streams.iter().map(|stream| {
         let owners = stream.owners();
         owners.iter().filter(|owner| owner.broker == me).count() as u64

@@ -12,6 +12,7 @@
 //! | `ownership` | how streamlets come to this broker and leave it, and the controller that decides so |
 //! | `cleanup` | background work: what is lacking, misplaced or left over |
 //! | `peers` | this broker and its peers |
+//! | `clustered` | all that a broker has because others share its store |
 //! | `describe` | what it tells of itself and its peers |
 //! | `metrics` | what a scrape sees |
 //! | `replica_store` | a process that only keeps replicas |
@@ -22,6 +23,7 @@
 
 pub(crate) mod cleanup;
 pub(crate) mod cluster_view;
+mod clustered;
 mod counts;
 mod describe;
 pub(crate) mod metrics;
@@ -33,15 +35,13 @@ mod replica_store;
 use std::time::Duration;
 
 pub(crate) use cleanup::shortage::{self, standing_still};
+pub use clustered::Clustered;
 pub use describe::describe;
 pub(crate) use ownership::joining::Joined;
 pub use ownership::joining::host_name;
-pub use ownership::members::Members;
-pub use ownership::owner_changes::Ownership;
-pub use peers::{Cluster, Peer};
+pub use peers::{Peer, Peers};
 pub use replica::backup::{Backup, BackupOptions};
 pub use replica::copies::Replicas;
-pub(crate) use replica::local::Known;
 pub use replica::replicated::Replicated;
 pub use replica::transports::{TransportState, Ways, transports};
 pub use replica_store::BackupProcess;

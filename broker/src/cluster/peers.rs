@@ -38,7 +38,7 @@ pub struct Peer {
 }
 
 /// This broker among others. There is one if it shares its metadata store.
-pub struct Cluster {
+pub struct Peers {
     /// This broker.
     pub me: BrokerId,
     /// The machine it runs on.
@@ -58,16 +58,16 @@ pub struct Cluster {
     writers: Arc<OwnWriters>,
 }
 
-impl std::fmt::Debug for Cluster {
+impl std::fmt::Debug for Peers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cluster")
+        f.debug_struct("Peers")
             .field("me", &self.me)
             .field("peers", &self.peers())
             .finish_non_exhaustive()
     }
 }
 
-impl Cluster {
+impl Peers {
     /// This broker, number `id`, as `config` describes it, over the copies that `backup` serves already.
     /// `own` are this broker's own files, `records` is where its groups are recorded.
     ///

@@ -15,13 +15,14 @@ use super::peers::others_of;
 use super::replica::backup::Backup;
 use super::replica::deleted_streams::catch_up;
 use crate::clock::wall_ms;
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, TlsListener};
 use crate::error::BrokerError;
 use crate::http::{Http, Told};
 use crate::open::{advertised_address, record_broker};
 use crate::peer_addresses::PeerAddresses;
 use crate::start::off_runtime;
 use crate::store_dir::StoreDir;
+use crate::tls::{self, ServerTls};
 use crate::{machine, scrape};
 
 /// Copies of other brokers' groups, and nothing else.
@@ -30,7 +31,7 @@ pub struct BackupProcess {
     http: Option<Http>,
     /// Locked for as long as this process has it.
     _dir: Arc<StoreDir>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: Vec<JoinHandle<()>>,
 }
 
 struct State {
@@ -83,9 +84,14 @@ impl BackupProcess {
         config: &BrokerConfig,
         store: Arc<dyn ClusterStore>,
     ) -> Result<Self, BrokerError> {
+        // It has no listener for clients.
+        let tls = match config.tls.listeners.contains(&TlsListener::Http) {
+            true => ServerTls::open(&config.tls)?,
+            false => None,
+        };
         // Before the store, which reads and seals what it finds: probes are to see a process that lives.
         let http = match &config.http.listen {
-            Some(address) => Some(Http::start(address, &config.http).await?),
+            Some(address) => Some(Http::start(address, &config.http, tls.clone()).await?),
             None => None,
         };
         let path = config.data_dir.clone();
@@ -98,10 +104,11 @@ impl BackupProcess {
                 return Err(error);
             }
         };
-        let tasks = [
+        let mut tasks = vec![
             follow(&joined, backup.peers().clone()),
             forget(&joined, backup.clone(), config.cluster.repair_interval),
         ];
+        tasks.extend(tls.map(|tls| tokio::spawn(tls::watch(tls, |_| ()))));
         machine::report(&machine::Needs::of_backup());
         let told = Arc::new(State {
             backup,

@@ -89,6 +89,11 @@ pub const ALTERABLE: &[Alterable] = &[
     ),
     alterable("server.max_connections", "max.connections", Count),
     alterable(
+        "server.max_connections_per_address",
+        "max.connections.per.ip",
+        Count,
+    ),
+    alterable(
         "storage.flush_interval",
         "log.flush.interval.ms",
         Milliseconds,

@@ -227,6 +227,11 @@ config_keys! {
         /// a new connection replaces the one that has been silent for longest: no hello, or no whole request.
         /// If none is silent, the broker answers the new one with TOO_MANY_CONNECTIONS and closes it.
         max_connections: u32, Count [1, 1_000_000] = "4096";
+        /// The most client connections at a time from one IPv4 address, or from one /64 of IPv6. At the limit a silent
+        /// connection of the same address makes room, else the broker answers TOO_MANY_CONNECTIONS. Other brokers of the
+        /// cluster are not limited. Below `server.max_connections` it keeps one machine from taking all places; mind
+        /// clients behind one address.
+        max_connections_per_address: u32, Count [1, 1_000_000] = "1000000";
         /// The largest frame accepted from a client. A larger one is answered FRAME_TOO_LARGE and
         /// the connection is closed. Bounds the size of a batch.
         max_frame_bytes: u64, Size [64 * KIB, GIB] = "16MiB";
@@ -379,8 +384,9 @@ config_keys! {
 
     /// TLS 1.3 and 1.2 at the listeners for clients. What it protects, and what not: docs/security.md.
     tls: TlsConfig {
-        /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`. Such a
-        /// listener takes no connections without TLS. `native` cannot be used with `cluster.store` yet.
+        /// The listeners that have TLS: `native` is `server.listen`, `kafka` all addresses of `kafka.listen`,
+        /// `http` is `http.listen`, which asks nobody for a certificate: probes have none. Such a listener takes no connections without TLS. With `native` and `cluster.store` the brokers call each other with TLS,
+        /// see `tls.broker_ca`.
         listeners: Vec<TlsListener>, TlsListeners [] = "off";
         /// The broker's certificate in PEM, followed by those of intermediate authorities if there are any. It
         /// must have the names or IP addresses that clients connect to. Needed with `tls.listeners`.
@@ -394,6 +400,10 @@ config_keys! {
         /// `requested` a client without a certificate is let in too, but not one with a wrong certificate. All that
         /// are let in may do everything: there is no authorization yet.
         client_auth: ClientAuth, ClientAuthKind [] = "none";
+        /// The certificates in PEM of the authorities that sign the certificates of the cluster's other brokers. Needed
+        /// with `native` and `cluster.store`: this broker calls the others at their native addresses, checks their
+        /// certificates by it, and shows them its own.
+        broker_ca: Option<PathBuf>, FileOrOff [] = "off";
         /// How often the broker looks whether these files have changed. New connections get the new certificate;
         /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
         reload_interval: Duration, Time [100 * MILLISECOND, DAY] = "30s";

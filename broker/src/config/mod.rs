@@ -29,3 +29,4 @@ pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;
 pub use resolve::{ConfigError, GONE, Origin, Problem, Resolved, Sources};
 pub use tls::TlsListener;
+pub(crate) use tls_check::NEEDS_BROKER_CA;

@@ -11,15 +11,27 @@ pub enum TlsListener {
     Native,
     /// The addresses of `kafka.listen`.
     Kafka,
+    /// `http.listen`.
+    Http,
 }
 
 impl TlsListener {
-    const ALL: [Self; 2] = [Self::Native, Self::Kafka];
+    const ALL: [Self; 3] = [Self::Native, Self::Kafka, Self::Http];
 
     fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Kafka => "kafka",
+            Self::Http => "http",
+        }
+    }
+
+    /// The key that says where it listens.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Native => "server.listen",
+            Self::Kafka => "kafka.listen",
+            Self::Http => "http.listen",
         }
     }
 }
@@ -36,7 +48,7 @@ pub(super) enum TlsListeners {}
 impl Kind for TlsListeners {
     type Value = Vec<TlsListener>;
     const FORM: &'static str =
-        "`native` or `kafka`, or both with a comma between them (in a file also a list), or `off`";
+        "`native`, `kafka` and `http`, with commas between them (in a file also a list), or `off`";
     const LIST: bool = true;
 
     fn parse(text: &str, _: &Limits) -> Result<Vec<TlsListener>, String> {
@@ -48,7 +60,7 @@ impl Kind for TlsListeners {
         for part in text.split(',').map(str::trim) {
             let known = TlsListener::ALL.into_iter().find(|one| one.name() == part);
             let listener = known.ok_or_else(|| {
-                format!("`{part}` is no listener; write native, kafka, or off alone")
+                format!("`{part}` is no listener; write native, kafka, http, or off alone")
             })?;
             if !listeners.contains(&listener) {
                 listeners.push(listener);

@@ -4,6 +4,9 @@ use super::keys::BrokerConfig;
 use super::kinds::ClientAuth;
 use super::tls::TlsListener;
 
+/// What is wrong with TLS at the native listener of a broker that does not know whom to trust among the others.
+pub(crate) const NEEDS_BROKER_CA: &str = "has native but tls.broker_ca is off: the brokers that share cluster.store call each other at their native addresses; name the certificate of the authority that signed the brokers' certificates there";
+
 /// What is wrong between the keys of `[tls]` and others: the key and what to do, one at a time.
 pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
     let tls = &config.tls;
@@ -13,9 +16,13 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
     ];
     let wants_clients = tls.client_auth != ClientAuth::None;
     let (listeners, has_ca) = (&tls.listeners, tls.client_ca.is_some());
+    let knows_brokers = tls.broker_ca.is_some();
     if listeners.is_empty() {
         let unused = files.into_iter().chain([("tls.client_ca", has_ca)]);
-        let unused = unused.chain([("tls.client_auth", wants_clients)]);
+        let unused = unused.chain([
+            ("tls.client_auth", wants_clients),
+            ("tls.broker_ca", knows_brokers),
+        ]);
         return match unused.into_iter().find(|(_, is_set)| *is_set) {
             Some((key, _)) => Err((
                 key,
@@ -40,9 +47,17 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
         let problem = "has kafka but kafka.listen is off; set kafka.listen, or take kafka out";
         return Err(("tls.listeners", problem.to_owned()));
     }
-    if listeners.contains(&TlsListener::Native) && config.cluster.store.is_some() {
-        let problem = "has native but brokers that share cluster.store call each other at their native addresses, and do not use TLS for that yet; take native out, or cluster.store";
+    if listeners.contains(&TlsListener::Http) && config.http.listen.is_none() {
+        let problem = "has http but http.listen is off; set http.listen, or take http out";
         return Err(("tls.listeners", problem.to_owned()));
+    }
+    let calls_brokers = listeners.contains(&TlsListener::Native) && config.cluster.store.is_some();
+    if calls_brokers && !knows_brokers {
+        return Err(("tls.listeners", NEEDS_BROKER_CA.to_owned()));
+    }
+    if knows_brokers && !calls_brokers {
+        let problem = "is set but brokers call each other with TLS only where tls.listeners has native and cluster.store is set; set these, or remove this";
+        return Err(("tls.broker_ca", problem.to_owned()));
     }
     Ok(())
 }
@@ -51,7 +66,9 @@ pub(super) fn check_tls(config: &BrokerConfig) -> Result<(), (&'static str, Stri
 pub(super) fn doubt(config: &BrokerConfig) -> Option<String> {
     let is_doubtful = !config.tls.listeners.is_empty() && config.cluster.store.is_some();
     is_doubtful.then(|| {
-        "tls.listeners does not cover the connections between brokers: records, replicas and control calls travel between server.listen and cluster.listen of brokers without TLS (docs/security.md)".to_owned()
+        let native = config.tls.listeners.contains(&TlsListener::Native);
+        let calls = if native { "" } else { ", nor server.listen, at which brokers call each other" };
+        format!("tls.listeners does not cover cluster.listen{calls}: records travel to replicas on other brokers without TLS (docs/security.md)")
     })
 }
 

@@ -62,6 +62,15 @@ fn settings_that_contradict_each_other_are_refused_with_what_to_do() {
             "kafka.listen is off",
         ),
         (
+            &[
+                ("tls.listeners", "http"),
+                ("http.listen", "off"),
+                CERTIFICATE,
+                KEY,
+            ],
+            "http.listen is off",
+        ),
+        (
             &[("tls.client_auth", "maybe")],
             "use one of none, requested, required",
         ),
@@ -78,13 +87,16 @@ fn settings_that_contradict_each_other_are_refused_with_what_to_do() {
 #[test]
 fn brokers_that_share_a_store_are_never_silently_without_tls() {
     let error = with(&[NATIVE, CERTIFICATE, KEY, STORE, ID]).unwrap_err();
-    assert!(
-        error.contains("take native out, or cluster.store"),
-        "{error}"
-    );
+    assert!(error.contains("tls.broker_ca is off"), "{error}");
+    let authority = ("tls.broker_ca", "/ca.pem");
+    let error = with(&[NATIVE, CERTIFICATE, KEY, authority]).unwrap_err();
+    assert!(error.contains("cluster.store is set"), "{error}");
+    let error = with(&[STORE, ID, authority]).unwrap_err();
+    assert!(error.contains("tls.listeners is off"), "{error}");
+    let (_, warnings) = with(&[NATIVE, CERTIFICATE, KEY, STORE, ID, authority]).unwrap();
+    let told = |warning: &String| warning.contains("does not cover cluster.listen");
+    assert!(warnings.iter().any(told), "{warnings:?}");
     let kafka = [("tls.listeners", "kafka"), ("kafka.listen", "127.0.0.1:0")];
     let (_, warnings) = with(&[kafka[0], kafka[1], CERTIFICATE, KEY, STORE, ID]).unwrap();
-    let told =
-        |warning: &String| warning.contains("travel between server.listen and cluster.listen");
     assert!(warnings.iter().any(told), "{warnings:?}");
 }

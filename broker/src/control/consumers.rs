@@ -62,8 +62,8 @@ fn mismatch(reply: &Reply) -> Status {
 /// # Errors
 /// The first broker's that does not answer: a list that lacks groups would be taken for all of them.
 async fn groups_elsewhere(shared: &Shared) -> Result<Vec<v1::GroupSummary>, WireError> {
-    let me = shared.directory.me();
-    let brokers = shared.directory.brokers();
+    let me = shared.data.directory.me();
+    let brokers = shared.data.directory.brokers();
     let others = brokers
         .iter()
         .map(|broker| broker.id)
@@ -132,7 +132,7 @@ impl Consumers for ConsumersService {
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
         let mut groups =
             tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
-        if !request.into_inner().local && self.shared.directory.is_shared() {
+        if !request.into_inner().local && self.shared.data.directory.is_shared() {
             let others = groups_elsewhere(&self.shared).await;
             groups.extend(others.map_err(status)?);
             groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -147,13 +147,14 @@ impl Consumers for ConsumersService {
         let group = request.into_inner().group;
         let place = self.shared.coordination.place(&self.shared, &group).await;
         let broker_id = place.map_err(status)?.broker;
-        if broker_id == self.shared.directory.me() && !self.shared.is_member() {
+        if broker_id == self.shared.data.directory.me() && !self.shared.data.directory.is_current()
+        {
             let text = format!(
                 "this broker has lost its lease and cannot know who coordinates group \"{group}\" now; ask another"
             );
             return Err(status(WireError::new(ErrorCode::NotCoordinator, text)));
         }
-        let Some(broker) = self.shared.directory.broker(broker_id) else {
+        let Some(broker) = self.shared.data.directory.broker(broker_id) else {
             let text = format!(
                 "group \"{group}\" is coordinated by broker {broker_id}, which is not running; try again: another takes over if it can"
             );

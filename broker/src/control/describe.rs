@@ -9,16 +9,16 @@ use kera_replication::primary::ReplicaPosition;
 use kera_streamlet::Streamlet;
 
 use crate::admin;
-use crate::catalog::Stream;
 use crate::cluster::shortage::{self, not_served};
 use crate::cluster::standing_still;
-use crate::fetch::group_info;
+use crate::data::catalog::Stream;
+use crate::data::fetch::group_info;
 use crate::shared::Shared;
 
 /// What clients need of a stream.
 pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
     let record = stream.record.load();
-    let brokers = shared.directory.brokers();
+    let brokers = shared.data.directory.brokers();
     // Empty while the owner is away, or this broker cannot know: others are to be asked.
     let address = |streamlet: &Streamlet| {
         let owner = shared.named_owner(streamlet);
@@ -38,7 +38,7 @@ pub(crate) fn stream_info(shared: &Shared, stream: &Stream) -> v1::StreamInfo {
                 epoch: shared.owner_of(&s).epoch.0,
                 broker: shared
                     .named_owner(&s)
-                    .filter(|_| shared.directory.is_shared()),
+                    .filter(|_| shared.data.directory.is_shared()),
                 replicas: shared.holders_of(&s),
             })
             .collect(),
@@ -73,8 +73,8 @@ pub(crate) async fn stream_description(
                 continue;
             }
         }
-        let mut positions = match &shared.replicated {
-            Some(replicated) => replicated.positions(streamlet.key()).await,
+        let mut positions = match &shared.clustered {
+            Some(clustered) => clustered.replicated.positions(streamlet.key()).await,
             None => Vec::new(),
         };
         positions.sort_by_key(|(_, position)| (position.group, position.broker));
@@ -167,7 +167,7 @@ const MOST_TROUBLES: usize = 100;
 /// What this broker owns and does not serve, and lanes that acknowledge nothing.
 fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
     let mut troubles = Vec::new();
-    for stream in shared.catalog.all() {
+    for stream in shared.data.catalog.all() {
         let unserved = admin::not_served_here(shared, &stream).into_iter();
         troubles.extend(unserved.map(|one| v1::Trouble {
             stream: stream.name(),
@@ -180,9 +180,9 @@ fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
             lasted_ms: None,
         }));
     }
-    if let Some(replicated) = &shared.replicated {
-        for (lane, still) in standing_still(replicated) {
-            let Some(stream) = shared.catalog.get(lane.streamlet.stream) else {
+    if let Some(clustered) = &shared.clustered {
+        for (lane, still) in standing_still(&clustered.replicated) {
+            let Some(stream) = shared.data.catalog.get(lane.streamlet.stream) else {
                 continue;
             };
             troubles.push(v1::Trouble {
@@ -199,17 +199,14 @@ fn troubles(shared: &Shared) -> Vec<v1::Trouble> {
 
 /// The broker itself.
 pub(crate) async fn broker_description(shared: &Shared) -> v1::DescribeBrokerResponse {
-    let streams = shared.catalog.all();
+    let streams = shared.data.catalog.all();
     let groups = streams
         .iter()
         .flat_map(|s| &s.streamlets)
         .map(|s| s.groups() as u64)
         .sum();
-    let cluster = match &shared.cluster {
-        Some(cluster) => {
-            let replicated = shared.replicated.as_deref();
-            Some(crate::cluster::describe(cluster, &shared.config, replicated).await)
-        }
+    let cluster = match &shared.clustered {
+        Some(clustered) => Some(crate::cluster::describe(clustered, &shared.config).await),
         None => None,
     };
     let mut troubles = troubles(shared);
@@ -221,9 +218,9 @@ pub(crate) async fn broker_description(shared: &Shared) -> v1::DescribeBrokerRes
         version: env!("CARGO_PKG_VERSION").to_string(),
         data_dir: shared.dir.path().display().to_string(),
         started_ms: shared.started_ms,
-        io_engine: shared.engine().to_string(),
-        pool_bytes: shared.env.pool.limit() as u64,
-        pool_used_bytes: shared.env.pool.used() as u64,
+        io_engine: shared.data.engine().to_string(),
+        pool_bytes: shared.data.env.pool.limit() as u64,
+        pool_used_bytes: shared.data.env.pool.used() as u64,
         connections: shared.connections.load(Ordering::Relaxed) as u32,
         streams: streams.iter().filter(|s| !s.record.load().internal).count() as u32,
         groups,

@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status};
 use super::status;
 use crate::admin;
 use crate::bell::Bell;
-use crate::catalog::Stream;
-use crate::fetch::cursor;
+use crate::data::catalog::Stream;
+use crate::data::fetch::cursor;
 use crate::shared::Shared;
 
 /// Longest wait for news.
@@ -41,7 +41,7 @@ impl LanesService {
             let text = "stream id is not 16 bytes";
             status(WireError::new(ErrorCode::InvalidArgument, text))
         })?;
-        self.shared.catalog.get(id).ok_or_else(|| {
+        self.shared.data.catalog.get(id).ok_or_else(|| {
             let text = format!("no stream has id {id}; it may have been deleted");
             status(WireError::new(ErrorCode::UnknownStream, text))
         })
@@ -49,7 +49,7 @@ impl LanesService {
 
     /// The stream's streamlets that this broker serves.
     fn served(&self, stream: &Stream) -> Vec<Arc<Streamlet>> {
-        let directory = &self.shared.directory;
+        let directory = &self.shared.data.directory;
         let served = stream.streamlets.iter();
         let served = served.filter(|s| s.is_recovered() && directory.serves(s.stream(), s.id()));
         served.collect()

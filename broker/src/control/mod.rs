@@ -1,8 +1,9 @@
-//! Control calls over gRPC: streams and consumer groups.
+//! Control calls over gRPC and as frames: streams and consumer groups.
 
 mod clusters;
 mod consumers;
 pub(crate) mod describe;
+pub(crate) mod framed_calls;
 mod lanes;
 mod streams;
 
@@ -56,7 +57,7 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
         total_bytes: TOTAL_BYTES,
     };
     let stopping = shared.stopping.subscribe();
-    CallServer::new(routes, limits, stopping, shared.freed.clone())
+    CallServer::new(routes, limits, stopping, shared.data.freed.clone())
 }
 
 fn status(error: WireError) -> Status {

@@ -9,8 +9,8 @@ use tonic::{Request, Response, Status};
 use super::describe::{self, broker_description, stream_description, stream_info};
 use super::status;
 use crate::admin;
-use crate::catalog::Stream;
 use crate::copy_reads;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -49,7 +49,7 @@ impl Streams for StreamsService {
         request: Request<v1::ListStreamsRequest>,
     ) -> Answer<v1::ListStreamsResponse> {
         let internal = request.into_inner().include_internal;
-        let streams = self.shared.catalog.all();
+        let streams = self.shared.data.catalog.all();
         let shown = streams
             .iter()
             .filter(|s| internal || !s.record.load().internal);
@@ -81,7 +81,7 @@ impl Streams for StreamsService {
         let stream = self.named(&request.name)?;
         let described = stream_description(&self.shared, &stream).await;
         let mut described = described.map_err(status)?;
-        if !request.local && self.shared.directory.is_shared() {
+        if !request.local && self.shared.data.directory.is_shared() {
             let others = admin::describe_elsewhere(&self.shared, &stream).await;
             describe::join(&stream, &mut described, others);
         }

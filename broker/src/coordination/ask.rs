@@ -20,7 +20,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Brokers other than this one that own streamlets of a stream.
 pub(super) fn other_owners(shared: &Shared, stream: StreamId) -> BTreeSet<u32> {
-    let Some(stream) = shared.catalog.get(stream) else {
+    let Some(stream) = shared.data.catalog.get(stream) else {
         return BTreeSet::new();
     };
     shared.other_owners(&stream)
@@ -28,7 +28,7 @@ pub(super) fn other_owners(shared: &Shared, stream: StreamId) -> BTreeSet<u32> {
 
 /// The streamlets of a stream that a broker owns.
 pub(super) fn streamlets_of(shared: &Shared, stream: StreamId, broker: u32) -> BTreeSet<u32> {
-    let Some(stream) = shared.catalog.get(stream) else {
+    let Some(stream) = shared.data.catalog.get(stream) else {
         return BTreeSet::new();
     };
     let owners = shared.owners_of(&stream).into_iter().zip(0..);
@@ -66,7 +66,7 @@ pub(super) async fn find(
     broker: u32,
     at: At,
 ) -> Result<Vec<v1::LaneCursor>, WireError> {
-    let stream = shared.catalog.get(stream).ok_or_else(|| {
+    let stream = shared.data.catalog.get(stream).ok_or_else(|| {
         WireError::new(
             ErrorCode::UnknownStream,
             format!("no stream has id {stream}"),
@@ -89,7 +89,7 @@ pub(super) async fn cut(
     from: Ordinal,
     wish: CutWish,
 ) -> Option<Cut> {
-    let owner = shared.catalog.get(lane.stream)?;
+    let owner = shared.data.catalog.get(lane.stream)?;
     let owner = *shared.owners_of(&owner).get(lane.streamlet.0 as usize)?;
     let request = v1::CutLaneRequest {
         stream: lane.stream.as_bytes().to_vec().into(),

@@ -25,9 +25,9 @@ use kera_streamlet::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::catalog::{Stream, Streamlets};
 use crate::clock::now_ms;
 use crate::coordination::{GROUPS_STREAM, TICK};
+use crate::data::catalog::{Stream, Streamlets};
 
 /// The one lane of an internal streamlet.
 const LANE: LaneId = LaneId(0);

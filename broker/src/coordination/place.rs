@@ -13,8 +13,8 @@ use kera_protocol::partition::key_hash;
 use super::host::Host;
 use super::{Coordination, GROUPS_STREAM};
 use crate::admin;
-use crate::catalog::Stream;
 use crate::clock::wall_ms;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 /// Copies of the internal stream where brokers share a store, once there are brokers for them.
@@ -40,14 +40,14 @@ impl Coordination {
     /// [`ErrorCode::CoordinatorLoading`] if the internal stream is only just being made, or what the
     /// metadata store answers.
     pub async fn place(&self, shared: &Arc<Shared>, group: &str) -> Result<Place, WireError> {
-        let stream = match shared.catalog.named(GROUPS_STREAM) {
+        let stream = match shared.data.catalog.named(GROUPS_STREAM) {
             Some(stream) => stream,
             None => self.make_stream(shared, group).await?,
         };
         let count = u32::try_from(stream.streamlets.len()).unwrap_or(u32::MAX);
         let streamlet = StreamletId(key_hash(group.as_bytes()) % count.max(1));
-        let owner = shared.directory.owner(stream.id(), streamlet);
-        let broker = owner.map_or(shared.directory.me(), |owner| owner.broker);
+        let owner = shared.data.directory.owner(stream.id(), streamlet);
+        let broker = owner.map_or(shared.data.directory.me(), |owner| owner.broker);
         Ok(Place {
             stream,
             streamlet,
@@ -61,7 +61,7 @@ impl Coordination {
         group: &str,
     ) -> Result<Arc<Stream>, WireError> {
         let _turn = self.making.lock().await;
-        if let Some(stream) = shared.catalog.named(GROUPS_STREAM) {
+        if let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) {
             return Ok(stream);
         }
         let (owned, streamlets) = (shared.clone(), self.streamlets);
@@ -86,7 +86,7 @@ impl Coordination {
         place: &Place,
         group: &str,
     ) -> Result<Arc<Host>, WireError> {
-        let directory = &shared.directory;
+        let directory = &shared.data.directory;
         let recovered = || {
             let streamlet = place.stream.streamlet(place.streamlet);
             streamlet.is_some_and(|s| s.is_recovered())
@@ -110,7 +110,7 @@ impl Coordination {
 pub async fn hear_of(shared: &Shared, name: &str) -> Option<Arc<Stream>> {
     let deadline = tokio::time::Instant::now() + HEAR_WITHIN;
     loop {
-        let stream = shared.catalog.named(name);
+        let stream = shared.data.catalog.named(name);
         if stream.is_some() || tokio::time::Instant::now() >= deadline {
             return stream;
         }
@@ -138,7 +138,7 @@ pub(super) fn create_stream(
     shared: &Arc<Shared>,
     streamlets: u32,
 ) -> Result<Arc<Stream>, MetadataError> {
-    let replicas = match shared.directory.is_shared() {
+    let replicas = match shared.data.directory.is_shared() {
         true => COPIES,
         false => 1,
     };
@@ -160,9 +160,9 @@ pub(super) fn create_stream(
 
 /// Copies without which no event counts, with the brokers there are: one of them may be away.
 fn least_copies(shared: &Shared) -> u32 {
-    let most = match &shared.cluster {
-        Some(cluster) if shared.directory.is_shared() => cluster.most_copies(),
-        _ => 1,
+    let most = match &shared.clustered {
+        Some(clustered) => clustered.peers.most_copies(),
+        None => 1,
     };
     let copies = u32::try_from(most).unwrap_or(COPIES).clamp(1, COPIES);
     copies.saturating_sub(1).max(1)
@@ -175,13 +175,14 @@ fn least_copies(shared: &Shared) -> u32 {
 /// # Errors
 /// The metadata store's; another round may succeed.
 pub(crate) fn raise_copies(shared: &Shared) -> Result<bool, MetadataError> {
-    let Some(stream) = shared.catalog.named(GROUPS_STREAM) else {
+    let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) else {
         return Ok(false);
     };
     let first = StreamletId(0);
     let old = stream.record.load_full();
     let least = least_copies(shared).min(old.config.replicas);
-    if old.config.min_insync_replicas >= least || !shared.directory.serves(stream.id(), first) {
+    if old.config.min_insync_replicas >= least || !shared.data.directory.serves(stream.id(), first)
+    {
         return Ok(false);
     }
     let mut new = (*old).clone();

@@ -21,7 +21,8 @@ impl Coordination {
     /// # Errors
     /// [`BrokerError`] if the stream cannot be made or read.
     pub async fn open(&self, shared: &Arc<Shared>) -> Result<(), BrokerError> {
-        if !shared.directory.is_shared() && shared.catalog.named(GROUPS_STREAM).is_none() {
+        if !shared.data.directory.is_shared() && shared.data.catalog.named(GROUPS_STREAM).is_none()
+        {
             let (owned, streamlets) = (shared.clone(), self.streamlets);
             let make = move || place::create_stream(&owned, streamlets);
             let made = tokio::task::spawn_blocking(make).await;
@@ -40,10 +41,10 @@ impl Coordination {
     /// Ends coordinators whose streamlets this broker does not serve any more, and adds those of
     /// streamlets that it serves now. The new ones, yet to be loaded.
     fn look_at_owners(&self, shared: &Shared) -> Vec<Arc<Host>> {
-        let Some(stream) = shared.catalog.named(GROUPS_STREAM) else {
+        let Some(stream) = shared.data.catalog.named(GROUPS_STREAM) else {
             return Vec::new();
         };
-        let served = |id| shared.directory.serves(stream.id(), id);
+        let served = |id| shared.data.directory.serves(stream.id(), id);
         let unchanged = {
             let hosts = self.hosts.read();
             let mut streamlets = stream.streamlets.iter();
@@ -68,7 +69,7 @@ impl Coordination {
                 tracing::info!(streamlet = id.0, "consumer groups have another coordinator");
             }
             if serves && !hosts.contains_key(&id) {
-                let (pump, limits) = (shared.env.pump.clone(), self.limits.clone());
+                let (pump, limits) = (shared.data.env.pump.clone(), self.limits.clone());
                 let host = Arc::new(Host::new(streamlet.clone(), pump, limits));
                 hosts.insert(id, host.clone());
                 fresh.push(host);
@@ -90,7 +91,7 @@ impl Coordination {
     ) -> Result<Reply, WireError> {
         let place = self.place(shared, group).await?;
         let host = self.host_at(shared, &place, group)?;
-        let time = match shared.directory.is_shared() {
+        let time = match shared.data.directory.is_shared() {
             true => self.look_elsewhere(shared, &host, group, &request).await,
             false => None,
         };
@@ -161,7 +162,7 @@ impl Coordination {
     /// them is reading its state.
     pub fn classic_groups(&self, shared: &Shared) -> Option<Vec<Listing>> {
         let hosts = self.hosts.read().clone();
-        if hosts.is_empty() && !shared.directory.is_shared() {
+        if hosts.is_empty() && !shared.data.directory.is_shared() {
             return None;
         }
         let mut all = Vec::new();
@@ -205,12 +206,12 @@ pub async fn drive(shared: Arc<Shared>) {
         }
         let hosts = coordination.hosts.read().clone();
         tokio::task::block_in_place(|| {
-            let (view, streams) = (View::of(&shared), shared.catalog.all());
+            let (view, streams) = (View::of(&shared), shared.data.catalog.all());
             for host in hosts.values() {
                 host.drive(&view, &streams, &coordination.waker, ticked);
             }
         });
-        if shared.directory.is_shared() {
+        if shared.data.directory.is_shared() {
             follow::tend(&shared);
         }
     }

@@ -11,8 +11,8 @@ use kera_protocol::ids::{LaneKey, Ordinal, StreamId};
 use kera_streamlet::Streamlet;
 
 use super::remote::Remote;
-use crate::catalog::Stream;
-use crate::fetch::cursor;
+use crate::data::catalog::Stream;
+use crate::data::fetch::cursor;
 use crate::shared::Shared;
 
 /// A look at the catalog, and at what other owners told.
@@ -32,7 +32,11 @@ impl<'a> View<'a> {
 
     /// The lane's streamlet, if this broker serves it.
     fn served(&self, lane: LaneKey) -> Option<Arc<Streamlet>> {
-        let served = self.shared.directory.serves(lane.stream, lane.streamlet);
+        let served = self
+            .shared
+            .data
+            .directory
+            .serves(lane.stream, lane.streamlet);
         served
             .then(|| self.shared.streamlet(lane.stream, lane.streamlet))
             .flatten()
@@ -40,8 +44,12 @@ impl<'a> View<'a> {
 
     /// True if another broker may serve the lane.
     fn is_elsewhere(&self, lane: LaneKey) -> bool {
-        self.shared.directory.is_shared()
-            && !self.shared.directory.serves(lane.stream, lane.streamlet)
+        self.shared.data.directory.is_shared()
+            && !self
+                .shared
+                .data
+                .directory
+                .serves(lane.stream, lane.streamlet)
     }
 }
 
@@ -62,11 +70,11 @@ fn shape(stream: &Stream) -> StreamShape {
 
 impl LaneView for View<'_> {
     fn stream_by_name(&self, name: &str) -> Option<StreamShape> {
-        self.shared.catalog.named(name).map(|s| shape(&s))
+        self.shared.data.catalog.named(name).map(|s| shape(&s))
     }
 
     fn stream_by_id(&self, id: StreamId) -> Option<StreamShape> {
-        self.shared.catalog.get(id).map(|s| shape(&s))
+        self.shared.data.catalog.get(id).map(|s| shape(&s))
     }
 
     fn lane(&self, lane: LaneKey) -> Option<LaneStatus> {
@@ -84,10 +92,11 @@ impl LaneView for View<'_> {
     }
 
     fn boundary(&self, lane: LaneKey, generation: u32) -> Option<Ordinal> {
-        self.shared
-            .catalog
-            .get(lane.stream)?
-            .generation_end(lane.streamlet, lane.lane, generation)
+        self.shared.data.catalog.get(lane.stream)?.generation_end(
+            lane.streamlet,
+            lane.lane,
+            generation,
+        )
     }
 
     fn at_time(&self, lane: LaneKey, timestamp_ms: u64) -> Ordinal {

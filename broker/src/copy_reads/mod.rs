@@ -19,8 +19,9 @@ use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_protocol::v1;
 use kera_streamlet::Located;
 
+use crate::cluster::Clustered;
+use crate::data::fetch::{cursor, located, read_refusal};
 use crate::fault_rules::Rule;
-use crate::fetch::{cursor, located, read_refusal};
 use crate::shared::Shared;
 use listed::Lane;
 
@@ -124,22 +125,22 @@ fn no_copy(asked: &Asked) -> WireError {
 /// [`ErrorCode::NotOwner`] if it is not listed for the group, [`ErrorCode::OutOfRange`] below the log's
 /// start, [`ErrorCode::Damaged`] if bytes are not whole, [`ErrorCode::StorageError`].
 pub fn read(shared: &Shared, asked: &Asked) -> Result<Given, Refused> {
-    match read_listed(shared, asked) {
+    let Some(clustered) = &shared.clustered else {
+        return Err(no_copy(asked).into());
+    };
+    match read_listed(shared, clustered, asked) {
         // Groups may have been closed since the list was read, and copies made.
         Err(refused)
             if refused.error.code == ErrorCode::NotOwner
                 && shared.listed.forget(asked.stream, asked.streamlet) =>
         {
-            read_listed(shared, asked)
+            read_listed(shared, clustered, asked)
         }
         read => read,
     }
 }
 
-fn read_listed(shared: &Shared, asked: &Asked) -> Result<Given, Refused> {
-    let Some(cluster) = &shared.cluster else {
-        return Err(no_copy(asked).into());
-    };
+fn read_listed(shared: &Shared, clustered: &Clustered, asked: &Asked) -> Result<Given, Refused> {
     let known = shared
         .listed
         .of(&*shared.metadata, asked.stream, asked.streamlet)?;
@@ -165,7 +166,7 @@ fn read_listed(shared: &Shared, asked: &Asked) -> Result<Given, Refused> {
         ordinal,
         at: asked.from.at.filter(|_| ordinal == asked.from.ordinal),
     };
-    let store = cluster.backup.store();
+    let store = clustered.peers.backup.store();
     let at_most = asked.max_bytes.clamp(1, MOST_BYTES);
     let walked = walk::walk(store, group, from, asked.end_ordinal, at_most);
     let walked = walked.map_err(|error| {
@@ -178,7 +179,11 @@ fn read_listed(shared: &Shared, asked: &Asked) -> Result<Given, Refused> {
         }
         walked => walked?,
     };
-    shared.metrics.copy_read_bytes.inc_by(walked.bytes as u64);
+    shared
+        .data
+        .metrics
+        .copy_read_bytes
+        .inc_by(walked.bytes as u64);
     let next = match walked.ordinal >= group.end_ordinal {
         true => Located {
             ordinal: group.next_ordinal,
@@ -229,7 +234,7 @@ fn try_answer(
         return Err(WireError::new(ErrorCode::NotOwner, text).into());
     }
     let wanted = request.cursor.unwrap_or_default();
-    let segment_size = shared.catalog.get(stream).map(|stream| {
+    let segment_size = shared.data.catalog.get(stream).map(|stream| {
         let record = stream.record.load();
         record.config.segment_size
     });
@@ -291,7 +296,7 @@ pub fn find(
         found.groups = groups.map(group_info).collect();
     }
     let names = |id: u32| found.groups.iter().any(|group| group.holders.contains(&id));
-    let brokers = shared.directory.brokers();
+    let brokers = shared.data.directory.brokers();
     let holders = brokers.iter().filter(|broker| names(broker.id));
     found.brokers = holders
         .map(|broker| v1::CopyHolder {

@@ -21,7 +21,7 @@ pub struct Nearby {
 /// The brokers of a rack that live, are to stay and serve Kafka's clients, this one aside. None where
 /// brokers share nothing.
 pub fn brokers_in(shared: &Shared, rack: &str) -> Vec<u32> {
-    let Some(members) = &shared.members else {
+    let Some(clustered) = &shared.clustered else {
         return Vec::new();
     };
     let serves = |live: &&LiveBroker| {
@@ -30,7 +30,7 @@ pub fn brokers_in(shared: &Shared, rack: &str) -> Vec<u32> {
             && live.may_own()
             && live.kafka_address.is_some()
     };
-    let living = members.living();
+    let living = clustered.members.living();
     living.values().filter(serves).map(|live| live.id).collect()
 }
 
@@ -52,7 +52,7 @@ pub fn nearby(
     if groups.is_empty() {
         return None;
     }
-    let found = shared.pictured.read(|picture| {
+    let found = shared.clustered.as_ref()?.pictured.read(|picture| {
         let recorded = picture.streamlet(streamlet.key())?;
         let runs = brokers.iter().filter_map(|broker| {
             let holds = |view: &&GroupView| {

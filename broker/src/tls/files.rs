@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kera_rpc::tls::{certificates, private_key};
+use kera_rpc::tls::{ClientTls, certificates, private_key};
 use rustls::crypto::ring;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
 use super::validity::not_after;
-use super::{FRAMES, HTTP2};
-use crate::config::{ClientAuth, TlsConfig};
+use super::{FRAMES, HTTP1, HTTP2};
+use crate::config::{ClientAuth, TlsConfig, TlsListener};
 
 /// The largest file that is read: chains have a few KiB.
 const MOST_BYTES: u64 = 1 << 20;
@@ -22,12 +22,26 @@ pub(super) struct Contents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
+    broker_ca: Option<Vec<u8>>,
 }
 
 /// What listeners need for handshakes, by their kind.
 pub(super) struct Configs {
-    pub(super) native: Arc<ServerConfig>,
-    pub(super) kafka: Arc<ServerConfig>,
+    native: Arc<ServerConfig>,
+    kafka: Arc<ServerConfig>,
+    http: Arc<ServerConfig>,
+    /// How this broker calls others.
+    pub(super) brokers: Option<ClientTls>,
+}
+
+impl Configs {
+    pub(super) fn of(&self, listener: TlsListener) -> Arc<ServerConfig> {
+        match listener {
+            TlsListener::Native => self.native.clone(),
+            TlsListener::Kafka => self.kafka.clone(),
+            TlsListener::Http => self.http.clone(),
+        }
+    }
 }
 
 /// What was made of them.
@@ -41,13 +55,15 @@ pub(super) fn read(settings: &TlsConfig) -> Result<Contents, String> {
         Some(path) => read_one(name, path),
         None => Err(format!("{name} is off; name a file in PEM")),
     };
-    let client_ca = settings.client_ca.as_deref();
+    let optional = |name: &str, path: &Option<std::path::PathBuf>| {
+        let path = path.as_deref();
+        path.map(|path| read_one(name, path)).transpose()
+    };
     Ok(Contents {
         certificate: needed("tls.certificate", &settings.certificate)?,
         key: needed("tls.key", &settings.key)?,
-        client_ca: client_ca
-            .map(|path| read_one("tls.client_ca", path))
-            .transpose()?,
+        client_ca: optional("tls.client_ca", &settings.client_ca)?,
+        broker_ca: optional("tls.broker_ca", &settings.broker_ca)?,
     })
 }
 
@@ -78,32 +94,50 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
     let key_file = file_of(&settings.key);
     let key = private_key(&contents.key).map_err(|error| format!("tls.key: {key_file} {error}"))?;
     let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-        .map_err(|error| error.to_string())?;
-    let builder = match &contents.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(authorities) => {
-            builder.with_client_cert_verifier(verifier(settings, authorities, provider)?)
-        }
+    let verifier = match &contents.client_ca {
+        None => Arc::new(NoClientAuth),
+        Some(authorities) => verifier(settings, authorities, provider.clone())?,
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
-        format!(
-            "tls.certificate {certificate} and tls.key {key_file} do not go together: {error}; name a certificate and its own key"
-        )
-    })?;
-    // Without it a broker would have to remember the sessions that clients may resume.
-    config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
-    // Kafka's clients need not say what they speak, and are served whatever they say.
-    let kafka = config.clone();
-    config.alpn_protocols = vec![HTTP2.to_vec(), FRAMES.to_vec()];
+    let make = |verifier: Arc<dyn ClientCertVerifier>, protocols: &[&[u8]]| {
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| error.to_string())?;
+        let (chain, key) = (chain.clone(), key.clone_key());
+        let builder = builder.with_client_cert_verifier(verifier);
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| {
+            format!(
+                "tls.certificate {certificate} and tls.key {key_file} do not go together: {error}; name a certificate and its own key"
+            )
+        })?;
+        // Without it a broker would have to remember the sessions that clients may resume. Of its own: who has resumed a
+        // session is not asked for a certificate again.
+        config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+        config.alpn_protocols = protocols.iter().map(|one| one.to_vec()).collect();
+        Ok::<_, String>(Arc::new(config))
+    };
     Ok(Loaded {
         configs: Configs {
-            native: Arc::new(config),
-            kafka: Arc::new(kafka),
+            native: make(verifier.clone(), &[HTTP2, FRAMES])?,
+            // Kafka's clients need not say what they speak, and are served whatever they say.
+            kafka: make(verifier, &[])?,
+            http: make(Arc::new(NoClientAuth), &[HTTP1])?,
+            brokers: brokers(settings, contents)?,
         },
         not_after: end,
     })
+}
+
+/// How this broker calls others: it trusts the authorities of their certificates, and shows its own.
+fn brokers(settings: &TlsConfig, contents: &Contents) -> Result<Option<ClientTls>, String> {
+    let Some(authorities) = &contents.broker_ca else {
+        return Ok(None);
+    };
+    let identity = Some((&contents.certificate[..], &contents.key[..]));
+    let tls = ClientTls::from_pem(authorities, identity).map_err(|error| {
+        let file = file_of(&settings.broker_ca);
+        format!("tls.broker_ca: {file}: {error}")
+    })?;
+    Ok(Some(tls))
 }
 
 fn verifier(

@@ -10,8 +10,10 @@ use rustls::{AlertDescription, Error, InvalidMessage};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::ServerTls;
+use super::{ServerTls, principal_of};
 use crate::config::TlsListener;
+use crate::metrics::{Counter, Family, Labels};
+use crate::principal::Principal;
 
 /// Handshakes under way at a time. Each may hold 64 KiB of what the peer has sent.
 const MOST_UNDER_WAY: usize = 512;
@@ -31,7 +33,7 @@ impl Drop for UnderWay<'_> {
 
 impl ServerTls {
     /// Does the handshake of a connection to `listener`, for at most `within`. A peer that
-    /// takes long makes room for others where many handshakes are under way.
+    /// takes long makes room for others where many handshakes are under way, first one of the address that has most.
     ///
     /// # Errors
     /// The socket's, or what was wrong with the handshake.
@@ -42,18 +44,13 @@ impl ServerTls {
         listener: TlsListener,
         within: Duration,
     ) -> io::Result<Stream> {
-        let (number, wanted) = self.under_way.enter();
+        let (number, wanted) = self.under_way.enter(peer.ip().into());
         let before = self.under_way_count.fetch_add(1, Ordering::Relaxed);
         let _under_way = UnderWay { tls: self, number };
         if before >= MOST_UNDER_WAY {
             self.under_way.end_oldest();
         }
-        let configs = self.current.load();
-        let (key, config) = match listener {
-            TlsListener::Native => ("server.listen", configs.native.clone()),
-            TlsListener::Kafka => ("kafka.listen", configs.kafka.clone()),
-        };
-        drop(configs);
+        let config = self.current.load().of(listener);
         let handshake = Stream::accept(socket, config);
         let outcome = tokio::select! {
             outcome = timeout(within, handshake) => outcome,
@@ -69,12 +66,32 @@ impl ServerTls {
             Err(io::Error::new(ErrorKind::TimedOut, text))
         });
         match &outcome {
-            Ok(_) => {
+            Ok(stream) => {
                 self.completed.inc();
+                self.note_client(peer, listener.key(), stream);
             }
-            Err(error) => self.note_failure(peer, key, error),
+            Err(error) => self.note_failure(peer, listener.key(), error),
         }
         outcome
+    }
+
+    /// Counts and logs who the client has proved to be, if it has a certificate.
+    fn note_client(&self, peer: SocketAddr, key: &str, stream: &Stream) {
+        if stream.peer_certificate().is_none() {
+            return;
+        }
+        let principal = principal_of(stream);
+        tracing::debug!(%peer, %principal, "{key}: a client has a certificate");
+        self.note_authentication(match principal {
+            Principal::User(_) => "success",
+            Principal::Anonymous => "unnamed",
+        });
+    }
+
+    fn note_authentication(&self, result: &'static str) {
+        self.authentications
+            .get_or_create_owned(&labels(result))
+            .inc();
     }
 
     fn note_failure(&self, peer: SocketAddr, key: &str, error: &io::Error) {
@@ -86,6 +103,12 @@ impl ServerTls {
             tracing::debug!(%peer, %error, "a TLS handshake ended");
             return;
         };
+        if matches!(
+            found,
+            Error::NoCertificatesPresented | Error::InvalidCertificate(_)
+        ) {
+            self.note_authentication("failure");
+        }
         let reason = reason(found);
         match self.may_tell() {
             Some(others) => {
@@ -94,6 +117,22 @@ impl ServerTls {
             None => tracing::debug!(%peer, "{key}: a TLS handshake failed: {reason}"),
         }
     }
+}
+
+/// The series of every result, each at zero: a rate leaves out what a series begins with.
+pub(super) fn authentications() -> Family<Labels, Counter> {
+    let counted = Family::<Labels, Counter>::default();
+    for result in ["success", "unnamed", "failure"] {
+        drop(counted.get_or_create_owned(&labels(result)));
+    }
+    counted
+}
+
+fn labels(result: &str) -> Labels {
+    vec![
+        ("mechanism", "certificate".to_owned()),
+        ("result", result.to_owned()),
+    ]
 }
 
 /// What an operator is told of a failed handshake.

@@ -3,6 +3,7 @@
 mod files;
 mod handshake;
 mod reload;
+mod subject;
 mod validity;
 
 use std::sync::Arc;
@@ -16,13 +17,19 @@ use parking_lot::Mutex;
 use crate::clock::now_ms;
 use crate::config::{TlsConfig, TlsListener};
 use crate::error::BrokerError;
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Family, Labels};
 use crate::unheard::Unheard;
 use files::{Configs, Loaded};
+
+use kera_rpc::tls::ClientTls;
 
 pub use kera_rpc::stream::Stream;
 pub(crate) use kera_rpc::stream::{FRAMES, HTTP2};
 pub(crate) use reload::watch;
+pub(crate) use subject::principal_of;
+
+/// HTTP as scrapers and probes know it, in a TLS handshake.
+const HTTP1: &[u8] = b"http/1.1";
 
 /// The first bytes of a TLS connection: a handshake record of TLS 1.
 const CLIENT_HELLO: [u8; 2] = [0x16, 0x03];
@@ -56,6 +63,8 @@ pub struct ServerTls {
     pub(crate) completed: Counter,
     /// Those that failed.
     pub(crate) failed: Counter,
+    /// Proofs of who a client is, by mechanism and result.
+    pub(crate) authentications: Family<Labels, Counter>,
     /// Those that failed, as the log tells of them.
     told: Mutex<Seldom>,
 }
@@ -85,6 +94,7 @@ impl ServerTls {
             under_way_count: AtomicUsize::new(0),
             completed: Counter::default(),
             failed: Counter::default(),
+            authentications: handshake::authentications(),
             told: Mutex::default(),
         })))
     }
@@ -92,6 +102,11 @@ impl ServerTls {
     /// True if connections to `listener` begin with a TLS handshake.
     pub fn serves(&self, listener: TlsListener) -> bool {
         self.settings.listeners.contains(&listener)
+    }
+
+    /// How other brokers are called, where they have TLS as well. Changes with the files.
+    pub(crate) fn for_brokers(&self) -> Option<ClientTls> {
+        self.current.load().brokers.clone()
     }
 
     /// When the certificate in use ends, seconds since 1970.

@@ -3,31 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
 use super::{ServerTls, files};
 
-/// Looks for changed files every `tls.reload_interval`, until the broker stops.
-pub(crate) async fn watch(tls: Arc<ServerTls>, mut stopping: Receiver<bool>) {
+/// Looks for changed files every `tls.reload_interval` and calls `changed` when others are in use; does not end by itself.
+pub(crate) async fn watch(tls: Arc<ServerTls>, changed: impl Fn(&ServerTls)) {
     loop {
-        tokio::select! {
-            () = sleep(tls.settings.reload_interval) => {}
-            _ = stopping.wait_for(|stop| *stop) => return,
-        }
+        sleep(tls.settings.reload_interval).await;
         let looking = tls.clone();
-        if tokio::task::spawn_blocking(move || look(&looking))
-            .await
-            .is_err()
-        {
-            tracing::error!(
+        match tokio::task::spawn_blocking(move || look(&looking)).await {
+            Ok(true) => changed(&tls),
+            Ok(false) => {}
+            Err(_) => tracing::error!(
                 "looking for changed certificates has panicked; they change with the next look, or with a restart"
-            );
+            ),
         }
     }
 }
 
-fn look(tls: &ServerTls) {
+/// True if the files have changed and are in use from now on.
+fn look(tls: &ServerTls) -> bool {
     let contents = match files::read(&tls.settings) {
         Ok(contents) => contents,
         Err(reason) => {
@@ -35,17 +31,17 @@ fn look(tls: &ServerTls) {
             if !tls.is_stale.swap(true, Ordering::Relaxed) {
                 warn(&reason);
             }
-            return;
+            return false;
         }
     };
     let mut seen = tls.seen.lock();
     if seen.refused.as_ref() == Some(&contents) {
-        return;
+        return false;
     }
     if seen.used == contents {
         seen.refused = None;
         tls.is_stale.store(false, Ordering::Relaxed);
-        return;
+        return false;
     }
     match files::load(&tls.settings, &contents) {
         Ok(loaded) => {
@@ -55,11 +51,13 @@ fn look(tls: &ServerTls) {
             tracing::info!(
                 "the files of [tls] have changed: new connections get the new certificate"
             );
+            true
         }
         Err(reason) => {
             seen.refused = Some(contents);
             tls.is_stale.store(true, Ordering::Relaxed);
             warn(&reason);
+            false
         }
     }
 }

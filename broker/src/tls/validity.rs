@@ -1,7 +1,16 @@
-//! When a certificate ends: the one thing that is read of it here and not by the TLS library.
+//! When a certificate ends. This and the [subject](super::subject) are all that is read of it here and not by the
+//! TLS library.
 
 /// The second since 1970 after which an X.509 certificate in DER is not valid any more. `None` if it is none.
 pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
+    let (validity, _) = validity(certificate)?;
+    let (_, _, rest) = element(validity)?;
+    let (tag, text, _) = element(rest)?;
+    time(tag, text)
+}
+
+/// The validity of an X.509 certificate in DER, and the fields that follow it: the subject is the first.
+pub(super) fn validity(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     const SEQUENCE: u8 = 0x30;
     const VERSION: u8 = 0xA0;
     let (tag, certificate, _) = element(certificate)?;
@@ -16,14 +25,12 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
     for _ in 0..3 {
         fields = element(fields)?.2;
     }
-    let (_, validity, _) = element(fields)?;
-    let (_, _, rest) = element(validity)?;
-    let (tag, text, _) = element(rest)?;
-    time(tag, text)
+    let (_, validity, rest) = element(fields)?;
+    Some((validity, rest))
 }
 
 /// The first element of DER: its tag, what it holds, and what follows.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, der) = der.split_first()?;
     let (&first, der) = der.split_first()?;
     let (length, der) = match first {

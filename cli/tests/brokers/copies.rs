@@ -57,12 +57,12 @@ impl Filled {
             .await
             .unwrap();
         for broker in &cluster.brokers {
-            let catalog = &broker.shared().catalog;
+            let catalog = &broker.shared().data.catalog;
             until(|| catalog.named("t").is_some()).await;
         }
         let shared = cluster.brokers[0].shared();
-        let stream = shared.catalog.named("t").unwrap().id();
-        let owner = shared.directory.owner(stream, StreamletId(0));
+        let stream = shared.data.catalog.named("t").unwrap().id();
+        let owner = shared.data.directory.owner(stream, StreamletId(0));
         let producer = Producer::builder()
             .bootstrap(cluster.bootstrap())
             .stream("t")
@@ -124,7 +124,7 @@ impl Filled {
 
     fn copy_bytes(&self, broker: u32) -> u64 {
         let shared = self.cluster.brokers[broker as usize - 1].shared();
-        shared.metrics.copy_read_bytes.get()
+        shared.data.metrics.copy_read_bytes.get()
     }
 
     async fn read(
@@ -181,7 +181,14 @@ impl Filled {
     /// Waits until a broker's copy of a group is on its disk, and changes a byte of a record there; where.
     async fn spoil(&self, group: &GroupRecord, broker: u32) -> u64 {
         let shared = self.cluster.brokers[broker as usize - 1].shared();
-        let store = shared.cluster.as_ref().unwrap().backup.store().clone();
+        let store = shared
+            .clustered
+            .as_ref()
+            .unwrap()
+            .peers
+            .backup
+            .store()
+            .clone();
         let copy = self.copy(group);
         let is_on_disk = || {
             let list = store.handle(BrokerId(0), Request::List { streamlet: None });
@@ -460,7 +467,16 @@ async fn a_copy_that_is_not_listed_is_not_served() {
     // It has the bytes all the same, and serves what it is listed for.
     let copy = filled.copy(&first);
     let shared: &Arc<_> = filled.cluster.brokers[near as usize - 1].shared();
-    assert!(shared.cluster.as_ref().unwrap().backup.store().holds(&copy));
+    assert!(
+        shared
+            .clustered
+            .as_ref()
+            .unwrap()
+            .peers
+            .backup
+            .store()
+            .holds(&copy)
+    );
     let (reply, _) = filled
         .read(near, at(second.first_ordinal.unwrap()), true)
         .await;

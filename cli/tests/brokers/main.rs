@@ -66,7 +66,7 @@ impl Cluster {
         }
         let cluster = Self { store, brokers };
         for broker in &cluster.brokers {
-            let directory = &broker.shared().directory;
+            let directory = &broker.shared().data.directory;
             until(|| directory.brokers().len() == 3).await;
         }
         cluster
@@ -103,7 +103,7 @@ impl Cluster {
             .await
             .unwrap();
         for broker in &self.brokers {
-            let catalog = &broker.shared().catalog;
+            let catalog = &broker.shared().data.catalog;
             until(|| catalog.named("s").is_some()).await;
         }
         client
@@ -143,10 +143,10 @@ impl Cluster {
     /// Hands every streamlet of a stream that broker `index` owns to the next broker; how many.
     async fn hand_over(&self, index: usize, name: &str) -> usize {
         let shared = self.brokers[index].shared();
-        let Some(stream) = shared.catalog.named(name) else {
+        let Some(stream) = shared.data.catalog.named(name) else {
             return 0;
         };
-        let me = shared.directory.me();
+        let me = shared.data.directory.me();
         let owned: Vec<StreamletId> = shared
             .owners_of(&stream)
             .into_iter()
@@ -157,7 +157,7 @@ impl Cluster {
         let next = me % 3 + 1;
         for streamlet in &owned {
             let still_owned = || {
-                let owner = shared.directory.owner(stream.id(), *streamlet);
+                let owner = shared.data.directory.owner(stream.id(), *streamlet);
                 owner.is_some_and(|owner| owner.broker == me)
             };
             let mut last = None;

@@ -95,7 +95,7 @@ impl Raw {
     }
 
     /// The broker says goodbye with this code, and closes.
-    pub fn goes_away(mut self, code: ErrorCode) {
+    pub fn goes_away(mut self, code: ErrorCode) -> String {
         let frame = self.next().expect("the broker says why it closes");
         assert_eq!(frame.kind, FrameKind::GoAway);
         let message: v1::GoAway = frame.message().expect("a goodbye");
@@ -107,6 +107,7 @@ impl Raw {
         );
         assert!(!message.message.is_empty());
         assert!(self.next().is_none(), "nothing follows a goodbye");
+        message.message
     }
 }
 

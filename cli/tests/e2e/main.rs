@@ -9,6 +9,7 @@ mod bad_bytes;
 mod cluster;
 mod disk_full;
 mod durability;
+mod framed_calls;
 mod group_ends;
 mod groups;
 mod kafka;

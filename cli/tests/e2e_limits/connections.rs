@@ -190,3 +190,86 @@ fn idle_connections_cost_next_to_nothing_and_leave_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
+
+/// A connection from another address of this machine.
+fn connect_from(source: &str, to: &str) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .expect("a runtime");
+    let connected = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(format!("{source}:0").parse().expect("an address"))?;
+        let to = to.parse().expect("an address");
+        socket.connect(to).await?.into_std()
+    });
+    let socket = connected.expect("the broker accepts");
+    socket.set_nonblocking(false).expect("a socket that waits");
+    let patience = Some(crate::common::PATIENCE);
+    socket.set_read_timeout(patience).expect("a timeout");
+    socket
+}
+
+/// Whether the broker answers a hello with its own, and not with a goodbye.
+fn is_greeted(socket: &mut TcpStream, rest: &[u8]) -> bool {
+    let mut first = [0; 4];
+    let said = socket.write_all(rest);
+    said.and_then(|()| socket.read_exact(&mut first)).is_ok() && first == frame::MAGIC
+}
+
+#[test]
+fn one_address_has_its_share_of_connections_and_no_more() {
+    let kafka = crate::common::ports::Reserved::new();
+    let flags = [
+        "--server-max-connections-per-address",
+        "3",
+        "--kafka-listen",
+        kafka.address(),
+    ];
+    let broker = Broker::with(&flags);
+    let mut open: Vec<Raw> = (0..3).map(|_| Raw::open(&broker)).collect();
+    let mut refused = Raw::connect(&broker);
+    refused.send(&Hello::CURRENT.encode());
+    let said = refused.goes_away(ErrorCode::TooManyConnections);
+    assert!(
+        said.contains("server.max_connections_per_address"),
+        "{said}"
+    );
+    assert!(said.contains("127.0.0.1"), "{said}");
+    // Kafka's protocol has no words for it.
+    let mut client = TcpStream::connect(kafka.address()).expect("it listens");
+    let _ = client.write_all(b"\0\0\0\x0b\0\x12\0\0\0\0\0\x01\0\x01x");
+    assert!(!matches!(client.read(&mut [0; 8]), Ok(read) if read > 0));
+    let mut other = connect_from("127.0.0.2", broker.address());
+    assert!(is_greeted(&mut other, &Hello::CURRENT.encode()));
+    assert!(open.iter_mut().all(answers), "the others do not notice");
+    // One goes, one may come.
+    let gone = open.pop().expect("three are open");
+    let closed = gone.socket.shutdown(Shutdown::Both);
+    closed.expect("a connection can be closed");
+    let mut attempts = 0;
+    while !is_greeted(&mut Raw::connect(&broker).socket, &Hello::CURRENT.encode()) {
+        attempts += 1;
+        assert!(attempts < 10_000, "its place is not given to another");
+    }
+}
+
+#[test]
+fn who_opens_many_shuts_out_nobody_at_another_address() {
+    let flags = [
+        "--server-max-connections",
+        "8",
+        "--server-hello-timeout",
+        "5m",
+    ];
+    let broker = Broker::with(&flags);
+    let hello = Hello::CURRENT.encode();
+    let mut slow = connect_from("127.0.0.3", broker.address());
+    slow.write_all(&hello[..5]).expect("it is taken");
+    let crowd: Vec<Raw> = (0..40).map(|_| Raw::connect(&broker)).collect();
+    // Those that came last are known to have been taken in.
+    let mut heard = connect_from("127.0.0.2", broker.address());
+    assert!(is_greeted(&mut heard, &hello));
+    assert!(is_greeted(&mut slow, &hello[5..]), "its place was its own");
+    drop(crowd);
+}

@@ -41,7 +41,7 @@ impl Small {
         config.http.listen = None;
         config.memory.pool = 16 << 20;
         let broker = Broker::start(config).await.expect("the broker starts");
-        broker.shared().set_memory_wait(PATIENCE_OF_THE_BROKER);
+        broker.shared().data.set_memory_wait(PATIENCE_OF_THE_BROKER);
         let mut small = Self {
             address: broker.local_addr().to_string(),
             broker,
@@ -49,7 +49,13 @@ impl Small {
             _home: home,
         };
         small.run(&["stream", "create", "s"]);
-        let stream = small.broker.shared().catalog.named("s").expect("it exists");
+        let stream = small
+            .broker
+            .shared()
+            .data
+            .catalog
+            .named("s")
+            .expect("it exists");
         small.stream = bytes::Bytes::copy_from_slice(stream.id().as_bytes());
         small
     }
@@ -64,7 +70,7 @@ impl Small {
 
     /// Takes all memory but `left` chunks.
     fn starve(&self, left: usize) -> Vec<ChunkWriter> {
-        let pool = &self.broker.shared().env.pool;
+        let pool = &self.broker.shared().data.env.pool;
         let mut taken: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
         assert!(taken.len() > left);
         taken.truncate(taken.len() - left);
@@ -128,7 +134,7 @@ async fn an_append_refused_half_way_is_stored_once_when_it_is_sent_again() {
             batch_by(producer, value)
         })
         .collect();
-    let appended = || small.broker.shared().metrics.appended_records.get();
+    let appended = || small.broker.shared().data.metrics.appended_records.get();
     let taken = small.starve(1);
     let answer = small.append(&mut raw, &body);
     overloaded(&answer);
@@ -175,7 +181,7 @@ async fn a_plain_producer_waits_for_memory_and_stores_each_record_once() {
     // Refused several times before there is memory.
     let refused = async {
         let mut looks = interval(Duration::from_millis(5));
-        while small.broker.shared().metrics.append_errors.get() < 3 {
+        while small.broker.shared().data.metrics.append_errors.get() < 3 {
             looks.tick().await;
         }
     };
@@ -189,6 +195,9 @@ async fn a_plain_producer_waits_for_memory_and_stores_each_record_once() {
     lines.sort_unstable();
     let all: Vec<String> = (0..500).map(|n| format!("{n:04}")).collect();
     assert_eq!(lines, all);
-    assert_eq!(small.broker.shared().in_flight.load(Ordering::Relaxed), 0);
+    assert_eq!(
+        small.broker.shared().data.in_flight.load(Ordering::Relaxed),
+        0
+    );
     small.broker.shutdown().await;
 }

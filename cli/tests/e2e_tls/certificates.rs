@@ -41,6 +41,14 @@ impl Authority {
         self.sign(params_of(names))
     }
 
+    /// A certificate for a broker that calls others.
+    pub fn broker(&self, names: &[&str]) -> Identity {
+        let mut params = params_of(names);
+        let client = ExtendedKeyUsagePurpose::ClientAuth;
+        params.extended_key_usages.push(client);
+        self.sign(params)
+    }
+
     /// One that ended long ago.
     pub fn expired(&self, names: &[&str]) -> Identity {
         let mut params = params_of(names);
@@ -104,7 +112,7 @@ impl Files {
         path
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 

@@ -4,11 +4,14 @@
 mod common;
 
 mod certificates;
+mod cluster;
 mod commands;
 mod dev;
 mod hostile;
+mod http;
 mod kcat;
 mod listeners;
+mod principals;
 mod reload;
 mod session;
 

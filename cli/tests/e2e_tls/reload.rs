@@ -26,7 +26,7 @@ fn metric(http: &str, name: &str) -> f64 {
     value.trim().parse().expect("a number")
 }
 
-fn until(what: &str, broker: &Broker, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, broker: &Broker, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < PATIENCE, "{what}: {}", broker.log());

@@ -36,6 +36,11 @@ impl<'a> Client<'a> {
 
     /// A session after its handshake, as far as the client can tell.
     pub fn open(&self, address: &str) -> io::Result<Session> {
+        self.open_with(self.config(), address)
+    }
+
+    /// How it speaks TLS. Sessions opened with the same one resume each other.
+    pub fn config(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(self.trusts.pem.as_bytes());
         roots.add(authority.expect("PEM")).expect("an authority");
@@ -55,8 +60,13 @@ impl<'a> Client<'a> {
             }
         };
         config.alpn_protocols = self.protocol.iter().map(|one| one.to_vec()).collect();
+        Arc::new(config)
+    }
+
+    /// As [`open`](Self::open), with what [`config`](Self::config) returned.
+    pub fn open_with(&self, config: Arc<ClientConfig>, address: &str) -> io::Result<Session> {
         let name = ServerName::try_from(self.name).expect("a name");
-        let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+        let session = ClientConnection::new(config, name).expect("a session");
         let socket = TcpStream::connect(address)?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let mut stream = StreamOwned::new(session, socket);

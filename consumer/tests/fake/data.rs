@@ -82,6 +82,7 @@ async fn serve(fake: Arc<Fake>, member: usize, mut socket: TcpStream) {
     }
     let reply = HelloReply {
         version: PROTOCOL_VERSION,
+        flags: 0,
         max_frame_bytes: MAX_FRAME as u32,
     };
     let _ = socket.write_all(&reply.encode()).await;

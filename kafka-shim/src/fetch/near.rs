@@ -39,7 +39,7 @@ pub(crate) enum Near {
 impl Near {
     /// Of a client that names `rack`; `sent` is taken where it is needed.
     pub(crate) fn of(rack: Option<&str>, shared: &Shared, sent: &mut Sent) -> Self {
-        let Some(rack) = rack.filter(|_| shared.directory.is_shared()) else {
+        let Some(rack) = rack.filter(|_| shared.data.directory.is_shared()) else {
             return Self::Nowhere;
         };
         if shared.config.cluster.rack.as_deref() == Some(rack) {
@@ -189,7 +189,7 @@ pub(crate) fn look(
         Err(code) => return Ok(Part::failed(index, code)),
     };
     entry.elsewhere = Some(place);
-    let owner = shared.directory.owner(place.stream, place.streamlet);
+    let owner = shared.data.directory.owner(place.stream, place.streamlet);
     let known = entry.wanted.leader_epoch;
     let epoch = owner.map_or(known, |owner| owner.epoch.0 as i32);
     if known >= 0 && known != epoch && !Rule::CopyEpochNotCompared.is_broken() {
@@ -258,7 +258,7 @@ pub(crate) fn given(
 
 /// Sends the client to the owner, if that is known and lives.
 fn back(entry: &mut Entry, index: usize, shared: &Shared) -> Part {
-    let directory = &shared.directory;
+    let directory = &shared.data.directory;
     let owner = entry
         .elsewhere
         .and_then(|place| directory.owner(place.stream, place.streamlet))

@@ -107,8 +107,8 @@ async fn coordinator_of(ctx: &Ctx, group: &str) -> Result<Endpoint, (i16, String
     let broker = place
         .map_err(|error| (coordinator_code(&error), error.message))?
         .broker;
-    let me = ctx.shared.directory.me();
-    let named = broker != me || ctx.shared.is_member();
+    let me = ctx.shared.data.directory.me();
+    let named = broker != me || ctx.shared.data.directory.is_current();
     let found = brokers::endpoint(ctx, broker).filter(|_| named);
     found.ok_or_else(|| {
         let reason = format!("broker {broker}, which coordinates the group, is not reached");

@@ -248,7 +248,7 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
     }
     let Some(wanted) = wanted else {
         let all = by_stream.into_iter().filter_map(|(id, offsets)| {
-            let stream = ctx.shared.catalog.get(id)?;
+            let stream = ctx.shared.data.catalog.get(id)?;
             let offsets = offsets.into_iter();
             let found = offsets.filter_map(|(partition, offset)| {
                 Some(Found::new(i32::try_from(partition).ok()?, Some(offset)))

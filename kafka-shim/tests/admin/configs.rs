@@ -172,6 +172,7 @@ fn config_of(world: &World) -> StreamConfig {
     let stream = world
         .broker
         .shared()
+        .data
         .catalog
         .named("t")
         .expect("the stream");

@@ -50,6 +50,7 @@ async fn every_version_creates_topics() {
         let stream = world
             .broker
             .shared()
+            .data
             .catalog
             .named(&text)
             .expect("the stream");
@@ -78,7 +79,12 @@ async fn every_version_creates_topics() {
         let mut by_default = topic(&format!("d{version}"), -1, &[]);
         by_default.replication_factor = -1;
         assert_eq!(create(&mut client, version, by_default).await.error_code, 0);
-        let stream = world.broker.shared().catalog.named(&format!("d{version}"));
+        let stream = world
+            .broker
+            .shared()
+            .data
+            .catalog
+            .named(&format!("d{version}"));
         assert_eq!(stream.expect("the stream").streamlets.len(), 5);
     }
 }
@@ -142,7 +148,7 @@ async fn what_cannot_be_created_is_refused_with_kafkas_error() {
         );
         assert!(result.error_message.is_some_and(|text| !text.is_empty()));
     }
-    assert!(world.broker.shared().catalog.named("r").is_none());
+    assert!(world.broker.shared().data.catalog.named("r").is_none());
     // By assignment to the one broker.
     assert_eq!(
         create(&mut client, 7, with_assignment(0, 1))
@@ -181,7 +187,7 @@ async fn validation_only_creates_nothing() {
     let exists = ResponseError::TopicAlreadyExists.code();
     assert_eq!(codes, [0, exists, ResponseError::InvalidConfig.code()]);
     assert_eq!(response.topics[0].num_partitions, 3);
-    assert!(world.broker.shared().catalog.named("new").is_none());
+    assert!(world.broker.shared().data.catalog.named("new").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,7 +222,7 @@ async fn every_version_deletes_topics() {
     assert_code(unknown.error_code, ResponseError::UnknownTopicId);
     let gone = delete(&mut client, 6, state(None, id)).await;
     assert_eq!((gone.error_code, gone.name), (0, Some(name("t"))));
-    assert!(world.broker.shared().catalog.named("t").is_none());
+    assert!(world.broker.shared().data.catalog.named("t").is_none());
 }
 
 async fn grow(
@@ -256,6 +262,7 @@ async fn partitions_grow_to_any_larger_number() {
     let stream = world
         .broker
         .shared()
+        .data
         .catalog
         .named("t")
         .expect("the stream");

@@ -70,7 +70,12 @@ async fn strangers_leave_places_for_other_brokers_to_keep_copies() {
         config.cluster.reserved_connections = 20;
     })
     .await;
-    let member = cluster.brokers[0].0.shared().cluster.as_ref();
+    let member = cluster.brokers[0]
+        .0
+        .shared()
+        .clustered
+        .as_ref()
+        .map(|c| &c.peers);
     let backup = &member.expect("it is one of three").backup;
     let mut open = Vec::new();
     loop {

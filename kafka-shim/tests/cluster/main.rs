@@ -84,7 +84,7 @@ impl Cluster {
         };
         // Each hears of the others' listeners after they have joined.
         for (broker, _) in &cluster.brokers {
-            let directory = &broker.shared().directory;
+            let directory = &broker.shared().data.directory;
             until(|| {
                 let brokers = directory.brokers();
                 brokers.len() == 3 && brokers.iter().all(|b| !b.kafka.is_empty())
@@ -113,7 +113,7 @@ impl Cluster {
         let made = tokio::task::spawn_blocking(move || shared.create_stream(record).map(drop));
         made.await.unwrap().unwrap();
         for (broker, _) in &self.brokers {
-            let catalog = &broker.shared().catalog;
+            let catalog = &broker.shared().data.catalog;
             until(|| catalog.named(name).is_some()).await;
         }
     }
@@ -263,7 +263,7 @@ async fn topics_that_two_brokers_are_to_create_at_once_are_there_or_soon_will_be
     }
     for name in &names {
         for (broker, _) in &cluster.brokers {
-            until(|| broker.shared().catalog.named(name).is_some()).await;
+            until(|| broker.shared().data.catalog.named(name).is_some()).await;
         }
     }
 }
@@ -286,7 +286,7 @@ async fn only_the_leader_serves_and_its_successor_knows_the_end() {
     assert_eq!(latest(&mut at_other, "t", 0).await.0, NOT_LEADER);
 
     let shared = cluster.brokers[leader as usize - 1].0.shared();
-    let stream = shared.catalog.named("t").unwrap().id();
+    let stream = shared.data.catalog.named("t").unwrap().id();
     ownership::hand_over(shared, stream, StreamletId(0), other as u32)
         .await
         .unwrap();

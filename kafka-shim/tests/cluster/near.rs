@@ -78,7 +78,7 @@ impl Filled {
             assert_eq!(code, 0);
         }
         let shared = cluster.brokers[0].0.shared();
-        let stream = shared.catalog.named("t").unwrap().id();
+        let stream = shared.data.catalog.named("t").unwrap().id();
         let mut filled = Self {
             cluster,
             stream,
@@ -102,6 +102,7 @@ impl Filled {
     fn streamlet(&self, id: i32) -> Arc<Streamlet> {
         let found = self
             .shared(id)
+            .data
             .catalog
             .streamlet(self.stream, StreamletId(0));
         found.expect("every broker knows the stream")
@@ -134,7 +135,7 @@ impl Filled {
     }
 
     fn copy_bytes(&self, id: i32) -> u64 {
-        self.shared(id).metrics.copy_read_bytes.get()
+        self.shared(id).data.metrics.copy_read_bytes.get()
     }
 
     async fn answer(&self, client: &mut Client, ask: Ask) -> FetchResponse {
@@ -381,6 +382,7 @@ async fn who_holds_copies_is_a_replica_and_whoever_is_gone_is_not_named() {
     let directory = &filled.cluster.brokers[owner as usize - 1]
         .0
         .shared()
+        .data
         .directory;
     until(|| directory.broker(near as u32).is_none()).await;
     let mut client = filled.cluster.client(owner).await;

@@ -75,7 +75,7 @@ async fn a_topic_has_the_replicas_that_were_asked_for() {
     for (name, factor, made) in [("one", 1, 1), ("usual", -1, 3), ("two", 2, 2)] {
         assert_eq!(create(&mut client, name, factor).await, (0, made), "{name}");
         let shared = cluster.brokers[0].0.shared();
-        let stream = shared.catalog.named(name).expect("it was made here");
+        let stream = shared.data.catalog.named(name).expect("it was made here");
         assert_eq!(stream.record.load().config.replicas, made as u32, "{name}");
     }
     for factor in [0, -2, 4] {

@@ -89,7 +89,15 @@ async fn every_version_reads_what_was_written() {
         assert_eq!(produce(&mut client, 9, "t", 0, sent).await.error_code, 0);
     }
     let expected: Vec<_> = (0..8).map(|n| (n, format!("v{}", n % 2))).collect();
-    let id = world.broker.shared().catalog.named("t").unwrap().id().0;
+    let id = world
+        .broker
+        .shared()
+        .data
+        .catalog
+        .named("t")
+        .unwrap()
+        .id()
+        .0;
     for version in 4..=18 {
         let mut request = request("t", vec![partition(0, 0)]);
         if version >= 13 {
@@ -141,7 +149,7 @@ async fn offsets_epochs_and_topics_that_do_not_fit() {
     let unknown = ResponseError::UnknownTopicOrPartition.code();
     assert_eq!(one(&mut client, 12, "none", 0, 0).await.error_code, unknown);
     assert_eq!(one(&mut client, 12, "t", 1, 0).await.error_code, unknown);
-    let stream = world.broker.shared().catalog.named("t").unwrap();
+    let stream = world.broker.shared().data.catalog.named("t").unwrap();
     let epoch = stream.streamlets.get(0).unwrap().epoch().0 as i32;
     for (known, code) in [
         (epoch - 1, ResponseError::FencedLeaderEpoch.code()),
@@ -211,7 +219,7 @@ async fn a_long_poll_ends_with_the_first_record_or_its_time() {
     let reply = fetch(&mut reader, 12, &request("t", wanted).with_max_wait_ms(20)).await;
     assert_eq!(reply.responses[0].partitions.len(), 2);
     // Idle lanes keep no wakers of answered requests.
-    let stream = world.broker.shared().catalog.named("t").unwrap();
+    let stream = world.broker.shared().data.catalog.named("t").unwrap();
     let waiting: usize = stream
         .streamlets
         .iter()

@@ -93,7 +93,7 @@ impl Pair {
         let request = request("t", -1, &[(partition as i32, records)]).with_timeout_ms(timeout_ms);
         let correlation = self.client.send(ApiKey::Produce, 9, &request).await;
         // It has its place.
-        let appended = &self.broker.shared().metrics.appended_records;
+        let appended = &self.broker.shared().data.metrics.appended_records;
         let placed = async {
             while appended.get() < 3 {
                 tokio::task::yield_now().await;
@@ -114,7 +114,7 @@ impl Pair {
 async fn what_an_owner_change_cuts_off_is_to_be_sent_to_the_new_leader() {
     let mut pair = Pair::start().await;
     let (partition, correlation) = pair.send_one(60_000).await;
-    let stream = pair.broker.shared().catalog.named("t").unwrap().id();
+    let stream = pair.broker.shared().data.catalog.named("t").unwrap().id();
     let id = StreamletId(partition);
     let found = pair.store.streamlet(stream, id).unwrap().unwrap();
     let compare = Compare::StreamletEpoch {

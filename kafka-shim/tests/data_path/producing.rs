@@ -65,7 +65,15 @@ async fn every_version_is_acknowledged_with_its_offset() {
         assert_eq!(answer.log_append_time_ms, -1);
         expected += 3;
     }
-    let id = world.broker.shared().catalog.named("t").unwrap().id().0;
+    let id = world
+        .broker
+        .shared()
+        .data
+        .catalog
+        .named("t")
+        .unwrap()
+        .id()
+        .0;
     let mut by_id = request("", -1, &[(1, plain(1))]);
     by_id.topic_data[0].topic_id = id;
     let reply: ProduceResponse = client.call(ApiKey::Produce, 13, &by_id).await;
@@ -239,6 +247,6 @@ async fn batches_wait_for_memory_and_none_is_lost() {
     for client in clients {
         client.await.unwrap();
     }
-    let stream = world.broker.shared().catalog.named("t").unwrap();
+    let stream = world.broker.shared().data.catalog.named("t").unwrap();
     assert_eq!(stream.streamlets.get(0).unwrap().bounds()[0].2, 4 * 40 * 5);
 }

@@ -58,7 +58,7 @@ fn small() -> StreamConfig {
 
 /// A partition's log start, and its groups.
 fn kept(world: &World, topic: &str, partition: usize) -> (Ordinal, Vec<GroupView>) {
-    let stream = world.broker.shared().catalog.named(topic);
+    let stream = world.broker.shared().data.catalog.named(topic);
     let stream = stream.expect("the stream");
     let streamlet = stream.streamlets.get(partition).expect("a partition");
     let lane = streamlet.describe().swap_remove(0);
@@ -267,7 +267,11 @@ async fn nobody_appends_to_internal_topics() {
     let world = World::start().await;
     let mut client = world.client().await;
     let shared = world.broker.shared();
-    let own = shared.catalog.named("_kera_groups").expect("the stream");
+    let own = shared
+        .data
+        .catalog
+        .named("_kera_groups")
+        .expect("the stream");
     let invalid = ResponseError::InvalidTopicException.code();
     for topic in ["_kera_groups", "__consumer_offsets", "_kera_none"] {
         let answer = produce(&mut client, 9, topic, 0, stamped(0)).await;

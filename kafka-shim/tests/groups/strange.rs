@@ -8,7 +8,7 @@ use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use kafka_protocol::messages::{ApiKey, OffsetCommitRequest, OffsetCommitResponse};
-use kera_broker::append;
+use kera_broker::data::append;
 use kera_broker::http::Told;
 use kera_protocol::batch::{
     BatchBuilder, Compression, HEADER_BYTES, NewRecord, ProducerStamp, crc32c,
@@ -21,7 +21,11 @@ use super::{commit, committed, group, quick, topic, words};
 /// Appends a batch to every streamlet of the internal stream, past all that refuses it to clients.
 fn plant(world: &World, batch: &Bytes) {
     let shared = world.broker.shared();
-    let own = shared.catalog.named("_kera_groups").expect("the stream");
+    let own = shared
+        .data
+        .catalog
+        .named("_kera_groups")
+        .expect("the stream");
     let spec = AppendSpec {
         lane: 0,
         lane_generation: None,
@@ -30,9 +34,16 @@ fn plant(world: &World, batch: &Bytes) {
     };
     for streamlet in &own.streamlets {
         let (mut bytes, mut touched) = (batch.to_vec(), Vec::new());
-        append::place_batch(shared, &streamlet, None, &mut bytes, spec, &mut touched)
-            .expect("it is placed");
-        append::pump(shared, &mut touched);
+        append::place_batch(
+            &shared.data,
+            &streamlet,
+            None,
+            &mut bytes,
+            spec,
+            &mut touched,
+        )
+        .expect("it is placed");
+        append::pump(&shared.data, &mut touched);
     }
 }
 
@@ -100,7 +111,11 @@ async fn records_that_are_no_events_stop_no_group() {
         assert_eq!(committed(&mut client, group).await, all, "{group}");
     }
     let shared = world.broker.shared();
-    let own = shared.catalog.named("_kera_groups").expect("the stream");
+    let own = shared
+        .data
+        .catalog
+        .named("_kera_groups")
+        .expect("the stream");
     let planted = (garbage.len() * own.streamlets.len()) as u64;
     assert_eq!(shared.coordination.passed_over(), planted);
     assert_eq!(shared.ready(), Ok(()));

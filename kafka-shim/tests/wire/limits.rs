@@ -109,7 +109,7 @@ async fn replies_are_no_longer_than_they_may_be() {
     let topics = reply.topics.iter().filter(|t| !t.is_internal);
     let told: Vec<_> = topics.map(|t| (t.error_code, t.partitions.len())).collect();
     assert_eq!(told, [(0, 10), (POLICY_VIOLATION, 0)]);
-    assert!(world.broker.shared().metrics.large_replies.get() >= 2);
+    assert!(world.broker.shared().data.metrics.large_replies.get() >= 2);
 
     // A group's offsets, all of them and asked for again and again.
     let partitions = (0..10).map(|number| {
@@ -162,9 +162,14 @@ async fn a_client_that_reads_nothing_is_owed_little_and_let_go() {
     let most = async {
         let until = Instant::now() + PATIENCE;
         let mut most = 0;
-        while shared.metrics.unread_connections.get() == 0 {
+        while shared.data.metrics.unread_connections.get() == 0 {
             assert!(Instant::now() < until, "it is still waited for");
-            most = most.max(shared.outgoing.load(std::sync::atomic::Ordering::Relaxed));
+            most = most.max(
+                shared
+                    .data
+                    .outgoing
+                    .load(std::sync::atomic::Ordering::Relaxed),
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         most

@@ -62,7 +62,7 @@ const WAITING: [i16; 2] = [11, 14];
 async fn answered(world: &World, dice: &mut Dice, answers: &mut BTreeMap<i16, String>) {
     for (api_key, version) in messages::all_versions() {
         // Some requests before may have deleted it.
-        if world.broker.shared().catalog.named("t").is_none() {
+        if world.broker.shared().data.catalog.named("t").is_none() {
             world.topic("t", 3);
         }
         let mut client = world.client().await;
@@ -111,7 +111,13 @@ async fn requests_about_what_is_there_are_answered_in_their_own_form() {
     })
     .await;
     world.topic("t", 3);
-    let stream = world.broker.shared().catalog.named("t").expect("the topic");
+    let stream = world
+        .broker
+        .shared()
+        .data
+        .catalog
+        .named("t")
+        .expect("the topic");
     let texts = [
         "t",
         "t",

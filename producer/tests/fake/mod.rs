@@ -325,6 +325,7 @@ impl Broker {
         }
         let reply = HelloReply {
             version: PROTOCOL_VERSION,
+            flags: 0,
             max_frame_bytes: 4 << 20,
         };
         let _ = socket.write_all(&reply.encode()).await;

@@ -714,6 +714,25 @@ pub struct GoAway {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
+/// A control call. The body is the request of the method as control.proto has it, at most 4 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallRequest {
+    #[prost(enumeration = "CallMethod", tag = "1")]
+    pub method: i32,
+    /// the broker gives up after so long; 0: it waits as long as the method does
+    #[prost(uint32, tag = "2")]
+    pub deadline_ms: u32,
+}
+/// Answers a call. The body is the method's reply; with an error it is empty.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallResponse {
+    /// an ErrorCode; 0 is success
+    #[prost(uint32, tag = "1")]
+    pub error: u32,
+    /// only with an error
+    #[prost(string, tag = "2")]
+    pub message: ::prost::alloc::string::String,
+}
 /// Whether batches that are answered with an error may be stored all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -743,6 +762,93 @@ impl Placement {
             "PLACEMENT_UNSPECIFIED" => Some(Self::Unspecified),
             "PLACEMENT_NOT_PLACED" => Some(Self::NotPlaced),
             "PLACEMENT_MAY_BE_PLACED" => Some(Self::MayBePlaced),
+            _ => None,
+        }
+    }
+}
+/// Calls of the services Streams and Consumers in control.proto. Numbers are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CallMethod {
+    Unspecified = 0,
+    GetStream = 1,
+    ListStreams = 2,
+    CreateStream = 3,
+    AlterStream = 4,
+    DeleteStream = 5,
+    FindOrdinals = 6,
+    FindCopies = 7,
+    InitProducer = 8,
+    FindCoordinator = 9,
+    Join = 10,
+    Heartbeat = 11,
+    Acquire = 12,
+    Commit = 13,
+    Leave = 14,
+    ListGroups = 15,
+    DescribeGroup = 16,
+    ResetGroup = 17,
+    DeleteGroup = 18,
+    DescribeStream = 19,
+    TrimStream = 20,
+    RecoverStream = 21,
+}
+impl CallMethod {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CALL_METHOD_UNSPECIFIED",
+            Self::GetStream => "CALL_METHOD_GET_STREAM",
+            Self::ListStreams => "CALL_METHOD_LIST_STREAMS",
+            Self::CreateStream => "CALL_METHOD_CREATE_STREAM",
+            Self::AlterStream => "CALL_METHOD_ALTER_STREAM",
+            Self::DeleteStream => "CALL_METHOD_DELETE_STREAM",
+            Self::FindOrdinals => "CALL_METHOD_FIND_ORDINALS",
+            Self::FindCopies => "CALL_METHOD_FIND_COPIES",
+            Self::InitProducer => "CALL_METHOD_INIT_PRODUCER",
+            Self::FindCoordinator => "CALL_METHOD_FIND_COORDINATOR",
+            Self::Join => "CALL_METHOD_JOIN",
+            Self::Heartbeat => "CALL_METHOD_HEARTBEAT",
+            Self::Acquire => "CALL_METHOD_ACQUIRE",
+            Self::Commit => "CALL_METHOD_COMMIT",
+            Self::Leave => "CALL_METHOD_LEAVE",
+            Self::ListGroups => "CALL_METHOD_LIST_GROUPS",
+            Self::DescribeGroup => "CALL_METHOD_DESCRIBE_GROUP",
+            Self::ResetGroup => "CALL_METHOD_RESET_GROUP",
+            Self::DeleteGroup => "CALL_METHOD_DELETE_GROUP",
+            Self::DescribeStream => "CALL_METHOD_DESCRIBE_STREAM",
+            Self::TrimStream => "CALL_METHOD_TRIM_STREAM",
+            Self::RecoverStream => "CALL_METHOD_RECOVER_STREAM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CALL_METHOD_UNSPECIFIED" => Some(Self::Unspecified),
+            "CALL_METHOD_GET_STREAM" => Some(Self::GetStream),
+            "CALL_METHOD_LIST_STREAMS" => Some(Self::ListStreams),
+            "CALL_METHOD_CREATE_STREAM" => Some(Self::CreateStream),
+            "CALL_METHOD_ALTER_STREAM" => Some(Self::AlterStream),
+            "CALL_METHOD_DELETE_STREAM" => Some(Self::DeleteStream),
+            "CALL_METHOD_FIND_ORDINALS" => Some(Self::FindOrdinals),
+            "CALL_METHOD_FIND_COPIES" => Some(Self::FindCopies),
+            "CALL_METHOD_INIT_PRODUCER" => Some(Self::InitProducer),
+            "CALL_METHOD_FIND_COORDINATOR" => Some(Self::FindCoordinator),
+            "CALL_METHOD_JOIN" => Some(Self::Join),
+            "CALL_METHOD_HEARTBEAT" => Some(Self::Heartbeat),
+            "CALL_METHOD_ACQUIRE" => Some(Self::Acquire),
+            "CALL_METHOD_COMMIT" => Some(Self::Commit),
+            "CALL_METHOD_LEAVE" => Some(Self::Leave),
+            "CALL_METHOD_LIST_GROUPS" => Some(Self::ListGroups),
+            "CALL_METHOD_DESCRIBE_GROUP" => Some(Self::DescribeGroup),
+            "CALL_METHOD_RESET_GROUP" => Some(Self::ResetGroup),
+            "CALL_METHOD_DELETE_GROUP" => Some(Self::DeleteGroup),
+            "CALL_METHOD_DESCRIBE_STREAM" => Some(Self::DescribeStream),
+            "CALL_METHOD_TRIM_STREAM" => Some(Self::TrimStream),
+            "CALL_METHOD_RECOVER_STREAM" => Some(Self::RecoverStream),
             _ => None,
         }
     }

@@ -353,15 +353,15 @@ impl Jobs {
     ) {
         let mut missing = self.missing.lock();
         let new = found.iter().filter(|(copy, _)| !missing.contains_key(copy));
-        let new: Vec<_> = new.map(|(_, at)| at).collect();
+        let new: Vec<_> = new.collect();
         let at: BTreeSet<_> = new
             .iter()
-            .copied()
-            .flatten()
+            .flat_map(|(_, at)| *at)
             .map(|broker| broker.0)
             .collect();
-        if !new.is_empty() {
-            tracing::warn!(%streamlet, groups = new.len(), ?at, "brokers do not have replicas of closed groups that are recorded there; others are made of those that are left");
+        let first = new.first().map(|(copy, _)| copy.group.0);
+        if let Some(first) = first {
+            tracing::warn!(%streamlet, groups = new.len(), first, ?at, "brokers do not have replicas of closed groups that are recorded there; others are made of those that are left");
         }
         missing.retain(|copy, _| copy.streamlet != streamlet);
         missing.extend(left);

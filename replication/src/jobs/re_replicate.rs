@@ -223,21 +223,16 @@ impl Jobs {
             let unsettled = |mend: &Arc<dyn Mend>| !mend.is_settled(record);
             let has = if primary.is_own(holder.broker) {
                 // Until it is written there is nothing to judge.
-                let is_written = !owned.mend.as_ref().is_some_and(unsettled);
-                let read = can_be_read(primary, *holder, record).await;
-                Some(!is_written || read == Some(true))
+                match owned.mend.as_ref().is_some_and(unsettled) {
+                    true => Some(true),
+                    false => self.read_or_suspect(primary, *holder, record).await,
+                }
             } else {
                 match held.of(holder.broker, copy) {
                     Known::There => Some(true),
                     Known::Short => Some(false),
                     Known::Silent => None,
-                    Known::NotListed => {
-                        let read = can_be_read(primary, *holder, record).await;
-                        if read.is_none() {
-                            self.suspect(copy);
-                        }
-                        read
-                    }
+                    Known::NotListed => self.read_or_suspect(primary, *holder, record).await,
                 }
             };
             match has {
@@ -249,6 +244,20 @@ impl Jobs {
             }
         }
         out
+    }
+
+    /// As [`can_be_read`]; where nobody can tell, whoever compares copies looks soon.
+    async fn read_or_suspect(
+        &self,
+        primary: &Primary,
+        holder: Replica,
+        record: &GroupRecord,
+    ) -> Option<bool> {
+        let read = can_be_read(primary, holder, record).await;
+        if read.is_none() {
+            self.suspect(CopyId::of(record));
+        }
+        read
     }
 
     /// Has another copy stand for the one at `harmed`, which is not right and not in `standing`. It is

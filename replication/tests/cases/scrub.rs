@@ -1,12 +1,14 @@
 //! Copies of closed groups are compared, and those that are not right replaced.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kera_records::GroupRecord;
-use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId, Incarnation};
 use kera_replication::jobs::{JobConfig, Jobs, Mend, Mended, Owned};
+use kera_replication::own::{OwnCopies, OwnRef};
 use kera_replication::primary::Primary;
 use kera_replication::recovery::{Recovered, Unclean};
 use kera_replication::transport::{Pending, Refusal, Reply, Request};
@@ -388,6 +390,68 @@ fn the_owners_own_file_is_made_anew_from_a_copy() {
             assert_eq!((stats.mended, stats.unsound), (1, 0), "{harm}");
         });
     }
+}
+
+/// Own files of which nothing can be told while the disk gives no answer.
+struct Mute {
+    files: OwnRef,
+    is_mute: AtomicBool,
+}
+
+impl OwnCopies for Mute {
+    fn incarnation(&self) -> Incarnation {
+        self.files.incarnation()
+    }
+
+    fn process(&self) -> Incarnation {
+        self.files.process()
+    }
+
+    fn ask(&self, request: Request) -> Pending<Result<Reply, Refusal>> {
+        let is_look = matches!(request, Request::Read { .. } | Request::Check { .. });
+        match is_look && self.is_mute.load(Ordering::Relaxed) {
+            true => Box::pin(async { Err(Refusal::Failed("input/output error".into())) }),
+            false => self.files.ask(request),
+        }
+    }
+}
+
+#[test]
+fn an_own_file_of_which_nothing_can_be_told_is_not_said_to_be_gone() {
+    let plan = Plan {
+        own: true,
+        replicas: 3,
+        min_insync_replicas: 2,
+        ..calm()
+    };
+    planned(plan, |case| async move {
+        let own = Arc::new(Mute {
+            files: case.stage.own(OWNER).expect("it has files"),
+            is_mute: AtomicBool::new(false),
+        });
+        let primary = Arc::new(case.primary(OWNER).with_own(own.clone()));
+        let recovered = case.recover_as(&primary, Unclean::Wait).await;
+        let lane = case.lane(&primary, &recovered);
+        let group = own::closed(&case, &lane).await;
+        let (copy, from) = (group.0.id(), another(&group));
+        let before = record(&case, copy);
+        let jobs = jobs_with_own(&case, &primary, &recovered, from);
+        own.is_mute.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            jobs.round().await;
+        }
+        assert!(jobs.missing().is_empty(), "{:?}", jobs.missing());
+        assert_eq!(
+            (jobs.stats().built, record(&case, copy)),
+            (0, before.clone())
+        );
+        // One that is gone is another matter.
+        own.is_mute.store(false, Ordering::Relaxed);
+        let path = case.stage.own(OWNER).expect("files").path(&copy);
+        fs::remove_file(&path).expect("is removed");
+        jobs.round().await;
+        assert_eq!(jobs.stats().built, 1, "another broker takes one");
+    });
 }
 
 #[test]

@@ -68,6 +68,14 @@ impl Stream {
         }
     }
 
+    /// The certificate, in DER, with which the peer has proved who it is, if it has.
+    pub fn peer_certificate(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.peer_certificate(),
+        }
+    }
+
     /// Reads what there is.
     ///
     /// # Errors

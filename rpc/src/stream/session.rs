@@ -96,6 +96,12 @@ impl TlsStream {
         session.tls.alpn_protocol().map(<[u8]>::to_vec)
     }
 
+    pub(super) fn peer_certificate(&self) -> Option<Vec<u8>> {
+        let session = self.session.lock();
+        let chain = session.tls.peer_certificates()?;
+        chain.first().map(|certificate| certificate.to_vec())
+    }
+
     pub(super) async fn handshake(&self) -> io::Result<()> {
         loop {
             let step = self.session.lock().handshake(&self.socket)?;

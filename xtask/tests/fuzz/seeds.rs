@@ -270,6 +270,7 @@ fn frames() -> Vec<Seed> {
     encode_empty(&mut ping, FrameKind::Ping, 5);
     let hello = HelloReply {
         version: 1,
+        flags: 0,
         max_frame_bytes: 1 << 20,
     };
     let first = frame(FrameKind::Append, 1, &append, &body);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use kera_replication::jobs::JobConfig;
 
+use crate::cluster::Clustered;
 use crate::cluster::replica::deleted_streams;
 use crate::coordination;
 use crate::shared::Shared;
@@ -20,13 +21,10 @@ use crate::shared::Shared;
 /// Changes within this time come together.
 const TOGETHER: Duration = Duration::from_secs(3);
 
-/// Begins; returns at once. Does nothing in a broker that works alone.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    let Some(replicated) = &shared.replicated else {
-        return;
-    };
+/// Begins; returns at once.
+pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
     let config = &shared.config.cluster;
-    let repairs = replicated.begin_jobs(JobConfig {
+    let repairs = clustered.replicated.begin_jobs(JobConfig {
         interval: config.repair_interval,
         bytes_per_second: config.repair_bytes_per_second,
         lost_after: config.lost_after,
@@ -34,11 +32,11 @@ pub(crate) fn start(shared: &Arc<Shared>) {
         ..JobConfig::default()
     });
     spreading::begin(shared, &repairs);
-    let forgetting = forget(shared.clone(), config.repair_interval);
-    let counting = shortage::count(shared.clone(), config.repair_interval);
+    let forgetting = forget(shared.clone(), clustered.clone(), config.repair_interval);
+    let counting = shortage::count(shared.clone(), clustered.clone(), config.repair_interval);
     let raising = raise(shared.clone(), config.repair_interval);
-    let stirring = stir(shared.clone(), config.repair_interval);
-    let watching = shortage::watch(shared.clone());
+    let stirring = stir(clustered.clone(), config.repair_interval);
+    let watching = shortage::watch(clustered.replicated.clone());
     let mut stopping = shared.stopping.subscribe();
     tokio::spawn(async move {
         // A round may be broken off anywhere.
@@ -57,11 +55,9 @@ pub(crate) fn start(shared: &Arc<Shared>) {
 
 /// Has the jobs look for work a moment after brokers or owners have changed, or a new owner has fetched
 /// what it had none of: copies may be better elsewhere now, or not needed any more.
-async fn stir(shared: Arc<Shared>, interval: Duration) {
-    let Some(replicated) = &shared.replicated else {
-        return std::future::pending().await;
-    };
-    let (mut owners, mut stirs) = (shared.pictured.owners(), replicated.stirs());
+async fn stir(clustered: Arc<Clustered>, interval: Duration) {
+    let replicated = &clustered.replicated;
+    let (mut owners, mut stirs) = (clustered.pictured.owners(), replicated.stirs());
     loop {
         let changed = tokio::select! {
             changed = owners.changed() => changed,
@@ -80,25 +76,17 @@ async fn stir(shared: Arc<Shared>, interval: Duration) {
 
 /// Tells backups of deleted streams, hears of those itself, and removes what is left of their own files, at once
 /// and then at an interval.
-async fn forget(shared: Arc<Shared>, interval: Duration) {
-    let (Some(replicated), Some(cluster), Some(brokers_store)) =
-        (&shared.replicated, &shared.cluster, &shared.store)
-    else {
-        return std::future::pending().await;
-    };
-    let (forgets, store) = (replicated.forgotten(), cluster.backup.store());
+async fn forget(shared: Arc<Shared>, clustered: Arc<Clustered>, interval: Duration) {
+    let (replicated, peers) = (&clustered.replicated, &clustered.peers);
+    let (forgets, store) = (replicated.forgotten(), peers.backup.store());
     loop {
         forgets
             .sweep(replicated.primary(), store, &shared.metadata)
             .await;
-        let known = |stream| shared.catalog.get(stream).is_some();
-        deleted_streams::catch_up(cluster.me, store, brokers_store, known).await;
-        let removing = shared.clone();
-        let removed = tokio::task::spawn_blocking(move || {
-            if let Some(replicated) = &removing.replicated {
-                replicated.remove_gone(&removing.dir.streams());
-            }
-        });
+        let known = |stream| shared.data.catalog.get(stream).is_some();
+        deleted_streams::catch_up(peers.me, store, &clustered.store, known).await;
+        let (removing, streams) = (replicated.clone(), shared.dir.streams());
+        let removed = tokio::task::spawn_blocking(move || removing.remove_gone(&streams));
         if let Err(error) = removed.await {
             tracing::error!(%error, "looking for directories of deleted streams failed");
         }

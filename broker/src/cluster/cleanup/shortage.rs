@@ -10,8 +10,9 @@ use kera_protocol::v1;
 use kera_replication::ids::{BrokerId, CopyId};
 use kera_replication::primary::{LaneSpec, Standstill, StillLane};
 
-use crate::catalog::Stream;
+use crate::cluster::Clustered;
 use crate::cluster::replica::replicated::Replicated;
+use crate::data::catalog::Stream;
 use crate::shared::Shared;
 
 /// Groups of a stream that have fewer copies than it is to have: fewer are recorded, or brokers that are
@@ -26,13 +27,14 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
         return Ok(0);
     }
     // The internal stream may be older than the brokers for its copies.
-    let possible = match &shared.cluster {
-        Some(cluster) if stream.record.load().internal => cluster.most_copies(),
+    let possible = match &shared.clustered {
+        Some(clustered) if stream.record.load().internal => clustered.peers.most_copies(),
         _ => usize::MAX,
     };
     let wanted = possible.min(config.replicas as usize);
-    let missing = shared.replicated.as_ref();
-    let missing = missing.map_or_else(Default::default, |replicated| replicated.missing());
+    let clustered = shared.clustered.as_ref();
+    let missing =
+        clustered.map_or_else(Default::default, |clustered| clustered.replicated.missing());
     let there = |group: &GroupRecord| {
         let gone = missing.get(&CopyId::of(group));
         let mut copies = group.copies.iter();
@@ -57,15 +59,15 @@ pub(crate) fn under_replicated(shared: &Shared, stream: &Stream) -> Result<u64, 
 
 /// As [`under_replicated`], without reading the store: `None` until [`count`] has counted the stream.
 pub(crate) fn as_counted(shared: &Shared, stream: &Stream) -> Option<u64> {
-    let replicated = shared.replicated.as_ref()?;
+    let replicated = &shared.clustered.as_ref()?.replicated;
     replicated.counted().lock().get(&stream.id()).copied()
 }
 
 /// Counts at once and then at an interval.
-pub(crate) async fn count(shared: Arc<Shared>, interval: Duration) {
+pub(crate) async fn count(shared: Arc<Shared>, clustered: Arc<Clustered>, interval: Duration) {
     loop {
-        let counting = shared.clone();
-        let counted = tokio::task::spawn_blocking(move || count_all(&counting)).await;
+        let (counting, of) = (shared.clone(), clustered.clone());
+        let counted = tokio::task::spawn_blocking(move || count_all(&counting, &of)).await;
         if let Err(error) = counted {
             tracing::error!(%error, "counting replicas failed");
         }
@@ -73,11 +75,9 @@ pub(crate) async fn count(shared: Arc<Shared>, interval: Duration) {
     }
 }
 
-pub(crate) fn count_all(shared: &Shared) {
-    let Some(replicated) = &shared.replicated else {
-        return;
-    };
-    let streams = shared.catalog.all();
+pub(crate) fn count_all(shared: &Shared, clustered: &Clustered) {
+    let replicated = &clustered.replicated;
+    let streams = shared.data.catalog.all();
     let there = |id: &StreamId| streams.iter().any(|stream| stream.id() == *id);
     replicated.counted().lock().retain(|id, _| there(id));
     for stream in streams.iter().filter(|_| !*shared.stopping.borrow()) {
@@ -96,9 +96,9 @@ pub(crate) fn count_all(shared: &Shared) {
 pub(crate) fn unrecovered(shared: &Shared, stream: &Stream) -> Vec<v1::UnrecoveredStreamlet> {
     let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
     let has_copies = stream.record.load().config.is_replicated();
-    let replicated = shared.replicated.as_ref().filter(|_| has_copies);
-    let described = waiting.map(|streamlet| match replicated {
-        Some(replicated) => replicated.waiting().describe(streamlet.key()),
+    let clustered = shared.clustered.as_ref().filter(|_| has_copies);
+    let described = waiting.map(|streamlet| match clustered {
+        Some(clustered) => clustered.replicated.waiting().describe(streamlet.key()),
         None => not_served(
             streamlet.id().0,
             "its files are in another data directory of its broker, and there are no other replicas; start the broker with that --data-dir",
@@ -126,13 +126,10 @@ const AGAIN: Duration = Duration::from_secs(30);
 const TOLD_AT_ONCE: usize = 8;
 
 /// Looks at all lanes now and then.
-pub(crate) async fn watch(shared: Arc<Shared>) {
-    let Some(replicated) = &shared.replicated else {
-        return std::future::pending().await;
-    };
+pub(crate) async fn watch(replicated: Arc<Replicated>) {
     loop {
         tokio::time::sleep(LOOK).await;
-        tell(&standing(replicated, PATIENCE, AGAIN).await);
+        tell(&standing(&replicated, PATIENCE, AGAIN).await);
     }
 }
 

@@ -31,18 +31,21 @@ fn planned(shared: &Weak<Shared>, most: usize) -> Vec<Shift> {
     let Some(shared) = shared.upgrade() else {
         return Vec::new();
     };
-    let (Some(replicated), Ok(members)) = (&shared.replicated, admin::clusters::members(&shared))
+    let (Some(clustered), Ok(members)) = (&shared.clustered, admin::clusters::members(&shared))
     else {
         return Vec::new();
     };
     let tolerance = shared.config.cluster.spread_tolerance_bytes;
-    let plan = shared
+    let plan = clustered
         .pictured
         .read(|picture| spread(picture, &members, tolerance));
     let mine = mine(plan.unwrap_or_default(), shared.broker_id);
     let moving = mine.iter().filter(|one| one.to.is_some());
     let bytes = moving.map(|one| one.bytes).sum();
-    replicated.spreading().set(bytes, mine.len() as u64);
+    clustered
+        .replicated
+        .spreading()
+        .set(bytes, mine.len() as u64);
     mine.iter().take(most).map(shift).collect()
 }
 

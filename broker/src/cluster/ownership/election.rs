@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::controller::{Controller, HandOvers, Timing, Tools};
 use super::suspicion::{Suspects, watch_over};
 use crate::admin;
+use crate::cluster::Clustered;
 use crate::shared::Shared;
 
 /// Pause before the office is tried for once more, as when the store did not answer.
@@ -25,9 +26,7 @@ impl HandOvers for Askers {
         let shared = self.0.upgrade();
         async move {
             let shared = shared.ok_or("this broker is stopping")?;
-            let stream = shared
-                .pictured
-                .read(|picture| Some(picture.stream(one.stream)?.name.clone()));
+            let stream = shared.pictured(|picture| Some(picture.stream(one.stream)?.name.clone()));
             let stream = stream.flatten().ok_or("the stream is gone")?;
             let request = v1::MoveStreamletRequest {
                 stream,
@@ -43,12 +42,9 @@ impl HandOvers for Askers {
     }
 }
 
-/// Stands for election until the broker stops, and decides while it is elected. Does nothing for a broker
-/// that has a metadata store of its own.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    let (Some(store), Some(membership)) = (&shared.store, &shared.membership) else {
-        return;
-    };
+/// Stands for election until the broker stops, and decides while it is elected.
+pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
+    let (store, membership) = (&clustered.store, &clustered.membership);
     let stopping = shared.stopping.subscribe();
     let elected = membership.campaign();
     let (suspects, suspected) = watch::channel(Suspects::new());
@@ -58,29 +54,27 @@ pub(crate) fn start(shared: &Arc<Shared>) {
         store.controller(),
         elected.clone(),
         stopping.clone(),
+        shared.tls.clone(),
         Arc::new(suspects),
     ));
     let weak = Arc::downgrade(shared);
     tokio::spawn(succeed(
-        weak.clone(),
+        Arc::downgrade(clustered),
         suspected.clone(),
         store.controller(),
         stopping.clone(),
     ));
-    let fencing = weak.clone();
+    let fencing = Arc::downgrade(clustered);
     let controller = Controller::new(Tools {
         store: store.clone(),
-        pictured: shared.pictured.clone(),
-        fence: Box::new(move || fencing.upgrade()?.membership.as_ref()?.fence()),
+        pictured: clustered.pictured.clone(),
+        fence: Box::new(move || fencing.upgrade()?.membership.fence()),
         hand_overs: Arc::new(Askers(weak)),
         suspects: suspected,
         allow_same_host: shared.config.cluster.allow_same_host,
         timing: Timing::default(),
         limits: Limits::default(),
-        ruling: match &shared.replicated {
-            Some(replicated) => replicated.ruling().clone(),
-            None => Arc::default(),
-        },
+        ruling: clustered.replicated.ruling().clone(),
     });
     tokio::spawn(controller.run(elected, membership.valid(), stopping));
 }
@@ -88,7 +82,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
 /// Takes the office of a controller that is suspected to be gone, so that nobody waits for its lease to
 /// end. Until the broker stops.
 async fn succeed(
-    shared: Weak<Shared>,
+    clustered: Weak<Clustered>,
     mut suspected: watch::Receiver<Suspects>,
     mut controller: watch::Receiver<Option<u32>>,
     mut stopping: watch::Receiver<bool>,
@@ -100,13 +94,10 @@ async fn succeed(
             in_office.filter(|id| suspected.contains(id))
         };
         if let Some(gone) = gone {
-            let Some(shared) = shared.upgrade() else {
+            let Some(clustered) = clustered.upgrade() else {
                 return;
             };
-            let taking = tokio::task::spawn_blocking(move || {
-                let membership = shared.membership.as_ref();
-                membership.is_some_and(|membership| membership.succeed(gone))
-            });
+            let taking = tokio::task::spawn_blocking(move || clustered.membership.succeed(gone));
             if taking.await.unwrap_or(false) {
                 tracing::warn!(
                     broker = gone,

@@ -16,7 +16,13 @@ async fn lanes_of_a_wide_stream_grow_under_the_epochs_of_all_its_streamlets() {
         ..StreamConfig::default()
     };
     let stream = trio.create_with(1, "wide", config).await;
-    let at = |id: u32| trio.shared(id).catalog.get(stream).expect("it is known");
+    let at = |id: u32| {
+        trio.shared(id)
+            .data
+            .catalog
+            .get(stream)
+            .expect("it is known")
+    };
     let lanes = |lanes| v1::StreamConfig {
         lanes: Some(lanes),
         ..Default::default()

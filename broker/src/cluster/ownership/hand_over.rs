@@ -61,11 +61,11 @@ async fn hand(
     to: u32,
 ) -> Result<(), WireError> {
     let refuse = |code, text: String| Err(WireError::new(code, text));
-    let (Some(replicated), Some(members)) = (&shared.replicated, &shared.members) else {
+    let Some(clustered) = &shared.clustered else {
         let text = "this broker shares no store with others; start brokers with --cluster";
         return refuse(ErrorCode::InvalidArgument, text.into());
     };
-    let Some(found) = shared.catalog.get(stream) else {
+    let Some(found) = shared.data.catalog.get(stream) else {
         return refuse(
             ErrorCode::UnknownStream,
             format!("no stream has id {stream}"),
@@ -85,7 +85,13 @@ async fn hand(
     if to == shared.broker_id {
         return Ok(());
     }
-    if !members.living().get(&to).is_some_and(|live| live.may_own()) {
+    let replicated = &clustered.replicated;
+    if !clustered
+        .members
+        .living()
+        .get(&to)
+        .is_some_and(|live| live.may_own())
+    {
         let text = format!(
             "{name}: broker {to} is not there, is draining, or is a replica store; name another"
         );
@@ -118,10 +124,11 @@ async fn hand(
         Err(error) => Err(error),
     };
     replicated.changes().handed_over(outcome.is_ok());
-    let (shared, outcome_known) = (shared.clone(), outcome.clone());
+    let (shared, clustered) = (shared.clone(), clustered.clone());
+    let outcome_known = outcome.clone();
     let done = tokio::task::spawn_blocking(move || match outcome_known {
-        Ok(record) => handed(&shared, &found, &record),
-        Err(_) => go_on(&shared, &found, &now),
+        Ok(record) => handed(&shared, &clustered, &found, &record),
+        Err(_) => go_on(&shared, &clustered, &found, &now),
     });
     if let Err(error) = done.await {
         tracing::error!(%error, "ending a hand-over failed");
@@ -199,7 +206,7 @@ async fn change_owner(
 /// Hands over every streamlet that another broker can own, for at most `within`. What is left then is
 /// taken over by others once this broker is gone, or waits for it.
 pub(crate) async fn hand_over_all(shared: &Arc<Shared>, within: Duration) {
-    if shared.store.is_none() || within.is_zero() {
+    if shared.clustered.is_none() || within.is_zero() {
         return;
     }
     let begun = Instant::now();
@@ -239,9 +246,7 @@ fn planned(shared: &Shared) -> Vec<Move> {
         return Vec::new();
     };
     let me = shared.broker_id;
-    let moves = shared
-        .pictured
-        .read(|picture| farewell(picture, &members, me));
+    let moves = shared.pictured(|picture| farewell(picture, &members, me));
     moves.unwrap_or_default()
 }
 

@@ -8,7 +8,11 @@ use crate::coordination::GROUPS_STREAM;
 
 /// As the cluster's records have it: least copies, and the copies of each group that has records.
 fn recorded(shared: &Shared) -> (u32, Vec<usize>) {
-    let stream = shared.catalog.named(GROUPS_STREAM).expect("it is there");
+    let stream = shared
+        .data
+        .catalog
+        .named(GROUPS_STREAM)
+        .expect("it is there");
     let mut copies = Vec::new();
     for streamlet in &stream.streamlets {
         let image = shared.metadata.load_streamlet(stream.id(), streamlet.id());
@@ -63,7 +67,7 @@ async fn the_internal_stream_gets_its_copies_as_brokers_join() {
     // What there was gets the copies that it lacks, and what is new has them from its beginning.
     let everywhere = || {
         (1..=3).all(|id| {
-            let Some(stream) = trio.shared(id).catalog.named(GROUPS_STREAM) else {
+            let Some(stream) = trio.shared(id).data.catalog.named(GROUPS_STREAM) else {
                 return false;
             };
             stream.record.load().config.min_insync_replicas == 2

@@ -39,7 +39,12 @@ async fn brokers_on_several_machines_are_to_tell_addresses_that_others_reach() {
     let _astray = join(8, "127.0.0.1:1");
     let _reached = join(9, "192.0.2.9:1");
     for id in 1..=2 {
-        let cluster = trio.shared(id).cluster.as_ref().expect("it has peers");
+        let cluster = &trio
+            .shared(id)
+            .clustered
+            .as_ref()
+            .expect("it has peers")
+            .peers;
         let knows = |id: u32| cluster.peers().iter().any(|peer| peer.id == id);
         until(|| knows(9)).await;
         assert!(knows(3 - id) && !knows(8), "{:?}", cluster.peers());
@@ -51,9 +56,9 @@ async fn addresses_for_kafkas_clients_are_told_until_they_are_known() {
     let trio = Trio::start_of(2, None).await;
     trio.store.refuse_descriptions(2);
     let told = vec!["192.0.2.1:9092".to_owned()];
-    trio.shared(1).directory.announce_kafka(told.clone());
+    trio.shared(1).data.directory.announce_kafka(told.clone());
     let known = || {
-        let found = trio.shared(2).directory.broker(1);
+        let found = trio.shared(2).data.directory.broker(1);
         found.is_some_and(|found| found.kafka == told)
     };
     until(known).await;

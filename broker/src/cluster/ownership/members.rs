@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{LiveBroker, Living, Membership, MetadataError, Role};
-use kera_protocol::ids::{StreamId, StreamletId};
+use kera_protocol::ids::{GroupKey, StreamId, StreamletId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::joining::Joined;
-use crate::catalog::Catalog;
-use crate::directory::{BrokerInfo, Directory, Owner};
+use crate::cluster::cluster_view::Pictured;
+use crate::data::catalog::Catalog;
+use crate::data::directory::{BrokerInfo, Directory, Owner};
 
 /// Pause before the others are told once more what they could not be told.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
@@ -24,13 +25,20 @@ pub struct Members {
     living: watch::Receiver<Living>,
     controller: watch::Receiver<Option<u32>>,
     membership: Arc<Membership>,
+    /// Owners and replicas of all streamlets.
+    pictured: Arc<Pictured>,
     /// This broker as it described itself last.
     live: Arc<Mutex<LiveBroker>>,
 }
 
 impl Members {
     /// The brokers that share the store of `joined`, of cluster `cluster`.
-    pub(crate) fn new(cluster: Uuid, catalog: Arc<Catalog>, joined: &Joined) -> Arc<Self> {
+    pub(crate) fn new(
+        cluster: Uuid,
+        catalog: Arc<Catalog>,
+        pictured: Arc<Pictured>,
+        joined: &Joined,
+    ) -> Arc<Self> {
         Arc::new(Self {
             me: joined.id,
             cluster_id: crate::admin::base64url(*cluster.as_bytes()),
@@ -38,6 +46,7 @@ impl Members {
             living: joined.store.living(),
             controller: joined.store.controller(),
             membership: joined.membership.clone(),
+            pictured,
             live: Arc::new(Mutex::new(joined.live.clone())),
         })
     }
@@ -128,6 +137,18 @@ impl Directory for Members {
         let found = self.catalog.streamlet(stream, streamlet);
         let served = found.is_some_and(|s| !s.is_over() && s.is_recovered());
         served && self.membership.is_current()
+    }
+
+    fn is_current(&self) -> bool {
+        self.membership.is_current()
+    }
+
+    fn holders(&self, group: GroupKey) -> Vec<u32> {
+        let held = self.pictured.read(|picture| {
+            let streamlet = picture.streamlet(group.streamlet_key())?;
+            Some(streamlet.groups.get(&group.group)?.copies.to_vec())
+        });
+        held.flatten().unwrap_or_default()
     }
 
     fn is_shared(&self) -> bool {

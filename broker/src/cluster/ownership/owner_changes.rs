@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How streamlets come to this broker and leave it.
-pub struct Ownership {
+pub(crate) struct Ownership {
     /// One change at a time; with it, streamlets whose stream is not known yet.
     pub(crate) turn: Mutex<Early>,
     /// The revision up to which the store's changes are seen here.
@@ -37,7 +37,7 @@ impl Ownership {
     }
 
     /// The revision up to which the store's changes are seen here, as it grows.
-    pub fn seen(&self) -> watch::Receiver<u64> {
+    pub(crate) fn seen(&self) -> watch::Receiver<u64> {
         self.seen.subscribe()
     }
 }

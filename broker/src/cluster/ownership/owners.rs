@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use super::owner_changes::{Early, Ownership};
 use super::takeover::TakeOver;
 use crate::admin;
-use crate::catalog::{Catalog, Stream, make_dirs, settings_of};
 use crate::clock::now_ms;
-use crate::cluster::replica::replicated::Replicated;
-use crate::directory::Owner;
+use crate::cluster::Clustered;
+use crate::data::catalog::{Catalog, Stream, make_dirs, settings_of};
+use crate::data::directory::Owner;
 use crate::recover::{elsewhere, is_here, lane_records, settle};
 use crate::shared::Shared;
 
@@ -30,47 +30,52 @@ impl Ownership {
     pub(crate) fn created(
         &self,
         shared: &Arc<Shared>,
+        clustered: &Arc<Clustered>,
         stream: StreamRecord,
         streamlets: Vec<StreamletRecord>,
     ) {
         keep(shared, stream.revision);
         let mut early = self.turn.lock();
         if *self.seen.borrow() < stream.revision {
-            put(shared, &mut early, vec![stream], streamlets);
+            put(shared, clustered, &mut early, vec![stream], streamlets);
         }
     }
 
     /// Everything that the transaction of `revision`, or an image of that revision, says of streams and
     /// streamlets. Blocks.
-    pub(crate) fn apply(&self, shared: &Arc<Shared>, revision: u64, news: News) {
-        let new = |stream: &StreamRecord| shared.catalog.get(stream.id).is_none();
+    pub(crate) fn apply(
+        &self,
+        shared: &Arc<Shared>,
+        clustered: &Arc<Clustered>,
+        revision: u64,
+        news: News,
+    ) {
+        let new = |stream: &StreamRecord| shared.data.catalog.get(stream.id).is_none();
         if news.streams.iter().any(new) {
             // No older state of the store is to tell this broker one day that the stream is gone.
             keep(shared, revision);
         }
         let mut early = self.turn.lock();
-        put(shared, &mut early, news.streams, news.streamlets);
+        put(shared, clustered, &mut early, news.streams, news.streamlets);
         for id in news.deleted {
             early.remove(&id);
-            if let Some(stream) = shared.catalog.get(id) {
+            if let Some(stream) = shared.data.catalog.get(id) {
                 admin::drop_stream(shared, &stream);
             }
         }
-        self.saw(shared, revision);
+        self.saw(clustered, revision);
         drop(early);
         shared.coordination.owners_changed();
     }
 
     /// Everything that the store has told up to `revision` was applied.
-    pub(crate) fn saw(&self, shared: &Shared, revision: u64) {
+    pub(crate) fn saw(&self, clustered: &Clustered, revision: u64) {
         self.seen.send_if_modified(|seen| {
             let news = revision > *seen;
             *seen = revision.max(*seen);
             news
         });
-        if let Some(membership) = &shared.membership {
-            membership.read_to(revision);
-        }
+        clustered.membership.read_to(revision);
     }
 }
 
@@ -84,6 +89,7 @@ pub(crate) struct News {
 
 fn put(
     shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
     early: &mut Early,
     streams: Vec<StreamRecord>,
     streamlets: Vec<StreamletRecord>,
@@ -91,31 +97,36 @@ fn put(
     let mut new: HashMap<StreamId, Arc<Stream>> = HashMap::new();
     for record in streams {
         let id = record.id;
-        if let Some(stream) = shared.catalog.get(id) {
+        if let Some(stream) = shared.data.catalog.get(id) {
             stream.altered(record);
             continue;
         }
-        let stream = elsewhere(&record, &shared.env);
+        let stream = elsewhere(&record, &shared.data.env);
         for streamlet in early.remove(&id).unwrap_or_default() {
-            recorded(shared, &stream, &streamlet);
+            recorded(shared, clustered, &stream, &streamlet);
         }
         new.insert(id, stream);
     }
     for record in streamlets {
         let stream = new.get(&record.stream).cloned();
-        match stream.or_else(|| shared.catalog.get(record.stream)) {
-            Some(stream) => recorded(shared, &stream, &record),
+        match stream.or_else(|| shared.data.catalog.get(record.stream)) {
+            Some(stream) => recorded(shared, clustered, &stream, &record),
             None => early.entry(record.stream).or_default().push(record),
         }
     }
     // Once all of it is known.
     for stream in new.into_values() {
-        shared.catalog.insert(stream);
+        shared.data.catalog.insert(stream);
     }
 }
 
 /// A streamlet's record was written, here or elsewhere.
-fn recorded(shared: &Arc<Shared>, stream: &Arc<Stream>, record: &StreamletRecord) {
+fn recorded(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    stream: &Arc<Stream>,
+    record: &StreamletRecord,
+) {
     let id = record.streamlet;
     let known = stream.owner(id);
     if known.is_some_and(|known| record.epoch < known.epoch) {
@@ -127,29 +138,29 @@ fn recorded(shared: &Arc<Shared>, stream: &Arc<Stream>, record: &StreamletRecord
         epoch: record.epoch,
     };
     stream.set_owner(id, owner);
-    let (Some(now), Some(replicated)) = (stream.streamlet(id), &shared.replicated) else {
+    let Some(now) = stream.streamlet(id) else {
         return;
     };
     if record.owner != shared.broker_id {
         if known.is_some_and(|known| known.broker == shared.broker_id) {
-            replicated.changes().given_up();
+            clustered.replicated.changes().given_up();
             tracing::info!(stream = stream.name(), streamlet = id.0, owner = record.owner, epoch = %record.epoch, "another broker owns it now");
         }
-        give_up(shared, replicated, stream, &now);
+        give_up(shared, clustered, stream, &now);
         return;
     }
     let latest = shared.recorder.latest(now.key());
     if !now.is_over() && latest.is_some_and(|latest| record.epoch <= latest) {
         return;
     }
-    give_up(shared, replicated, stream, &now);
-    take(shared, replicated, stream, record);
+    give_up(shared, clustered, stream, &now);
+    take(shared, clustered, stream, record);
 }
 
 /// Serves nothing of the streamlet any more: those who wait are told to look its owner up again.
 fn give_up(
     shared: &Arc<Shared>,
-    replicated: &Replicated,
+    clustered: &Clustered,
     stream: &Stream,
     streamlet: &Arc<Streamlet>,
 ) {
@@ -158,7 +169,7 @@ fn give_up(
         return;
     }
     streamlet.mark_moved();
-    replicated.unserve(streamlet);
+    clustered.replicated.unserve(streamlet);
     let (of, id) = (streamlet.stream(), streamlet.id());
     shared.recorder.forget_streamlet(streamlet.key());
     let settings = settings_of(&stream.record.load(), id);
@@ -168,7 +179,7 @@ fn give_up(
         id,
         epoch,
         settings,
-        shared.env.clone(),
+        shared.data.env.clone(),
     ));
 }
 
@@ -176,18 +187,18 @@ fn give_up(
 /// after it was recovered from its copies.
 fn take(
     shared: &Arc<Shared>,
-    replicated: &Arc<Replicated>,
+    clustered: &Arc<Clustered>,
     stream: &Arc<Stream>,
     record: &StreamletRecord,
 ) {
     let config = stream.record.load().config.clone();
     shared.recorder.assigned(record);
     let streamlet = if is_new(stream, record) {
-        begun(shared, replicated, stream, record, &config)
+        begun(shared, clustered, stream, record, &config)
     } else if config.is_replicated() {
         let streamlet = awaiting(shared, stream, record);
         stream.put(streamlet.clone());
-        return TakeOver::spawn(shared, replicated, stream, &streamlet);
+        return TakeOver::spawn(shared, clustered, stream, &streamlet);
     } else {
         found(shared, stream, record).unwrap_or_else(|reason| {
             tracing::error!(
@@ -209,7 +220,7 @@ fn is_new(stream: &Stream, record: &StreamletRecord) -> bool {
 
 fn begun(
     shared: &Arc<Shared>,
-    replicated: &Replicated,
+    clustered: &Clustered,
     stream: &Stream,
     record: &StreamletRecord,
     config: &StreamConfig,
@@ -219,14 +230,15 @@ fn begun(
         record.streamlet,
         record.epoch,
         settings_of(&stream.record.load(), record.streamlet),
-        shared.env.clone(),
+        shared.data.env.clone(),
     );
-    if let Err(error) = make_dirs(std::slice::from_ref(&streamlet), &shared.env) {
+    if let Err(error) = make_dirs(std::slice::from_ref(&streamlet), &shared.data.env) {
         // Its first group fails, says so, and is tried again.
         tracing::error!(stream = stream.name(), streamlet = record.streamlet.0, %error, "its directory cannot be made");
     }
     if config.is_replicated() {
         let next = streamlet.next_group();
+        let replicated = &clustered.replicated;
         replicated.serve(&streamlet, record.epoch, next, config);
     }
     streamlet
@@ -238,7 +250,7 @@ fn awaiting(shared: &Shared, stream: &Stream, record: &StreamletRecord) -> Arc<S
         record.streamlet,
         record.epoch,
         settings_of(&stream.record.load(), record.streamlet),
-        shared.env.clone(),
+        shared.data.env.clone(),
     )
 }
 
@@ -252,7 +264,7 @@ fn found(
         .metadata
         .load_streamlet(record.stream, record.streamlet)
         .map_err(|error| error.to_string())?;
-    if !is_here(&image, record, &shared.env) {
+    if !is_here(&image, record, &shared.data.env) {
         return Err("its files are in another data directory, or at another broker".into());
     }
     shared.recorder.adopt(&image);
@@ -262,7 +274,7 @@ fn found(
         record.epoch,
         record.next_group,
         settings_of(&stream.record.load(), record.streamlet),
-        shared.env.clone(),
+        shared.data.env.clone(),
         lane_records(&image, record.stream, record.streamlet),
         now_ms(),
     )
@@ -271,11 +283,12 @@ fn found(
         &stream.name(),
         &streamlet,
         recovery,
-        &shared.env,
+        &shared.data.env,
         &shared.recorder,
     )
     .map_err(|error| error.to_string())?;
-    make_dirs(std::slice::from_ref(&streamlet), &shared.env).map_err(|error| error.to_string())?;
+    make_dirs(std::slice::from_ref(&streamlet), &shared.data.env)
+        .map_err(|error| error.to_string())?;
     Ok(streamlet)
 }
 
@@ -299,42 +312,46 @@ pub(crate) fn spread(catalog: &Catalog, living: &Living, me: u32) -> Vec<u32> {
 }
 
 /// The hand-over is recorded: the streamlet is given up before the store says so.
-pub(super) fn handed(shared: &Arc<Shared>, stream: &Arc<Stream>, record: &StreamletRecord) {
-    let Some(ownership) = &shared.ownership else {
-        return;
-    };
-    let _turn = ownership.turn.lock();
-    recorded(shared, stream, record);
+pub(super) fn handed(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    stream: &Arc<Stream>,
+    record: &StreamletRecord,
+) {
+    let _turn = clustered.ownership.turn.lock();
+    recorded(shared, clustered, stream, record);
 }
 
 /// The hand-over came to nothing, or the streamlet was given up and is this broker's still: it is taken
 /// again.
-pub(super) fn go_on(shared: &Arc<Shared>, stream: &Arc<Stream>, streamlet: &Arc<Streamlet>) {
-    let (Some(ownership), Some(replicated)) = (&shared.ownership, &shared.replicated) else {
-        return;
-    };
-    let _turn = ownership.turn.lock();
+pub(super) fn go_on(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    stream: &Arc<Stream>,
+    streamlet: &Arc<Streamlet>,
+) {
+    let _turn = clustered.ownership.turn.lock();
     let current = stream.streamlet(streamlet.id());
     if !current.is_some_and(|current| Arc::ptr_eq(&current, streamlet)) {
         return;
     }
-    give_up(shared, replicated, stream, streamlet);
+    give_up(shared, clustered, stream, streamlet);
     let again = Streamlet::awaiting(
         streamlet.stream(),
         streamlet.id(),
         streamlet.epoch(),
         settings_of(&stream.record.load(), streamlet.id()),
-        shared.env.clone(),
+        shared.data.env.clone(),
     );
     shared.recorder.again(streamlet.key(), streamlet.epoch());
     stream.put(again.clone());
-    TakeOver::spawn(shared, replicated, stream, &again);
+    TakeOver::spawn(shared, clustered, stream, &again);
 }
 
 /// Takes again what was given up here, because somebody sealed it, and is recorded to be this broker's all
 /// the same. Blocks.
-pub(crate) fn take_again(shared: &Arc<Shared>) {
-    for stream in shared.catalog.all() {
+pub(crate) fn take_again(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
+    for stream in shared.data.catalog.all() {
         for streamlet in &stream.streamlets {
             let (id, me) = (streamlet.id(), shared.broker_id);
             let owner = stream.owner(id).filter(|owner| owner.broker == me);
@@ -344,7 +361,7 @@ pub(crate) fn take_again(shared: &Arc<Shared>) {
             // What is on its way here may say otherwise.
             let recorded = shared.metadata.streamlet(stream.id(), id);
             if recorded.is_ok_and(|record| record.is_some_and(|record| record.owner == me)) {
-                go_on(shared, &stream, &streamlet);
+                go_on(shared, clustered, &stream, &streamlet);
             }
         }
     }

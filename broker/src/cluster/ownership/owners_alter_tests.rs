@@ -10,7 +10,7 @@ async fn anybody_alters_and_deletes_a_stream() {
         retention_ms: Some(77_000),
         ..Default::default()
     };
-    let at = |id: u32| trio.shared(id).catalog.get(stream);
+    let at = |id: u32| trio.shared(id).data.catalog.get(stream);
     let found = at(3).expect("it is known");
     let outcome = admin::alter_stream(trio.shared(3), &found, &altered).await;
     outcome.expect("it is altered");
@@ -36,7 +36,13 @@ async fn lanes_grow_at_all_owners_or_at_none() {
         let streamlet = trio.streamlet(owner, stream, number);
         append_all(trio.shared(owner), &streamlet, 0..number as i32 + 1).await;
     }
-    let at = |id: u32| trio.shared(id).catalog.get(stream).expect("it is known");
+    let at = |id: u32| {
+        trio.shared(id)
+            .data
+            .catalog
+            .get(stream)
+            .expect("it is known")
+    };
     let more = |lanes| v1::StreamConfig {
         lanes: Some(lanes),
         ..Default::default()

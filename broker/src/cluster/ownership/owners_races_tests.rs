@@ -11,7 +11,12 @@ use crate::control::describe::{join, stream_description};
 impl Trio {
     /// True if broker `at` works for the copies of the streamlet that it serves now.
     fn has_copies(&self, at: u32, stream: StreamId, number: u32) -> bool {
-        let replicated = self.shared(at).replicated.as_ref().expect("it has copies");
+        let replicated = &self
+            .shared(at)
+            .clustered
+            .as_ref()
+            .expect("it has copies")
+            .replicated;
         replicated
             .served(&self.streamlet(at, stream, number))
             .is_some()
@@ -106,9 +111,9 @@ async fn a_former_stretch_of_ownership_never_stands_in_for_the_present_one() {
 
     // As a take-over that was under way all the while ends.
     let shared = trio.shared(owner);
-    let found = shared.catalog.get(stream).expect("it is known");
+    let found = shared.data.catalog.get(stream).expect("it is known");
     let config = found.record.load().config.clone();
-    let replicated = shared.replicated.as_ref().expect("it has copies");
+    let replicated = &shared.clustered.as_ref().expect("it has copies").replicated;
     replicated.serve(&before, before.epoch(), before.next_group(), &config);
     assert!(replicated.served(&before).is_none());
     assert!(trio.has_copies(owner, stream, 0));
@@ -157,15 +162,23 @@ async fn a_stream_that_is_younger_than_an_image_of_the_store_is_not_gone() {
     append_all(trio.shared(owner), &streamlet, 0..3).await;
 
     let shared = trio.shared(owner).clone();
-    let applied = tokio::task::spawn_blocking(move || apply_all(&shared, image));
+    let applied = tokio::task::spawn_blocking(move || {
+        let clustered = shared.clustered.as_ref().expect("it shares a store");
+        apply_all(&shared, clustered, image);
+    });
     applied.await.expect("no panic");
-    assert!(trio.shared(owner).catalog.get(stream).is_some());
+    assert!(trio.shared(owner).data.catalog.get(stream).is_some());
     assert!(!streamlet.is_over());
     append_all(trio.shared(owner), &streamlet, 3..6).await;
     assert_eq!(values(&streamlet).await, expected(0..6));
 
     // One that was deleted before the image was read is.
-    let found = trio.shared(1).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(1)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     let compare = Compare::StreamRevision {
         id: stream,
         revision: found.record.load().revision,
@@ -174,9 +187,12 @@ async fn a_stream_that_is_younger_than_an_image_of_the_store_is_not_gone() {
     trio.store.commit(deletion).expect("it is deleted");
     let image = trio.store.load().expect("it is read");
     let shared = trio.shared(owner).clone();
-    let applied = tokio::task::spawn_blocking(move || apply_all(&shared, image));
+    let applied = tokio::task::spawn_blocking(move || {
+        let clustered = shared.clustered.as_ref().expect("it shares a store");
+        apply_all(&shared, clustered, image);
+    });
     applied.await.expect("no panic");
-    assert!(trio.shared(owner).catalog.get(stream).is_none());
+    assert!(trio.shared(owner).data.catalog.get(stream).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,7 +209,7 @@ async fn who_takes_over_without_a_lease_serves_once_it_is_back() {
         !now.is_over() && now.is_recovered()
     })
     .await;
-    let directory = &trio.shared(to).directory;
+    let directory = &trio.shared(to).data.directory;
     assert!(!directory.serves(stream, StreamletId(0)));
     trio.store.revive(to);
     let after = trio.served(to, stream, 0).await;
@@ -208,7 +224,12 @@ async fn an_owner_without_its_lease_tells_nobody_where_its_lanes_end() {
     let old = trio.owner(1, stream, 0).broker;
     append_all(trio.shared(old), &trio.streamlet(old, stream, 0), 0..10).await;
     let find = async |at: u32| {
-        let found = trio.shared(at).catalog.get(stream).expect("it is known");
+        let found = trio
+            .shared(at)
+            .data
+            .catalog
+            .get(stream)
+            .expect("it is known");
         let request = v1::FindOrdinalsRequest {
             name: "clicks".into(),
             at: Some(v1::find_ordinals_request::At::Latest(true)),
@@ -223,7 +244,7 @@ async fn an_owner_without_its_lease_tells_nobody_where_its_lanes_end() {
     };
     assert_eq!(end(find(old).await.expect("it serves it")), Some(10));
     trio.store.expire(old);
-    until(|| !trio.shared(old).is_member()).await;
+    until(|| !trio.shared(old).data.directory.is_current()).await;
     let error = find(old).await.expect_err("it may have a successor");
     assert_eq!(error.code, ErrorCode::NotOwner, "{error}");
 
@@ -255,7 +276,12 @@ async fn an_owner_that_is_sealed_out_tells_nobody_where_its_lanes_end() {
     append_all(trio.shared(old), &served, 0..10).await;
     // As its successor's seal does, before the records tell of one.
     served.mark_moved();
-    let found = trio.shared(old).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(old)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     let request = v1::FindOrdinalsRequest {
         name: "clicks".into(),
         at: Some(v1::find_ordinals_request::At::Latest(true)),
@@ -310,7 +336,13 @@ async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     let number = number.expect("it owns one of three");
     let before = trio.streamlet(2, stream, number);
     append_all(trio.shared(2), &before, 0..5).await;
-    let replicated = trio.shared(1).replicated.clone().expect("it has copies");
+    let replicated = trio
+        .shared(1)
+        .clustered
+        .as_ref()
+        .expect("it has copies")
+        .replicated
+        .clone();
     let turns = replicated.turns();
     let all = turns.available_permits() as u32;
     let held = turns.acquire_many(all).await.expect("they are there");
@@ -320,12 +352,17 @@ async fn a_stream_that_is_deleted_while_it_is_taken_over_leaves_nothing() {
     until(|| taking.try_lock().is_err()).await;
     let awaiting = trio.streamlet(1, stream, number);
     let dir = awaiting.dir().to_path_buf();
-    let found = trio.shared(1).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(1)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     admin::delete_stream(trio.shared(1), &found)
         .await
         .expect("it is deleted");
     assert!(awaiting.is_deleted());
-    assert!(trio.shared(1).catalog.get(stream).is_none());
+    assert!(trio.shared(1).data.catalog.get(stream).is_none());
     drop(held);
     drop(taking.lock().await);
     assert!(trio.shared(1).recorder.latest(awaiting.key()).is_none());
@@ -364,10 +401,11 @@ async fn owners_that_change_show_in_the_metrics() {
     // Counted in the background, for the store is not asked at a scrape.
     let shared = trio.shared(to);
     let counted = || {
-        let found = shared.catalog.get(stream).expect("it is known");
+        let found = shared.data.catalog.get(stream).expect("it is known");
         crate::cluster::shortage::as_counted(shared, &found)
     };
-    crate::cluster::shortage::count_all(shared);
+    let clustered = shared.clustered.as_ref().expect("it has copies");
+    crate::cluster::shortage::count_all(shared, clustered);
     assert_eq!(counted(), Some(0));
 }
 
@@ -392,7 +430,12 @@ async fn a_former_owner_writes_no_file_of_the_present_one() {
     let file = now.dir().join(GroupSpec::file_name(copy.group, 0));
     let whole = std::fs::read(&file).expect("the new owner has it");
     // A job of the former owner that has not heard yet gives the group a copy here.
-    let cluster = trio.shared(to).cluster.as_ref().expect("it has others");
+    let cluster = &trio
+        .shared(to)
+        .clustered
+        .as_ref()
+        .expect("it has others")
+        .peers;
     let store = cluster.backup.store();
     // Its file stands for the copy that it kept for the former owner.
     until(|| !store.holds(&copy)).await;

@@ -33,7 +33,7 @@ impl Trio {
 
     /// One round of the jobs of broker `at`; what they have done so far.
     async fn round(&self, at: u32) -> JobStats {
-        let replicated = self.shared(at).replicated.as_ref();
+        let replicated = self.shared(at).clustered.as_ref().map(|c| &c.replicated);
         let replicated = replicated.expect("it has copies elsewhere");
         // Those that run already.
         replicated.begin_jobs(JobConfig::default()).round().await;
@@ -42,7 +42,12 @@ impl Trio {
 
     /// Asks the store of broker `at` as others do.
     fn asked(&self, at: u32, request: Request) -> Result<Reply, Refusal> {
-        let cluster = self.shared(at).cluster.as_ref().expect("it has a number");
+        let cluster = &self
+            .shared(at)
+            .clustered
+            .as_ref()
+            .expect("it has a number")
+            .peers;
         cluster.backup.store().handle(BrokerId(99), request)
     }
 
@@ -63,7 +68,7 @@ impl Trio {
 
     /// Whether broker `at` has heard of a record that names a file of its in the stream's first streamlet.
     fn knows_a_file(&self, at: u32, stream: StreamId) -> bool {
-        let named = self.shared(at).pictured.read(|picture| {
+        let named = self.shared(at).pictured(|picture| {
             let view = picture.streamlet(StreamletKey {
                 stream,
                 streamlet: StreamletId(0),
@@ -123,15 +128,19 @@ async fn a_new_lease_counts_once_its_broker_has_heard_of_its_successor() {
     trio.store.expire(owner);
     trio.assign(stream, 0, 7);
     trio.store.revive(owner);
-    let membership = shared.membership.as_ref().expect("it shares a store");
+    let membership = &shared
+        .clustered
+        .as_ref()
+        .expect("it shares a store")
+        .membership;
     assert!(membership.is_valid() && !streamlet.is_over());
-    assert!(!shared.is_member());
-    assert!(!shared.directory.serves(stream, StreamletId(0)));
+    assert!(!shared.data.directory.is_current());
+    assert!(!shared.data.directory.serves(stream, StreamletId(0)));
     assert!(matches!(later(), AppendError::NotOwner));
 
     late.send_replace(false);
     until(|| streamlet.is_moved()).await;
-    until(|| shared.is_member()).await;
+    until(|| shared.data.directory.is_current()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +153,12 @@ async fn a_store_of_another_time_or_cluster_deletes_nothing() {
     append_all(trio.shared(owner), &streamlet, 0..3).await;
     let now = trio.store.load().expect("it is read").revision;
     let shared = trio.shared(owner).clone();
-    let mut seen = shared.ownership.as_ref().expect("it shares a store").seen();
+    let mut seen = shared
+        .clustered
+        .as_ref()
+        .expect("it shares a store")
+        .ownership
+        .seen();
     seen.wait_for(|seen| *seen >= now)
         .await
         .expect("it is told");
@@ -157,7 +171,10 @@ async fn a_store_of_another_time_or_cluster_deletes_nothing() {
     older.revision = now - 1;
     for image in [before, older, other] {
         let shared = shared.clone();
-        let applied = tokio::task::spawn_blocking(move || apply_all(&shared, image));
+        let applied = tokio::task::spawn_blocking(move || {
+            let clustered = shared.clustered.as_ref().expect("it shares a store");
+            apply_all(&shared, clustered, image);
+        });
         applied.await.expect("no panic");
         assert!(shared_has(&trio, owner, stream));
         assert!(!streamlet.is_over() && !trio.files(owner, stream).is_empty());
@@ -167,7 +184,7 @@ async fn a_store_of_another_time_or_cluster_deletes_nothing() {
 }
 
 fn shared_has(trio: &Trio, at: u32, stream: StreamId) -> bool {
-    trio.shared(at).catalog.get(stream).is_some()
+    trio.shared(at).data.catalog.get(stream).is_some()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +194,12 @@ async fn a_broker_does_not_start_on_a_store_that_is_older_than_what_it_has_seen(
     let kept = trio.shared(3).dir.path().to_path_buf();
     let seen = trio.shared(3).dir.revision();
     // It was written when the stream was learnt of, not some time later.
-    let found = trio.shared(3).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(3)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     assert!(seen >= found.record.load().revision, "{seen}");
     // It holds on to the copies.
     drop(found);
@@ -274,7 +296,7 @@ async fn files_that_were_copies_in_a_store_stay_while_they_are_recorded() {
     let (second, third) = (first % 3 + 1, (first + 1) % 3 + 1);
     append_all(trio.shared(first), &trio.streamlet(first, stream, 0), 0..10).await;
     let store_of = |at: u32| {
-        let cluster = trio.shared(at).cluster.as_ref();
+        let cluster = trio.shared(at).clustered.as_ref().map(|c| &c.peers);
         cluster.expect("it has a number").backup.store().clone()
     };
     // Each owner in turn has a copy in its store, and makes it its own file.
@@ -312,7 +334,12 @@ async fn files_that_were_copies_in_a_store_stay_while_they_are_recorded() {
 async fn groups_lack_copies_whose_bytes_are_gone() {
     let trio = Trio::start().await;
     let (stream, [old, to], after) = trio.handed_over().await;
-    let found = trio.shared(to).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(to)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     let lack = || {
         let lack = crate::cluster::shortage::under_replicated(trio.shared(to), &found);
         lack.expect("it is read")
@@ -332,7 +359,7 @@ async fn groups_lack_copies_whose_bytes_are_gone() {
     }
     let stats = trio.round(to).await;
     assert_eq!((stats.built, stats.wanting), (0, 1), "{stats:?}");
-    let replicated = trio.shared(to).replicated.as_ref();
+    let replicated = trio.shared(to).clustered.as_ref().map(|c| &c.replicated);
     let missing = replicated.expect("it has copies elsewhere").missing();
     let missing: Vec<_> = missing.into_values().collect();
     assert_eq!(missing, [[BrokerId(old)]]);
@@ -352,7 +379,12 @@ async fn a_broker_that_starts_does_not_deny_its_own_files() {
     starting.send_replace(true);
     let begun = tokio::spawn(trio.beginning(old));
     let is_peer = || {
-        let cluster = trio.shared(to).cluster.as_ref().expect("it has a number");
+        let cluster = &trio
+            .shared(to)
+            .clustered
+            .as_ref()
+            .expect("it has a number")
+            .peers;
         cluster.peers().iter().any(|peer| peer.id == old)
     };
     until(is_peer).await;
@@ -398,14 +430,29 @@ async fn a_broker_that_was_away_forgets_copies_of_a_stream_that_was_deleted_mean
         append_all(trio.shared(1), &streamlet, 0..3).await;
     }
     let holds = |trio: &Trio, stream| {
-        let cluster = trio.shared(3).cluster.as_ref().expect("it has a number");
+        let cluster = &trio
+            .shared(3)
+            .clustered
+            .as_ref()
+            .expect("it has a number")
+            .peers;
         cluster.backup.store().streams().contains_key(&stream)
     };
     // A group that had to begin without it gets its copy there later.
     until(|| holds(&trio, gone) && holds(&trio, kept)).await;
     // That its own picture knows of no stream says nothing.
-    let cluster = trio.shared(3).cluster.as_ref().expect("it has a number");
-    let store = trio.shared(3).store.as_ref().expect("it shares one");
+    let cluster = &trio
+        .shared(3)
+        .clustered
+        .as_ref()
+        .expect("it has a number")
+        .peers;
+    let store = &trio
+        .shared(3)
+        .clustered
+        .as_ref()
+        .expect("it shares one")
+        .store;
     catch_up(cluster.me, cluster.backup.store(), store, |_| false).await;
     assert!(holds(&trio, gone) && holds(&trio, kept));
 
@@ -415,7 +462,7 @@ async fn a_broker_that_was_away_forgets_copies_of_a_stream_that_was_deleted_mean
         .data_dir
         .join("forget")
         .join(gone.to_string());
-    let found = trio.shared(1).catalog.get(gone).expect("it is known");
+    let found = trio.shared(1).data.catalog.get(gone).expect("it is known");
     admin::delete_stream(trio.shared(1), &found)
         .await
         .expect("it is deleted");
@@ -435,7 +482,7 @@ async fn of_a_file_and_a_copy_in_the_store_of_one_group_one_stays() {
     let groups = trio.groups(stream);
     let group = groups.into_iter().find(|group| group.length > 0);
     let copy = CopyId::of(&group.expect("it is recorded"));
-    let cluster = trio.shared(third).cluster.as_ref();
+    let cluster = trio.shared(third).clustered.as_ref().map(|c| &c.peers);
     let store = cluster.expect("it has a number").backup.store().clone();
     assert!(store.holds(&copy));
     let name = GroupSpec::file_name(copy.group, 0);
@@ -468,7 +515,12 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
     let group = groups.into_iter().find(|group| group.length > 0);
     let group = group.expect("it is recorded");
     let name = GroupSpec::file_name(group.group, 0);
-    let cluster = trio.shared(to).cluster.as_ref().expect("it has others");
+    let cluster = &trio
+        .shared(to)
+        .clustered
+        .as_ref()
+        .expect("it has others")
+        .peers;
     // Its file stands for the copy that it kept for the former owner.
     until(|| !cluster.backup.store().holds(&CopyId::of(&group))).await;
     for at in [old, to] {
@@ -482,7 +534,7 @@ async fn files_that_were_cut_short_are_missed_and_made_anew() {
         let is_whole = || bytes().get(..before.len()) == Some(&before[..]);
         let deadline = Instant::now() + PATIENCE;
         while !is_whole() {
-            let replicated = trio.shared(to).replicated.as_ref();
+            let replicated = trio.shared(to).clustered.as_ref().map(|c| &c.replicated);
             let jobs = replicated
                 .expect("it has copies elsewhere")
                 .begin_jobs(JobConfig::default());
@@ -508,7 +560,7 @@ async fn an_own_file_that_was_cut_short_is_made_anew_though_the_store_has_its_gr
     let group = groups.into_iter().find(|group| group.length > 0);
     let group = group.expect("it is recorded");
     let (copy, epoch) = (CopyId::of(&group), served.epoch());
-    let cluster = trio.shared(owner).cluster.as_ref();
+    let cluster = trio.shared(owner).clustered.as_ref().map(|c| &c.peers);
     let store = cluster.expect("it has others").backup.store();
     let file = served.dir().join(GroupSpec::file_name(group.group, 0));
     until(|| file.exists() && !store.holds(&copy)).await;
@@ -567,11 +619,16 @@ async fn files_that_are_made_of_a_deleted_stream_go() {
     let stream = trio.create(1, "clicks").await;
     let owner = trio.owner(1, stream, 0).broker;
     let dir = trio.streamlet(owner, stream, 0).dir();
-    let found = trio.shared(owner).catalog.get(stream).expect("it is known");
+    let found = trio
+        .shared(owner)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is known");
     admin::delete_stream(trio.shared(owner), &found)
         .await
         .expect("it is deleted");
-    until(|| (1..=3).all(|id| trio.shared(id).catalog.get(stream).is_none())).await;
+    until(|| (1..=3).all(|id| trio.shared(id).data.catalog.get(stream).is_none())).await;
     until(|| !dir.exists()).await;
     std::fs::create_dir_all(&dir).expect("it is made");
     let late = dir.join(GroupSpec::file_name(GroupId(7), 0));

@@ -21,10 +21,10 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::*;
-use crate::append::{Refused, find_streamlet, place_batch};
 use crate::cluster::ownership::hand_over::hand_over;
 use crate::config::BrokerConfig;
-use crate::fetch::{Read, Step};
+use crate::data::append::{Refused, find_streamlet, place_batch};
+use crate::data::fetch::{Read, Step};
 use crate::{Broker, BrokerError};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -182,7 +182,7 @@ impl Trio {
         let others = brokers as usize - 1;
         let all = |trio: &Self| {
             (1..=brokers).all(|id| {
-                let cluster = trio.shared(id).cluster.as_ref();
+                let cluster = trio.shared(id).clustered.as_ref().map(|c| &c.peers);
                 cluster.is_some_and(|cluster| cluster.peers().len() == others)
             })
         };
@@ -273,7 +273,7 @@ impl Trio {
         until(|| {
             running
                 .iter()
-                .all(|shared| shared.catalog.get(id).is_some())
+                .all(|shared| shared.data.catalog.get(id).is_some())
         })
         .await;
         id
@@ -285,7 +285,12 @@ impl Trio {
     }
 
     fn owner(&self, at: u32, stream: StreamId, number: u32) -> Owner {
-        let found = self.shared(at).catalog.get(stream).expect("it is known");
+        let found = self
+            .shared(at)
+            .data
+            .catalog
+            .get(stream)
+            .expect("it is known");
         found.owner(StreamletId(number)).expect("it has one")
     }
 
@@ -313,7 +318,7 @@ impl Trio {
     /// Broker `at` serves the streamlet.
     async fn served(&self, at: u32, stream: StreamId, number: u32) -> Arc<Streamlet> {
         let serves = || {
-            let directory = &self.shared(at).directory;
+            let directory = &self.shared(at).data.directory;
             directory.serves(stream, StreamletId(number))
         };
         until(serves).await;
@@ -363,12 +368,19 @@ fn append_value(
         essential: false,
     };
     let mut touched = Vec::new();
-    let placed = place_batch(shared, streamlet, None, &mut bytes, spec, &mut touched);
+    let placed = place_batch(
+        &shared.data,
+        streamlet,
+        None,
+        &mut bytes,
+        spec,
+        &mut touched,
+    );
     let appended = placed.map_err(|refused| match refused {
         Refused::Append(error) => error,
         Refused::Batch(error) => panic!("it is a batch: {error}"),
     })?;
-    appended.group.pump(&shared.env.pump);
+    appended.group.pump(&shared.data.env.pump);
     Ok(appended)
 }
 
@@ -451,8 +463,8 @@ async fn a_stream_is_spread_over_the_brokers_and_all_know_it() {
 
     let owner = trio.owner(1, stream, 0).broker;
     let other = owner % 3 + 1;
-    assert!(find_streamlet(trio.shared(owner), stream.as_bytes(), 0).is_ok());
-    let refused = find_streamlet(trio.shared(other), stream.as_bytes(), 0);
+    assert!(find_streamlet(&trio.shared(owner).data, stream.as_bytes(), 0).is_ok());
+    let refused = find_streamlet(&trio.shared(other).data, stream.as_bytes(), 0);
     let Err(refused) = refused else {
         panic!("it is another's");
     };
@@ -520,7 +532,7 @@ async fn what_an_earlier_owner_has_in_its_files_is_not_copied_to_it() {
     let before = recorded();
     assert!(before.iter().any(|group| group.copies.len() == 3));
     let jobs = || {
-        let replicated = trio.shared(to).replicated.as_ref();
+        let replicated = trio.shared(to).clustered.as_ref().map(|c| &c.replicated);
         replicated.expect("it has copies elsewhere").job_stats()
     };
     let begun = jobs().rounds;
@@ -579,7 +591,7 @@ async fn without_a_lease_nobody_waits_at_the_head() {
         ..Default::default()
     };
     let step = |ordinal| {
-        let mut read = Read::new(&shared, 0, &request(ordinal)).expect("it is served");
+        let mut read = Read::new(&shared.data, 0, &request(ordinal)).expect("it is served");
         read.step(Waker::noop(), Instant::now(), 1 << 20, true)
     };
     assert!(matches!(step(3), Step::Wait));
@@ -587,7 +599,7 @@ async fn without_a_lease_nobody_waits_at_the_head() {
     let other = owner % 3 + 1;
     assert_eq!((named(owner), named(other)), (Some(owner), Some(owner)));
     trio.store.expire(owner);
-    assert!(!shared.is_member());
+    assert!(!shared.data.directory.is_current());
     // Another may own it by now: it names itself nowhere, and who asks goes on to others.
     assert_eq!(named(owner), None);
     let Step::Reply(refused, _) = step(3) else {
@@ -599,7 +611,7 @@ async fn without_a_lease_nobody_waits_at_the_head() {
     };
     assert!(below.error == 0 && !bytes.is_empty());
     trio.store.revive(owner);
-    until(|| shared.is_member()).await;
+    until(|| shared.data.directory.is_current()).await;
     assert!(matches!(step(3), Step::Wait));
     assert_eq!(named(owner), Some(owner));
 }
@@ -618,7 +630,7 @@ async fn without_a_lease_nobody_judges_what_producers_send() {
     // They may be where another broker has owned the streamlet since.
     assert!(matches!(later(&shared), AppendError::NotOwner));
     trio.store.revive(owner);
-    until(|| shared.is_member()).await;
+    until(|| shared.data.directory.is_current()).await;
     assert!(matches!(later(&shared), AppendError::Sequence(_)));
 }
 
@@ -644,7 +656,7 @@ async fn a_start_takes_up_what_is_still_its_own() {
     // It is broker 1's still, unless the controller was faster than its start.
     let serving = || {
         let serves = |id: &u32| {
-            let directory = &trio.shared(*id).directory;
+            let directory = &trio.shared(*id).data.directory;
             directory.serves(kept, StreamletId(kept_at))
         };
         (1..=3).find(serves)

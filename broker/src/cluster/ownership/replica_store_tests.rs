@@ -34,10 +34,15 @@ async fn a_replica_store_holds_what_brokers_own() {
     ];
     assert_eq!(roles, expected);
     for id in 1..=2 {
-        let cluster = trio.shared(id).cluster.as_ref().expect("it has peers");
+        let cluster = &trio
+            .shared(id)
+            .clustered
+            .as_ref()
+            .expect("it has peers")
+            .peers;
         until(|| cluster.peers().iter().any(|peer| peer.id == 3)).await;
         // No client and no control call is led there.
-        let directory = &trio.shared(id).directory;
+        let directory = &trio.shared(id).data.directory;
         assert!(directory.broker(3).is_none());
         assert!(directory.brokers().iter().all(|info| info.id != 3));
     }
@@ -92,7 +97,7 @@ async fn a_replica_store_holds_what_brokers_own() {
     // When it leaves, it is gone from the cluster at once.
     store.shutdown().await;
     let shared = trio.shared(1).clone();
-    let cluster = shared.cluster.as_ref().expect("it has peers");
+    let cluster = &shared.clustered.as_ref().expect("it has peers").peers;
     until(|| cluster.peers().len() == 1).await;
 }
 
@@ -101,7 +106,12 @@ async fn a_replica_store_sees_by_itself_that_a_stream_is_gone() {
     let mut trio = Trio::start_of(2, None).await;
     let store = trio.replica_store().await.expect("it starts");
     for id in 1..=2 {
-        let cluster = trio.shared(id).cluster.as_ref().expect("it has peers");
+        let cluster = &trio
+            .shared(id)
+            .clustered
+            .as_ref()
+            .expect("it has peers")
+            .peers;
         until(|| cluster.peers().iter().any(|peer| peer.id == 3)).await;
     }
     let stream = trio.create(1, "clicks").await;
@@ -114,7 +124,12 @@ async fn a_replica_store_sees_by_itself_that_a_stream_is_gone() {
     };
     assert!(holds(&store));
     store.shutdown().await;
-    let found = trio.shared(1).catalog.get(stream).expect("it is there");
+    let found = trio
+        .shared(1)
+        .data
+        .catalog
+        .get(stream)
+        .expect("it is there");
     let deleted = delete_stream(trio.shared(1), &found).await;
     deleted.expect("it is deleted");
     // Nobody is left who could tell it.

@@ -13,7 +13,12 @@ const NEVER: Duration = Duration::from_secs(3600);
 impl Trio {
     /// The lanes of a stream at broker `at` that stand still.
     async fn standing(&self, at: u32, stream: StreamId, again: Duration) -> Vec<Standstill> {
-        let replicated = self.shared(at).replicated.as_ref().expect("it has copies");
+        let replicated = &self
+            .shared(at)
+            .clustered
+            .as_ref()
+            .expect("it has copies")
+            .replicated;
         let mut found = standing(replicated, Duration::ZERO, again).await;
         found.retain(|still| still.group.streamlet.stream == stream);
         found
@@ -72,7 +77,7 @@ async fn a_group_that_loses_its_copies_before_its_first_byte_holds_up_nothing() 
     for other in &others {
         trio.end(*other).await;
     }
-    let replicated = trio.shared(owner).replicated.as_ref();
+    let replicated = trio.shared(owner).clustered.as_ref().map(|c| &c.replicated);
     let primary = replicated.expect("it has copies").primary().clone();
     until(|| primary.peers().len() == 1).await;
     let refused = append(&streamlet, trio.shared(owner), 5).expect_err("some are missing");

@@ -14,15 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_metadata::{Living, Role};
+use kera_rpc::tls::ClientTls;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::tls::ServerTls;
 
 /// Refusals in a row that make a suspicion.
 const REFUSALS: usize = 3;
 /// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(60);
+/// Pause after a handshake that failed.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// An attempt to connect that takes longer says nothing.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
@@ -37,6 +43,7 @@ pub(crate) async fn watch_over(
     mut controller: watch::Receiver<Option<u32>>,
     mut elected: watch::Receiver<Option<u64>>,
     mut stopping: watch::Receiver<bool>,
+    tls: Option<Arc<ServerTls>>,
     suspects: Arc<watch::Sender<Suspects>>,
 ) {
     let mut watched: BTreeMap<u32, Watched> = BTreeMap::new();
@@ -60,10 +67,10 @@ pub(crate) async fn watch_over(
             all.len() != before
         });
         for (id, address) in wanted {
-            let suspects = suspects.clone();
+            let (suspects, tls) = (suspects.clone(), tls.clone());
             watched
                 .entry(id)
-                .or_insert_with(|| Watched::begin(id, address, suspects));
+                .or_insert_with(|| Watched::begin(id, address, tls, suspects));
         }
         tokio::select! {
             _ = stopping.wait_for(|stop| *stop) => return,
@@ -81,8 +88,13 @@ struct Watched {
 }
 
 impl Watched {
-    fn begin(id: u32, address: String, suspects: Arc<watch::Sender<Suspects>>) -> Self {
-        let task = tokio::spawn(watch_one(id, address.clone(), suspects)).abort_handle();
+    fn begin(
+        id: u32,
+        address: String,
+        tls: Option<Arc<ServerTls>>,
+        suspects: Arc<watch::Sender<Suspects>>,
+    ) -> Self {
+        let task = tokio::spawn(watch_one(id, address.clone(), tls, suspects)).abort_handle();
         Self { address, task }
     }
 }
@@ -93,18 +105,23 @@ impl Drop for Watched {
     }
 }
 
-async fn watch_one(id: u32, address: String, suspects: Arc<watch::Sender<Suspects>>) {
+async fn watch_one(
+    id: u32,
+    address: String,
+    tls: Option<Arc<ServerTls>>,
+    suspects: Arc<watch::Sender<Suspects>>,
+) {
     let mut refusals = 0;
     loop {
-        match tokio::time::timeout(CONNECT_WITHIN, TcpStream::connect(&address)).await {
-            Ok(Ok(mut connection)) => {
+        match timeout(CONNECT_WITHIN, TcpStream::connect(&address)).await {
+            Ok(Ok(connection)) => {
                 refusals = 0;
                 if suspects.send_if_modified(|all| all.remove(&id)) {
                     tracing::info!(broker = id, "the broker is reached again");
                 }
                 // Nothing is said on it; it ends with the process, or when the broker tires of it.
-                let mut byte = [0];
-                let _ended = connection.read(&mut byte).await;
+                let tls = tls.as_ref().and_then(|tls| tls.for_brokers());
+                rest(connection, tls, &address).await;
             }
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
                 refusals += 1;
@@ -118,7 +135,24 @@ async fn watch_one(id: u32, address: String, suspects: Arc<watch::Sender<Suspect
             }
             Ok(Err(_)) | Err(_) => refusals = 0,
         }
-        tokio::time::sleep(PAUSE).await;
+        sleep(PAUSE).await;
+    }
+}
+
+/// Returns when the connection has ended. It carries nothing, but for the handshake that makes it one of a broker.
+async fn rest(mut connection: TcpStream, tls: Option<ClientTls>, address: &str) {
+    let mut byte = [0];
+    let Some(tls) = tls else {
+        let _ended = connection.read(&mut byte).await;
+        return;
+    };
+    let handshake = timeout(CONNECT_WITHIN, tls.frames(connection, address));
+    match handshake.await {
+        Ok(Ok(mut connection)) => {
+            let _ended = connection.read(&mut byte).await;
+        }
+        // Calls to it fail as well, and say why.
+        Ok(Err(_)) | Err(_) => sleep(REFUSED_PAUSE).await,
     }
 }
 
@@ -168,6 +202,7 @@ mod tests {
             controller.subscribe(),
             elected.subscribe(),
             stopping.subscribe(),
+            None,
             suspects.clone(),
         ));
         let (connection, _) = listener.accept().await.unwrap();

@@ -17,17 +17,16 @@ use kera_metadata::{
 };
 use kera_protocol::ids::{Epoch, GroupId, LaneId, Ordinal};
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::Primary;
 use kera_replication::recovery::{RecoverSpec, Recovered, recover};
 use kera_streamlet::Streamlet;
 use tokio::sync::Semaphore;
 
-use crate::catalog::{Stream, make_missing_dir};
 use crate::clock::now_ms;
-use crate::cluster::LATER;
 use crate::cluster::replica::own_files::{Leftovers, OwnFile, fetch};
 use crate::cluster::replica::replicated::Replicated;
 use crate::cluster::replica::waiting::Stuck;
+use crate::cluster::{Clustered, LATER};
+use crate::data::catalog::{Stream, make_missing_dir};
 use crate::recover::{lane_records, settle};
 use crate::shared::Shared;
 
@@ -38,15 +37,11 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Begins to take over every streamlet that waits for it; returns at once.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    for stream in shared.catalog.all() {
-        let config = stream.record.load().config.clone();
+pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
+    for stream in shared.data.catalog.all() {
         let waiting = stream.streamlets.iter().filter(|s| !s.is_recovered());
         let waiting: Vec<_> = waiting.collect();
-        if waiting.is_empty() {
-            continue;
-        }
-        if !config.is_replicated() {
+        if !waiting.is_empty() && !stream.record.load().config.is_replicated() {
             tracing::error!(
                 stream = stream.name(),
                 streamlets = waiting.len(),
@@ -54,12 +49,8 @@ pub(crate) fn start(shared: &Arc<Shared>) {
             );
             continue;
         }
-        // A broker that works alone has no such stream.
-        let Some(replicated) = &shared.replicated else {
-            continue;
-        };
         for streamlet in waiting {
-            TakeOver::spawn(shared, replicated, &stream, &streamlet);
+            TakeOver::spawn(shared, clustered, &stream, &streamlet);
         }
     }
 }
@@ -67,7 +58,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
 /// One streamlet on its way to be served.
 pub(crate) struct TakeOver {
     shared: Arc<Shared>,
-    replicated: Arc<Replicated>,
+    clustered: Arc<Clustered>,
     stream: Arc<Stream>,
     streamlet: Arc<Streamlet>,
 }
@@ -76,17 +67,17 @@ impl TakeOver {
     /// Begins to take `streamlet` over, which awaits it; returns at once.
     pub(crate) fn spawn(
         shared: &Arc<Shared>,
-        replicated: &Arc<Replicated>,
+        clustered: &Arc<Clustered>,
         stream: &Arc<Stream>,
         streamlet: &Arc<Streamlet>,
     ) {
         let takeover = Self {
             shared: shared.clone(),
-            replicated: replicated.clone(),
+            clustered: clustered.clone(),
             stream: stream.clone(),
             streamlet: streamlet.clone(),
         };
-        tokio::spawn(takeover.run(replicated.turns()));
+        tokio::spawn(takeover.run(clustered.replicated.turns()));
     }
 
     async fn run(self, turns: Arc<Semaphore>) {
@@ -94,10 +85,11 @@ impl TakeOver {
         let mut stopping = self.shared.stopping.subscribe();
         let mut pause = PAUSE;
         let mut told = String::new();
-        let taken = self.replicated.changes().taking_over();
-        let waiting = self.replicated.waiting();
+        let replicated = &self.clustered.replicated;
+        let taken = replicated.changes().taking_over();
+        let waiting = replicated.waiting();
         while !*stopping.borrow() {
-            let taking = self.replicated.taking(self.streamlet.key());
+            let taking = replicated.taking(self.streamlet.key());
             let alone = taking.lock().await;
             if self.streamlet.is_over() || self.streamlet.is_recovered() {
                 return;
@@ -109,7 +101,7 @@ impl TakeOver {
             drop(turn);
             if self.streamlet.is_deleted() {
                 // What the attempt has left of it since.
-                self.replicated.end(self.streamlet.stream());
+                replicated.end(self.streamlet.stream());
             }
             if self.streamlet.is_over() {
                 // Another broker's meanwhile, or nobody's.
@@ -164,12 +156,16 @@ impl TakeOver {
         let spec = RecoverSpec {
             streamlet: self.streamlet.key(),
             min_insync_replicas: config.min_insync_replicas as usize,
-            unclean: self.replicated.waiting().begin(self.streamlet.key()),
+            unclean: self
+                .clustered
+                .replicated
+                .waiting()
+                .begin(self.streamlet.key()),
             starts: starts_of(&image, config.lanes_of(self.streamlet.id())),
         };
         // Seals and records may be left anywhere: whoever comes next goes on from there.
         let recovered = tokio::select! {
-            recovered = recover(self.replicated.primary(), &spec) => recovered,
+            recovered = recover(self.clustered.replicated.primary(), &spec) => recovered,
             () = self.over() => return self.still(),
         };
         let recovered = recovered.map_err(|error| error.to_string())?;
@@ -179,12 +175,10 @@ impl TakeOver {
             return Err(stuck);
         }
         let mut image = self.image().await?;
-        if let Some(cluster) = &self.shared.cluster {
-            cluster.wait_for_other_writers().await;
-        }
+        self.clustered.peers.wait_for_other_writers().await;
         let restore = Restore {
             shared: &self.shared,
-            primary: self.replicated.primary(),
+            replicated: &self.clustered.replicated,
             streamlet: &self.streamlet,
             epoch: recovered.epoch,
         };
@@ -199,7 +193,7 @@ impl TakeOver {
     /// What nobody needs before the streamlet is served: history that lies elsewhere is fetched, and
     /// copies in this broker's own store that its files have made superfluous are freed.
     fn restore_later(&self, epoch: Epoch, later: Vec<GroupRecord>) {
-        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let (shared, clustered) = (self.shared.clone(), self.clustered.clone());
         let streamlet = self.streamlet.clone();
         let mut stopping = self.shared.stopping.subscribe();
         tokio::spawn(async move {
@@ -210,7 +204,7 @@ impl TakeOver {
             }
             let restore = Restore {
                 shared: &shared,
-                primary: replicated.primary(),
+                replicated: &clustered.replicated,
                 streamlet: &streamlet,
                 epoch,
             };
@@ -229,7 +223,7 @@ impl TakeOver {
         if let Some(open) = image.groups.iter().find(|group| !group.is_closed()) {
             return Err(format!("group {} was not closed", open.group));
         }
-        let (shared, replicated) = (self.shared.clone(), self.replicated.clone());
+        let (shared, replicated) = (self.shared.clone(), self.clustered.replicated.clone());
         let (name, streamlet) = (self.stream.name(), self.streamlet.clone());
         let taken = tokio::task::spawn_blocking(move || {
             shared.recorder.adopt(&image);
@@ -238,9 +232,9 @@ impl TakeOver {
             let found = streamlet
                 .take_over(recovered.epoch, next, records, now_ms())
                 .map_err(|error| error.to_string())?;
-            settle(&name, &streamlet, found, &shared.env, &shared.recorder)
+            settle(&name, &streamlet, found, &shared.data.env, &shared.recorder)
                 .map_err(|error| error.to_string())?;
-            make_missing_dir(&streamlet, &shared.env).map_err(|error| error.to_string())?;
+            make_missing_dir(&streamlet, &shared.data.env).map_err(|error| error.to_string())?;
             let next = next.max(streamlet.next_group());
             replicated.serve(&streamlet, recovered.epoch, next, &config);
             if streamlet.is_over() {
@@ -265,7 +259,7 @@ impl TakeOver {
         let (stream, streamlet) = (self.stream.name(), self.streamlet.id().0);
         for lane in &recovered.lanes {
             for (from, to) in &lane.gaps {
-                let waiting = self.replicated.waiting();
+                let waiting = self.clustered.replicated.waiting();
                 waiting.lost(self.streamlet.key(), lane.lane.0, *from, *to);
                 tracing::warn!(
                     stream,
@@ -302,14 +296,14 @@ const CHANGES_AT_ONCE: usize = 64;
 /// The own files of a streamlet that this broker has under an epoch.
 pub(crate) struct Restore<'a> {
     pub(crate) shared: &'a Arc<Shared>,
-    pub(crate) primary: &'a Arc<Primary>,
+    pub(crate) replicated: &'a Arc<Replicated>,
     pub(crate) streamlet: &'a Arc<Streamlet>,
     pub(crate) epoch: Epoch,
 }
 
 impl Restore<'_> {
-    /// Puts the own file of each closed group in `image` in order, or, where other brokers may have owned
-    /// the streamlet, of those without which it cannot be served; the others are returned. Groups whose
+    /// Puts the own files of those closed groups in `image` in order without which the streamlet cannot be
+    /// served; the others are returned. Groups whose
     /// file had to be fetched name this broker as a holder again, in the records and in `image`.
     ///
     /// # Errors
@@ -319,23 +313,17 @@ impl Restore<'_> {
         image: &mut Image,
     ) -> Result<Vec<GroupRecord>, String> {
         let whole = image.groups.iter().filter(|record| record.holds_records());
-        let (now, later): (Vec<_>, Vec<_>) = match &self.shared.store {
-            // History moves when the streamlet is served.
-            Some(_) => {
-                let newest = newest_of_lanes(image);
-                let needed = |record: &&GroupRecord| {
-                    newest.contains(&record.group) || record.max_timestamp_ms < 0
-                };
-                whole.partition(needed)
-            }
-            None => (whole.collect(), Vec::new()),
-        };
+        // History moves when the streamlet is served.
+        let newest = newest_of_lanes(image);
+        let needed =
+            |record: &&GroupRecord| newest.contains(&record.group) || record.max_timestamp_ms < 0;
+        let (now, later): (Vec<_>, Vec<_>) = whole.partition(needed);
         let mut changed = Vec::new();
         for record in now {
             let file = OwnFile::new(self.streamlet, record);
             let max_timestamp_ms = match file.inspect().await? {
                 Some(found) => found,
-                None => fetch(self.primary, &file, record).await?,
+                None => fetch(self.replicated.primary(), &file, record).await?,
             };
             changed.extend(mended(self.shared, record, max_timestamp_ms));
         }
@@ -373,15 +361,15 @@ impl Restore<'_> {
             }
         }
         let leftovers = Leftovers {
-            primary: self.primary,
+            primary: self.replicated.primary(),
             metadata: &self.shared.metadata,
             streamlet: self.streamlet,
             epoch: self.epoch,
         };
         leftovers.free().await;
-        if let Some(replicated) = self.shared.replicated.as_ref().filter(|_| had_some) {
+        if had_some {
             // What it has now others need no more.
-            replicated.stirred();
+            self.replicated.stirred();
         }
     }
 
@@ -405,9 +393,7 @@ impl Restore<'_> {
         let found = match file.inspect().await? {
             Some(found) => found,
             None => {
-                if let Some(replicated) = &self.shared.replicated {
-                    replicated.may_copy(record.length).await;
-                }
+                self.replicated.may_copy(record.length).await;
                 if self.streamlet.is_over() {
                     return Err("another broker owns it meanwhile".into());
                 }

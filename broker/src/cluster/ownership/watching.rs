@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kera_metadata::{Changes, ClusterStore, Image, Key, Living, MetadataError, Record};
+use kera_metadata::{Changes, Image, Key, Living, MetadataError, Record};
 use kera_protocol::ids::StreamId;
 use tokio::sync::watch;
 
 use super::owners::{self, News};
+use crate::cluster::Clustered;
 use crate::shared::Shared;
 
 /// Pause before the store is read anew, after it could not be.
@@ -16,28 +17,21 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How often streamlets are looked for that were given up here and are this broker's still.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Begins to follow the store, where it is shared; returns at once. The brokers that are alive are known
-/// when it returns.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    let (Some(store), Some(ownership)) = (&shared.store, &shared.ownership) else {
-        return;
-    };
-    let seen = *ownership.seen().borrow();
-    tokio::spawn(follow_records(shared.clone(), store.clone(), seen));
-    tokio::spawn(owners::keep_up(shared.clone(), ownership.seen()));
-    let mut living = store.living();
-    let shared = shared.clone();
-    tokio::spawn(look_for_own(shared.clone()));
+/// Begins to follow the store; returns at once. The brokers that are alive are known when it returns.
+pub(crate) fn start(shared: &Arc<Shared>, clustered: &Arc<Clustered>) {
+    let seen = clustered.ownership.seen();
+    tokio::spawn(follow_records(shared.clone(), clustered.clone()));
+    tokio::spawn(owners::keep_up(shared.clone(), seen));
+    tokio::spawn(look_for_own(shared.clone(), clustered.clone()));
+    let mut living = clustered.store.living();
+    let clustered = clustered.clone();
     let look = move |living: &mut watch::Receiver<Living>| {
-        if let Some(cluster) = &shared.cluster {
-            let stirred = cluster.follow(&living.borrow_and_update());
-            if let Some(replicated) = shared.replicated.as_ref().filter(|_| stirred) {
-                replicated.stirred();
-            }
+        if clustered.peers.follow(&living.borrow_and_update()) {
+            clustered.replicated.stirred();
         }
-        shared.clone()
     };
-    let mut stopping = look(&mut living).stopping.subscribe();
+    look(&mut living);
+    let mut stopping = shared.stopping.subscribe();
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -49,18 +43,20 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     });
 }
 
-async fn look_for_own(shared: Arc<Shared>) {
+async fn look_for_own(shared: Arc<Shared>, clustered: Arc<Clustered>) {
     let mut stopping = shared.stopping.subscribe();
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
             _ = stopping.wait_for(|stop| *stop) => return,
         }
-        off_runtime(&shared, owners::take_again).await;
+        off_runtime(&shared, &clustered, owners::take_again).await;
     }
 }
 
-async fn follow_records(shared: Arc<Shared>, store: Arc<dyn ClusterStore>, mut seen: u64) {
+async fn follow_records(shared: Arc<Shared>, clustered: Arc<Clustered>) {
+    let store = &clustered.store;
+    let mut seen = *clustered.ownership.seen().borrow();
     let mut stopping = shared.stopping.subscribe();
     loop {
         let watched = async {
@@ -69,7 +65,10 @@ async fn follow_records(shared: Arc<Shared>, store: Arc<dyn ClusterStore>, mut s
                 match watched {
                     Ok(told) => {
                         seen = told.revision.max(seen);
-                        off_runtime(&shared, move |shared| apply(shared, told)).await;
+                        off_runtime(&shared, &clustered, |shared, clustered| {
+                            apply(shared, clustered, told);
+                        })
+                        .await;
                     }
                     Err(lost) => {
                         tracing::info!(%lost, "reading the metadata store anew");
@@ -88,7 +87,10 @@ async fn follow_records(shared: Arc<Shared>, store: Arc<dyn ClusterStore>, mut s
             match loaded {
                 Ok(Ok(image)) if image.revision >= seen => {
                     seen = image.revision;
-                    off_runtime(&shared, move |shared| apply_all(shared, image)).await;
+                    off_runtime(&shared, &clustered, |shared, clustered| {
+                        apply_all(shared, clustered, image);
+                    })
+                    .await;
                     break;
                 }
                 Ok(Ok(image)) => {
@@ -114,19 +116,21 @@ async fn follow_records(shared: Arc<Shared>, store: Arc<dyn ClusterStore>, mut s
 }
 
 /// Runs what waits for disk and store.
-async fn off_runtime(shared: &Arc<Shared>, work: impl FnOnce(&Arc<Shared>) + Send + 'static) {
-    let shared = shared.clone();
-    if let Err(error) = tokio::task::spawn_blocking(move || work(&shared)).await {
+async fn off_runtime(
+    shared: &Arc<Shared>,
+    clustered: &Arc<Clustered>,
+    work: impl FnOnce(&Arc<Shared>, &Arc<Clustered>) + Send + 'static,
+) {
+    let (shared, clustered) = (shared.clone(), clustered.clone());
+    if let Err(error) = tokio::task::spawn_blocking(move || work(&shared, &clustered)).await {
         tracing::error!(%error, "following the metadata store failed");
     }
 }
 
 /// Applies the changes of whole transactions, one after the other.
-fn apply(shared: &Arc<Shared>, told: Changes) {
-    let Some(ownership) = &shared.ownership else {
-        return;
-    };
-    shared.pictured.apply(&told.changes);
+fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
+    let ownership = &clustered.ownership;
+    clustered.pictured.apply(&told.changes);
     for of_one in told.changes.chunk_by(|a, b| a.revision == b.revision) {
         let mut news = News::default();
         for change in of_one {
@@ -139,18 +143,16 @@ fn apply(shared: &Arc<Shared>, told: Changes) {
             }
         }
         let revision = of_one.last().map_or(0, |change| change.revision);
-        ownership.apply(shared, revision, news);
+        ownership.apply(shared, clustered, revision, news);
     }
-    ownership.saw(shared, told.revision);
+    ownership.saw(clustered, told.revision);
 }
 
 /// Applies everything that is recorded, after changes may have been missed: not what another cluster has
 /// recorded, or this one had once, which would say that streams are gone.
-pub(crate) fn apply_all(shared: &Arc<Shared>, image: Image) {
-    let Some(ownership) = &shared.ownership else {
-        return;
-    };
-    let (seen, mine) = (*ownership.seen().borrow(), shared.pictured.cluster());
+pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image: Image) {
+    let ownership = &clustered.ownership;
+    let (seen, mine) = (*ownership.seen().borrow(), clustered.pictured.cluster());
     if image.revision < seen || mine.is_some_and(|mine| mine != image.cluster) {
         tracing::warn!(
             seen,
@@ -160,9 +162,9 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, image: Image) {
         );
         return;
     }
-    shared.pictured.load(&image);
+    clustered.pictured.load(&image);
     shared.take_all_settings(&image);
-    let known = shared.catalog.all();
+    let known = shared.data.catalog.all();
     let there = |id: StreamId| image.streams.binary_search_by_key(&id, |s| s.id).is_ok();
     // One that was created here after the image was read is not in it, and is not gone.
     let older = known
@@ -175,5 +177,5 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, image: Image) {
         streamlets: image.streamlets,
         deleted,
     };
-    ownership.apply(shared, image.revision, news);
+    ownership.apply(shared, clustered, image.revision, news);
 }

@@ -22,8 +22,8 @@ use kera_streamlet::Streamlet;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::replicated::Replicated;
-use crate::catalog::Catalog;
 use crate::cluster::cluster_view::Pictured;
+use crate::data::catalog::Catalog;
 use crate::fault_rules::Rule;
 
 /// What this broker asks itself when it takes a streamlet over: a group's record may name a file that it
@@ -52,8 +52,13 @@ impl LocalCopies {
             } => return self.seal(*streamlet, *epoch, copies),
             _ => return self.store.handle(self.me, request),
         };
+        let is_look = matches!(request, Request::Read { .. } | Request::Check { .. });
         if self.store.holds(&copy) {
-            return self.store.handle(self.me, request);
+            match self.store.handle(self.me, request.clone()) {
+                // It has gone from the store since, which it does once there is a file.
+                Err(Refusal::Unknown) if is_look => {}
+                answer => return answer,
+            }
         }
         self.files.handle(request)
     }

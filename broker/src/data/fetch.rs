@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::read::ReadError;
-use kera_metadata::Membership;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{GroupId, LaneId, Ordinal};
 use kera_protocol::v1;
 use kera_streamlet::{Found, GroupView, LaneReadError, LaneReadSpec, Located, Streamlet};
 
-use crate::append::find_streamlet;
-use crate::cluster::cluster_view::Pictured;
-use crate::shared::Shared;
+use super::DataPlane;
+use super::directory::Directory;
+use crate::data::append::find_streamlet;
 
 /// Most bytes of one reply or push, whatever is asked for.
 const MAX_READ_BYTES: usize = 8 << 20;
@@ -36,18 +35,15 @@ pub struct Target {
     pub at: Located,
     end_ordinal: Ordinal,
     generation: Option<u32>,
-    stream: Arc<crate::catalog::Stream>,
-    /// This broker's lease, where others may come to own the streamlet.
-    membership: Option<Arc<Membership>>,
-    /// Who holds copies, where brokers share a store.
-    pictured: Option<Arc<Pictured>>,
+    stream: Arc<crate::data::catalog::Stream>,
+    directory: Arc<dyn Directory>,
     /// It waits at the head, which had brought this news when it was last looked at.
     parked: Option<u64>,
 }
 
 impl Target {
     fn new(
-        shared: &Shared,
+        data: &DataPlane,
         stream: &[u8],
         streamlet: u32,
         lane: u32,
@@ -55,9 +51,9 @@ impl Target {
         end_ordinal: Ordinal,
         generation: Option<u32>,
     ) -> Result<Self, WireError> {
-        let streamlet_found = find_streamlet(shared, stream, streamlet)?;
+        let streamlet_found = find_streamlet(data, stream, streamlet)?;
         let gone = || WireError::new(ErrorCode::UnknownStream, "the stream was deleted");
-        let entry = shared
+        let entry = data
             .catalog
             .get(streamlet_found.stream())
             .ok_or_else(gone)?;
@@ -88,8 +84,7 @@ impl Target {
             },
             generation,
             stream: entry,
-            membership: shared.membership.clone(),
-            pictured: shared.store.is_some().then(|| shared.pictured.clone()),
+            directory: data.directory.clone(),
             parked: None,
         })
     }
@@ -111,8 +106,7 @@ impl Target {
     /// Why there is no use in waiting at the head: with its lease this broker may have lost the
     /// streamlet, and news would come to another. What lies below the head is right in any case.
     fn refuses_to_wait(&self) -> Option<WireError> {
-        let lost = self.membership.as_ref().filter(|m| !m.is_current());
-        lost.map(|_| {
+        (!self.directory.is_current()).then(|| {
             let text = format!(
                 "stream {} streamlet {}: this broker has lost touch with the metadata store and cannot tell who owns it; look its owner up again",
                 self.stream.name(),
@@ -156,15 +150,7 @@ impl Target {
     }
 
     fn holders(&self, group: GroupId) -> Vec<u32> {
-        let Some(pictured) = &self.pictured else {
-            return Vec::new();
-        };
-        let held = pictured.read(|picture| {
-            let streamlet = picture.streamlet(self.streamlet.key())?;
-            let group = streamlet.groups.get(&group)?;
-            Some(group.copies.to_vec())
-        });
-        held.flatten().unwrap_or_default()
+        self.directory.holders(self.streamlet.key().group(group))
     }
 
     /// A group as discovery shows it, with who is recorded to hold a copy of it.
@@ -265,12 +251,12 @@ impl Read {
     /// # Errors
     /// What the client is to be told.
     pub fn new(
-        shared: &Shared,
+        data: &DataPlane,
         correlation: u32,
         request: &v1::ReadRequest,
     ) -> Result<Self, WireError> {
         let target = Target::new(
-            shared,
+            data,
             &request.stream,
             request.streamlet,
             request.lane,
@@ -376,9 +362,9 @@ impl Subscription {
     ///
     /// # Errors
     /// What the client is to be told.
-    pub fn new(shared: &Shared, request: &v1::SubscribeRequest) -> Result<Self, WireError> {
+    pub fn new(data: &DataPlane, request: &v1::SubscribeRequest) -> Result<Self, WireError> {
         let target = Target::new(
-            shared,
+            data,
             &request.stream,
             request.streamlet,
             request.lane,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::DataPlane;
 use crate::inbox::READ_AHEAD;
-use crate::shared::Shared;
 
 /// Frames up to this size need no claim of their own while there is room for buffers that hold them.
 const SMALL_FRAME: usize = READ_AHEAD;
@@ -25,7 +25,7 @@ pub const MOST_IN_A_CROWD: usize = 64 << 10;
 
 /// One connection's claims; released when dropped.
 pub struct Claims {
-    shared: Arc<Shared>,
+    data: Arc<DataPlane>,
     frame: usize,
     frame_since: Instant,
     incoming: usize,
@@ -37,9 +37,9 @@ pub struct Claims {
 
 impl Claims {
     /// No claims yet.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    pub fn new(data: Arc<DataPlane>) -> Self {
         Self {
-            shared,
+            data,
             frame: 0,
             frame_since: Instant::now(),
             incoming: 0,
@@ -54,11 +54,11 @@ impl Claims {
         if self.frame > 0 || total <= self.read_ahead() {
             return true;
         }
-        let limit = self.shared.config.server.max_in_flight_bytes;
+        let limit = self.data.config.server.max_in_flight_bytes;
         let more = total as u64;
         // One at least is always admitted.
         let admit = |now: u64| (now == 0 || now + more <= limit).then_some(now + more);
-        let in_flight = &self.shared.in_flight;
+        let in_flight = &self.data.in_flight;
         let admitted = in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit);
         if admitted.is_ok() {
             (self.frame, self.frame_since) = (total, Instant::now());
@@ -68,8 +68,8 @@ impl Claims {
 
     /// Bytes that may be received before they are worked on.
     pub fn read_ahead(&self) -> usize {
-        let limit = self.shared.config.server.max_in_flight_bytes;
-        let crowd = self.incoming == 0 && self.shared.incoming.load(Ordering::Relaxed) >= limit;
+        let limit = self.data.config.server.max_in_flight_bytes;
+        let crowd = self.incoming == 0 && self.data.incoming.load(Ordering::Relaxed) >= limit;
         if crowd { SMALL_BUFFER } else { SMALL_FRAME }
     }
 
@@ -77,14 +77,14 @@ impl Claims {
     pub fn hold_incoming(&mut self, capacity: usize) {
         let counted = capacity > SMALL_BUFFER && self.frame == 0;
         let now = if counted { capacity } else { 0 };
-        hold(&self.shared.incoming, &mut self.incoming, now);
+        hold(&self.data.incoming, &mut self.incoming, now);
     }
 
     /// The frame was worked on: its claim ends, the batches in it are counted where they wait.
     pub fn end_frame(&mut self) {
         let ended = std::mem::take(&mut self.frame);
         if ended > 0 {
-            self.shared
+            self.data
                 .in_flight
                 .fetch_sub(ended as u64, Ordering::Relaxed);
         }
@@ -97,7 +97,7 @@ impl Claims {
 
     /// True if a frame has had its claim for longer than a frame may take, as others may wait for it.
     pub fn is_late(&self, now: Instant) -> bool {
-        let within = self.shared.config.server.receive_timeout;
+        let within = self.data.config.server.receive_timeout;
         self.has_frame() && now.duration_since(self.frame_since) > within
     }
 
@@ -115,7 +115,7 @@ impl Claims {
                 return false;
             }
         };
-        let mut within = self.shared.config.server.send_timeout;
+        let mut within = self.data.config.server.send_timeout;
         if self.is_crowd() {
             within /= CROWD_PART;
         }
@@ -124,7 +124,7 @@ impl Claims {
 
     /// True while all connections together hold more that waits to be sent than they should.
     pub fn is_crowd(&self) -> bool {
-        self.shared.sends_much()
+        self.data.sends_much()
     }
 
     /// True while the connection may take more requests, with `waiting` bytes of replies still to be sent.
@@ -132,7 +132,7 @@ impl Claims {
         let most = if self.is_crowd() {
             MOST_IN_A_CROWD
         } else {
-            self.shared.config.server.connection_in_flight_bytes as usize
+            self.data.config.server.connection_in_flight_bytes as usize
         };
         waiting < most
     }
@@ -155,7 +155,7 @@ impl Claims {
 
     /// The connection holds `bytes` that are to be sent.
     pub fn hold_outgoing(&mut self, bytes: usize) {
-        hold(&self.shared.outgoing, &mut self.outgoing, bytes);
+        hold(&self.data.outgoing, &mut self.outgoing, bytes);
     }
 }
 

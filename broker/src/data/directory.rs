@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kera_protocol::ids::{Epoch, StreamId, StreamletId};
+use kera_protocol::ids::{Epoch, GroupKey, StreamId, StreamletId};
 
 /// A broker as clients and other brokers reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,13 @@ pub trait Directory: Send + Sync {
     /// and the streamlet is recovered. A broker that works alone may always.
     fn serves(&self, stream: StreamId, streamlet: StreamletId) -> bool;
 
+    /// True while others may take this broker's word for who owns what: it works alone, or its lease is
+    /// valid and it has heard of all that was recorded before the lease was taken.
+    fn is_current(&self) -> bool;
+
+    /// The brokers that are recorded to hold a replica of a group; none where brokers share nothing.
+    fn holders(&self, group: GroupKey) -> Vec<u32>;
+
     /// True if other brokers may own streamlets of the same streams.
     fn is_shared(&self) -> bool;
 
@@ -115,6 +122,14 @@ impl Directory for Alone {
 
     fn serves(&self, _stream: StreamId, _streamlet: StreamletId) -> bool {
         true
+    }
+
+    fn is_current(&self) -> bool {
+        true
+    }
+
+    fn holders(&self, _group: GroupKey) -> Vec<u32> {
+        Vec::new()
     }
 
     fn is_shared(&self) -> bool {

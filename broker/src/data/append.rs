@@ -12,9 +12,9 @@ use kera_protocol::v1;
 use kera_streamlet::producers::{REMEMBERED_BATCHES, SequenceError};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
-use crate::accept;
+use super::DataPlane;
+use super::accept;
 use crate::clock::{now_ms, wall_ms};
-use crate::shared::Shared;
 
 /// A write to the page cache that takes longer than this means the disk cannot keep up: the next
 /// ones are made where blocking is allowed.
@@ -74,31 +74,31 @@ impl Partial {
 
 /// Places the batches of an append frame, which are patched in place.
 pub fn place(
-    shared: &Shared,
+    data: &DataPlane,
     correlation: u32,
     request: &v1::AppendRequest,
     body: &mut [u8],
     partial: &mut Partial,
     touched: &mut Vec<Arc<Group>>,
 ) -> Placed {
-    match place_all(shared, correlation, request, body, partial, touched) {
+    match place_all(data, correlation, request, body, partial, touched) {
         Ok(placed) => placed,
         Err(error) => {
-            shared.metrics.append_errors.inc();
+            data.metrics.append_errors.inc();
             Placed::Refused(refusal(&error, partial.placement()))
         }
     }
 }
 
 fn place_all(
-    shared: &Shared,
+    data: &DataPlane,
     correlation: u32,
     request: &v1::AppendRequest,
     body: &mut [u8],
     partial: &mut Partial,
     touched: &mut Vec<Arc<Group>>,
 ) -> Result<Placed, WireError> {
-    let streamlet = find_streamlet(shared, &request.stream, request.streamlet)?;
+    let streamlet = find_streamlet(data, &request.stream, request.streamlet)?;
     let settings = streamlet.settings();
     let now = now_ms();
     let stamp = settings.append_time.then(wall_ms);
@@ -128,7 +128,7 @@ fn place_all(
             BatchHeader::peek(&body[partial.at..]).map_err(|e| batch_error(&streamlet, &e))?;
         let end = partial.at + header.total_bytes;
         let batch = &mut body[partial.at..end];
-        let appended = match place_batch(shared, &streamlet, stamp, batch, spec, touched) {
+        let appended = match place_batch(data, &streamlet, stamp, batch, spec, touched) {
             Ok(appended) => appended,
             Err(Refused::Batch(error)) => return Err(batch_error(&streamlet, &error)),
             Err(Refused::Append(AppendError::NoMemory)) => return Ok(Placed::Later),
@@ -245,7 +245,7 @@ fn check_repeatable(streamlet: &Streamlet, body: &[u8]) -> Result<(), WireError>
 /// # Errors
 /// [`Refused`]; nothing was appended.
 pub fn place_batch(
-    shared: &Shared,
+    data: &DataPlane,
     streamlet: &Streamlet,
     stamp: Option<u64>,
     batch: &mut [u8],
@@ -260,18 +260,19 @@ pub fn place_batch(
         // What this broker knows of producers and lanes may be of before another owned the streamlet,
         // and what is refused by it would be refused for good.
         Refused::Append(match error {
-            AppendError::Sequence(_) | AppendError::StaleLanes { .. } if !shared.is_member() => {
+            AppendError::Sequence(_) | AppendError::StaleLanes { .. }
+                if !data.directory.is_current() =>
+            {
                 AppendError::NotOwner
             }
             error => error,
         })
     })?;
     if appended.duplicate {
-        shared.metrics.duplicates.inc();
+        data.metrics.duplicates.inc();
     } else {
-        shared.metrics.appended_records.inc_by(header.ordinals());
-        shared
-            .metrics
+        data.metrics.appended_records.inc_by(header.ordinals());
+        data.metrics
             .appended_bytes
             .inc_by(header.total_bytes as u64);
     }
@@ -287,22 +288,22 @@ pub fn place_batch(
 }
 
 /// Makes what was appended durable, as far as it is the appender's to do. No lock is held.
-pub fn pump(shared: &Shared, touched: &mut Vec<Arc<Group>>) {
+pub fn pump(data: &DataPlane, touched: &mut Vec<Arc<Group>>) {
     for group in touched.drain(..) {
-        if group.policy() == AckPolicy::Written && shared.stalling.load(Ordering::Relaxed) {
-            tokio::task::block_in_place(|| timed(shared, &group));
+        if group.policy() == AckPolicy::Written && data.stalling.load(Ordering::Relaxed) {
+            tokio::task::block_in_place(|| timed(data, &group));
         } else {
-            timed(shared, &group);
+            timed(data, &group);
         }
     }
 }
 
-fn timed(shared: &Shared, group: &Arc<Group>) {
+fn timed(data: &DataPlane, group: &Arc<Group>) {
     let begun = Instant::now();
-    group.pump(&shared.env.pump);
+    group.pump(&data.env.pump);
     let stalled = begun.elapsed() > STALL;
-    if stalled != shared.stalling.load(Ordering::Relaxed) {
-        shared.stalling.store(stalled, Ordering::Relaxed);
+    if stalled != data.stalling.load(Ordering::Relaxed) {
+        data.stalling.store(stalled, Ordering::Relaxed);
     }
 }
 
@@ -323,15 +324,15 @@ impl PendingAppend {
     }
 
     /// What it is answered with once it was not durable for too long; it may still take effect.
-    pub fn overdue(&self, shared: &Shared, now: Instant) -> Option<v1::AppendResponse> {
+    pub fn overdue(&self, data: &DataPlane, now: Instant) -> Option<v1::AppendResponse> {
         let shipped = self.last.group.is_shipped();
         let deadline = if shipped {
-            shared.config.cluster.append_deadline
+            data.config.cluster.append_deadline
         } else {
             APPEND_TIMEOUT
         };
         let waited = now.duration_since(self.received);
-        if shipped && waited >= DEPOSED_TIMEOUT.min(deadline) && !shared.is_member() {
+        if shipped && waited >= DEPOSED_TIMEOUT.min(deadline) && !data.directory.is_current() {
             return Some(unsettled(&not_owner(&self.streamlet)));
         }
         if waited < deadline {
@@ -384,17 +385,17 @@ fn unsettled(error: &WireError) -> v1::AppendResponse {
 /// # Errors
 /// `UNKNOWN_STREAM` or `UNKNOWN_STREAMLET`.
 pub fn find_streamlet(
-    shared: &Shared,
+    data: &DataPlane,
     stream: &[u8],
     streamlet: u32,
 ) -> Result<Arc<Streamlet>, WireError> {
     let id = StreamId::from_slice(stream)
         .ok_or_else(|| WireError::new(ErrorCode::MalformedFrame, "stream id is not 16 bytes"))?;
-    match shared.streamlet(id, StreamletId(streamlet)) {
+    match data.catalog.streamlet(id, StreamletId(streamlet)) {
         Some(found) if !found.is_over() => Ok(found),
-        Some(found) if found.is_moved() => Err(elsewhere(shared, &found)),
+        Some(found) if found.is_moved() => Err(elsewhere(data, &found)),
         Some(_) => Err(unknown_stream(id)),
-        None => match shared.catalog.get(id) {
+        None => match data.catalog.get(id) {
             Some(stream) => Err(WireError::new(
                 ErrorCode::UnknownStreamlet,
                 format!(
@@ -420,9 +421,9 @@ pub(crate) fn not_owner(streamlet: &Streamlet) -> WireError {
 }
 
 /// Says who owns a streamlet that this broker does not own.
-fn elsewhere(shared: &Shared, streamlet: &Streamlet) -> WireError {
-    let owner = shared.directory.owner(streamlet.stream(), streamlet.id());
-    let at = owner.map(|owner| match shared.directory.broker(owner.broker) {
+fn elsewhere(data: &DataPlane, streamlet: &Streamlet) -> WireError {
+    let owner = data.directory.owner(streamlet.stream(), streamlet.id());
+    let at = owner.map(|owner| match data.directory.broker(owner.broker) {
         Some(broker) => format!("broker {} at {}", owner.broker, broker.address),
         None => format!("broker {}, which is away", owner.broker),
     });

@@ -11,7 +11,7 @@ use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::now_ms;
-use crate::directory::Owner;
+use crate::data::directory::Owner;
 
 /// A stream and its streamlets.
 pub struct Stream {

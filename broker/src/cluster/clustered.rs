@@ -1,0 +1,85 @@
+//! A broker among others that share its metadata store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kera_metadata::{ClusterStore, Image, Membership, MetadataStore};
+
+use super::cluster_view::Pictured;
+use super::ownership::joining::Joined;
+use super::ownership::members::Members;
+use super::ownership::owner_changes::Ownership;
+use super::peers::Peers;
+use super::replica::local::Known;
+use super::replica::replicated::Replicated;
+use crate::data::catalog::Catalog;
+use crate::group_records::GroupRecords;
+
+/// All that a broker has because others share its metadata store; one that works alone has none of it.
+pub struct Clustered {
+    broker_id: u32,
+    /// This broker and its peers.
+    pub peers: Peers,
+    /// The streamlets whose groups have replicas at other brokers.
+    pub replicated: Arc<Replicated>,
+    /// The store that brokers share.
+    pub store: Arc<dyn ClusterStore>,
+    /// This broker's place among those that share the store.
+    pub membership: Arc<Membership>,
+    /// The brokers that share the store.
+    pub members: Arc<Members>,
+    /// How streamlets come to this broker and leave it.
+    pub(crate) ownership: Ownership,
+    /// Owners and replicas of all streamlets.
+    pub(crate) pictured: Arc<Pictured>,
+}
+
+impl std::fmt::Debug for Clustered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clustered")
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Clustered {
+    /// Puts together what a broker that has `joined` the others needs. The store was read to `image`. What other
+    /// brokers are still to hear of deleted streams is kept in the directory `forget`.
+    pub(crate) fn new(
+        joined: Joined,
+        peers: Peers,
+        catalog: &Arc<Catalog>,
+        recorder: &Arc<GroupRecords>,
+        forget: PathBuf,
+        image: &Image,
+    ) -> Self {
+        let pictured = Arc::new(Pictured::default());
+        pictured.load(image);
+        let replicated = Replicated::new(peers.primary.clone(), recorder.clone(), forget);
+        Self {
+            broker_id: joined.id,
+            peers,
+            replicated: Arc::new(replicated),
+            members: Members::new(image.cluster, catalog.clone(), pictured.clone(), &joined),
+            store: joined.store,
+            membership: joined.membership,
+            ownership: Ownership::new(image.revision),
+            pictured,
+        }
+    }
+
+    /// Other brokers may ask for files that this one wrote as an owner, from now on.
+    pub(crate) fn serve_own_files(
+        &self,
+        catalog: &Arc<Catalog>,
+        metadata: &Arc<dyn MetadataStore>,
+    ) {
+        self.peers.written_by(Known {
+            broker_id: self.broker_id,
+            catalog: Arc::downgrade(catalog),
+            metadata: Arc::downgrade(metadata),
+            pictured: self.pictured.clone(),
+            replicated: Arc::downgrade(&self.replicated),
+        });
+    }
+}

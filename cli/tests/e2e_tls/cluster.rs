@@ -1,0 +1,230 @@
+//! Brokers that share a store and have TLS at their native listeners: they call each other with TLS, and prove who
+//! they are.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use kera_metadata::{EtcdOptions, EtcdStore};
+use kera_testkit::etcd::Etcd;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::certificates::{Authority, Files};
+use crate::common::ports::Reserved;
+use crate::common::{Broker, Finished, PATIENCE, finish, kera, shared_memory};
+use crate::tells;
+
+const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
+
+/// Brokers 1 to 3 and their etcd.
+struct Trio {
+    brokers: Vec<Broker>,
+    files: Vec<Files>,
+    ca: PathBuf,
+    _etcd: Etcd,
+    _shared: Vec<TempDir>,
+    _ports: Vec<Reserved>,
+}
+
+impl Trio {
+    /// Whose certificates `signer` gives to each broker; all trust `authority`. `None`, and said so, where there is
+    /// no etcd.
+    fn start(
+        authority: &Authority,
+        signer: impl Fn(usize) -> bool,
+        other: &Authority,
+    ) -> Option<Self> {
+        let etcd = Etcd::start()?;
+        let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
+        made.expect("the cluster is made");
+        let (mut brokers, mut files) = (Vec::new(), Vec::new());
+        let (mut all_shared, mut ports) = (Vec::new(), Vec::new());
+        let mut ca = PathBuf::new();
+        for number in 1..=3 {
+            let signed_by = if signer(number) { authority } else { other };
+            let of_broker = Files::new(&signed_by.broker(&NAMES), Some(authority));
+            ca = of_broker.write("ca.pem", &authority.pem);
+            let (shared, port) = (shared_memory(), Reserved::new());
+            let (store, id) = (etcd.address(), number.to_string());
+            let (dir, ca) = (text(shared.path()), text(&ca));
+            let flags = [
+                ["--cluster", &store],
+                ["--broker-id", &id],
+                // So long that nothing is taken over because of its end.
+                ["--cluster-lease", "60s"],
+                ["--replication-listen", port.address()],
+                ["--backup-memory-bytes", "64MiB"],
+                ["--backup-shared-dir", &dir],
+                ["--tls-client-auth", "required"],
+                ["--tls-broker-ca", &ca],
+                ["--tls-reload-interval", "100ms"],
+            ];
+            let flags = flags.as_flattened().iter().copied();
+            let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();
+            brokers.push(of_broker.broker("native", &flags));
+            files.push(of_broker);
+            all_shared.push(shared);
+            ports.push(port);
+        }
+        Some(Self {
+            brokers,
+            files,
+            ca,
+            _etcd: etcd,
+            _shared: all_shared,
+            _ports: ports,
+        })
+    }
+
+    /// Runs a command at one broker, with a broker's own certificate.
+    fn attempt(&self, at: usize, words: &[&str], input: &[u8]) -> Finished {
+        let files = &self.files[0];
+        let mut command = kera();
+        command
+            .args(words)
+            .env("KERA_BOOTSTRAP", self.brokers[at].address())
+            .env("KERA_TLS_CA", &self.ca)
+            .env("KERA_TLS_CLIENT_CERT", files.path("certificate.pem"))
+            .env("KERA_TLS_CLIENT_KEY", files.path("key.pem"));
+        finish(command, input)
+    }
+
+    /// As [`attempt`](Self::attempt), until it succeeds: brokers hear of each other when they do.
+    fn run(&self, at: usize, words: &[&str], input: &[u8]) -> String {
+        let begin = Instant::now();
+        loop {
+            let finished = self.attempt(at, words, input);
+            if finished.status.success() {
+                return finished.text();
+            }
+            assert!(begin.elapsed() < PATIENCE, "{words:?}: {}", finished.stderr);
+        }
+    }
+
+    fn until(&self, at: usize, words: &[&str], wanted: impl Fn(&Value) -> bool) {
+        let begin = Instant::now();
+        loop {
+            let told = self.run(at, words, b"");
+            let told: Value = serde_json::from_str(&told).expect("JSON");
+            if wanted(&told) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{words:?}: {told:#}");
+        }
+    }
+}
+
+/// The records of all streamlets that are served.
+fn records(described: &Value) -> u64 {
+    let lanes = described["lane_descriptions"].as_array();
+    let lanes = lanes.map(Vec::as_slice).unwrap_or_default();
+    lanes
+        .iter()
+        .filter_map(|lane| lane["records"].as_u64())
+        .sum()
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a path of the build").to_owned()
+}
+
+#[test]
+fn brokers_with_tls_serve_what_others_own_and_take_over_from_who_is_gone() {
+    let (first, second) = (Authority::new("first"), Authority::new("second"));
+    let Some(mut trio) = Trio::start(&first, |_| true, &second) else {
+        return;
+    };
+    trio.until(0, &["cluster", "status", "--json"], |status| {
+        status["brokers"]
+            .as_array()
+            .is_some_and(|all| all.len() == 3)
+    });
+    let create = [
+        "stream",
+        "create",
+        "clicks",
+        "--streamlets",
+        "3",
+        "--replicas",
+        "3",
+    ];
+    trio.run(0, &create, b"");
+    let input: String = (0..300).map(|number| format!("{number}\n")).collect();
+    trio.run(1, &["produce", "clicks", "-q"], input.as_bytes());
+    // Each asks the other two for what they own, and for groups that they coordinate.
+    for at in 0..3 {
+        trio.until(at, &["stream", "describe", "clicks", "--json"], |told| {
+            records(told) == 300
+        });
+        let group = format!("group-{at}");
+        let read = trio.run(at, &["consume", "clicks", "--group", &group], b"");
+        assert_eq!(read.lines().count(), 300);
+        for other in 0..3 {
+            trio.run(other, &["group", "describe", &group], b"");
+        }
+    }
+    // Certificates of another authority, one broker after the other: each is taken, also for calls.
+    let both = format!("{}{}", first.pem, second.pem);
+    for files in &trio.files {
+        files.write("ca.pem", &both);
+        files.write("client-ca.pem", &both);
+    }
+    for broker in &trio.brokers {
+        tells(broker, "the files of [tls] have changed");
+    }
+    for files in &trio.files {
+        files.put(&second.broker(&NAMES));
+    }
+    for files in &trio.files {
+        files.write("ca.pem", &second.pem);
+        files.write("client-ca.pem", &second.pem);
+    }
+    for at in 0..3 {
+        trio.until(at, &["stream", "describe", "clicks", "--json"], |told| {
+            records(told) == 300
+        });
+    }
+    // Its lease goes on for long: that it is gone is seen at the connection to it.
+    trio.brokers[2].kill();
+    trio.until(0, &["stream", "describe", "clicks", "--json"], |told| {
+        records(told) == 300
+    });
+    // Where it owned nothing, that was told before anybody noticed.
+    let begin = Instant::now();
+    let told = |broker: &Broker| broker.log().contains("nobody listens there any more");
+    while !trio.brokers[..2].iter().any(told) {
+        assert!(begin.elapsed() < PATIENCE, "{}", trio.brokers[0].log());
+    }
+}
+
+#[test]
+fn a_broker_whose_certificate_others_do_not_trust_is_told_of_with_the_reason() {
+    let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+    let Some(trio) = Trio::start(&ours, |number| number != 3, &other) else {
+        return;
+    };
+    trio.until(0, &["cluster", "status", "--json"], |status| {
+        status["brokers"]
+            .as_array()
+            .is_some_and(|all| all.len() == 3)
+    });
+    let begin = Instant::now();
+    let create = [
+        "stream",
+        "create",
+        "clicks",
+        "--streamlets",
+        "3",
+        "--replicas",
+        "3",
+    ];
+    trio.run(0, &create, b"");
+    loop {
+        let told = trio.attempt(0, &["stream", "describe", "clicks"], b"");
+        let text = format!("{}{}", told.text(), told.stderr);
+        if text.contains("TLS: ") && text.contains("broker 3") {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{text}");
+    }
+}
