@@ -12,6 +12,7 @@ mod durability;
 mod framed_calls;
 mod group_ends;
 mod groups;
+mod java_client;
 mod kafka;
 mod lifecycle;
 mod long_polls;

@@ -1,0 +1,113 @@
+package io.kera.client;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Reads one lane from an ordinal on, to its end or for ever. */
+public final class LaneReader implements AutoCloseable {
+    /** No end. */
+    public static final long UNBOUNDED = -1;
+
+    private final Connection connection;
+    private final byte[] stream;
+    private final int streamlet;
+    private final int lane;
+    private final long end;
+    private long next;
+    private boolean finished;
+
+    /**
+     * A reader of the ordinals from {@code start} on, below {@code end}.
+     *
+     * @param timeoutMillis how long a broker may take to answer; longer than any wait
+     */
+    public LaneReader(StreamInfo stream, int streamlet, int lane, long start, long end, int timeoutMillis)
+            throws IOException {
+        this.stream = stream.id();
+        this.streamlet = streamlet;
+        this.lane = lane;
+        this.next = start;
+        this.end = end;
+        // On the wire an end of 0 means none.
+        this.finished = end != UNBOUNDED && end <= start;
+        String owner = stream.streamlets().stream()
+                .filter(one -> one.number() == streamlet)
+                .map(StreamInfo.Streamlet::owner)
+                .findFirst()
+                .orElse("");
+        if (owner.isEmpty()) {
+            throw new IOException("no broker serves streamlet " + streamlet + " of stream " + stream.name() + "; look it up again");
+        }
+        connection = new Connection(owner, timeoutMillis);
+    }
+
+    /** True once everything below the end was read. */
+    public boolean finished() {
+        return finished;
+    }
+
+    /** The ordinal at which another reader goes on. */
+    public long position() {
+        return next;
+    }
+
+    /** The next records; none if there are none after such a wait, or at the end. */
+    public List<KeraRecord> read(int maxBytes, int waitMillis) throws IOException {
+        List<KeraRecord> records = new ArrayList<>();
+        if (finished) {
+            return records;
+        }
+        byte[] cursor = new Wire.Writer().number(1, next).done();
+        Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
+        request.bytes(4, cursor).number(5, end == UNBOUNDED ? 0 : end).number(6, maxBytes);
+        request.number(7, 1).number(8, waitMillis);
+        Connection.Frame reply = connection.ask(Connection.READ, request.done(), new byte[0]);
+        int error = 0;
+        String message = "";
+        long then = next;
+        boolean ended = false;
+        Wire.Reader fields = new Wire.Reader(reply.header());
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 1 -> error = (int) fields.varint();
+                case 2 -> message = fields.text();
+                case 3 -> then = ordinal(fields.part());
+                case 7 -> ended = fields.varint() != 0;
+                default -> fields.skip();
+            }
+        }
+        if (error != 0) {
+            throw new KeraException(error, message);
+        }
+        long from = next;
+        // A read begins at the batch that holds the ordinal, and ends at a whole batch.
+        Batches.read(reply.body(), record -> {
+            if (record.ordinal() >= from && (end == UNBOUNDED || record.ordinal() < end)) {
+                records.add(record);
+            }
+        });
+        next = end == UNBOUNDED ? then : Math.min(then, end);
+        finished = ended || (end != UNBOUNDED && next >= end);
+        return records;
+    }
+
+    private static long ordinal(ByteBuffer cursor) {
+        long ordinal = 0;
+        Wire.Reader fields = new Wire.Reader(cursor);
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field == 1) {
+                ordinal = fields.varint();
+            } else {
+                fields.skip();
+            }
+        }
+        return ordinal;
+    }
+
+    @Override
+    public void close() throws IOException {
+        connection.close();
+    }
+}
