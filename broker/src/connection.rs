@@ -10,13 +10,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kera_metadata::access::Operation;
 use kera_protocol::Message;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, Decoded, FrameError, FrameHeader, FrameKind};
+use kera_protocol::ids::StreamId;
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use kera_rpc::stream::Stream;
 use tokio::sync::mpsc;
 
+use crate::access::Granted;
 use crate::client_link::{ClientLink, Overdue, Protocol};
 use crate::control::framed_calls::{self, CallOver, ConnectionCalls, FramedCalls};
 use crate::copy_reads;
@@ -25,6 +29,7 @@ use crate::data::fetch::{self, MAX_SUBSCRIPTIONS, Read, Step, Subscription, Targ
 use crate::data::memory_budget::MOST_IN_A_CROWD;
 use crate::listener::Counted;
 use crate::outbox::Outbox;
+use crate::principal::Principal;
 use crate::shared::Shared;
 
 /// Reads of one connection that wait for the disk at a time, and most bytes of each.
@@ -48,7 +53,7 @@ pub(crate) async fn serve(
     counted: Counted,
 ) -> io::Result<()> {
     let mut link = ClientLink::new(stream, shared, counted);
-    let mut connection = Connection::new(peer, calls);
+    let mut connection = Connection::new(peer, calls, &link.principal);
     let outcome = link.serve(&mut connection).await;
     connection.forget(&link);
     tracing::debug!(%peer, principal = %link.principal, ?outcome, "data connection ended");
@@ -85,6 +90,7 @@ struct Connection {
     /// Reads handed to threads that may wait.
     disk_reads: usize,
     calls: ConnectionCalls,
+    granted: Granted,
     /// Every subscription and read has been looked at since the last wake-up.
     quiet: bool,
     closing: bool,
@@ -106,6 +112,7 @@ impl Protocol for Connection {
 
     /// One round: frames, pumps, acknowledgements, reads and pushes.
     fn work(&mut self, link: &mut ClientLink) -> io::Result<()> {
+        self.check_again(link);
         self.take_frames(link);
         append::pump(&link.shared.data, &mut link.touched);
         self.acknowledge(link);
@@ -145,6 +152,7 @@ impl Protocol for Connection {
     fn take_settled(&mut self, link: &mut ClientLink, settled: Settled) -> io::Result<()> {
         match settled {
             Settled::Read(read) => {
+                self.check_again(link);
                 if let Some(read) = read {
                     self.take_from_disk(link, *read);
                 }
@@ -159,6 +167,7 @@ impl Protocol for Connection {
     }
 
     fn look(&mut self, link: &mut ClientLink, now: Instant) {
+        self.check_again(link);
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_AT_ALL) {
             self.unpark();
@@ -246,8 +255,13 @@ fn max_frame(link: &ClientLink) -> usize {
 }
 
 impl Connection {
-    fn new(peer: SocketAddr, calls: Arc<FramedCalls>) -> Self {
+    fn new(peer: SocketAddr, calls: Arc<FramedCalls>, principal: &Principal) -> Self {
+        let caller = Caller {
+            address: peer.ip(),
+            user: principal.user(),
+        };
         Self {
+            granted: Granted::new(principal.clone(), peer.ip()),
             peer,
             partial: Partial::default(),
             pending: VecDeque::new(),
@@ -257,7 +271,7 @@ impl Connection {
             last_pushed: 0,
             disk: mpsc::channel(MAX_DISK_READS),
             disk_reads: 0,
-            calls: ConnectionCalls::new(calls, peer.ip()),
+            calls: ConnectionCalls::new(calls, caller),
             quiet: false,
             closing: false,
             looks: 0,
@@ -370,6 +384,19 @@ impl Connection {
         request: &v1::AppendRequest,
         body: &mut [u8],
     ) -> bool {
+        let granted = self
+            .granted
+            .require(&link.shared, Operation::Write, &request.stream);
+        if let Err(error) = granted {
+            // It may have waited for memory, with batches placed, when the rules changed.
+            let partial = std::mem::take(&mut self.partial);
+            link.shared.data.metrics.append_errors.inc();
+            let reply = append::refusal(&error, partial.placement());
+            link.out
+                .push(FrameKind::AppendReply, correlation, &reply, Vec::new());
+            link.has_memory();
+            return true;
+        }
         match append::place(
             &link.shared.data,
             correlation,
@@ -412,8 +439,13 @@ impl Connection {
             ErrorCode::Overloaded,
             format!("the connection has {MAX_PARKED_READS} reads waiting; wait for their answers"),
         );
+        let granted = self
+            .granted
+            .require(&link.shared, Operation::Read, &request.stream);
         let read = if self.reads.len() + self.copy_reads.len() >= MAX_PARKED_READS {
             Err(full)
+        } else if let Err(error) = granted {
+            Err(error)
         } else if request.from_copy {
             self.copy_reads.push_back((correlation, request.clone()));
             self.quiet = false;
@@ -453,7 +485,10 @@ impl Connection {
             );
             Err(WireError::new(ErrorCode::InvalidArgument, text))
         } else {
-            Subscription::new(&link.shared.data, request)
+            let granted = self
+                .granted
+                .require(&link.shared, Operation::Read, &request.stream);
+            granted.and_then(|()| Subscription::new(&link.shared.data, request))
         };
         let mut reply = v1::SubscribeResponse::default();
         match outcome {
@@ -482,6 +517,54 @@ impl Connection {
             subscription.add_credit(request.credit_bytes);
             self.quiet = false;
         }
+    }
+
+    /// If the rules have changed, ends reads and subscriptions that were allowed before and are not now.
+    fn check_again(&mut self, link: &mut ClientLink) {
+        if !self.granted.is_outdated(&link.shared) {
+            return;
+        }
+        let (granted, shared) = (&mut self.granted, link.shared.clone());
+        let mut denied = |stream: StreamId| {
+            let stream = stream.as_bytes();
+            granted.require(&shared, Operation::Read, stream).err()
+        };
+        self.reads.retain(|read| {
+            let Some(error) = denied(read.target.streamlet.stream()) else {
+                return true;
+            };
+            read.target.head.forget(&link.waker);
+            let refusal = fetch::read_refusal(&error);
+            link.out
+                .push(FrameKind::ReadReply, read.correlation, &refusal, Vec::new());
+            false
+        });
+        self.copy_reads.retain(|(correlation, request)| {
+            let stream = StreamId::from_slice(&request.stream);
+            let Some(error) = stream.and_then(&mut denied) else {
+                return true;
+            };
+            let refusal = fetch::read_refusal(&error);
+            link.out
+                .push(FrameKind::ReadReply, *correlation, &refusal, Vec::new());
+            false
+        });
+        self.subscriptions.retain(|id, subscription| {
+            let Some(error) = denied(subscription.target.streamlet.stream()) else {
+                return true;
+            };
+            subscription.target.head.forget(&link.waker);
+            let push = v1::PushData {
+                subscription: *id,
+                error: error.code as u32,
+                message: error.message,
+                ..v1::PushData::default()
+            };
+            push_out(&mut link.out, &link.shared, &push, Vec::new());
+            false
+        });
+        // Others may have waited at the same heads.
+        self.unpark();
     }
 
     /// Has every subscription and read looked at again.
@@ -636,7 +719,18 @@ impl Connection {
             FromDisk::Read(read, Step::Reply(reply, body)) => {
                 self.reply_read(link, &read, &reply, body)
             }
-            FromDisk::Read(read, _) => self.reads.push(read),
+            FromDisk::Read(read, _) => {
+                let stream = read.target.streamlet.stream();
+                let stream = stream.as_bytes();
+                // It goes on waiting: the rules may have changed while it was away.
+                match self.granted.require(&link.shared, Operation::Read, stream) {
+                    Ok(()) => self.reads.push(read),
+                    Err(error) => {
+                        let refusal = fetch::read_refusal(&error);
+                        self.reply_read(link, &read, &refusal, Vec::new());
+                    }
+                }
+            }
             FromDisk::Copy(correlation, reply, body) => {
                 link.out
                     .push(FrameKind::ReadReply, correlation, &reply, body);

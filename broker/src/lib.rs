@@ -8,6 +8,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod admin;
 pub mod admission;
 mod alter_settings;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::frame::{self, FrameError, Hello, HelloReply};
-use kera_rpc::serve::CallServer;
+use kera_rpc::serve::{CallServer, Caller};
 use kera_rpc::status_of;
 use kera_rpc::stream::Stream;
 use socket2::{SockRef, TcpKeepalive};
@@ -225,7 +225,8 @@ async fn sniff(
     };
     guard.heard();
     let Some(bytes) = first else {
-        Box::pin(control.connection(stream, peer.ip(), None)).await;
+        let caller = caller(&stream, peer);
+        Box::pin(control.connection(stream, caller, None)).await;
         shared.data.note_freed(OF_CONTROL_CONNECTION);
         return Ok(());
     };
@@ -258,6 +259,14 @@ async fn sniff(
         guard.of_data(),
     ))
     .await
+}
+
+/// Who is at the other end.
+fn caller(stream: &Stream, peer: SocketAddr) -> Caller {
+    Caller {
+        address: peer.ip(),
+        user: tls::principal_of(stream).user(),
+    }
 }
 
 /// A client wants TLS at an address without it: its own words for that say little.

@@ -18,6 +18,7 @@ use kera_rpc::Channels;
 use kera_streamlet::{Env, Limits};
 use tokio::sync::watch;
 
+use crate::access::Access;
 use crate::admission::Admission;
 use crate::clock::wall_ms;
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
@@ -227,6 +228,7 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         failed_reads: parking_lot::Mutex::default(),
         full_offsets: parking_lot::Mutex::default(),
         bad_connections: parking_lot::Mutex::default(),
+        access: Access::new(&config.acl, image.rules.as_ref()),
         coordination: Coordination::new(&settings.now()),
         admission: Admission::new(&settings.now()),
         unheard: Default::default(),

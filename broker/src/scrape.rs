@@ -174,6 +174,11 @@ pub(crate) fn render(shared: &Shared) -> String {
             total,
         );
     }
+    registry.register(
+        "access_denied",
+        "Requests, or parts of them, that the rules of access denied",
+        shared.access.denied.clone(),
+    );
     if let Some(tls) = &shared.tls {
         of_tls(tls, &mut registry);
     }

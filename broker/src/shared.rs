@@ -13,6 +13,7 @@ use kera_rpc::Channels;
 use kera_streamlet::Streamlet;
 use tokio::sync::watch;
 
+use crate::access::Access;
 use crate::admission::{Admission, TooMany};
 use crate::cluster::Clustered;
 use crate::config::BrokerConfig;
@@ -60,6 +61,8 @@ pub struct Shared {
     pub(crate) listed: Listed,
     /// Records groups.
     pub recorder: Arc<GroupRecords>,
+    /// Who may do what.
+    pub access: Access,
     /// Consumer groups.
     pub coordination: Coordination,
     /// How many connections there may be.

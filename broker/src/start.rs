@@ -86,6 +86,9 @@ impl Broker {
             // The configuration's check does not see a store that was handed over.
             return Err(BrokerError::Tls(format!("tls.listeners {NEEDS_BROKER_CA}")));
         }
+        if config.acl.enabled && store.is_some() {
+            check_own_name(&config, tls.as_deref())?;
+        }
         let listening = socket::bind(&config.server.listen, "server.listen").await?;
         let local = listening
             .local_addr()
@@ -199,6 +202,24 @@ impl Broker {
         }
         tracing::info!("stopped");
     }
+}
+
+/// Checks that the other brokers will let this one do what brokers do.
+fn check_own_name(config: &BrokerConfig, tls: Option<&ServerTls>) -> Result<(), BrokerError> {
+    let name = tls.and_then(ServerTls::own_name);
+    let user = format!("User:{}", name.unwrap_or("NAME"));
+    if name.is_some() && config.acl.super_users.contains(&user) {
+        return Ok(());
+    }
+    let found = match name {
+        Some(_) => format!(
+            "the certificate in tls.certificate is that of {user}, who is not among acl.super_users"
+        ),
+        None => "the certificate in tls.certificate has no common name".to_owned(),
+    };
+    Err(BrokerError::Tls(format!(
+        "acl.enabled: {found}, so the other brokers of the cluster would deny this one what brokers do among themselves; name every broker's certificate there"
+    )))
 }
 
 fn close(shared: &Shared) {

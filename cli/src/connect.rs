@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use kera_protocol::error::ErrorCode;
 use kera_rpc::tls::reason_in;
+use kera_rpc::v1::access_client::AccessClient;
 use kera_rpc::v1::backups_client::BackupsClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
@@ -71,6 +72,8 @@ pub(crate) struct Control {
     pub consumers: ConsumersClient<Watched>,
     /// The cluster that the broker belongs to.
     pub clusters: ClustersClient<Watched>,
+    /// Who may do what.
+    pub access: AccessClient<Watched>,
     /// Copies, at the address where a broker listens for others.
     pub backups: BackupsClient<Watched>,
     /// How it was reached.
@@ -165,6 +168,7 @@ async fn connect(address: &str, tls: Option<&ClientTls>) -> Result<Control, Fail
         tls: tls.cloned(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        access: AccessClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         backups: BackupsClient::new(channel),
     })

@@ -2,6 +2,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+mod acl;
 mod bench;
 mod broker;
 mod certificate;
@@ -70,6 +71,9 @@ enum Command {
     /// List, describe, reset and delete consumer groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Say who may do what, where brokers enforce it.
+    #[command(subcommand)]
+    Acl(acl::AclCommand),
     /// Look into a group file's segments, also without a broker.
     #[command(subcommand)]
     Segment(segment::SegmentCommand),
@@ -103,6 +107,7 @@ impl Command {
             Command::Produce(args) => client(produce::run(args)),
             Command::Consume(args) => client(consume::run(args)),
             Command::Group(command) => client(group::run(command)),
+            Command::Acl(command) => client(acl::run(command)),
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
             Command::Broker(command) => client(broker::run(command)),

@@ -12,6 +12,8 @@ use kafka_protocol::messages::{
     TopicName,
 };
 
+use kera_metadata::access::Operation;
+
 use crate::configs::{BROKER, TOPIC};
 use crate::context::Ctx;
 use crate::refusal::text;
@@ -33,19 +35,35 @@ fn known(ctx: &Ctx, name: &TopicName, partition: i32, then: i16) -> i16 {
 
 /// ListPartitionReassignments: the brokers move copies by themselves, and tell Kafka's tools nothing of it.
 pub(crate) async fn list_partition_reassignments(
-    _ctx: &Ctx,
+    ctx: &Ctx,
     _version: i16,
     _request: ListPartitionReassignmentsRequest,
 ) -> ListPartitionReassignmentsResponse {
-    ListPartitionReassignmentsResponse::default().with_error_message(None)
+    let response = ListPartitionReassignmentsResponse::default().with_error_message(None);
+    match ctx.check_cluster(Operation::Describe) {
+        Ok(()) => response,
+        Err(refusal) => response
+            .with_error_code(refusal.code)
+            .with_error_message(Some(refusal.text())),
+    }
 }
+
+/// First version of ElectLeaders with an error of the whole.
+const ERROR_FROM: i16 = 1;
 
 /// ElectLeaders: never needed, as the brokers choose owners by themselves.
 pub(crate) async fn elect_leaders(
     ctx: &Ctx,
-    _version: i16,
+    version: i16,
     request: ElectLeadersRequest,
 ) -> ElectLeadersResponse {
+    if let Err(refusal) = ctx.check_cluster(Operation::Alter) {
+        let response = ElectLeadersResponse::default();
+        return match version >= ERROR_FROM {
+            true => response.with_error_code(refusal.code),
+            false => response,
+        };
+    }
     let not_needed = ResponseError::ElectionNotNeeded.code();
     let mut results = Vec::new();
     for asked in request.topic_partitions.unwrap_or_default() {
@@ -74,10 +92,15 @@ const WORDS_FROM: i16 = 2;
 /// DescribeQuorum: there is no log of controllers to describe. As a cluster of Kafka's that keeps its metadata
 /// elsewhere: to clients the request is not supported, which they know how to take.
 pub(crate) async fn describe_quorum(
-    _ctx: &Ctx,
+    ctx: &Ctx,
     version: i16,
     _request: DescribeQuorumRequest,
 ) -> DescribeQuorumResponse {
+    if let Err(refusal) = ctx.check_cluster(Operation::Describe) {
+        return DescribeQuorumResponse::default()
+            .with_error_code(refusal.code)
+            .with_error_message((version >= WORDS_FROM).then(|| refusal.text()));
+    }
     let why = "metadata is kept in etcd, or in a file of a broker that works alone, and not in a log of controllers; DescribeCluster tells the controller, `kera cluster status` tells more";
     DescribeQuorumResponse::default()
         .with_error_code(ResponseError::UnsupportedVersion.code())
@@ -95,10 +118,16 @@ pub(crate) async fn list_transactions(
 
 /// DescribeClientQuotas: there are none.
 pub(crate) async fn describe_client_quotas(
-    _ctx: &Ctx,
+    ctx: &Ctx,
     _version: i16,
     _request: DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse {
+    if let Err(refusal) = ctx.check_cluster(Operation::DescribeConfigs) {
+        return DescribeClientQuotasResponse::default()
+            .with_error_code(refusal.code)
+            .with_error_message(Some(refusal.text()))
+            .with_entries(None);
+    }
     DescribeClientQuotasResponse::default()
         .with_error_message(None)
         .with_entries(Some(Vec::new()))
@@ -114,6 +143,9 @@ pub(crate) async fn list_config_resources(
     request: ListConfigResourcesRequest,
 ) -> ListConfigResourcesResponse {
     let response = ListConfigResourcesResponse::default();
+    if let Err(refusal) = ctx.check_cluster(Operation::DescribeConfigs) {
+        return response.with_error_code(refusal.code);
+    }
     if version < ALL_KINDS_FROM {
         return response;
     }

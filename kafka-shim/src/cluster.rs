@@ -13,8 +13,9 @@ use kafka_protocol::messages::{
     DescribeLogDirsResponse, TopicName,
 };
 use kera_broker::data::catalog::Stream;
+use kera_metadata::access::Operation;
 
-use crate::allowed;
+use crate::access;
 use crate::brokers;
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
@@ -24,6 +25,8 @@ use crate::topic;
 const BROKERS: i8 = 1;
 /// First version that tells how much room there is.
 const SPACE_FROM: i16 = 4;
+/// First version with an error of the whole.
+const ERROR_FROM: i16 = 3;
 
 /// The cluster: the brokers that live, at the addresses of the listener the client came in by.
 pub(crate) async fn describe_cluster(
@@ -45,7 +48,7 @@ pub(crate) async fn describe_cluster(
             .with_rack(broker.rack)
     });
     if request.include_cluster_authorized_operations {
-        response.cluster_authorized_operations = allowed::CLUSTER;
+        response.cluster_authorized_operations = ctx.rights_to_cluster();
     }
     response
         .with_cluster_id(text(ctx.shared.cluster_id()))
@@ -59,6 +62,13 @@ pub(crate) async fn describe_log_dirs(
     version: i16,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse {
+    if !ctx.may_cluster(Operation::Describe) {
+        let denied = DescribeLogDirsResponse::default();
+        return match version >= ERROR_FROM {
+            true => denied.with_error_code(access::no_cluster().code),
+            false => denied,
+        };
+    }
     let all = request.topics.is_none();
     let mut wanted: HashMap<String, HashSet<i32>> = HashMap::new();
     for topic in request.topics.unwrap_or_default() {

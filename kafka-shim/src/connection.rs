@@ -22,12 +22,14 @@ use kera_broker::inbox::READ_AHEAD;
 use kera_broker::listener::Counted;
 use kera_broker::tls::{self, Stream};
 use kera_broker::unheard::Wanted;
+use kera_metadata::access::Operation;
 use tokio::net::TcpStream;
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
 use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
 use crate::produce::{Produce, ProduceRequest};
+use crate::topic::TopicRef;
 use crate::versions;
 use crate::wire::reader::ReadError;
 use crate::wire::request::{HeadError, LENGTH_BYTES, RequestHead};
@@ -98,7 +100,7 @@ enum Current {
 }
 
 /// Serves a client's connection until it ends.
-pub(crate) async fn serve(socket: TcpStream, ctx: Ctx, counted: Counted, wanted: Wanted) {
+pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wanted: Wanted) {
     let mut wanted = pin!(wanted.wait());
     let stream = tokio::select! {
         begun = begin(socket, &ctx) => match begun {
@@ -108,6 +110,7 @@ pub(crate) async fn serve(socket: TcpStream, ctx: Ctx, counted: Counted, wanted:
         () = &mut wanted => return,
     };
     let mut link = ClientLink::new(stream, ctx.shared.clone(), counted.of_data());
+    ctx.principal = link.principal.clone();
     let mut connection = Connection {
         sessions: Sessions::new(ctx.settings.sessions.clone()),
         ctx,
@@ -385,8 +388,8 @@ impl Connection {
             None => Produce::new(&request, version, correlation),
         };
         let give_up = link.gives_up_memory();
-        let (shared, touched) = (&self.ctx.shared, &mut link.touched);
-        if !produce.place(shared, &request, body, touched, give_up) {
+        let (ctx, touched) = (&self.ctx, &mut link.touched);
+        if !produce.place(ctx, &request, body, touched, give_up) {
             link.wait_for_memory();
             self.placing = Some(produce);
             return Ok(false);
@@ -402,8 +405,10 @@ impl Connection {
 
     fn take_fetch(&mut self, version: i16, correlation: i32, body: &[u8]) -> Result<(), Ended> {
         let request = FetchRequest::parse(body, version)?;
-        let shared = &self.ctx.shared;
-        let fetch = Fetch::new(request, version, correlation, &mut self.sessions, shared);
+        let ctx = &self.ctx;
+        let (sessions, shared) = (&mut self.sessions, &*ctx.shared);
+        let is_denied = |topic: &TopicRef| ctx.is_denied(Operation::Read, topic);
+        let fetch = Fetch::new(request, version, correlation, sessions, shared, is_denied);
         self.current = match fetch {
             Ok(fetch) => Current::Fetching(Box::new(fetch)),
             Err(code) => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::Shared;
 use kera_broker::metrics::Counter;
+use kera_broker::principal::Principal;
 
 use crate::fetch::SessionRoom;
 use crate::reply_room::{ReplyRoom, Turns};
@@ -46,6 +47,8 @@ pub(crate) struct Ctx {
     pub(crate) settings: Arc<KafkaSettings>,
     /// The client's name for itself.
     pub(crate) client_id: Option<StrBytes>,
+    /// Who the client is.
+    pub(crate) principal: Principal,
     /// The client's address.
     pub(crate) peer: SocketAddr,
     /// Of the request's reply.

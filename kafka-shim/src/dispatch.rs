@@ -11,8 +11,8 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use crate::context::Ctx;
 use crate::wire::walk;
 use crate::{
-    absent, active_producers, cluster, configs, groups, metadata, offsets, producer_ids, records,
-    topics, transactions,
+    absent, acls, active_producers, cluster, configs, groups, metadata, offsets, producer_ids,
+    records, topics, transactions,
 };
 
 /// Why a request has no answer; its connection ends.
@@ -71,6 +71,9 @@ pub(crate) async fn answer(
         ApiKey::DeleteRecords => call.on(records::delete_records).await,
         ApiKey::InitProducerId => call.on(producer_ids::init_producer_id).await,
         ApiKey::OffsetForLeaderEpoch => call.on(offsets::offset_for_leader_epoch).await,
+        ApiKey::DescribeAcls => call.on(acls::describe_acls).await,
+        ApiKey::CreateAcls => call.on(acls::create_acls).await,
+        ApiKey::DeleteAcls => call.on(acls::delete_acls).await,
         ApiKey::DescribeConfigs => call.on(configs::describe_configs).await,
         ApiKey::AlterConfigs => call.on(configs::alter_configs).await,
         ApiKey::DescribeLogDirs => call.on(cluster::describe_log_dirs).await,

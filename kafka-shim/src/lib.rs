@@ -16,8 +16,9 @@
 #![forbid(unsafe_code)]
 
 mod absent;
+mod access;
+mod acls;
 mod active_producers;
-mod allowed;
 pub mod apis;
 mod brokers;
 mod cluster;

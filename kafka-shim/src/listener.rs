@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kera_broker::listener::{Counted, set_up};
 use kera_broker::metrics::Counter;
+use kera_broker::principal::Principal;
 use kera_broker::socket::{bind, next};
 use kera_broker::{BrokerError, Shared};
 use tokio::net::TcpListener;
@@ -123,6 +124,7 @@ async fn accept(
             continue;
         }
         let ctx = Ctx {
+            principal: Principal::Anonymous,
             shared: shared.clone(),
             listener: info.clone(),
             settings: settings.clone(),

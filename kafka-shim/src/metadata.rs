@@ -18,11 +18,12 @@ use kafka_protocol::messages::{
 };
 use kera_broker::coordination::hear_of;
 use kera_broker::data::catalog::Stream;
+use kera_metadata::access::Operation;
 use kera_metadata::validate_stream_name;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::allowed;
+use crate::access;
 use crate::brokers::{self, Endpoint, Leader, NOBODY, leaders};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
@@ -85,7 +86,8 @@ pub(crate) async fn metadata(
     });
     if request.include_topic_authorized_operations {
         for topic in topics.iter_mut().filter(|t| t.error_code == errors::NONE) {
-            topic.topic_authorized_operations = allowed_to(topic.is_internal);
+            let name = topic.name.as_ref().map_or("", |name| name.as_str());
+            topic.topic_authorized_operations = ctx.rights_to_topic(name);
         }
     }
     let mut response = MetadataResponse::default()
@@ -95,7 +97,7 @@ pub(crate) async fn metadata(
         response.controller_id = brokers::controller(ctx);
     }
     if request.include_cluster_authorized_operations {
-        response.cluster_authorized_operations = allowed::CLUSTER;
+        response.cluster_authorized_operations = ctx.rights_to_cluster();
     }
     if version >= 2 {
         response.cluster_id = Some(text(ctx.shared.cluster_id()));
@@ -103,19 +105,12 @@ pub(crate) async fn metadata(
     response
 }
 
-/// As [`topic::visible`], and the internal topic.
+/// As [`topic::visible`], and the internal topic, as far as the client may see them.
 fn listed(ctx: &Ctx) -> Vec<Arc<Stream>> {
     let mut streams = topic::visible(&ctx.shared);
     streams.extend(topic::shown(&ctx.shared, topic::OFFSETS_TOPIC));
+    streams.retain(|stream| ctx.sees_topic(&topic::name_of(stream)));
     streams
-}
-
-/// What a client may do to a topic.
-fn allowed_to(internal: bool) -> i32 {
-    match internal {
-        true => allowed::INTERNAL_TOPIC,
-        false => allowed::TOPIC,
-    }
 }
 
 async fn asked_topic(
@@ -143,10 +138,15 @@ async fn asked_topic(
             return failed(ResponseError::InvalidRequest.code());
         }
         return match topic::shown_with_id(&ctx.shared, asked.topic_id) {
-            Some(stream) => topic_of(ctx, version, brokers, &stream).await,
-            None => failed(ResponseError::UnknownTopicId.code()),
+            Some(stream) if ctx.may_topic(Operation::Describe, &topic::name_of(&stream)) => {
+                topic_of(ctx, version, brokers, &stream).await
+            }
+            _ => failed(ResponseError::UnknownTopicId.code()),
         };
     };
+    if !ctx.may_topic(Operation::Describe, name) {
+        return failed(access::topic_code());
+    }
     if let Some(stream) = topic::shown(&ctx.shared, name) {
         return topic_of(ctx, version, brokers, &stream).await;
     }
@@ -155,6 +155,9 @@ async fn asked_topic(
     }
     if !create || topic::is_kafkas_own(name) {
         return failed(ResponseError::UnknownTopicOrPartition.code());
+    }
+    if !ctx.may_create(name) {
+        return failed(access::topic_code());
     }
     let partitions = ctx.default_partitions();
     match topics::create(ctx, name, partitions, &Wanted::default()).await {
@@ -268,6 +271,12 @@ pub(crate) async fn describe_topic_partitions(
         }
         let mut topic = DescribeTopicPartitionsResponseTopic::default()
             .with_name(Some(TopicName(text(name.clone()))));
+        if !ctx.may_topic(Operation::Describe, &name) {
+            topic.error_code = access::topic_code();
+            response.topics.push(topic);
+            room -= 1;
+            continue;
+        }
         let Some(stream) = topic::shown(&ctx.shared, &name) else {
             topic.error_code = match validate_stream_name(&name) {
                 Ok(()) => Refusal::no_topic(&name).code,
@@ -280,7 +289,7 @@ pub(crate) async fn describe_topic_partitions(
         };
         topic.topic_id = topic::id_of(&stream);
         topic.is_internal = topic::is_internal(&stream);
-        topic.topic_authorized_operations = allowed_to(topic.is_internal);
+        topic.topic_authorized_operations = ctx.rights_to_topic(&name);
         let mut partitions = leaders(ctx, &brokers, &stream).skip(from as usize);
         topic.partitions = partitions.by_ref().take(room).map(described).collect();
         room -= topic.partitions.len();

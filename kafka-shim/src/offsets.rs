@@ -18,10 +18,12 @@ use kafka_protocol::messages::{
     OffsetForLeaderEpochResponse,
 };
 use kera_broker::data::catalog::Stream;
+use kera_metadata::access::Operation;
 use kera_protocol::ids::{Epoch, LaneId, Ordinal};
 use kera_streamlet::{LaneReadError, RecordAt, SearchWork, Streamlet};
 use tokio::sync::Semaphore;
 
+use crate::access;
 use crate::context::Ctx;
 use crate::{errors, topic};
 
@@ -69,12 +71,15 @@ pub(crate) async fn list_offsets(
     // Bytes that were decoded for the request.
     let mut searched = 0;
     for asked in request.topics {
+        let sees = ctx.may_topic(Operation::Describe, &asked.name);
         let stream = topic::shown(&ctx.shared, &asked.name);
         let mut seen = HashSet::new();
         let mut partitions = Vec::with_capacity(asked.partitions.len());
         for partition in &asked.partitions {
             ctx.pause().await;
-            let found = if seen.insert(partition.partition_index) {
+            let found = if !sees {
+                Err(ResponseError::TopicAuthorizationFailed)
+            } else if seen.insert(partition.partition_index) {
                 place(ctx, stream.as_deref(), version, partition, &mut searched).await
             } else {
                 Err(ResponseError::InvalidRequest)
@@ -248,9 +253,13 @@ pub(crate) async fn offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse {
     let topics = request.topics.into_iter().map(|asked| {
+        let sees = ctx.may_topic(Operation::Describe, &asked.topic);
         let stream = topic::named(&ctx.shared, &asked.topic);
         let ends = asked.partitions.iter();
-        let ends = ends.map(|partition| epoch_end(ctx, stream.as_deref(), partition));
+        let ends = ends.map(|partition| match sees {
+            true => epoch_end(ctx, stream.as_deref(), partition),
+            false => undefined(partition).with_error_code(access::topic_code()),
+        });
         let ends = ends.collect();
         OffsetForLeaderTopicResult::default()
             .with_topic(asked.topic)
@@ -259,15 +268,19 @@ pub(crate) async fn offset_for_leader_epoch(
     OffsetForLeaderEpochResponse::default().with_topics(topics.collect())
 }
 
+fn undefined(asked: &OffsetForLeaderPartition) -> EpochEndOffset {
+    EpochEndOffset::default()
+        .with_partition(asked.partition)
+        .with_leader_epoch(UNDEFINED)
+        .with_end_offset(UNDEFINED.into())
+}
+
 fn epoch_end(
     ctx: &Ctx,
     stream: Option<&Stream>,
     asked: &OffsetForLeaderPartition,
 ) -> EpochEndOffset {
-    let answer = EpochEndOffset::default()
-        .with_partition(asked.partition)
-        .with_leader_epoch(UNDEFINED)
-        .with_end_offset(UNDEFINED.into());
+    let answer = undefined(asked);
     let (streamlet, lane) = match leader(ctx, stream, asked.partition, asked.current_leader_epoch) {
         Ok(found) => found,
         Err(error) => return answer.with_error_code(error.code()),

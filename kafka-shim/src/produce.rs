@@ -18,10 +18,13 @@ use kera_broker::data::accept;
 use kera_broker::data::append::{self, Refused};
 use kera_broker::data::catalog::Stream;
 use kera_log_segments::group::Group;
+use kera_metadata::access::Operation;
 use kera_protocol::batch::{BatchError, BatchHeader, Compression, check_produced, verify};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
+use crate::access;
+use crate::context::Ctx;
 use crate::errors;
 use crate::topic::{self, TopicRef};
 use crate::wire::reader::{ReadError, Reader};
@@ -148,12 +151,13 @@ impl Produce {
     /// with `give_up` once it was for too long.
     pub(crate) fn place(
         &mut self,
-        shared: &Shared,
+        ctx: &Ctx,
         request: &ProduceRequest,
         body: &mut [u8],
         touched: &mut Vec<Arc<Group>>,
         give_up: bool,
     ) -> bool {
+        let shared = &*ctx.shared;
         for (at, (name, partitions)) in request.topics.iter().enumerate() {
             if self.topics.len() == at {
                 self.topics
@@ -164,6 +168,7 @@ impl Produce {
                 continue;
             }
             let stream = topic::to_append_to(shared, name);
+            let stream = may_write(ctx, name, stream);
             for (index, range) in &partitions[done..] {
                 let place = Placing {
                     shared,
@@ -332,6 +337,19 @@ impl Answer {
             append_time: known.append_time,
             log_start: known.log_start as i64,
         }
+    }
+}
+
+/// The stream, if the client may write to it. Of a topic that is not there it is not told whether it is, as of one that
+/// it may not write to.
+fn may_write(
+    ctx: &Ctx,
+    topic: &TopicRef,
+    stream: Result<Arc<Stream>, i16>,
+) -> Result<Arc<Stream>, i16> {
+    match ctx.is_denied(Operation::Write, topic) {
+        false => stream,
+        true => Err(access::topic_code()),
     }
 }
 

@@ -31,6 +31,9 @@ pub(crate) async fn init_producer_id(
         }
         return refused(transactions::refused(ctx));
     }
+    if !ctx.may_write_idempotently() {
+        return refused(ResponseError::ClusterAuthorizationFailed.code());
+    }
     match admin::new_producer_id(&ctx.shared).await {
         Ok(id) => InitProducerIdResponse::default()
             .with_producer_id(ProducerId(i64::try_from(id).unwrap_or(i64::MAX)))

@@ -40,6 +40,14 @@ impl TopicRef {
         }
     }
 
+    /// Its name; none for an id that no topic has.
+    pub(crate) fn name(&self, shared: &Shared) -> Option<Arc<str>> {
+        match self {
+            Self::Name(name) => Some(name.clone()),
+            Self::Id(id) => shown_with_id(shared, *id).map(|stream| name_of(&stream).into()),
+        }
+    }
+
     /// Its stream, or Kafka's number for there being none.
     pub(crate) fn find(&self, shared: &Shared) -> Result<Arc<Stream>, i16> {
         let (found, unknown) = match self {

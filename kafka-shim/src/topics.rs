@@ -17,10 +17,12 @@ use kafka_protocol::messages::{
 use kera_broker::admin;
 use kera_broker::data::catalog::Stream;
 use kera_metadata::StreamConfig;
+use kera_metadata::access::Operation;
 use kera_metadata::config::MAX_LANES;
 use kera_protocol::v1;
 use uuid::Uuid;
 
+use crate::access;
 use crate::brokers;
 use crate::context::Ctx;
 use crate::refusal::{Refusal, doubled, short, text};
@@ -89,7 +91,10 @@ fn created(
             if version >= IDS_FROM {
                 result.topic_id = id;
             }
-            if version >= SETTINGS_FROM {
+            let sees = ctx.may_topic(Operation::DescribeConfigs, &asked.name);
+            if version >= SETTINGS_FROM && !sees {
+                result.topic_config_error_code = access::topic_code();
+            } else if version >= SETTINGS_FROM {
                 result.num_partitions = i32::try_from(config.partitions()).unwrap_or(i32::MAX);
                 result.replication_factor = i16::try_from(config.replicas).unwrap_or(i16::MAX);
                 result.configs = Some(configs::of_created(ctx, &config));
@@ -106,6 +111,9 @@ async fn create_one(
     validate_only: bool,
 ) -> Result<(Uuid, StreamConfig), Refusal> {
     let name = asked.name.as_str();
+    if !ctx.may_create(name) {
+        return Err(access::no_topic());
+    }
     let partitions = partitions_asked(ctx, asked)?;
     let mut wanted = Wanted::of_replicas(replicas_asked(ctx, asked)?);
     for config in &asked.configs {
@@ -289,12 +297,16 @@ async fn delete_one(ctx: &Ctx, name: Option<&TopicName>, id: Uuid) -> Result<Arc
                 "a topic to delete is named by its name or by its id, not by both",
             ));
         }
-        Some(name) => topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?,
+        Some(name) => {
+            ctx.check_topic(Operation::Delete, name)?;
+            topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?
+        }
         None => topic::with_id(&ctx.shared, id).ok_or_else(|| {
             let text = format!("no topic has the id {id}");
             Refusal::new(ResponseError::UnknownTopicId, text)
         })?,
     };
+    ctx.check_topic(Operation::Delete, &stream.name())?;
     match admin::delete_stream(&ctx.shared, &stream).await {
         Ok(()) => Ok(stream),
         // Another client was faster.
@@ -343,6 +355,7 @@ async fn grow(
     validate_only: bool,
 ) -> Result<(), Refusal> {
     let name = asked.name.as_str();
+    ctx.check_topic(Operation::Alter, name)?;
     let stream = topic::named(&ctx.shared, name).ok_or_else(|| Refusal::no_topic(name))?;
     let config = stream.record.load().config.clone();
     let present = config.partitions();

@@ -7,11 +7,12 @@ use kera_protocol::ids::{Ordinal, StreamletId};
 use kera_protocol::partition::lanes_of;
 
 use crate::error::{Conflict, MetadataError};
+use kera_records::access::{MAX_RULES, MAX_RULES_BYTES};
 use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, SettingsRecord,
-    StreamRecord, StreamletRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, Rule,
+    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord,
 };
 use kera_records::{validate_internal_name, validate_stream_name};
 
@@ -371,6 +372,30 @@ pub(crate) fn broker(record: &BrokerRecord) -> Result<(), MetadataError> {
                 record.version.len()
             ),
         );
+    }
+    Ok(())
+}
+
+/// Rules of access.
+pub(crate) fn rules(record: &RulesRecord) -> Result<(), MetadataError> {
+    let rules = &record.rules;
+    let bytes: usize = rules.iter().map(Rule::text_bytes).sum();
+    if rules.len() > MAX_RULES || bytes > MAX_RULES_BYTES {
+        let found = rules.len();
+        return refuse(
+            &Key::Rules,
+            format_args!(
+                "there would be {found} of {bytes} bytes; at most {MAX_RULES} of {MAX_RULES_BYTES} bytes are kept; use prefixes, or `User:*`"
+            ),
+        );
+    }
+    if !rules.is_sorted_by(|one, next| one < next) {
+        return refuse(&Key::Rules, "they are not in order, each once");
+    }
+    for rule in rules {
+        if let Err(problem) = rule.check() {
+            return refuse(&Key::Rules, problem);
+        }
     }
     Ok(())
 }

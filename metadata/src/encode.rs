@@ -9,11 +9,12 @@ use prost::Message;
 use uuid::Uuid;
 
 use crate::messages::*;
+use kera_records::access::{Kind, Operation, Pattern, Permission};
 use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role,
-    SettingsRecord, StreamRecord, StreamletRecord,
+    BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role, Rule,
+    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord,
 };
 
 /// Any one record, as it is read back by its [`Key`].
@@ -26,6 +27,8 @@ pub enum Record {
     Counter(u64),
     /// Broker settings.
     Settings(SettingsRecord),
+    /// Who may do what.
+    Rules(RulesRecord),
     /// A group.
     Group(GroupRecord),
     /// The log start of a lane.
@@ -54,6 +57,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
                 values: r.values.clone(),
             },
         ),
+        Record::Rules(r) => append(&mut out, rules_message(r)),
         Record::Group(r) => append(&mut out, group_message(r)),
         Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
         Record::StreamName(id) => append(
@@ -114,6 +118,14 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
         Key::Settings(broker) => Record::Settings(SettingsRecord {
             broker: *broker,
             values: parse::<SettingsMessage>(message)?.values,
+            revision,
+        }),
+        Key::Rules => Record::Rules(RulesRecord {
+            rules: parse::<RulesMessage>(message)?
+                .rules
+                .into_iter()
+                .map(rule)
+                .collect::<Result<_, _>>()?,
             revision,
         }),
         Key::Group(key) => {
@@ -194,6 +206,36 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         version: r.version.clone(),
         role: r.role.number(),
     }
+}
+
+fn rules_message(record: &RulesRecord) -> RulesMessage {
+    let rules = record.rules.iter().map(|rule| RuleMessage {
+        kind: rule.kind.number().into(),
+        name: rule.name.clone(),
+        pattern: rule.pattern.number().into(),
+        principal: rule.principal.clone(),
+        host: rule.host.clone(),
+        operation: rule.operation.number().into(),
+        permission: rule.permission.number().into(),
+    });
+    RulesMessage {
+        rules: rules.collect(),
+    }
+}
+
+/// A rule of a newer build is an error: left out, it might be the one that denies.
+fn rule(m: RuleMessage) -> Result<Rule, String> {
+    Ok(Rule {
+        kind: Kind::of_number(m.kind).ok_or_else(|| unknown("kind", m.kind))?,
+        name: m.name,
+        pattern: Pattern::of_number(m.pattern).ok_or_else(|| unknown("pattern", m.pattern))?,
+        principal: m.principal,
+        host: m.host,
+        operation: Operation::of_number(m.operation)
+            .ok_or_else(|| unknown("operation", m.operation))?,
+        permission: Permission::of_number(m.permission)
+            .ok_or_else(|| unknown("permission", m.permission))?,
+    })
 }
 
 fn group_message(r: &GroupRecord) -> GroupMessage {

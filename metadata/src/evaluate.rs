@@ -164,6 +164,11 @@ pub(crate) fn evaluate(
                     check::settings(r)?;
                     view.put(&write.key(), &Record::Settings(r.clone()), revision);
                 }
+                Write::PutRules(r) => {
+                    guards.require_revision(write)?;
+                    check::rules(r)?;
+                    view.put(&write.key(), &Record::Rules(r.clone()), revision);
+                }
                 Write::PutCounter {
                     counter: Counter::EpochFloor,
                     ..
@@ -235,6 +240,9 @@ impl View<'_> {
                 }
                 Compare::SettingsRevision { broker, revision } => {
                     self.revision(Key::Settings(*broker), *revision, &mut guards)?;
+                }
+                Compare::RulesRevision { revision } => {
+                    self.revision(Key::Rules, *revision, &mut guards)?;
                 }
                 Compare::StreamletEpoch {
                     stream,

@@ -31,6 +31,31 @@ pub(crate) struct SettingsMessage {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(crate) struct RulesMessage {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) rules: Vec<RuleMessage>,
+}
+
+/// Numbers are Kafka's.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RuleMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) kind: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    #[prost(uint32, tag = "3")]
+    pub(crate) pattern: u32,
+    #[prost(string, tag = "4")]
+    pub(crate) principal: String,
+    #[prost(string, tag = "5")]
+    pub(crate) host: String,
+    #[prost(uint32, tag = "6")]
+    pub(crate) operation: u32,
+    #[prost(uint32, tag = "7")]
+    pub(crate) permission: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(crate) struct NumberMessage {
     /// A counter's value, or a log start.
     #[prost(uint64, tag = "1")]

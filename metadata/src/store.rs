@@ -10,7 +10,7 @@ use crate::encode::Record;
 use crate::error::{Conflict, MetadataError};
 use kera_records::key::Key;
 use kera_records::{
-    BrokerRecord, Counter, GroupKey, GroupRecord, Image, SettingsRecord, StreamRecord,
+    BrokerRecord, Counter, GroupKey, GroupRecord, Image, RulesRecord, SettingsRecord, StreamRecord,
     StreamletRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
@@ -140,6 +140,14 @@ pub trait MetadataStore: Send + Sync + 'static {
                 broker,
                 ..SettingsRecord::default()
             },
+        })
+    }
+
+    /// Who may do what; no rules and revision 0 where there were never any.
+    fn rules(&self) -> Result<RulesRecord, MetadataError> {
+        Ok(match self.read(&Key::Rules)? {
+            Some(Record::Rules(record)) => record,
+            _ => RulesRecord::default(),
         })
     }
 

@@ -310,6 +310,38 @@ fn a_watch_tells_settings_that_others_change() {
 }
 
 #[test]
+fn a_watch_tells_rules_that_others_change() {
+    on_each_cluster(2, |shared| {
+        let (one, two) = (&shared.brokers[0], &shared.brokers[1]);
+        let mut watch = two.watch(one.load().unwrap().revision);
+        let mut record = RulesRecord {
+            rules: vec![Rule {
+                kind: access::Kind::Group,
+                name: "g".to_owned(),
+                pattern: access::Pattern::Literal,
+                principal: "User:*".to_owned(),
+                host: "::1".to_owned(),
+                operation: access::Operation::All,
+                permission: access::Permission::Deny,
+            }],
+            revision: 0,
+        };
+        let compare = Compare::RulesRevision { revision: 0 };
+        let write = Write::PutRules(record.clone());
+        let put = Transaction::new(vec![compare], vec![write]);
+        record.revision = one.commit(put).unwrap().revision;
+        let told = Change {
+            key: Key::Rules,
+            record: Some(Record::Rules(record.clone())),
+            revision: record.revision,
+        };
+        assert_eq!(next(&mut watch), vec![told]);
+        assert_eq!(two.rules().unwrap(), record);
+        assert_eq!(two.load().unwrap().rules, Some(record));
+    });
+}
+
+#[test]
 fn a_watch_from_before_what_is_forgotten_is_lost() {
     on_each_cluster(1, |shared| {
         let store = &shared.brokers[0];

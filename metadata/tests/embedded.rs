@@ -51,7 +51,7 @@ fn the_floor_of_epochs_is_there_after_a_restart() {
 }
 
 #[test]
-fn settings_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
+fn settings_and_rules_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
     use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 
     let directory = tempfile::tempdir().unwrap();
@@ -66,6 +66,10 @@ fn settings_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
     let write = Write::PutSettings(record.clone());
     let put = Transaction::new(vec![compare], vec![write]);
     record.revision = store.commit(put).unwrap().revision;
+    let compare = Compare::RulesRevision { revision: 0 };
+    let write = Write::PutRules(RulesRecord::default());
+    let put = Transaction::new(vec![compare], vec![write]);
+    let rules = store.commit(put).unwrap().revision;
     let path = store.path().to_owned();
     drop(store);
     {
@@ -73,7 +77,9 @@ fn settings_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
         let read = file.begin_read().unwrap();
         let records: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
         let records = read.open_table(records).unwrap();
-        let strange = |key: &[u8]| Key::decode(key).is_none_or(|k| matches!(k, Key::Settings(_)));
+        let strange = |key: &[u8]| {
+            Key::decode(key).is_none_or(|k| matches!(k, Key::Settings(_) | Key::Rules))
+        };
         for entry in records.iter().unwrap() {
             let (key, _) = entry.unwrap();
             assert!(!strange(key.value()), "{:?}", key.value());
@@ -83,6 +89,7 @@ fn settings_are_there_after_a_restart_and_apart_from_what_older_builds_read() {
     assert_eq!(store.load().unwrap().settings, vec![record.clone()]);
     assert_eq!(store.settings(Some(1)).unwrap(), record);
     assert_eq!(store.settings(None).unwrap().revision, 0);
+    assert_eq!(store.rules().unwrap().revision, rules);
 }
 
 #[test]

@@ -39,6 +39,22 @@ fn settings(broker: Option<u32>, value: &str) -> Write {
     })
 }
 
+fn rules(user: &str) -> Write {
+    let rule = Rule {
+        kind: access::Kind::Stream,
+        name: "a".to_owned(),
+        pattern: access::Pattern::Literal,
+        principal: format!("User:{user}"),
+        host: access::ANY.to_owned(),
+        operation: access::Operation::Read,
+        permission: access::Permission::Allow,
+    };
+    Write::PutRules(RulesRecord {
+        rules: vec![rule],
+        revision: 0,
+    })
+}
+
 /// The store of broker `id`, which worked alone: streams `a` and `b` with closed groups and one that a crash left
 /// open, log starts, wide stream `c`, a stream that was deleted after many starts, settings and producer ids.
 fn alone(id: u32) -> MemoryStore {
@@ -81,6 +97,10 @@ fn alone(id: u32) -> MemoryStore {
             vec![settings(broker, "warn")],
         );
     }
+    commit(
+        vec![Compare::RulesRevision { revision: 0 }],
+        vec![rules("ann")],
+    );
     store.allocate_producer_ids(1000).unwrap();
     store
 }
@@ -95,6 +115,7 @@ fn bare(mut image: Image) -> Image {
     image.groups.iter_mut().for_each(|r| r.revision = 0);
     image.lane_starts.iter_mut().for_each(|r| r.revision = 0);
     image.settings.iter_mut().for_each(|r| r.revision = 0);
+    image.rules.iter_mut().for_each(|r| r.revision = 0);
     image
 }
 
@@ -271,6 +292,14 @@ fn an_import_says_what_stands_in_its_way() {
         .unwrap();
     let said = problem(&store, &own);
     assert!(said.contains("settings of all brokers"), "{said}");
+
+    let store = beside(&etcd, "rules");
+    let compare = Compare::RulesRevision { revision: 0 };
+    store
+        .commit(Transaction::new(vec![compare], vec![rules("bob")]))
+        .unwrap();
+    let said = problem(&store, &own);
+    assert!(said.contains("rules of access"), "{said}");
 
     let store = beside(&etcd, "content");
     store.import(&own, FIRST, &mut |_| Ok(())).unwrap();

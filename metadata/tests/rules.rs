@@ -758,5 +758,7 @@ fn a_streamlet_at_or_below_the_floor_is_refused_and_nobody_else_moves_it() {
 #[path = "rules/lanes.rs"]
 mod lanes;
 
+#[path = "rules/access.rs"]
+mod access;
 #[path = "rules/settings.rs"]
 mod settings;

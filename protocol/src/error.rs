@@ -125,6 +125,8 @@ error_codes! {
     NotEnoughCopies = 34, "NOT_ENOUGH_COPIES", true, MayBePlaced;
     /// This broker does not coordinate the consumer group; look its coordinator up and ask there.
     NotCoordinator = 35, "NOT_COORDINATOR", true, NotPlaced;
+    /// The rules of access do not let this user do that; somebody who may change them can allow it.
+    NotAuthorized = 36, "NOT_AUTHORIZED", false, NotPlaced;
 }
 
 impl fmt::Display for ErrorCode {

@@ -3,6 +3,7 @@
 //! A key is a letter for the kind, then the ids, big-endian so that bytes sort as numbers do:
 //!
 //! ```text
+//! a                                           rules of access
 //! b broker:u32                                broker
 //! c counter:u8                                counter
 //! d [broker:u32]                              settings of a broker, or of all
@@ -20,6 +21,8 @@ use crate::record::{Counter, GroupKey};
 /// Names one record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
+    /// Who may do what.
+    Rules,
     /// A broker.
     Broker(u32),
     /// A counter.
@@ -38,6 +41,8 @@ pub enum Key {
     Streamlet(StreamletKey),
 }
 
+/// Kind of the key of the rules of access. Stores keep it apart as well, see [`SETTINGS`].
+pub const RULES: u8 = b'a';
 /// Kind of a broker's key.
 pub const BROKER: u8 = b'b';
 /// Kind of a counter's key.
@@ -72,6 +77,7 @@ impl Key {
     /// The key's bytes in the keyspace.
     pub fn encode(&self) -> Vec<u8> {
         match self {
+            Key::Rules => join(RULES, &[]),
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
             Key::Counter(Counter::EpochFloor) => join(COUNTER, &[&[2]]),
@@ -107,6 +113,7 @@ impl Key {
         let (&kind, mut rest) = bytes.split_first()?;
         let rest = &mut rest;
         let key = match kind {
+            RULES => Key::Rules,
             BROKER => Key::Broker(u32::from_be_bytes(take(rest)?)),
             COUNTER => match take::<1>(rest)? {
                 [1] => Key::Counter(Counter::ProducerIds),
@@ -144,6 +151,7 @@ impl Key {
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Key::Rules => f.write_str("rules of access"),
             Key::Broker(id) => write!(f, "broker {id}"),
             Key::Counter(counter) => write!(f, "counter {counter:?}"),
             Key::Settings(None) => write!(f, "settings of all brokers"),
@@ -206,6 +214,7 @@ mod tests {
     fn keys() -> impl Strategy<Value = Key> {
         let stream = any::<u128>().prop_map(|n| StreamId(uuid::Uuid::from_u128(n)));
         prop_oneof![
+            Just(Key::Rules),
             any::<u32>().prop_map(Key::Broker),
             Just(Key::Counter(Counter::ProducerIds)),
             Just(Key::Counter(Counter::EpochFloor)),

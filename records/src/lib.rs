@@ -10,6 +10,7 @@
 //! | [`BrokerRecord`] | broker | address and incarnation |
 //! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
 //! | [`SettingsRecord`] | broker, or all | broker settings that were changed at run time |
+//! | [`RulesRecord`] | - | who may do what |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! ```
@@ -28,6 +29,7 @@
 #![warn(unreachable_pub)]
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 mod convert;
 pub mod key;
@@ -35,6 +37,7 @@ mod name;
 mod record;
 mod transaction;
 
+pub use access::{Rule, RulesRecord};
 pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
 pub use key::Key;
 pub use name::{INTERNAL_PREFIX, MAX_NAME_LENGTH, validate_internal_name, validate_stream_name};

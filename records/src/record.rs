@@ -8,6 +8,7 @@ use kera_protocol::ids::{
 };
 use uuid::Uuid;
 
+use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
 
 pub use kera_protocol::ids::GroupKey;
@@ -397,6 +398,8 @@ pub struct Image {
     pub counters: Vec<(Counter, u64)>,
     /// Those of all brokers first, then by broker.
     pub settings: Vec<SettingsRecord>,
+    /// Who may do what; `None` where there were never any rules.
+    pub rules: Option<RulesRecord>,
 }
 
 impl Image {

@@ -2,6 +2,7 @@
 
 use kera_protocol::ids::{Epoch, LaneKey, Ordinal, StreamId, StreamletId, StreamletKey};
 
+use crate::access::RulesRecord;
 use crate::key::Key;
 use crate::record::{
     BrokerRecord, Counter, GroupKey, GroupRecord, SettingsRecord, StreamRecord, StreamletRecord,
@@ -81,6 +82,11 @@ pub enum Compare {
         /// The revision.
         revision: u64,
     },
+    /// The rules of access have this revision; 0: there were never any.
+    RulesRevision {
+        /// The revision.
+        revision: u64,
+    },
     /// The counter has this value; 0: it was never used.
     CounterValue {
         /// The counter.
@@ -155,6 +161,8 @@ pub enum Write {
     DeleteBroker(u32),
     /// Replaces the settings of a broker, or of all. Requires [`Compare::SettingsRevision`].
     PutSettings(SettingsRecord),
+    /// Replaces the rules of access. Requires [`Compare::RulesRevision`].
+    PutRules(RulesRecord),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
@@ -193,6 +201,7 @@ impl Write {
             Write::PutBroker(r) => Key::Broker(r.id),
             Write::DeleteBroker(id) => Key::Broker(*id),
             Write::PutSettings(r) => Key::Settings(r.broker),
+            Write::PutRules(_) => Key::Rules,
             Write::PutCounter { counter, .. } => Key::Counter(*counter),
         }
     }

@@ -129,6 +129,7 @@ pub fn status_of(error: &WireError) -> Status {
         E::Timeout => Code::DeadlineExceeded,
         E::ShuttingDown | E::CoordinatorLoading | E::StorageError => Code::Unavailable,
         E::OutOfRange => Code::OutOfRange,
+        E::NotAuthorized => Code::PermissionDenied,
         E::Damaged => Code::DataLoss,
         E::Internal => Code::Internal,
         _ => Code::FailedPrecondition,

@@ -61,9 +61,24 @@ pub struct CallLimits {
     pub total_bytes: usize,
 }
 
-/// The address of a caller, as calls find it among a request's extensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller(pub IpAddr);
+/// Who calls, as calls find it among a request's extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The caller's address.
+    pub address: IpAddr,
+    /// The user that the caller has proved to be, if it has.
+    pub user: Option<Arc<str>>,
+}
+
+/// A caller that has proved nothing.
+impl From<IpAddr> for Caller {
+    fn from(address: IpAddr) -> Self {
+        Self {
+            address,
+            user: None,
+        }
+    }
+}
 
 /// Serves control calls. Clones share everything.
 #[derive(Clone, Debug)]
@@ -123,10 +138,11 @@ impl CallServer {
     pub async fn connection(
         &self,
         stream: impl Into<Stream>,
-        caller: IpAddr,
+        caller: impl Into<Caller>,
         refusal: Option<Status>,
     ) {
-        let stream = stream.into();
+        let (stream, caller) = (stream.into(), caller.into());
+        let address = caller.address;
         let limits = self.limits;
         let calls = Calls::begin(self.quiet.clone(), limits.connection_bytes);
         let at_work = Arc::new(Semaphore::new(limits.calls_at_work));
@@ -138,7 +154,7 @@ impl CallServer {
                 let call = calls.call();
                 let (mut routes, at_work) = (routes.clone(), at_work.clone());
                 let refusal = refusal.clone();
-                request.extensions_mut().insert(Caller(caller));
+                request.extensions_mut().insert(caller.clone());
                 async move {
                     if let Some(refusal) = refusal {
                         return Ok::<_, Infallible>(refusal.into_http::<Body>());
@@ -180,7 +196,7 @@ impl CallServer {
             let word = tokio::select! {
                 ended = &mut connection => {
                     if let Err(error) = ended {
-                        tracing::debug!(%caller, %error, "a control connection failed");
+                        tracing::debug!(%address, %error, "a control connection failed");
                     }
                     return;
                 }

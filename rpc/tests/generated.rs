@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-const PROTO_FILES: [&str; 6] = [
+const PROTO_FILES: [&str; 7] = [
+    "kera/v1/access.proto",
     "kera/v1/cluster.proto",
     "kera/v1/common.proto",
     "kera/v1/data.proto",

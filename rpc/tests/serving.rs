@@ -63,7 +63,7 @@ impl Served {
         let mut client = TcpStream::connect(address).await.unwrap();
         let (stream, _) = self.listener.accept().await.unwrap();
         let server = self.server.clone();
-        let caller = Ipv4Addr::LOCALHOST.into();
+        let caller = std::net::IpAddr::from(Ipv4Addr::LOCALHOST);
         tokio::spawn(async move { server.connection(stream, caller, None).await });
         client.write_all(PREFACE).await.unwrap();
         frame(&mut client).await.unwrap();

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
@@ -397,8 +398,8 @@ config_keys! {
         /// `tls.client_auth`.
         client_ca: Option<PathBuf>, FileOrOff [] = "off";
         /// Whether clients must prove that they have a certificate of an authority in `tls.client_ca`. With
-        /// `requested` a client without a certificate is let in too, but not one with a wrong certificate. All that
-        /// are let in may do everything: there is no authorization yet.
+        /// `requested` a client without a certificate is let in too, but not one with a wrong certificate. What those
+        /// that are let in may do is for `acl.enabled` to say.
         client_auth: ClientAuth, ClientAuthKind [] = "none";
         /// The certificates in PEM of the authorities that sign the certificates of the cluster's other brokers. Needed
         /// with `native` and `cluster.store`: this broker calls the others at their native addresses, checks their
@@ -407,6 +408,17 @@ config_keys! {
         /// How often the broker looks whether these files have changed. New connections get the new certificate;
         /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
         reload_interval: Duration, Time [100 * MILLISECOND, DAY] = "30s";
+    }
+
+    /// Who may do what, by rules as Kafka's access control lists have them: docs/security.md.
+    acl: AclConfig {
+        /// Whether rules decide what clients may do. `false` lets everybody do everything; rules are kept all the same.
+        enabled: bool, Switch [] = "false";
+        /// Users who may do everything, with or without rules, as `User:NAME` with commas between them. Without one
+        /// nobody could make the first rule. In a cluster the name in each broker's certificate must be among them.
+        super_users: Vec<String>, Users [] = "off";
+        /// Whether everybody may do what no rule is about, instead of nobody.
+        allow_without_rule: bool, Switch [] = "false";
     }
 
     /// This broker among others that share a metadata store. A broker without `cluster.store` works alone.

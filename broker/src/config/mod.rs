@@ -4,6 +4,8 @@
 //! TOML file or the default, in this order. [`BrokerConfig`] holds plain values once
 //! [`Sources::resolve`] has considered them all; [`Resolved`] also knows where each came from.
 
+mod acl;
+mod acl_check;
 mod addresses;
 mod alterable;
 mod cluster;
@@ -21,9 +23,9 @@ pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig, HttpConfig, KEYS,
-    KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, RetentionConfig, RuntimeConfig,
-    SECTIONS, ServerConfig, StorageConfig, TlsConfig,
+    AclConfig, BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
+    HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, RetentionConfig,
+    RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use super::acl_check;
 use super::addresses::check_kafka;
 use super::cluster;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
@@ -353,6 +354,9 @@ impl Resolution {
             wrong.push((name, message));
         }
         if let Err((name, message)) = tls_check::check_tls(config) {
+            wrong.push((name, message));
+        }
+        if let Err((name, message)) = acl_check::check_acl(config) {
             wrong.push((name, message));
         }
         self.warnings.extend(cluster::doubts(config));

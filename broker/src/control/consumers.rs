@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_coordinator::{Reply, Request as Ask};
+use kera_metadata::access::Kind;
 use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::v1;
 use kera_rpc::serve::Caller;
@@ -11,6 +12,7 @@ use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
 use super::status;
+use crate::access::may_see;
 use crate::others;
 use crate::shared::Shared;
 
@@ -85,7 +87,7 @@ impl Consumers for ConsumersService {
     ) -> Result<Response<v1::JoinResponse>, Status> {
         let caller = request.extensions().get::<Caller>();
         // As Kafka's clients are written: both count together.
-        let client_host = caller.map_or_else(String::new, |caller| format!("/{}", caller.0));
+        let client_host = caller.map_or_else(String::new, |caller| format!("/{}", caller.address));
         let request = request.into_inner();
         let group = request.group.clone();
         let ask = Ask::Join {
@@ -132,11 +134,13 @@ impl Consumers for ConsumersService {
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
         let mut groups =
             tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
+        let caller = request.extensions().get::<Caller>().cloned();
         if !request.into_inner().local && self.shared.data.directory.is_shared() {
             let others = groups_elsewhere(&self.shared).await;
             groups.extend(others.map_err(status)?);
             groups.sort_by(|a, b| a.group.cmp(&b.group));
         }
+        groups.retain(|group| may_see(&self.shared, caller.as_ref(), (Kind::Group, &group.group)));
         Ok(Response::new(v1::ListGroupsResponse { groups }))
     }
 

@@ -1,7 +1,6 @@
 //! Control calls as frames: the functions that serve them over gRPC, by number.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tonic::{Request, Status};
 use super::consumers::ConsumersService;
 use super::streams::StreamsService;
 use super::{CONNECTION_BYTES, TOTAL_BYTES, TOTAL_CALLS};
+use crate::access::Guarded;
 use crate::shared::Shared;
 
 /// About what a call takes beside the bytes of its request.
@@ -38,8 +38,8 @@ pub(crate) type Answered = Result<Bytes, WireError>;
 /// Serves the calls of all connections of one address.
 pub(crate) struct FramedCalls {
     shared: Arc<Shared>,
-    streams: StreamsService,
-    consumers: ConsumersService,
+    streams: Guarded<StreamsService>,
+    consumers: Guarded<ConsumersService>,
     /// Calls under way, and bytes that they take.
     calls: AtomicUsize,
     bytes: AtomicUsize,
@@ -74,8 +74,8 @@ impl FramedCalls {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         Self {
             shared: shared.clone(),
-            streams: StreamsService::new(shared.clone()),
-            consumers: ConsumersService::new(shared.clone()),
+            streams: super::guarded_streams(shared),
+            consumers: super::guarded_consumers(shared),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         }
@@ -139,10 +139,10 @@ pub(crate) struct ConnectionCalls {
 
 impl ConnectionCalls {
     /// None are under way yet.
-    pub(crate) fn new(calls: Arc<FramedCalls>, peer: IpAddr) -> Self {
+    pub(crate) fn new(calls: Arc<FramedCalls>, caller: Caller) -> Self {
         Self {
             calls,
-            caller: Caller(peer),
+            caller,
             under_way: JoinSet::new(),
             correlations: HashMap::new(),
             bytes: 0,
@@ -171,7 +171,7 @@ impl ConnectionCalls {
             return Err(too_long(body.len(), MAX_CALL_BYTES));
         }
         let held = self.hold(CALL_BYTES + body.len())?;
-        let (calls, caller) = (self.calls.clone(), self.caller);
+        let (calls, caller) = (self.calls.clone(), self.caller.clone());
         let body = Bytes::copy_from_slice(body);
         let within = request.deadline_ms;
         let task = self.under_way.spawn(async move {

@@ -1,5 +1,6 @@
 //! Control calls over gRPC and as frames: streams and consumer groups.
 
+mod access;
 mod clusters;
 mod consumers;
 pub(crate) mod describe;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use kera_protocol::error::WireError;
 use kera_rpc::serve::{CallLimits, CallServer, CallsEnded};
 use kera_rpc::status_of;
+use kera_rpc::v1::access_server::AccessServer;
 use kera_rpc::v1::clusters_server::ClustersServer;
 use kera_rpc::v1::consumers_server::ConsumersServer;
 use kera_rpc::v1::lanes_server::LanesServer;
@@ -19,6 +21,7 @@ use kera_rpc::v1::streams_server::StreamsServer;
 use tonic::Status;
 use tonic::service::Routes;
 
+use crate::access::Guarded;
 use crate::shared::Shared;
 
 /// Largest control request, in bytes.
@@ -35,14 +38,19 @@ const TOTAL_CALLS: usize = 16_384;
 
 /// What serves control calls on the connections of the native address.
 pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
-    let streams = StreamsServer::new(streams::StreamsService::new(shared.clone()));
-    let consumers = ConsumersServer::new(consumers::ConsumersService::new(shared.clone()));
-    let lanes = LanesServer::new(lanes::LanesService::new(shared.clone()));
-    let clusters = ClustersServer::new(clusters::ClustersService::new(shared.clone()));
+    let streams = StreamsServer::new(guarded_streams(shared));
+    let consumers = ConsumersServer::new(guarded_consumers(shared));
+    let lanes = lanes::LanesService::new(shared.clone());
+    let lanes = LanesServer::new(Guarded::new(lanes, shared));
+    let clusters = clusters::ClustersService::new(shared.clone());
+    let clusters = ClustersServer::new(Guarded::new(clusters, shared));
+    let access = access::AccessService::new(shared.clone());
+    let access = AccessServer::new(Guarded::new(access, shared));
     let routes = Routes::new(streams.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(consumers.max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(lanes.max_decoding_message_size(MAX_REQUEST_BYTES))
-        .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES));
+        .add_service(clusters.max_decoding_message_size(MAX_REQUEST_BYTES))
+        .add_service(access.max_decoding_message_size(MAX_REQUEST_BYTES));
     let config = &shared.config.server;
     let limits = CallLimits {
         first_call: config.hello_timeout,
@@ -58,6 +66,14 @@ pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     };
     let stopping = shared.stopping.subscribe();
     CallServer::new(routes, limits, stopping, shared.data.freed.clone())
+}
+
+fn guarded_streams(shared: &Arc<Shared>) -> Guarded<streams::StreamsService> {
+    Guarded::new(streams::StreamsService::new(shared.clone()), shared)
+}
+
+fn guarded_consumers(shared: &Arc<Shared>) -> Guarded<consumers::ConsumersService> {
+    Guarded::new(consumers::ConsumersService::new(shared.clone()), shared)
 }
 
 fn status(error: WireError) -> Status {

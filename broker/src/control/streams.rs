@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use kera_metadata::access::Kind;
 use kera_protocol::v1;
+use kera_rpc::serve::Caller;
 use kera_rpc::v1::streams_server::Streams;
 use tonic::{Request, Response, Status};
 
 use super::describe::{self, broker_description, stream_description, stream_info};
 use super::status;
+use crate::access::may_see;
 use crate::admin;
 use crate::copy_reads;
 use crate::data::catalog::Stream;
@@ -48,11 +51,19 @@ impl Streams for StreamsService {
         &self,
         request: Request<v1::ListStreamsRequest>,
     ) -> Answer<v1::ListStreamsResponse> {
+        let caller = request.extensions().get::<Caller>().cloned();
         let internal = request.into_inner().include_internal;
         let streams = self.shared.data.catalog.all();
         let shown = streams
             .iter()
-            .filter(|s| internal || !s.record.load().internal);
+            .filter(|s| internal || !s.record.load().internal)
+            .filter(|s| {
+                may_see(
+                    &self.shared,
+                    caller.as_ref(),
+                    (Kind::Stream, &s.record.load().name),
+                )
+            });
         let streams = shown.map(|s| stream_info(&self.shared, s)).collect();
         Ok(Response::new(v1::ListStreamsResponse { streams }))
     }

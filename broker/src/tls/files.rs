@@ -9,6 +9,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoClientAuth, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
+use super::subject::common_name;
 use super::validity::not_after;
 use super::{FRAMES, HTTP1, HTTP2};
 use crate::config::{ClientAuth, TlsConfig, TlsListener};
@@ -48,6 +49,8 @@ impl Configs {
 pub(super) struct Loaded {
     pub(super) configs: Configs,
     pub(super) not_after: i64,
+    /// The common name in the broker's certificate.
+    pub(super) name: Option<String>,
 }
 
 pub(super) fn read(settings: &TlsConfig) -> Result<Contents, String> {
@@ -124,6 +127,7 @@ pub(super) fn load(settings: &TlsConfig, contents: &Contents) -> Result<Loaded, 
             brokers: brokers(settings, contents)?,
         },
         not_after: end,
+        name: common_name(&chain[0]),
     })
 }
 

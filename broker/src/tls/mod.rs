@@ -63,6 +63,8 @@ pub struct ServerTls {
     pub(crate) completed: Counter,
     /// Those that failed.
     pub(crate) failed: Counter,
+    /// The common name in the broker's certificate, as it was at the start.
+    name: Option<String>,
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
     /// Those that failed, as the log tells of them.
@@ -84,6 +86,7 @@ impl ServerTls {
         Ok(Some(Arc::new(Self {
             settings: settings.clone(),
             not_after: AtomicI64::new(loaded.not_after),
+            name: loaded.name,
             current: ArcSwap::from_pointee(loaded.configs),
             seen: Mutex::new(Seen {
                 used: contents,
@@ -107,6 +110,11 @@ impl ServerTls {
     /// How other brokers are called, where they have TLS as well. Changes with the files.
     pub(crate) fn for_brokers(&self) -> Option<ClientTls> {
         self.current.load().brokers.clone()
+    }
+
+    /// Whom other brokers take this one for.
+    pub(crate) fn own_name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// When the certificate in use ends, seconds since 1970.

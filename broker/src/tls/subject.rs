@@ -25,7 +25,7 @@ pub(crate) fn principal_of(stream: &Stream) -> Principal {
 /// The common name of the subject of an X.509 certificate in DER. `None` unless there is exactly one, in
 /// ASCII or UTF-8: of two names an attacker could choose the one that is read. `None` as well if it has
 /// control characters, which would forge lines of a log, or spaces at an end, which nobody sees.
-fn common_name(certificate: &[u8]) -> Option<String> {
+pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     let (_, after_validity) = validity(certificate)?;
     let (_, mut names, _) = element(after_validity)?;
     let mut found = None;

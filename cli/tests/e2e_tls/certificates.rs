@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -46,6 +46,16 @@ impl Authority {
         let mut params = params_of(names);
         let client = ExtendedKeyUsagePurpose::ClientAuth;
         params.extended_key_usages.push(client);
+        self.sign(params)
+    }
+
+    /// A certificate for a broker that calls others under this name.
+    pub fn broker_named(&self, names: &[&str], name: &str) -> Identity {
+        let mut params = params_of(names);
+        let client = ExtendedKeyUsagePurpose::ClientAuth;
+        params.extended_key_usages.push(client);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
         self.sign(params)
     }
 

@@ -9,7 +9,7 @@ use kera_testkit::etcd::Etcd;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::certificates::{Authority, Files};
+use crate::certificates::{Authority, Files, Identity};
 use crate::common::ports::Reserved;
 use crate::common::{Broker, Finished, PATIENCE, finish, kera, shared_memory};
 use crate::tells;
@@ -17,8 +17,8 @@ use crate::tells;
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// Brokers 1 to 3 and their etcd.
-struct Trio {
-    brokers: Vec<Broker>,
+pub struct Trio {
+    pub brokers: Vec<Broker>,
     files: Vec<Files>,
     ca: PathBuf,
     _etcd: Etcd,
@@ -34,6 +34,19 @@ impl Trio {
         signer: impl Fn(usize) -> bool,
         other: &Authority,
     ) -> Option<Self> {
+        let identity = |number| match signer(number) {
+            true => authority.broker(&NAMES),
+            false => other.broker(&NAMES),
+        };
+        Self::with(authority, identity, &["--tls-client-auth", "required"])
+    }
+
+    /// Brokers with these certificates, which trust `authority`.
+    pub fn with(
+        authority: &Authority,
+        identity: impl Fn(usize) -> Identity,
+        more: &[&str],
+    ) -> Option<Self> {
         let etcd = Etcd::start()?;
         let made = EtcdStore::init(&etcd.address(), EtcdOptions::default());
         made.expect("the cluster is made");
@@ -41,8 +54,7 @@ impl Trio {
         let (mut all_shared, mut ports) = (Vec::new(), Vec::new());
         let mut ca = PathBuf::new();
         for number in 1..=3 {
-            let signed_by = if signer(number) { authority } else { other };
-            let of_broker = Files::new(&signed_by.broker(&NAMES), Some(authority));
+            let of_broker = Files::new(&identity(number), Some(authority));
             ca = of_broker.write("ca.pem", &authority.pem);
             let (shared, port) = (shared_memory(), Reserved::new());
             let (store, id) = (etcd.address(), number.to_string());
@@ -55,11 +67,11 @@ impl Trio {
                 ["--replication-listen", port.address()],
                 ["--backup-memory-bytes", "64MiB"],
                 ["--backup-shared-dir", &dir],
-                ["--tls-client-auth", "required"],
                 ["--tls-broker-ca", &ca],
                 ["--tls-reload-interval", "100ms"],
             ];
             let flags = flags.as_flattened().iter().copied();
+            let flags = flags.chain(more.iter().copied());
             let flags: Vec<&str> = flags.chain(["--allow-same-host"]).collect();
             brokers.push(of_broker.broker("native", &flags));
             files.push(of_broker);
@@ -115,7 +127,7 @@ impl Trio {
 }
 
 /// The records of all streamlets that are served.
-fn records(described: &Value) -> u64 {
+pub fn records(described: &Value) -> u64 {
     let lanes = described["lane_descriptions"].as_array();
     let lanes = lanes.map(Vec::as_slice).unwrap_or_default();
     lanes

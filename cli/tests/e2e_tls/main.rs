@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod access;
 mod certificates;
 mod cluster;
 mod commands;

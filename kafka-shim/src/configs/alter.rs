@@ -13,6 +13,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::admin;
 use kera_metadata::StreamConfig;
+use kera_metadata::access::Operation;
 
 use super::{BROKER, GROUP, TOPIC, broker, flush_interval, no_resource};
 use crate::config_table::{ConfigKind, TOPIC_CONFIGS, TopicConfig};
@@ -152,8 +153,14 @@ impl Work<'_> {
         }
         let (kind, name) = (key.0, key.1.as_str());
         match kind {
-            TOPIC => self.alter_topic(name, changes).await,
-            BROKER => broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await,
+            TOPIC => {
+                self.ctx.check_topic(Operation::AlterConfigs, name)?;
+                self.alter_topic(name, changes).await
+            }
+            BROKER => {
+                self.ctx.check_cluster(Operation::AlterConfigs)?;
+                broker::alter(self.ctx, name, changes, self.whole, self.validate_only).await
+            }
             GROUP => match changes.first() {
                 None => Ok(()),
                 Some(change) => Err(Refusal::new(

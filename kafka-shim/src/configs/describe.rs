@@ -10,9 +10,11 @@ use kafka_protocol::messages::describe_configs_response::{
 use kafka_protocol::messages::{DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
 use kera_metadata::StreamConfig;
+use kera_metadata::access::Operation;
 
 use super::broker::{self, BrokerValue};
 use super::{BROKER, GROUP, TOPIC, flush_interval, no_resource};
+use crate::access;
 use crate::config_table::{Effect, Setting, TOPIC_CONFIGS, TopicConfig};
 use crate::context::Ctx;
 use crate::refusal::{Refusal, text};
@@ -120,6 +122,7 @@ impl Show<'_> {
         let name = asked.resource_name.as_str();
         match asked.resource_type {
             TOPIC => {
+                self.ctx.check_topic(Operation::DescribeConfigs, name)?;
                 let stream = topic::shown(&self.ctx.shared, name);
                 let stream = stream.ok_or_else(|| Refusal::no_topic(name))?;
                 let config = &stream.record.load().config;
@@ -127,12 +130,14 @@ impl Show<'_> {
                 Ok(shown.map(|c| self.topic(c, config)).collect())
             }
             BROKER => {
+                self.ctx.check_cluster(Operation::DescribeConfigs)?;
                 let values = broker::described(self.ctx, name)?.into_iter();
                 let shown = values.filter(|value| wanted(&value.name));
                 Ok(shown.filter_map(|value| self.broker(value)).collect())
             }
             // Members bring their own session timeouts; nothing is set for a group.
-            GROUP => Ok(Vec::new()),
+            GROUP if self.ctx.may_group(Operation::DescribeConfigs, name) => Ok(Vec::new()),
+            GROUP => Err(access::no_group()),
             other => Err(no_resource(other)),
         }
     }

@@ -15,6 +15,7 @@ use kera_streamlet::{Found, LaneReadError, LaneReadSpec};
 use super::near::{self, Elsewhere, Near};
 use super::request::FetchRequest;
 use super::session::{Entry, Session, Sessions, Target};
+use crate::topic::TopicRef;
 use crate::{errors, topic};
 
 /// Partitions whose bytes come from the disk for one reply, and most bytes of them together.
@@ -146,6 +147,12 @@ fn look(
         Some(FromDisk::Lane(read)) => Some(read),
         None => None,
     };
+    if entry.is_denied {
+        return Ok(Part::failed(
+            index,
+            ResponseError::TopicAuthorizationFailed.code(),
+        ));
+    }
     let from = entry.from();
     let wanted_epoch = entry.wanted.leader_epoch;
     let target = match entry.locate(shared) {
@@ -295,7 +302,7 @@ impl DiskRead {
 }
 
 impl Fetch {
-    /// Takes a request.
+    /// Takes a request, for partitions of topics but those that the client may not read.
     ///
     /// # Errors
     /// Kafka's number for the whole request.
@@ -305,11 +312,13 @@ impl Fetch {
         correlation: i32,
         sessions: &mut Sessions,
         shared: &Shared,
+        is_denied: impl Fn(&TopicRef) -> bool,
     ) -> Result<Self, i16> {
         let mut session = sessions.take(&mut request)?;
+        session.note_denied(is_denied);
         let near = Near::of(request.rack.as_deref(), shared, &mut sessions.sent);
         for entry in &mut session.entries {
-            if entry.next.at.is_some() {
+            if entry.next.at.is_some() || entry.is_denied {
                 continue;
             }
             let stream = match entry.locate(shared) {

@@ -86,6 +86,8 @@ pub(crate) struct Target {
 pub(crate) struct Entry {
     pub(crate) wanted: Wanted,
     pub(crate) target: Option<Target>,
+    /// The client may not read it, as of this request.
+    pub(crate) is_denied: bool,
     /// Whose copies kept here were looked at for it.
     pub(crate) elsewhere: Option<Elsewhere>,
     /// Where the last read ended; a hint if that is where the next begins.
@@ -101,6 +103,7 @@ impl Entry {
         Self {
             wanted,
             target: None,
+            is_denied: false,
             elsewhere: None,
             next: Located::default(),
             told: (-1, -1),
@@ -172,6 +175,18 @@ impl Session {
         self.index.insert(key, self.entries.len());
         self.entries.push(Entry::new(wanted));
         Ok(())
+    }
+
+    /// Takes note of what the client may not read. Each request asks anew: rights may have changed since the last one.
+    pub(crate) fn note_denied(&mut self, is_denied: impl Fn(&TopicRef) -> bool) {
+        // Partitions of a topic stand together, most often.
+        let mut last: Option<(TopicRef, bool)> = None;
+        for entry in &mut self.entries {
+            let topic = &entry.wanted.topic;
+            let known = last.as_ref().filter(|(of, _)| of == topic);
+            entry.is_denied = known.map_or_else(|| is_denied(topic), |(_, denied)| *denied);
+            last = Some((topic.clone(), entry.is_denied));
+        }
     }
 
     /// Counts its partitions. False: all connections together have too many.

@@ -14,9 +14,10 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_coordinator::classic::{Reply, Request};
+use kera_metadata::access::Operation;
 
 use super::{ask, coordinator_code, mismatch, text};
-use crate::allowed;
+use crate::access;
 use crate::brokers::{self, Endpoint, NOBODY};
 use crate::context::Ctx;
 use crate::errors::NONE;
@@ -103,6 +104,10 @@ pub(crate) async fn find_coordinator(
 
 /// Where a group's coordinator is reached; otherwise Kafka's number and why not.
 async fn coordinator_of(ctx: &Ctx, group: &str) -> Result<Endpoint, (i16, String)> {
+    if !ctx.may_group(Operation::Describe, group) {
+        let reason = "the rules of access do not let you see the group";
+        return Err((access::group_code(), reason.to_owned()));
+    }
     let place = ctx.shared.coordination.place(&ctx.shared, group).await;
     let broker = place
         .map_err(|error| (coordinator_code(&error), error.message))?
@@ -138,7 +143,8 @@ pub(crate) async fn describe_groups(
             }
         }
         if request.include_authorized_operations && described.error_code == NONE {
-            described = described.with_authorized_operations(allowed::GROUP);
+            let rights = ctx.rights_to_group(&group);
+            described = described.with_authorized_operations(rights);
         }
         groups.push(described.with_group_id(group));
     }
@@ -147,6 +153,9 @@ pub(crate) async fn describe_groups(
 
 async fn describe(ctx: &Ctx, version: i16, group: &GroupId) -> DescribedGroup {
     let described = DescribedGroup::default();
+    if !ctx.may_group(Operation::Describe, group) {
+        return described.with_error_code(access::group_code());
+    }
     let found = match ask(ctx, Request::Describe(group.to_string())).await {
         Ok(Reply::Described(found)) => found,
         Ok(other) => return described.with_error_code(mismatch(&other)),
@@ -200,6 +209,7 @@ pub(crate) async fn list_groups(
         .into_iter()
         .filter(|group| names(&request.states_filter, group.state.name()))
         .filter(|_| names(&request.types_filter, CLASSIC))
+        .filter(|group| ctx.sees_group(&group.group))
         .map(|group| {
             let mut listed = ListedGroup::default()
                 .with_group_id(GroupId(text(group.group)))
@@ -231,10 +241,13 @@ pub(crate) async fn delete_groups(
 ) -> DeleteGroupsResponse {
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group in request.groups_names {
-        let code = match ask(ctx, Request::Delete(group.to_string())).await {
-            Ok(Reply::Deleted) => NONE,
-            Ok(other) => mismatch(&other),
-            Err(code) => code,
+        let code = match ctx.may_group(Operation::Delete, &group) {
+            false => access::group_code(),
+            true => match ask(ctx, Request::Delete(group.to_string())).await {
+                Ok(Reply::Deleted) => NONE,
+                Ok(other) => mismatch(&other),
+                Err(code) => code,
+            },
         };
         results.push(
             DeletableGroupResult::default()

@@ -14,9 +14,11 @@ use kera_coordinator::classic::{
     Fault, Heartbeat, JoinGroup, LeaveGroup, Reply, Request, SyncGroup,
 };
 use kera_coordinator::{Reply as AnyReply, Request as AnyRequest};
+use kera_metadata::access::Operation;
 use uuid::Uuid;
 
 use super::{ask, coordinator_code, fault_code, mismatch, owned, result_code, text};
+use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
 
@@ -30,6 +32,9 @@ pub(crate) async fn join_group(
     request: JoinGroupRequest,
 ) -> JoinGroupResponse {
     let response = JoinGroupResponse::default().with_member_id(request.member_id.clone());
+    if !ctx.may_group(Operation::Read, &request.group_id) {
+        return response.with_error_code(access::group_code());
+    }
     let client_id = ctx.client_id.as_ref().map_or("", |id| id.as_str());
     let instance = owned(&request.group_instance_id);
     let join = JoinGroup {
@@ -110,6 +115,9 @@ pub(crate) async fn sync_group(
     request: SyncGroupRequest,
 ) -> SyncGroupResponse {
     let response = SyncGroupResponse::default();
+    if !ctx.may_group(Operation::Read, &request.group_id) {
+        return response.with_error_code(access::group_code());
+    }
     if version >= 5 && (request.protocol_type.is_none() || request.protocol_name.is_none()) {
         return response.with_error_code(ResponseError::InconsistentGroupProtocol.code());
     }
@@ -153,6 +161,9 @@ pub(crate) async fn heartbeat(
     _version: i16,
     request: HeartbeatRequest,
 ) -> HeartbeatResponse {
+    if !ctx.may_group(Operation::Read, &request.group_id) {
+        return HeartbeatResponse::default().with_error_code(access::group_code());
+    }
     let beat = Heartbeat {
         group: request.group_id.to_string(),
         member: request.member_id.to_string(),
@@ -174,6 +185,9 @@ pub(crate) async fn leave_group(
     request: LeaveGroupRequest,
 ) -> LeaveGroupResponse {
     let response = LeaveGroupResponse::default();
+    if !ctx.may_group(Operation::Read, &request.group_id) {
+        return response.with_error_code(access::group_code());
+    }
     let members = if version >= 3 {
         let members = request.members.iter();
         members

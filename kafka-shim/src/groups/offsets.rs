@@ -23,10 +23,12 @@ use kera_coordinator::classic::{
     CommitOffsets, CommittedOffset, DeleteOffsets, Fault, FetchOffsets, OffsetToCommit,
     OffsetsOfTopic, Reply, Request,
 };
+use kera_metadata::access::Operation;
 use kera_protocol::ids::StreamId;
 use uuid::Uuid;
 
 use super::{ask, mismatch, owned, result_code, text};
+use crate::access;
 use crate::context::Ctx;
 use crate::errors::NONE;
 use crate::topic;
@@ -49,12 +51,21 @@ pub(crate) async fn offset_commit(
         retention_ms: u64::try_from(request.retention_time_ms).ok(),
         offsets: Vec::new(),
     };
+    let denied = !ctx.may_group(Operation::Read, &request.group_id);
     // Per topic and partition: the answer, or none while the coordinator has it.
     let mut topics: Vec<(TopicName, Answers)> = Vec::new();
     for topic in request.topics {
+        let refused = match denied {
+            true => Some(access::group_code()),
+            false if ctx.may_topic(Operation::Read, &topic.name) => None,
+            false => Some(access::topic_code()),
+        };
         let stream = topic::named(&ctx.shared, &topic.name);
         let partitions = topic.partitions.into_iter().map(|wanted| {
             let partition = wanted.partition_index;
+            if refused.is_some() {
+                return (partition, refused);
+            }
             let Some(stream) = stream
                 .as_ref()
                 .filter(|stream| topic::lane_of(stream, partition).is_some())
@@ -76,7 +87,10 @@ pub(crate) async fn offset_commit(
         topics.push((topic.name, partitions));
     }
     let group = commit.group.clone();
-    let answered = ask(ctx, Request::Commit(commit)).await;
+    let answered = match denied {
+        true => Err(access::group_code()),
+        false => ask(ctx, Request::Commit(commit)).await,
+    };
     let mut results = match answered {
         Ok(Reply::Committed(results)) => Ok(results.into_iter()),
         Ok(other) => Err(mismatch(&other)),
@@ -125,6 +139,7 @@ fn tell_full(ctx: &Ctx, group: &str, refused: usize) {
 
 /// What OffsetFetch says of a partition.
 struct Found {
+    code: i16,
     partition: i32,
     offset: i64,
     leader_epoch: i32,
@@ -135,12 +150,14 @@ impl Found {
     fn new(partition: i32, offset: Option<CommittedOffset>) -> Self {
         match offset {
             Some(offset) => Self {
+                code: NONE,
                 partition,
                 offset: offset.offset,
                 leader_epoch: offset.leader_epoch,
                 metadata: text(offset.metadata),
             },
             None => Self {
+                code: NONE,
                 partition,
                 offset: -1,
                 leader_epoch: -1,
@@ -205,6 +222,9 @@ pub(crate) async fn offset_fetch(
 }
 
 async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result<FoundTopics, i16> {
+    if !ctx.may_group(Operation::Describe, &group) {
+        return Err(access::group_code());
+    }
     let wanted = wanted.map(without_doubles);
     let asked = wanted
         .iter()
@@ -216,7 +236,8 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
     // A topic that does not exist has no offset; that is no error here, as with Kafka.
     let partitions = wanted.as_ref().map(|topics| {
         let known = topics.iter().filter_map(|(name, partitions)| {
-            let id = topic::named(&ctx.shared, name)?.id();
+            let seen = Some(name).filter(|name| ctx.may_topic(Operation::Describe, name))?;
+            let id = topic::named(&ctx.shared, seen)?.id();
             let partitions = partitions.iter();
             Some(partitions.filter_map(move |p| Some((id, u32::try_from(*p).ok()?))))
         });
@@ -249,6 +270,7 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
     let Some(wanted) = wanted else {
         let all = by_stream.into_iter().filter_map(|(id, offsets)| {
             let stream = ctx.shared.data.catalog.get(id)?;
+            let stream = Some(stream).filter(|stream| ctx.sees_topic(&stream.name()))?;
             let offsets = offsets.into_iter();
             let found = offsets.filter_map(|(partition, offset)| {
                 Some(Found::new(i32::try_from(partition).ok()?, Some(offset)))
@@ -258,13 +280,20 @@ async fn fetch_group(ctx: &Ctx, group: String, wanted: Option<Wanted>) -> Result
         return Ok(all.collect());
     };
     let answers = wanted.into_iter().map(|(name, partitions)| {
+        let code = match ctx.sees_topic(&name) {
+            true => NONE,
+            false => access::topic_code(),
+        };
         let id = topic::named(&ctx.shared, &name).map(|stream| stream.id());
         let offsets = id.and_then(|id| by_stream.get(&id));
         let found = partitions.into_iter().map(|partition| {
             let offset = u32::try_from(partition)
                 .ok()
                 .and_then(|partition| offsets?.get(&partition).cloned());
-            Found::new(partition, offset)
+            Found {
+                code,
+                ..Found::new(partition, offset)
+            }
         });
         (name, found.collect())
     });
@@ -289,6 +318,7 @@ fn topics_since_8(topics: FoundTopics) -> Vec<OffsetFetchResponseTopics> {
                 .with_committed_offset(found.offset)
                 .with_committed_leader_epoch(found.leader_epoch)
                 .with_metadata(Some(found.metadata))
+                .with_error_code(found.code)
         });
         OffsetFetchResponseTopics::default()
             .with_name(name)
@@ -304,7 +334,7 @@ fn topics_before_8(topics: FoundTopics, version: i16, code: i16) -> Vec<OffsetFe
                 .with_partition_index(found.partition)
                 .with_committed_offset(found.offset)
                 .with_metadata(Some(found.metadata))
-                .with_error_code(code);
+                .with_error_code(if code == NONE { found.code } else { code });
             if version >= 5 {
                 partition.with_committed_leader_epoch(found.leader_epoch)
             } else {
@@ -324,14 +354,21 @@ pub(crate) async fn offset_delete(
     _version: i16,
     request: OffsetDeleteRequest,
 ) -> OffsetDeleteResponse {
+    if !ctx.may_group(Operation::Delete, &request.group_id) {
+        return OffsetDeleteResponse::default().with_error_code(access::group_code());
+    }
     let mut topics = Vec::new();
     // Per topic: partitions with their answer, or none while the coordinator has them.
     let mut answers: Vec<(TopicName, Answers)> = Vec::new();
     for wanted in request.topics {
+        let denied = !ctx.may_topic(Operation::Read, &wanted.name);
         let stream = topic::named(&ctx.shared, &wanted.name);
         let mut known = Vec::new();
         let partitions = wanted.partitions.iter().map(|partition| {
             let partition = partition.partition_index;
+            if denied {
+                return (partition, Some(access::topic_code()));
+            }
             let exists = stream
                 .as_ref()
                 .is_some_and(|stream| topic::lane_of(stream, partition).is_some());

@@ -422,6 +422,40 @@ shapes! {
         }];
     }
 
+    29 DescribeAcls 1 to 3 flexible 2 {
+        resource_type_filter: int8;
+        resource_name_filter: (? string);
+        pattern_type_filter: int8;
+        principal_filter: (? string);
+        host_filter: (? string);
+        operation: int8;
+        permission_type: int8;
+    }
+
+    30 CreateAcls 1 to 3 flexible 2 {
+        creations: [{
+            resource_type: int8;
+            resource_name: string;
+            resource_pattern_type: int8;
+            principal: string;
+            host: string;
+            operation: int8;
+            permission_type: int8;
+        }];
+    }
+
+    31 DeleteAcls 1 to 3 flexible 2 {
+        filters: [{
+            resource_type_filter: int8;
+            resource_name_filter: (? string);
+            pattern_type_filter: int8;
+            principal_filter: (? string);
+            host_filter: (? string);
+            operation: int8;
+            permission_type: int8;
+        }];
+    }
+
     32 DescribeConfigs 1 to 4 flexible 4 {
         resources: [{
             resource_type: int8;

@@ -59,6 +59,9 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Partly,
         "of topics and of brokers; nothing is set for groups",
     ),
+    (29, Whole, RULES),
+    (30, Whole, RULES),
+    (31, Whole, RULES),
     (33, Partly, ALTERED),
     (35, Whole, "the data directory is the one log directory"),
     (
@@ -88,6 +91,8 @@ pub const NOTES: &[(i16, Support, &str)] = &[
     (74, Whole, "topics and brokers"),
 ];
 
+const RULES: &str = "kept whether `acl.enabled` is set or not; at most 8,192 rules";
+
 const ALTERED: &str = "of topics, and the broker settings below; nothing is set for groups";
 
 const REFUSED: &str = "refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at which clients stop: no transactions yet";
@@ -96,9 +101,6 @@ const REFUSED: &str = "refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at wh
 pub const ABSENT: &[(i16, &str, &str)] = &[
     (17, "SaslHandshake", AUTHENTICATION),
     (27, "WriteTxnMarkers", TRANSACTIONS),
-    (29, "DescribeAcls", ACCESS),
-    (30, "CreateAcls", ACCESS),
-    (31, "DeleteAcls", ACCESS),
     (34, "AlterReplicaLogDirs", "one data directory"),
     (36, "SaslAuthenticate", AUTHENTICATION),
     (38, "CreateDelegationToken", AUTHENTICATION),
@@ -151,7 +153,6 @@ pub const ABSENT: &[(i16, &str, &str)] = &[
 ];
 
 const AUTHENTICATION: &str = "no authentication yet";
-const ACCESS: &str = "no access control yet";
 const TRANSACTIONS: &str = "no transactions yet";
 const REPLICAS: &str = "the brokers choose leaders and replicas";
 const BETWEEN: &str = "between Kafka's own brokers and controllers";

@@ -3,17 +3,17 @@
 use bytes::Bytes;
 use kafka_protocol::messages::{
     AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse, ApiKey,
-    ApiVersionsResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
-    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClientQuotasResponse,
-    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
-    DescribeLogDirsResponse, DescribeProducersResponse, DescribeQuorumResponse,
-    DescribeTopicPartitionsResponse, ElectLeadersResponse, EndTxnResponse, FetchResponse,
-    FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse,
-    InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse,
-    ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
-    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
-    OffsetFetchResponse, OffsetForLeaderEpochResponse, ProduceResponse, ResponseHeader,
-    SyncGroupResponse, TxnOffsetCommitResponse,
+    ApiVersionsResponse, CreateAclsResponse, CreatePartitionsResponse, CreateTopicsResponse,
+    DeleteAclsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
+    DescribeAclsResponse, DescribeClientQuotasResponse, DescribeClusterResponse,
+    DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
+    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse,
+    ElectLeadersResponse, EndTxnResponse, FetchResponse, FindCoordinatorResponse,
+    HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
+    LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
+    ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
+    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
+    ProduceResponse, ResponseHeader, SyncGroupResponse, TxnOffsetCommitResponse,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -55,6 +55,9 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         DeleteRecords DeleteRecordsResponse,
         InitProducerId InitProducerIdResponse,
         OffsetForLeaderEpoch OffsetForLeaderEpochResponse,
+        DescribeAcls DescribeAclsResponse,
+        CreateAcls CreateAclsResponse,
+        DeleteAcls DeleteAclsResponse,
         DescribeConfigs DescribeConfigsResponse,
         AlterConfigs AlterConfigsResponse,
         DescribeLogDirs DescribeLogDirsResponse,

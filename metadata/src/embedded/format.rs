@@ -20,12 +20,22 @@ pub(super) const FORMAT_VERSION: u32 = 2;
 pub(super) const RECORDS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("records");
 /// Broker settings, under the bytes of their keys. Apart from the records, among which older builds accept
 /// no kind of key that they do not know; not counted in the summary. Absent until the first was changed.
-pub(super) const SETTINGS: TableDefinition<'static, &[u8], &[u8]> =
-    TableDefinition::new("settings");
-/// Whether a key lies in the table of settings, and not among the records.
-pub(super) fn is_setting(key: &[u8]) -> bool {
-    key.first() == Some(&key::SETTINGS)
+const SETTINGS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("settings");
+/// Rules of access, likewise.
+const RULES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rules");
+
+/// The table of a key that lies apart, and not among the records.
+pub(super) fn table_apart(
+    key: &[u8],
+) -> Option<TableDefinition<'static, &'static [u8], &'static [u8]>> {
+    match *key.first()? {
+        key::SETTINGS => Some(SETTINGS),
+        key::RULES => Some(RULES),
+        _ => None,
+    }
 }
+/// The kinds of keys that lie apart.
+pub(super) const APART: [u8; 2] = [key::SETTINGS, key::RULES];
 
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =

@@ -27,7 +27,7 @@ use crate::image::{ImageBuilder, corrupt};
 use crate::queue::{Job, Queue, Worker};
 use crate::store::{Done, MetadataStore};
 use file::{Opener, PathOpener, file_error};
-use format::{RECORDS, SETTINGS, Summary, is_setting};
+use format::{APART, RECORDS, Summary, table_apart};
 use kera_records::Transaction;
 use kera_records::key::{self, Key, prefix_end};
 use kera_records::{Image, StreamletRecord};
@@ -170,9 +170,9 @@ impl EmbeddedStore {
         transaction: &ReadTransaction,
         key: &[u8],
     ) -> Result<Option<Table>, MetadataError> {
-        let is_apart = is_setting(key);
-        match transaction.open_table(if is_apart { SETTINGS } else { RECORDS }) {
-            Err(TableError::TableDoesNotExist(_)) if is_apart => Ok(None),
+        let apart = table_apart(key);
+        match transaction.open_table(apart.unwrap_or(RECORDS)) {
+            Err(TableError::TableDoesNotExist(_)) if apart.is_some() => Ok(None),
             other => other.map(Some).map_err(|e| file_error(&self.path, e)),
         }
     }
@@ -220,8 +220,10 @@ impl MetadataStore for EmbeddedStore {
                     ),
                 ));
             }
-            if let Some(settings) = self.table(transaction, &[key::SETTINGS])? {
-                self.scan(&settings, &[], |key, value| builder.push(key, value))?;
+            for kind in APART {
+                if let Some(apart) = self.table(transaction, &[kind])? {
+                    self.scan(&apart, &[], |key, value| builder.push(key, value))?;
+                }
             }
             let image = builder.finish_whole()?;
             Ok(Image {

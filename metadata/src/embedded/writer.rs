@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 
 use super::file::{Opener, file_error, reopen};
-use super::format::{META, RECORDS, SETTINGS, Summary, is_setting, write_summary};
+use super::format::{META, RECORDS, Summary, table_apart, write_summary};
 use super::{MAX_EMBEDDED_OPERATIONS, Shared};
 use crate::error::MetadataError;
 use crate::evaluate::{Keyspace, LimitsCache, evaluate};
@@ -180,7 +180,9 @@ impl Writer {
     }
 }
 
-/// The records table within a write, and that of settings where they are asked for.
+type BytesTable<'a> = Table<'a, &'static [u8], &'static [u8]>;
+
+/// The records table within a write, and those of what lies apart where they are asked for.
 struct Records<'txn> {
     path: &'txn Path,
     write: &'txn WriteTransaction,
@@ -190,17 +192,17 @@ struct Records<'txn> {
 }
 
 impl Records<'_> {
-    /// The table of settings, which is made when it is first opened.
-    fn settings(&self) -> Result<Table<'_, &'static [u8], &'static [u8]>, MetadataError> {
-        let table = self.write.open_table(SETTINGS);
-        table.map_err(|e| file_error(self.path, e))
+    /// The table of a key that lies apart; it is made when it is first opened.
+    fn apart(&self, key: &[u8]) -> Option<Result<BytesTable<'_>, MetadataError>> {
+        let table = self.write.open_table(table_apart(key)?);
+        Some(table.map_err(|e| file_error(self.path, e)))
     }
 }
 
 impl Keyspace for Records<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
-        if is_setting(key) {
-            let table = self.settings()?;
+        if let Some(table) = self.apart(key) {
+            let table = table?;
             let value = table.get(key).map_err(|e| file_error(self.path, e))?;
             return Ok(value.map(|v| v.value().to_vec()));
         }
@@ -209,8 +211,8 @@ impl Keyspace for Records<'_> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetadataError> {
-        if is_setting(key) {
-            let mut table = self.settings()?;
+        if let Some(table) = self.apart(key) {
+            let mut table = table?;
             let put = table.insert(key, value).map(drop);
             return put.map_err(|e| file_error(self.path, e));
         }

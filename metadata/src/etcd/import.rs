@@ -133,6 +133,7 @@ impl EtcdStore {
         for settings in &own.settings {
             problems.extend(other_settings(settings, &there).filter(|_| !resumed));
         }
+        problems.extend(other_rules(own, &there).filter(|_| !resumed));
         let floor = counter(&there, Counter::EpochFloor);
         Ok(ImportPlan {
             broker: broker.clone(),
@@ -179,6 +180,9 @@ impl EtcdStore {
         for settings in &own.settings {
             let key = Key::Settings(settings.broker);
             import.put_absent(key, Record::Settings(settings.clone()))?;
+        }
+        if let Some(rules) = &own.rules {
+            import.put_absent(Key::Rules, Record::Rules(rules.clone()))?;
         }
         import.raise(Counter::ProducerIds, plan.producer_ids)?;
         for id in absent {
@@ -244,6 +248,13 @@ fn may_stay_behind(own: &StreamRecord, image: &Image, options: ImportOptions) ->
     // What an open group holds is not recorded.
     let may_hold = |g: &GroupRecord| g.state == GroupState::Open || g.holds_records();
     own.internal && (options.without_groups || !groups.any(may_hold))
+}
+
+fn other_rules(own: &Image, there: &Image) -> Option<String> {
+    let (own, there) = (own.rules.as_ref()?, there.rules.as_ref()?);
+    (own.rules != there.rules).then(|| {
+        "this broker and the cluster both have rules of access, and they differ; give both the same ones with `kera acl`".to_owned()
+    })
 }
 
 fn other_settings(own: &SettingsRecord, there: &Image) -> Option<String> {

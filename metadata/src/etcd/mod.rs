@@ -356,7 +356,10 @@ fn key_name(client: &Client) -> String {
 
 impl MetadataStore for EtcdStore {
     fn load(&self) -> Result<Image, MetadataError> {
-        let (revision, found) = self.scan(vec![Vec::new(), vec![key::SETTINGS]], false)?;
+        let (revision, found) = self.scan(
+            vec![Vec::new(), vec![key::SETTINGS], vec![key::RULES]],
+            false,
+        )?;
         Ok(Image {
             cluster: self.cluster,
             revision,

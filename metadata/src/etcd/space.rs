@@ -7,6 +7,7 @@
 //! PREFIX r/KEY            a record; KEY as every store has it
 //! PREFIX s/KEY            broker settings; apart, as builds that do not know them accept no unknown key
 //!                         below r/
+//! PREFIX a/a              rules of access; apart for the same reason
 //! ```
 //!
 //! A record's value is as in every store, but for its revision, for which etcd's own `mod_revision`
@@ -14,7 +15,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use kera_records::key::{Key, SETTINGS, prefix_end};
+use kera_records::key::{Key, RULES, SETTINGS, prefix_end};
 
 use super::messages::KeyValue;
 
@@ -76,6 +77,7 @@ impl Space {
         }
         match key.first() {
             Some(&SETTINGS) => self.join(&[b"s/", key]),
+            Some(&RULES) => self.join(&[b"a/", key]),
             _ => self.join(&[b"r/", key]),
         }
     }
@@ -85,6 +87,7 @@ impl Space {
         let key = key.strip_prefix(self.prefix.as_slice())?;
         key.strip_prefix(b"r/".as_slice())
             .or_else(|| key.strip_prefix(b"s/".as_slice()))
+            .or_else(|| key.strip_prefix(b"a/".as_slice()))
     }
 }
 
@@ -121,13 +124,15 @@ mod tests {
         let key = Key::Broker(7).encode();
         let stored = space.key(&key);
         assert_eq!(space.record_key(&stored), Some(key.as_slice()));
-        let settings = Key::Settings(Some(7)).encode();
-        let stored = space.key(&settings);
-        assert!(
-            !stored.starts_with(&space.key(&[])),
-            "older builds load all of that"
-        );
-        assert_eq!(space.record_key(&stored), Some(settings.as_slice()));
+        for apart in [Key::Settings(Some(7)), Key::Rules] {
+            let apart = apart.encode();
+            let stored = space.key(&apart);
+            assert!(
+                !stored.starts_with(&space.key(&[])),
+                "older builds load all of that"
+            );
+            assert_eq!(space.record_key(&stored), Some(apart.as_slice()));
+        }
         assert_eq!(space.record_key(&space.cluster()), None);
         assert_eq!(space.broker_of(&space.broker(42)), Some(42));
         assert_eq!(space.broker_of(&space.controller()), None);

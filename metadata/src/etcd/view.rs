@@ -193,6 +193,7 @@ impl Footprint {
                 Compare::SettingsRevision { broker, revision } => {
                     (Key::Settings(*broker), *revision == 0)
                 }
+                Compare::RulesRevision { revision } => (Key::Rules, *revision == 0),
                 Compare::CounterValue { counter, value } => (Key::Counter(*counter), *value == 0),
                 Compare::Controller { .. } => {
                     all.keys.insert(CONTROLLER.to_vec());
@@ -244,7 +245,8 @@ impl Footprint {
                 Write::DeleteGroup(_)
                 | Write::PutBroker(_)
                 | Write::DeleteBroker(_)
-                | Write::PutSettings(_) => {}
+                | Write::PutSettings(_)
+                | Write::PutRules(_) => {}
                 Write::PutCounter { counter, .. } => all.insert(Key::Counter(*counter), false),
             }
         }

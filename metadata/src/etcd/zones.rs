@@ -15,6 +15,7 @@ enum Zone {
     Counter(Counter),
     /// Settings of a broker, or of all.
     Settings(Option<u32>),
+    Rules,
     /// A stream's own record and, for whoever has it alone, all of the stream.
     Stream(StreamId),
     /// A streamlet with its groups and log starts.
@@ -50,6 +51,7 @@ impl Zones {
                 Compare::GroupRevision { key, .. } => zones.streamlet(key.stream, key.streamlet),
                 Compare::BrokerRevision { id, .. } => zones.alone(Zone::Broker(*id)),
                 Compare::SettingsRevision { broker, .. } => zones.alone(Zone::Settings(*broker)),
+                Compare::RulesRevision { .. } => zones.alone(Zone::Rules),
                 Compare::CounterValue { counter, .. } => {
                     zones.shared.insert(Zone::Counter(*counter));
                 }
@@ -73,6 +75,7 @@ impl Zones {
                 Write::PutBroker(r) => zones.alone(Zone::Broker(r.id)),
                 Write::DeleteBroker(id) => zones.alone(Zone::Broker(*id)),
                 Write::PutSettings(r) => zones.alone(Zone::Settings(r.broker)),
+                Write::PutRules(_) => zones.alone(Zone::Rules),
                 Write::PutCounter { counter, .. } => zones.alone(Zone::Counter(*counter)),
             }
         }

@@ -421,7 +421,7 @@ async fn may_begin(served: &Served) -> (TcpStream, u32) {
     let (stream, _) = served.listener.accept().await.unwrap();
     let server = served.server.clone();
     tokio::spawn(async move {
-        let caller = std::net::Ipv4Addr::LOCALHOST.into();
+        let caller = std::net::IpAddr::from(std::net::Ipv4Addr::LOCALHOST);
         server.connection(stream, caller, None).await;
     });
     client.write_all(crate::PREFACE).await.unwrap();

@@ -138,6 +138,7 @@ fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
                 (_, Some(Record::Stream(record))) => news.streams.push(record.clone()),
                 (_, Some(Record::Streamlet(record))) => news.streamlets.push(record.clone()),
                 (_, Some(Record::Settings(record))) => shared.take_settings(record.clone()),
+                (_, Some(Record::Rules(record))) => shared.access.take(record),
                 (Key::Stream(id), None) => news.deleted.push(*id),
                 _ => {}
             }
@@ -164,6 +165,9 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image:
     }
     clustered.pictured.load(&image);
     shared.take_all_settings(&image);
+    if let Some(rules) = &image.rules {
+        shared.access.take(rules);
+    }
     let known = shared.data.catalog.all();
     let there = |id: StreamId| image.streams.binary_search_by_key(&id, |s| s.id).is_ok();
     // One that was created here after the image was read is not in it, and is not gone.

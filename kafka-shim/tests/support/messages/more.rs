@@ -1,13 +1,16 @@
 //! Requests about transactions, and about what Kera does by itself.
 
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, DescribeClientQuotasRequest,
-    DescribeProducersRequest, DescribeQuorumRequest, ElectLeadersRequest, EndTxnRequest,
-    ListConfigResourcesRequest, ListPartitionReassignmentsRequest, ListTransactionsRequest,
-    ProducerId, TransactionalId, TxnOffsetCommitRequest, add_partitions_to_txn_request,
-    describe_client_quotas_request, describe_producers_request, describe_quorum_request,
-    elect_leaders_request, list_partition_reassignments_request, txn_offset_commit_request,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, CreateAclsRequest, DeleteAclsRequest,
+    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeProducersRequest,
+    DescribeQuorumRequest, ElectLeadersRequest, EndTxnRequest, ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, ProducerId, TransactionalId,
+    TxnOffsetCommitRequest, add_partitions_to_txn_request, create_acls_request,
+    delete_acls_request, describe_client_quotas_request, describe_producers_request,
+    describe_quorum_request, elect_leaders_request, list_partition_reassignments_request,
+    txn_offset_commit_request,
 };
+use kafka_protocol::protocol::StrBytes;
 
 use super::{group, topic};
 use crate::dice::Dice;
@@ -164,6 +167,70 @@ pub fn describe_producers(dice: &mut Dice) -> DescribeProducersRequest {
     DescribeProducersRequest::default()
         .with_topics(topics)
         .with_unknown_tagged_fields(dice.tags(true))
+}
+
+/// A number of what rules of access name, most often one of `known`.
+fn kind(known: [i8; 2], dice: &mut Dice) -> i8 {
+    match dice.below(5) {
+        0 => dice.i8(),
+        even => known[even % 2],
+    }
+}
+
+/// `text`, or any.
+fn one_of(text: &'static str, dice: &mut Dice) -> StrBytes {
+    match dice.flag() {
+        true => StrBytes::from_static_str(text),
+        false => dice.text(),
+    }
+}
+
+pub fn describe_acls(version: i16, dice: &mut Dice) -> DescribeAclsRequest {
+    DescribeAclsRequest::default()
+        .with_resource_type_filter(kind([1, 2], dice))
+        .with_resource_name_filter(dice.maybe(Dice::text))
+        .with_pattern_type_filter(kind([1, 2], dice))
+        .with_principal_filter(dice.maybe(Dice::text))
+        .with_host_filter(dice.maybe(Dice::text))
+        .with_operation(kind([3, 4], dice))
+        .with_permission_type(kind([2, 3], dice))
+        .with_unknown_tagged_fields(dice.tags(version >= 2))
+}
+
+pub fn create_acls(version: i16, dice: &mut Dice) -> CreateAclsRequest {
+    let flexible = version >= 2;
+    let creations = dice.list(|dice| {
+        create_acls_request::AclCreation::default()
+            .with_resource_type(kind([2, 3], dice))
+            .with_resource_name(dice.text())
+            .with_resource_pattern_type(kind([3, 4], dice))
+            .with_principal(one_of("User:t", dice))
+            .with_host(one_of("*", dice))
+            .with_operation(kind([3, 4], dice))
+            .with_permission_type(kind([2, 3], dice))
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    CreateAclsRequest::default()
+        .with_creations(creations)
+        .with_unknown_tagged_fields(dice.tags(flexible))
+}
+
+pub fn delete_acls(version: i16, dice: &mut Dice) -> DeleteAclsRequest {
+    let flexible = version >= 2;
+    let filters = dice.list(|dice| {
+        delete_acls_request::DeleteAclsFilter::default()
+            .with_resource_type_filter(kind([1, 2], dice))
+            .with_resource_name_filter(dice.maybe(Dice::text))
+            .with_pattern_type_filter(kind([1, 2], dice))
+            .with_principal_filter(dice.maybe(Dice::text))
+            .with_host_filter(dice.maybe(Dice::text))
+            .with_operation(kind([3, 4], dice))
+            .with_permission_type(kind([2, 3], dice))
+            .with_unknown_tagged_fields(dice.tags(flexible))
+    });
+    DeleteAclsRequest::default()
+        .with_filters(filters)
+        .with_unknown_tagged_fields(dice.tags(flexible))
 }
 
 pub fn list_transactions(version: i16, dice: &mut Dice) -> ListTransactionsRequest {

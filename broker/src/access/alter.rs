@@ -1,0 +1,217 @@
+//! Seeing and changing the rules of access.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
+use kera_metadata::{Compare, MetadataError, Rule, RulesRecord, Transaction, Write};
+use kera_protocol::error::{ErrorCode, WireError};
+
+use crate::admin::{blocking, metadata_error};
+use crate::shared::Shared;
+
+/// Attempts to change rules that others change at the same time.
+const ATTEMPTS: u32 = 16;
+
+/// Which rules are meant. What is `None` fits all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// What the rule is about.
+    pub kind: Option<Kind>,
+    /// Its name.
+    pub name: Option<String>,
+    /// How the rule's name is compared.
+    pub pattern: Option<Pattern>,
+    /// With a name and without a pattern: every rule that is about a thing of this name, and not only those that have the
+    /// name themselves.
+    pub matching: bool,
+    /// Whom it is about.
+    pub principal: Option<String>,
+    /// From where.
+    pub host: Option<String>,
+    /// What they do.
+    pub operation: Option<Operation>,
+    /// Whether they may.
+    pub permission: Option<Permission>,
+}
+
+impl Filter {
+    /// True if `rule` is meant.
+    pub fn fits(&self, rule: &Rule) -> bool {
+        fn is<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) -> bool {
+            wanted.is_none_or(|wanted| wanted == found)
+        }
+        let name = match &self.name {
+            None => true,
+            Some(name) if self.matching && self.pattern.is_none() => match rule.pattern {
+                Pattern::Literal => rule.name == *name || rule.name == ANY,
+                Pattern::Prefixed => name.starts_with(&rule.name),
+            },
+            Some(name) => rule.name == *name,
+        };
+        name && is(self.kind.as_ref(), &rule.kind)
+            && is(self.pattern.as_ref(), &rule.pattern)
+            && is(self.principal.as_ref(), &rule.principal)
+            && is(self.host.as_ref(), &rule.host)
+            && is(self.operation.as_ref(), &rule.operation)
+            && is(self.permission.as_ref(), &rule.permission)
+    }
+}
+
+/// The rules that are recorded.
+///
+/// # Errors
+/// What the metadata store answers.
+pub async fn list(shared: &Arc<Shared>, filter: Filter) -> Result<Vec<Rule>, WireError> {
+    let mut rules = recorded(shared).await?.rules;
+    rules.retain(|rule| filter.fits(rule));
+    Ok(rules)
+}
+
+/// Adds rules, all or none; how many were not there before.
+///
+/// # Errors
+/// [`ErrorCode::InvalidArgument`] for a rule that nobody could match or too many of them, or what the metadata store
+/// answers.
+pub async fn add(shared: &Arc<Shared>, rules: &[Rule]) -> Result<usize, WireError> {
+    for rule in rules {
+        rule.check()
+            .map_err(|problem| WireError::new(ErrorCode::InvalidArgument, problem))?;
+    }
+    change(shared, |known| {
+        let before = known.len();
+        known.extend(rules.iter().cloned());
+        known.len() - before
+    })
+    .await
+}
+
+/// Removes the rules that fit one of the filters, all at once; for each filter those that it removed, each with the
+/// first filter that it fits.
+///
+/// # Errors
+/// What the metadata store answers.
+pub async fn remove(shared: &Arc<Shared>, filters: &[Filter]) -> Result<Vec<Vec<Rule>>, WireError> {
+    change(shared, |known| {
+        let mut removed = vec![Vec::new(); filters.len()];
+        known.retain(|rule| {
+            let Some(at) = filters.iter().position(|filter| filter.fits(rule)) else {
+                return true;
+            };
+            removed[at].push(rule.clone());
+            false
+        });
+        removed
+    })
+    .await
+}
+
+async fn recorded(shared: &Arc<Shared>) -> Result<RulesRecord, WireError> {
+    let shared = shared.clone();
+    blocking(move || {
+        shared
+            .metadata
+            .rules()
+            .map_err(|error| metadata_error(&error))
+    })
+    .await
+}
+
+async fn change<T>(
+    shared: &Arc<Shared>,
+    change: impl Fn(&mut BTreeSet<Rule>) -> T,
+) -> Result<T, WireError> {
+    for _ in 0..ATTEMPTS {
+        let present = recorded(shared).await?;
+        let mut rules: BTreeSet<Rule> = present.rules.iter().cloned().collect();
+        let answer = change(&mut rules);
+        let mut record = RulesRecord {
+            rules: rules.into_iter().collect(),
+            revision: present.revision,
+        };
+        if record.rules == present.rules {
+            return Ok(answer);
+        }
+        let (writing, wanted) = (shared.clone(), record.clone());
+        let written = blocking(move || {
+            let compare = Compare::RulesRevision {
+                revision: wanted.revision,
+            };
+            let write = Write::PutRules(wanted);
+            match writing
+                .metadata
+                .commit(Transaction::new(vec![compare], vec![write]))
+            {
+                Ok(committed) => Ok(Some(committed.revision)),
+                Err(MetadataError::Conflict(_)) => Ok(None),
+                Err(error) => Err(metadata_error(&error)),
+            }
+        });
+        if let Some(revision) = written.await? {
+            record.revision = revision;
+            shared.access.take(&record);
+            return Ok(answer);
+        }
+    }
+    let text =
+        "the rules of access were changed by others at the same time, again and again; try again";
+    Err(WireError::new(ErrorCode::Overloaded, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(pattern: Pattern, name: &str) -> Rule {
+        Rule {
+            kind: Kind::Stream,
+            name: name.to_owned(),
+            pattern,
+            principal: "User:ann".to_owned(),
+            host: ANY.to_owned(),
+            operation: Operation::Read,
+            permission: Permission::Allow,
+        }
+    }
+
+    #[test]
+    fn a_filter_without_a_word_fits_all_and_each_word_narrows_it() {
+        let one = rule(Pattern::Literal, "clicks");
+        assert!(Filter::default().fits(&one));
+        type Change = fn(&mut Filter);
+        let narrower: [(Change, bool); 7] = [
+            (|f| f.kind = Some(Kind::Group), false),
+            (|f| f.principal = Some("User:bob".to_owned()), false),
+            (|f| f.host = Some("10.0.0.1".to_owned()), false),
+            (|f| f.operation = Some(Operation::Write), false),
+            (|f| f.permission = Some(Permission::Deny), false),
+            (|f| f.pattern = Some(Pattern::Prefixed), false),
+            (|f| f.name = Some("clicks".to_owned()), true),
+        ];
+        for (change, fits) in narrower {
+            let mut filter = Filter::default();
+            change(&mut filter);
+            assert_eq!(filter.fits(&one), fits, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn matching_finds_what_is_about_the_name() {
+        let rules = [
+            rule(Pattern::Literal, "clicks"),
+            rule(Pattern::Literal, ANY),
+            rule(Pattern::Prefixed, "cl"),
+            rule(Pattern::Prefixed, "x"),
+        ];
+        let mut filter = Filter {
+            name: Some("clicks".to_owned()),
+            matching: true,
+            ..Filter::default()
+        };
+        let fitting = rules.each_ref().map(|rule| filter.fits(rule));
+        assert_eq!(fitting, [true, true, true, false]);
+        filter.matching = false;
+        let fitting = rules.each_ref().map(|rule| filter.fits(rule));
+        assert_eq!(fitting, [true, false, false, false]);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a connection of the native protocol was allowed to do to streams.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use kera_metadata::access::{Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::ids::StreamId;
+
+use super::Who;
+use crate::principal::Principal;
+use crate::shared::Shared;
+
+/// Streams that are remembered; of more, all are asked for again.
+const MOST: usize = 1024;
+
+/// What one connection may do, asked once for each stream as long as the rules stay the same.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    principal: Principal,
+    host: IpAddr,
+    revision: u64,
+    streams: HashSet<(Operation, StreamId)>,
+}
+
+impl Granted {
+    pub(crate) fn new(principal: Principal, host: IpAddr) -> Self {
+        Self {
+            principal,
+            host,
+            revision: 0,
+            streams: HashSet::new(),
+        }
+    }
+
+    /// True if the rules have changed since this was last called: what goes on has to be checked again.
+    pub(crate) fn is_outdated(&mut self, shared: &Shared) -> bool {
+        let revision = shared.access.revision();
+        let before = std::mem::replace(&mut self.revision, revision);
+        if before != revision {
+            self.streams.clear();
+        }
+        before != revision
+    }
+
+    /// Checks that the client may do this to a stream.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotAuthorized`]. While rules decide, [`ErrorCode::UnknownStream`] as well: what has no name has no
+    /// rules.
+    pub(crate) fn require(
+        &mut self,
+        shared: &Shared,
+        operation: Operation,
+        stream: &[u8],
+    ) -> Result<(), WireError> {
+        if !shared.access.is_enforced() {
+            return Ok(());
+        }
+        let Some(id) = StreamId::from_slice(stream) else {
+            let text = "stream id is not 16 bytes";
+            return Err(WireError::new(ErrorCode::MalformedFrame, text));
+        };
+        // The rules of the moment before the question: should they change meanwhile, it is asked again.
+        let revision = shared.access.revision();
+        if revision == self.revision && self.streams.contains(&(operation, id)) {
+            return Ok(());
+        }
+        let Some(stream) = shared.data.catalog.get(id) else {
+            let text = format!("no stream has id {id}; it may have been deleted");
+            return Err(WireError::new(ErrorCode::UnknownStream, text));
+        };
+        let who = Who {
+            principal: &self.principal,
+            host: self.host,
+        };
+        let record = stream.record.load();
+        let access = &shared.access;
+        access.require(who, operation, (Kind::Stream, &record.name))?;
+        if revision == self.revision {
+            if self.streams.len() >= MOST {
+                self.streams.clear();
+            }
+            self.streams.insert((operation, id));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Who may do what: the rules of the metadata store, as this broker knows them.
+//!
+//! The model is Kafka's. A rule allows or denies a principal an operation on a stream, a group or the cluster, by name
+//! or by what names begin with. One that denies comes before all that allow; what no rule allows is denied. The users
+//! of `acl.super_users` may do everything. Rules are looked at once for each request and stream, never for a record.
+
+mod alter;
+mod granted;
+mod native;
+mod rules;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use kera_metadata::RulesRecord;
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_replication::seldom::Seldom;
+use parking_lot::Mutex;
+
+use crate::config::AclConfig;
+use crate::metrics::Counter;
+use crate::principal::Principal;
+
+pub use alter::{Filter, add, list, remove};
+pub(crate) use granted::Granted;
+pub(crate) use native::{Guarded, may_see};
+use rules::{Asker, Rules};
+
+/// The user that a client without a proof of who it is counts as.
+pub const ANONYMOUS: &str = "ANONYMOUS";
+
+/// Who asks for something, and from where.
+#[derive(Clone, Copy, Debug)]
+pub struct Who<'a> {
+    /// The principal.
+    pub principal: &'a Principal,
+    /// Its address.
+    pub host: IpAddr,
+}
+
+impl<'a> Who<'a> {
+    fn user(self) -> &'a str {
+        match self.principal {
+            Principal::Anonymous => ANONYMOUS,
+            Principal::User(name) => name,
+        }
+    }
+
+    fn asker(self) -> Asker<'a> {
+        Asker {
+            user: self.user(),
+            host: self.host.to_canonical(),
+        }
+    }
+}
+
+/// Who may do what at this broker.
+pub struct Access {
+    /// `None`: everybody may do everything.
+    enforced: Option<Enforced>,
+    /// Requests that were denied.
+    pub(crate) denied: Counter,
+    told: Mutex<Seldom>,
+}
+
+struct Enforced {
+    super_users: HashSet<String>,
+    /// What is allowed that no rule is about.
+    without_rule: bool,
+    rules: ArcSwap<Rules>,
+}
+
+impl Access {
+    /// As configured, with the rules that are recorded.
+    pub(crate) fn new(config: &AclConfig, recorded: Option<&RulesRecord>) -> Self {
+        let enforced = config.enabled.then(|| {
+            let users = config.super_users.iter();
+            let users = users.filter_map(|user| user.strip_prefix("User:"));
+            Enforced {
+                super_users: users.map(str::to_owned).collect(),
+                without_rule: config.allow_without_rule,
+                rules: ArcSwap::from_pointee(recorded.map(Rules::of).unwrap_or_default()),
+            }
+        });
+        Self {
+            enforced,
+            denied: Counter::default(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// True if rules decide, and not everybody may do everything.
+    pub fn is_enforced(&self) -> bool {
+        self.enforced.is_some()
+    }
+
+    /// Another number whenever the rules have changed; what was allowed before has to be asked again.
+    pub(crate) fn revision(&self) -> u64 {
+        let enforced = self.enforced.as_ref();
+        enforced.map_or(0, |enforced| enforced.rules.load().revision)
+    }
+
+    /// Takes in what is recorded, unless something newer is known.
+    pub(crate) fn take(&self, record: &RulesRecord) {
+        let Some(enforced) = &self.enforced else {
+            return;
+        };
+        let rules = Rules::of(record);
+        // Of two that come at once the newer one stays.
+        enforced
+            .rules
+            .rcu(|known| match known.revision < rules.revision {
+                true => std::sync::Arc::new(rules.clone()),
+                false => known.clone(),
+            });
+    }
+
+    /// Whether somebody may do something, without a word if not: for lists that leave out what may not be seen.
+    pub fn allows(&self, who: Who<'_>, operation: Operation, (kind, name): (Kind, &str)) -> bool {
+        self.decides(who, |rules, otherwise| {
+            rules.allow(who.asker(), operation, (kind, name), otherwise)
+        })
+    }
+
+    fn decides(&self, who: Who<'_>, ask: impl FnOnce(&Rules, bool) -> bool) -> bool {
+        let Some(enforced) = &self.enforced else {
+            return true;
+        };
+        // Nobody becomes a super user by proving nothing.
+        let is_super = matches!(who.principal, Principal::User(name) if enforced.super_users.contains(&**name));
+        is_super || ask(&enforced.rules.load(), enforced.without_rule)
+    }
+
+    /// Whether somebody may do something. Where not, it is counted, and told in the log from time to time.
+    pub fn permits(&self, who: Who<'_>, operation: Operation, thing: (Kind, &str)) -> bool {
+        let permitted = self.allows(who, operation, thing);
+        if !permitted {
+            self.note_denied(who, operation, thing);
+        }
+        permitted
+    }
+
+    /// The same of the cluster.
+    pub fn permits_cluster(&self, who: Who<'_>, operation: Operation) -> bool {
+        self.permits(who, operation, (Kind::Cluster, CLUSTER_NAME))
+    }
+
+    /// Whether somebody may do something to at least one thing of a kind.
+    pub fn permits_any(&self, who: Who<'_>, operation: Operation, kind: Kind) -> bool {
+        let permitted = self.decides(who, |rules, otherwise| {
+            rules.allow_any(who.asker(), operation, kind, otherwise)
+        });
+        if !permitted {
+            self.note_denied(who, operation, (kind, "*"));
+        }
+        permitted
+    }
+
+    /// Checks that somebody may do something.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotAuthorized`] says who may not do what, and what to do.
+    pub fn require(
+        &self,
+        who: Who<'_>,
+        operation: Operation,
+        thing: (Kind, &str),
+    ) -> Result<(), WireError> {
+        if self.permits(who, operation, thing) {
+            return Ok(());
+        }
+        let (kind, name) = thing;
+        let user = who.user();
+        // The name is the client's own word, and may be long.
+        let name: String = name.chars().take(249).collect();
+        let (what, flag) = match kind {
+            Kind::Cluster => ("the cluster".to_owned(), "--cluster".to_owned()),
+            kind => (format!("{kind} \"{name}\""), format!("--{kind} {name}")),
+        };
+        let text = format!(
+            "User:{user} may not {operation} {what}; who may change rules can allow it: kera acl add --allow User:{user} --operation {operation} {flag}"
+        );
+        Err(WireError::new(ErrorCode::NotAuthorized, text))
+    }
+
+    fn note_denied(&self, who: Who<'_>, operation: Operation, (kind, name): (Kind, &str)) {
+        self.denied.inc();
+        let (user, host) = (who.user(), who.host);
+        let due = self.told.lock().due(Instant::now());
+        match due {
+            Some(others) => {
+                tracing::info!(user, %host, %operation, %kind, name, others, "a request was denied by the rules of access");
+            }
+            None => {
+                tracing::debug!(user, %host, %operation, %kind, name, "a request was denied by the rules of access");
+            }
+        }
+    }
+}

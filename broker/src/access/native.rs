@@ -1,0 +1,214 @@
+//! What each control call needs, and the one place that looks whether the caller has it.
+//!
+//! [`Guarded`] stands before each service, for calls over gRPC and as frames alike. A call without an entry in
+//! [`needs`](Needs::needs) does not compile.
+
+use std::sync::Arc;
+
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::v1;
+use kera_rpc::serve::Caller;
+use kera_rpc::status_of;
+use kera_rpc::v1::{
+    access_server, clusters_server, consumers_server, lanes_server, streams_server,
+};
+use tonic::{Request, Response, Status};
+
+use super::{Access, Who};
+use crate::principal::Principal;
+use crate::shared::Shared;
+
+/// What a call needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Need<'a> {
+    /// To do this to a stream.
+    Stream(Operation, &'a str),
+    /// To do this to a group.
+    Group(Operation, &'a str),
+    /// To do this to the cluster.
+    Cluster(Operation),
+    /// To make a stream of this name, or any.
+    Create(&'a str),
+    /// To write to this stream, or to any if it has no name, or to write with sequence numbers.
+    Produce(&'a str),
+}
+
+/// A call's request, which says what the call needs: all of these. What lists things needs nothing, and leaves out
+/// what the caller may not see.
+pub(crate) trait Needs {
+    /// What the call needs.
+    fn needs(&self) -> Vec<Need<'_>>;
+}
+
+impl Access {
+    fn check(&self, caller: Option<&Caller>, request: &impl Needs) -> Result<(), WireError> {
+        if !self.is_enforced() {
+            return Ok(());
+        }
+        let Some(caller) = caller else {
+            // A defect: every way to a call says who calls.
+            let text = "the broker does not know who called; see its log";
+            return Err(WireError::new(ErrorCode::Internal, text));
+        };
+        let principal = Principal::of(caller.user.as_ref());
+        let who = Who {
+            principal: &principal,
+            host: caller.address,
+        };
+        let cluster = (Kind::Cluster, CLUSTER_NAME);
+        for need in request.needs() {
+            match need {
+                Need::Stream(operation, name) => {
+                    self.require(who, operation, (Kind::Stream, name))?
+                }
+                Need::Group(operation, name) => {
+                    self.require(who, operation, (Kind::Group, name))?
+                }
+                Need::Cluster(operation) => self.require(who, operation, cluster)?,
+                Need::Create(name) => {
+                    if !self.allows(who, Operation::Create, cluster) {
+                        self.require(who, Operation::Create, (Kind::Stream, name))?;
+                    }
+                }
+                Need::Produce("") => {
+                    if !self.permits_any(who, Operation::Write, Kind::Stream) {
+                        self.require(who, Operation::IdempotentWrite, cluster)?;
+                    }
+                }
+                Need::Produce(name) => {
+                    if !self.allows(who, Operation::IdempotentWrite, cluster) {
+                        self.require(who, Operation::Write, (Kind::Stream, name))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the caller may see a stream or group in a list.
+pub(crate) fn may_see(shared: &Shared, caller: Option<&Caller>, thing: (Kind, &str)) -> bool {
+    let user = caller.and_then(|caller| caller.user.as_ref());
+    let principal = Principal::of(user);
+    let Some(caller) = caller else {
+        return !shared.access.is_enforced();
+    };
+    let who = Who {
+        principal: &principal,
+        host: caller.address,
+    };
+    shared.access.allows(who, Operation::Describe, thing)
+}
+
+/// A service whose calls are made only by those who may.
+pub(crate) struct Guarded<S> {
+    service: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> Guarded<S> {
+    /// Stands before `service`.
+    pub(crate) fn new(service: S, shared: &Arc<Shared>) -> Self {
+        let shared = shared.clone();
+        Self { service, shared }
+    }
+
+    fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
+        let caller = request.extensions().get::<Caller>();
+        let checked = self.shared.access.check(caller, request.get_ref());
+        checked.map_err(|error| status_of(&error))
+    }
+}
+
+/// What each call of a service needs, and the service guarded so.
+macro_rules! guarded {
+    ($service:path: $($call:ident($request:ident) -> $response:ident needs |$of:ident| $needs:expr;)*) => {
+        $(impl Needs for v1::$request {
+            fn needs(&self) -> Vec<Need<'_>> {
+                let $of = self;
+                $needs
+            }
+        })*
+
+        #[tonic::async_trait]
+        impl<S: $service> $service for Guarded<S> {
+            $(async fn $call(
+                &self,
+                request: Request<v1::$request>,
+            ) -> Result<Response<v1::$response>, Status> {
+                self.check(&request)?;
+                self.service.$call(request).await
+            })*
+        }
+    };
+}
+
+use Operation::{Alter, AlterConfigs, ClusterAction, Delete, Describe, DescribeConfigs, Read};
+
+guarded! { streams_server::Streams:
+    create_stream(CreateStreamRequest) -> StreamInfo needs |r| vec![Need::Create(&r.name)];
+    list_streams(ListStreamsRequest) -> ListStreamsResponse needs |_r| Vec::new();
+    get_stream(GetStreamRequest) -> StreamInfo needs |r| vec![Need::Stream(Describe, &r.name)];
+    describe_stream(DescribeStreamRequest) -> DescribeStreamResponse
+        needs |r| vec![Need::Stream(Describe, &r.name), Need::Stream(DescribeConfigs, &r.name)];
+    alter_stream(AlterStreamRequest) -> StreamInfo needs |r| alters(r);
+    recover_stream(RecoverStreamRequest) -> RecoverStreamResponse needs |_r| vec![Need::Cluster(Alter)];
+    delete_stream(DeleteStreamRequest) -> DeleteStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
+    trim_stream(TrimStreamRequest) -> TrimStreamResponse needs |r| vec![Need::Stream(Delete, &r.name)];
+    find_ordinals(FindOrdinalsRequest) -> FindOrdinalsResponse needs |r| vec![Need::Stream(Describe, &r.name)];
+    find_copies(FindCopiesRequest) -> FindCopiesResponse needs |r| vec![Need::Stream(Describe, &r.name)];
+    init_producer(InitProducerRequest) -> InitProducerResponse needs |r| vec![Need::Produce(&r.name)];
+    describe_broker(DescribeBrokerRequest) -> DescribeBrokerResponse needs |_r| vec![Need::Cluster(Describe)];
+}
+
+/// A stream with more lanes is another stream than one with other settings, as at Kafka.
+fn alters(request: &v1::AlterStreamRequest) -> Vec<Need<'_>> {
+    let name = &request.name;
+    let mut settings = request.config.unwrap_or_default();
+    let grows = settings.lanes.take().is_some() | settings.partitions.take().is_some();
+    let mut needs = Vec::new();
+    if grows {
+        needs.push(Need::Stream(Alter, name));
+    }
+    if !grows || settings != v1::StreamConfig::default() {
+        needs.push(Need::Stream(AlterConfigs, name));
+    }
+    needs
+}
+
+guarded! { consumers_server::Consumers:
+    join(JoinRequest) -> JoinResponse needs |r| vec![Need::Group(Read, &r.group), Need::Stream(Read, &r.stream)];
+    heartbeat(HeartbeatRequest) -> HeartbeatResponse needs |r| vec![Need::Group(Read, &r.group)];
+    acquire(AcquireRequest) -> AcquireResponse needs |r| vec![Need::Group(Read, &r.group)];
+    commit(CommitRequest) -> CommitResponse needs |r| vec![Need::Group(Read, &r.group)];
+    leave(LeaveRequest) -> LeaveResponse needs |r| vec![Need::Group(Read, &r.group)];
+    list_groups(ListGroupsRequest) -> ListGroupsResponse needs |_r| Vec::new();
+    describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
+    reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)];
+    delete_group(DeleteGroupRequest) -> DeleteGroupResponse needs |r| vec![Need::Group(Delete, &r.group)];
+    find_coordinator(FindCoordinatorRequest) -> FindCoordinatorResponse needs |r| vec![Need::Group(Describe, &r.group)];
+}
+
+// Brokers among themselves.
+guarded! { lanes_server::Lanes:
+    watch_lanes(WatchLanesRequest) -> WatchLanesResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    cut_lane(CutLaneRequest) -> CutLaneResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    cut_for_growth(CutForGrowthRequest) -> CutForGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    give_up_growth(GiveUpGrowthRequest) -> GiveUpGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+}
+
+guarded! { clusters_server::Clusters:
+    describe_cluster(DescribeClusterRequest) -> DescribeClusterResponse needs |_r| vec![Need::Cluster(Describe)];
+    plan_moves(PlanMovesRequest) -> PlanMovesResponse needs |_r| vec![Need::Cluster(Describe)];
+    move_streamlet(MoveStreamletRequest) -> MoveStreamletResponse needs |_r| vec![Need::Cluster(Alter)];
+    set_draining(SetDrainingRequest) -> SetDrainingResponse needs |_r| vec![Need::Cluster(Alter)];
+    describe_drain(DescribeDrainRequest) -> DescribeDrainResponse needs |_r| vec![Need::Cluster(Describe)];
+    plan_restart(PlanRestartRequest) -> PlanRestartResponse needs |_r| vec![Need::Cluster(Describe)];
+}
+
+guarded! { access_server::Access:
+    list_rules(ListRulesRequest) -> ListRulesResponse needs |_r| vec![Need::Cluster(Describe)];
+    add_rules(AddRulesRequest) -> AddRulesResponse needs |_r| vec![Need::Cluster(Alter)];
+    remove_rules(RemoveRulesRequest) -> RemoveRulesResponse needs |_r| vec![Need::Cluster(Alter)];
+}

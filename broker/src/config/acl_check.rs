@@ -1,0 +1,57 @@
+//! What the keys about rules of access need of others.
+
+use super::keys::BrokerConfig;
+use super::kinds::ClientAuth;
+use super::tls::TlsListener;
+
+/// What is wrong between the keys of `[acl]` and others: the key and what to do, one at a time.
+pub(super) fn check_acl(config: &BrokerConfig) -> Result<(), (&'static str, String)> {
+    let acl = &config.acl;
+    let users = !acl.super_users.is_empty();
+    if !acl.enabled {
+        let unused = [
+            ("acl.super_users", users),
+            ("acl.allow_without_rule", acl.allow_without_rule),
+        ];
+        return match unused.into_iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => Err((
+                key,
+                "is set but acl.enabled is false, so everybody may do everything; set acl.enabled to true, or remove this".to_owned(),
+            )),
+            None => Ok(()),
+        };
+    }
+    if !users {
+        let problem = "is true but acl.super_users is off, so nobody could make the first rule; name a user there, such as User:admin";
+        return Err(("acl.enabled", problem.to_owned()));
+    }
+    let native = config.tls.listeners.contains(&TlsListener::Native);
+    let proven = native && config.tls.client_auth != ClientAuth::None;
+    if config.cluster.store.is_some() && !proven {
+        let problem = "is true but the brokers of the cluster cannot prove to each other who they are; add native to tls.listeners, set tls.client_auth to requested or required, and name the brokers' certificates in acl.super_users";
+        return Err(("acl.enabled", problem.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_do_not_go_together_are_told() {
+        let mut config = BrokerConfig::default();
+        assert_eq!(check_acl(&config), Ok(()));
+        config.acl.super_users = vec!["User:admin".to_owned()];
+        assert_eq!(check_acl(&config).unwrap_err().0, "acl.super_users");
+        config.acl.enabled = true;
+        assert_eq!(check_acl(&config), Ok(()));
+        config.cluster.store = Some("etcd://127.0.0.1:2379".to_owned());
+        assert!(check_acl(&config).unwrap_err().1.contains("prove"));
+        config.tls.listeners = vec![TlsListener::Native];
+        config.tls.client_auth = ClientAuth::Requested;
+        assert_eq!(check_acl(&config), Ok(()));
+        config.acl.super_users.clear();
+        assert!(check_acl(&config).unwrap_err().1.contains("first rule"));
+    }
+}

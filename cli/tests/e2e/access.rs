@@ -1,0 +1,231 @@
+//! Rules of access at the native listener: every call and every frame of who has no right is denied.
+
+use bytes::Bytes;
+use kera_protocol::Message;
+use kera_protocol::error::{ErrorCode, WireError};
+use kera_protocol::frame::FrameKind;
+use kera_protocol::v1::{self, CallMethod};
+use kera_rpc::v1::access_client::AccessClient;
+use kera_rpc::v1::clusters_client::ClustersClient;
+use kera_rpc::v1::lanes_client::LanesClient;
+use kera_rpc::wire_error_of_status;
+use tonic::Status;
+use tonic::transport::Endpoint;
+
+use crate::common::Broker;
+use crate::common::raw::{Raw, batch_of, frame_of, stream_id};
+
+const ENFORCED: [&str; 4] = ["--acl-enabled", "true", "--acl-super-users", "User:admin"];
+
+/// A broker that enforces the rules that were made before, with a stream.
+fn enforcing(rules: &[&[&str]]) -> (Broker, Bytes) {
+    let mut broker = Broker::start();
+    broker.run(&["stream", "create", "secret"]);
+    let id = stream_id(&broker, "secret");
+    for rule in rules {
+        let words: Vec<&str> = ["acl", "add"].iter().chain(*rule).copied().collect();
+        broker.run(&words);
+    }
+    broker.stop();
+    broker.set_flags(&ENFORCED);
+    broker.restart();
+    (broker, id)
+}
+
+fn named(which: &str) -> String {
+    which.to_owned()
+}
+
+/// A request of each method that is about the stream and the group `secret`.
+fn request_of(method: CallMethod) -> Option<Vec<u8>> {
+    let (name, group) = (named("secret"), named("secret"));
+    macro_rules! of {
+        ($message:ident { $($field:ident),* }) => {{
+            let mut message = v1::$message::default();
+            $(message.$field = $field;)*
+            message.encode_to_vec()
+        }};
+    }
+    let stream = name.clone();
+    Some(match method {
+        CallMethod::Unspecified => return None,
+        // These leave out what may not be seen.
+        CallMethod::ListStreams | CallMethod::ListGroups => return None,
+        CallMethod::GetStream => of!(GetStreamRequest { name }),
+        CallMethod::CreateStream => v1::CreateStreamRequest {
+            name: named("other"),
+            config: None,
+        }
+        .encode_to_vec(),
+        CallMethod::AlterStream => of!(AlterStreamRequest { name }),
+        CallMethod::DeleteStream => of!(DeleteStreamRequest { name }),
+        CallMethod::DescribeStream => of!(DescribeStreamRequest { name }),
+        CallMethod::TrimStream => of!(TrimStreamRequest { name }),
+        CallMethod::RecoverStream => of!(RecoverStreamRequest { name }),
+        CallMethod::FindOrdinals => of!(FindOrdinalsRequest { name }),
+        CallMethod::FindCopies => of!(FindCopiesRequest { name }),
+        CallMethod::InitProducer => of!(InitProducerRequest { name }),
+        CallMethod::FindCoordinator => of!(FindCoordinatorRequest { group }),
+        CallMethod::Join => of!(JoinRequest { group, stream }),
+        CallMethod::Heartbeat => of!(HeartbeatRequest { group }),
+        CallMethod::Acquire => of!(AcquireRequest { group }),
+        CallMethod::Commit => of!(CommitRequest { group }),
+        CallMethod::Leave => of!(LeaveRequest { group }),
+        CallMethod::DescribeGroup => of!(DescribeGroupRequest { group }),
+        CallMethod::ResetGroup => of!(ResetGroupRequest { group }),
+        CallMethod::DeleteGroup => of!(DeleteGroupRequest { group }),
+    })
+}
+
+fn methods() -> impl Iterator<Item = CallMethod> {
+    (1..).map_while(|number| CallMethod::try_from(number).ok())
+}
+
+fn call(raw: &mut Raw, method: CallMethod, body: &[u8]) -> Result<Bytes, WireError> {
+    let request = v1::CallRequest {
+        method: method.into(),
+        deadline_ms: 0,
+    };
+    raw.send(&frame_of(FrameKind::Call, 1, &request, body));
+    let frame = raw.next().expect("a call is answered");
+    let told: v1::CallResponse = frame.message().expect("a reply");
+    match told.error {
+        0 => Ok(frame.body),
+        number => Err(WireError::from_number(number, &told.message)),
+    }
+}
+
+#[test]
+fn every_call_is_denied_without_a_right_and_says_what_to_do() {
+    let (broker, _) = enforcing(&[]);
+    let mut raw = Raw::open(&broker);
+    let mut denied = 0;
+    for method in methods() {
+        let Some(body) = request_of(method) else {
+            continue;
+        };
+        let error = call(&mut raw, method, &body).expect_err("it is denied");
+        assert_eq!(error.code, ErrorCode::NotAuthorized, "{method:?}: {error}");
+        let advice = "kera acl add --allow User:ANONYMOUS --operation";
+        assert!(error.message.contains(advice), "{method:?}: {error}");
+        denied += 1;
+    }
+    assert!(denied >= 19, "only {denied} methods");
+    for method in [CallMethod::ListStreams, CallMethod::ListGroups] {
+        let listed = call(&mut raw, method, &[]).expect("a list");
+        assert!(listed.is_empty(), "{method:?}: nothing may be seen");
+    }
+}
+
+#[test]
+fn the_calls_that_are_no_frames_are_denied_as_well() {
+    let (broker, id) = enforcing(&[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let denied = |status: Status| {
+        let error = wire_error_of_status(&status).expect("the broker's error");
+        assert_eq!(error.code, ErrorCode::NotAuthorized, "{error}");
+    };
+    runtime.block_on(async {
+        let endpoint = Endpoint::new(format!("http://{}", broker.address())).unwrap();
+        let channel = endpoint.connect().await.expect("it connects");
+        let mut lanes = LanesClient::new(channel.clone());
+        let mut clusters = ClustersClient::new(channel.clone());
+        let mut access = AccessClient::new(channel);
+        macro_rules! denied_all {
+            ($($stub:ident.$call:ident($request:ident { $($field:ident: $value:expr)? });)*) => {
+                $({
+                    #[allow(unused_mut)]
+                    let mut request = v1::$request::default();
+                    $(request.$field = $value;)?
+                    denied($stub.$call(request).await.expect_err(stringify!($call)));
+                })*
+            };
+        }
+        denied_all! {
+            lanes.watch_lanes(WatchLanesRequest { stream: id.clone() });
+            lanes.cut_lane(CutLaneRequest { stream: id.clone() });
+            lanes.cut_for_growth(CutForGrowthRequest { stream: id.clone() });
+            lanes.give_up_growth(GiveUpGrowthRequest { stream: id.clone() });
+            clusters.describe_cluster(DescribeClusterRequest {});
+            clusters.plan_moves(PlanMovesRequest {});
+            clusters.move_streamlet(MoveStreamletRequest {});
+            clusters.set_draining(SetDrainingRequest {});
+            clusters.describe_drain(DescribeDrainRequest {});
+            clusters.plan_restart(PlanRestartRequest {});
+            access.list_rules(ListRulesRequest {});
+            access.add_rules(AddRulesRequest {});
+            access.remove_rules(RemoveRulesRequest {});
+        }
+    });
+}
+
+fn append(raw: &mut Raw, stream: &Bytes) -> u32 {
+    let request = v1::AppendRequest {
+        stream: stream.clone(),
+        ..Default::default()
+    };
+    raw.send(&frame_of(FrameKind::Append, 2, &request, &batch_of(b"v")));
+    raw.append_answer().1.error
+}
+
+fn read(raw: &mut Raw, stream: &Bytes, from_copy: bool) -> (u32, Bytes) {
+    let request = v1::ReadRequest {
+        stream: stream.clone(),
+        max_bytes: 1 << 20,
+        from_copy,
+        ..Default::default()
+    };
+    raw.send(&frame_of(FrameKind::Read, 3, &request, &[]));
+    let frame = raw.next().expect("a read is answered");
+    let told: v1::ReadResponse = frame.message().expect("a reply");
+    (told.error, frame.body)
+}
+
+#[test]
+fn records_are_neither_stored_nor_told_without_a_right() {
+    let denied = ErrorCode::NotAuthorized as u32;
+    let (broker, id) = enforcing(&[]);
+    let mut raw = Raw::open(&broker);
+    assert_eq!(append(&mut raw, &id), denied);
+    assert_eq!(read(&mut raw, &id, false).0, denied);
+    assert_eq!(read(&mut raw, &id, true).0, denied);
+    let subscribe = v1::SubscribeRequest {
+        subscription: 1,
+        stream: id.clone(),
+        credit_bytes: 1 << 20,
+        ..Default::default()
+    };
+    raw.send(&frame_of(FrameKind::Subscribe, 4, &subscribe, &[]));
+    let frame = raw.next().expect("it is answered");
+    let told: v1::SubscribeResponse = frame.message().expect("a reply");
+    assert_eq!(told.error, denied);
+    // A stream that is not there is no secret: nothing of it can be told.
+    let nothing = Bytes::from(vec![7; 16]);
+    let unknown = ErrorCode::UnknownStream as u32;
+    assert_eq!(append(&mut raw, &nothing), unknown);
+    assert_eq!(read(&mut raw, &nothing, true).0, unknown);
+
+    let producer = [
+        "--allow",
+        "User:ANONYMOUS",
+        "--producer",
+        "--stream",
+        "secret",
+    ];
+    let (broker, id) = enforcing(&[&producer]);
+    let mut raw = Raw::open(&broker);
+    assert_eq!(append(&mut raw, &id), 0);
+    assert_eq!(
+        read(&mut raw, &id, false).0,
+        denied,
+        "writing is not reading"
+    );
+
+    let consumer = ["--allow", "User:*", "--consumer", "--stream-prefix", "sec"];
+    let (broker, id) = enforcing(&[&producer, &consumer]);
+    let mut raw = Raw::open(&broker);
+    assert_eq!(append(&mut raw, &id), 0);
+    let (error, bytes) = read(&mut raw, &id, false);
+    assert_eq!(error, 0);
+    assert!(!bytes.is_empty());
+}

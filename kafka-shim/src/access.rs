@@ -1,0 +1,182 @@
+//! What a client may do, by Kafka's names: topics for streams. What each API needs is Kafka's, as its documentation
+//! lists it.
+
+use kafka_protocol::error::ResponseError;
+use kera_broker::access::Who;
+use kera_metadata::access::{CLUSTER_NAME, Kind, Operation};
+
+use crate::context::Ctx;
+use crate::refusal::Refusal;
+use crate::topic::{self, TopicRef};
+
+/// What may be done to a topic, as far as Kera does it; of an internal one, whose records are the brokers' own; to a
+/// group; to the cluster.
+const TOPIC: &[Operation] = &[
+    Operation::Read,
+    Operation::Write,
+    Operation::Create,
+    Operation::Delete,
+    Operation::Alter,
+    Operation::Describe,
+    Operation::DescribeConfigs,
+    Operation::AlterConfigs,
+];
+const INTERNAL_TOPIC: &[Operation] = &[Operation::Describe, Operation::DescribeConfigs];
+const GROUP: &[Operation] = &[Operation::Read, Operation::Delete, Operation::Describe];
+const CLUSTER: &[Operation] = &[
+    Operation::Create,
+    Operation::Alter,
+    Operation::Describe,
+    Operation::DescribeConfigs,
+    Operation::AlterConfigs,
+    Operation::IdempotentWrite,
+];
+
+impl Ctx {
+    fn who(&self) -> Who<'_> {
+        Who {
+            principal: &self.principal,
+            host: self.peer.ip(),
+        }
+    }
+
+    fn may(&self, operation: Operation, thing: (Kind, &str)) -> bool {
+        self.shared.access.permits(self.who(), operation, thing)
+    }
+
+    /// Whether the client may do this to a topic.
+    pub(crate) fn may_topic(&self, operation: Operation, name: &str) -> bool {
+        self.may(operation, (Kind::Stream, name))
+    }
+
+    /// True of a topic, by name or id, that the client may not do this to; what has no name is for others to refuse.
+    pub(crate) fn is_denied(&self, operation: Operation, topic: &TopicRef) -> bool {
+        let name = || topic.name(&self.shared);
+        self.shared.access.is_enforced()
+            && name().is_some_and(|name| !self.may_topic(operation, &name))
+    }
+
+    /// Whether the client may do this to a group.
+    pub(crate) fn may_group(&self, operation: Operation, name: &str) -> bool {
+        self.may(operation, (Kind::Group, name))
+    }
+
+    /// Whether the client may do this to the cluster.
+    pub(crate) fn may_cluster(&self, operation: Operation) -> bool {
+        self.may(operation, (Kind::Cluster, CLUSTER_NAME))
+    }
+
+    /// Whether the client may write with sequence numbers: it may, as at Kafka, if it may write to any topic.
+    pub(crate) fn may_write_idempotently(&self) -> bool {
+        let access = &self.shared.access;
+        let cluster = (Kind::Cluster, CLUSTER_NAME);
+        access.allows(self.who(), Operation::IdempotentWrite, cluster)
+            || access.permits_any(self.who(), Operation::Write, Kind::Stream)
+    }
+
+    /// Whether the client may make a topic of this name.
+    pub(crate) fn may_create(&self, name: &str) -> bool {
+        let cluster = (Kind::Cluster, CLUSTER_NAME);
+        self.shared
+            .access
+            .allows(self.who(), Operation::Create, cluster)
+            || self.may_topic(Operation::Create, name)
+    }
+
+    /// Whether the client may see a topic in a list: nothing is counted or told where it may not.
+    pub(crate) fn sees_topic(&self, name: &str) -> bool {
+        self.sees((Kind::Stream, name))
+    }
+
+    /// Likewise a group: whoever may see the cluster sees all of them.
+    pub(crate) fn sees_group(&self, name: &str) -> bool {
+        self.sees((Kind::Cluster, CLUSTER_NAME)) || self.sees((Kind::Group, name))
+    }
+
+    fn sees(&self, thing: (Kind, &str)) -> bool {
+        self.shared
+            .access
+            .allows(self.who(), Operation::Describe, thing)
+    }
+
+    /// Checks that the client may do this to a topic.
+    ///
+    /// # Errors
+    /// Kafka's refusal, which tells nothing of whether there is such a topic.
+    pub(crate) fn check_topic(&self, operation: Operation, name: &str) -> Result<(), Refusal> {
+        match self.may_topic(operation, name) {
+            true => Ok(()),
+            false => Err(no_topic()),
+        }
+    }
+
+    /// Checks that the client may do this to the cluster.
+    ///
+    /// # Errors
+    /// Kafka's refusal.
+    pub(crate) fn check_cluster(&self, operation: Operation) -> Result<(), Refusal> {
+        match self.may_cluster(operation) {
+            true => Ok(()),
+            false => Err(no_cluster()),
+        }
+    }
+
+    /// What the client may do to a topic, a bit for each operation.
+    pub(crate) fn rights_to_topic(&self, name: &str) -> i32 {
+        let operations = match name == topic::OFFSETS_TOPIC {
+            true => INTERNAL_TOPIC,
+            false => TOPIC,
+        };
+        self.bits(operations, (Kind::Stream, name))
+    }
+
+    /// What the client may do to a group.
+    pub(crate) fn rights_to_group(&self, name: &str) -> i32 {
+        self.bits(GROUP, (Kind::Group, name))
+    }
+
+    /// What the client may do to the cluster.
+    pub(crate) fn rights_to_cluster(&self) -> i32 {
+        self.bits(CLUSTER, (Kind::Cluster, CLUSTER_NAME))
+    }
+
+    fn bits(&self, operations: &[Operation], thing: (Kind, &str)) -> i32 {
+        let allowed = operations.iter();
+        let allowed = allowed.filter(|one| self.shared.access.allows(self.who(), **one, thing));
+        allowed.fold(0, |bits, one| bits | 1 << one.number())
+    }
+}
+
+/// Kafka's refusal of something about a topic.
+pub(crate) fn no_topic() -> Refusal {
+    Refusal::new(
+        ResponseError::TopicAuthorizationFailed,
+        "the rules of access do not let you do this to the topic",
+    )
+}
+
+/// Kafka's refusal of something about the cluster.
+pub(crate) fn no_cluster() -> Refusal {
+    Refusal::new(
+        ResponseError::ClusterAuthorizationFailed,
+        "the rules of access do not let you do this to the cluster",
+    )
+}
+
+/// Kafka's refusal of something about a group.
+pub(crate) fn no_group() -> Refusal {
+    Refusal::new(
+        ResponseError::GroupAuthorizationFailed,
+        "the rules of access do not let you do this to the group",
+    )
+}
+
+/// Kafka's number for something about a topic that is denied.
+pub(crate) fn topic_code() -> i16 {
+    ResponseError::TopicAuthorizationFailed.code()
+}
+
+/// Kafka's number for something about a group that is denied.
+pub(crate) fn group_code() -> i16 {
+    ResponseError::GroupAuthorizationFailed.code()
+}

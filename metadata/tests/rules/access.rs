@@ -1,0 +1,91 @@
+//! Rules of access.
+
+use kera_metadata::access::{ANY, Kind, MAX_RULES, Operation, Pattern, Permission};
+
+use super::*;
+
+fn rule(name: &str, permission: Permission) -> Rule {
+    Rule {
+        kind: Kind::Stream,
+        name: name.to_owned(),
+        pattern: Pattern::Prefixed,
+        principal: "User:ann".to_owned(),
+        host: ANY.to_owned(),
+        operation: Operation::Read,
+        permission,
+    }
+}
+
+fn put(store: &dyn MetadataStore, record: &RulesRecord) -> Result<Committed, MetadataError> {
+    let compare = Compare::RulesRevision {
+        revision: record.revision,
+    };
+    let write = Write::PutRules(record.clone());
+    store.commit(Transaction::new(vec![compare], vec![write]))
+}
+
+#[test]
+fn rules_are_replaced_by_whoever_knows_them() {
+    on_each_store(|store| {
+        assert_eq!(store.rules().unwrap(), RulesRecord::default());
+        assert_eq!(store.load().unwrap().rules, None);
+        let mut record = RulesRecord {
+            rules: vec![rule("a", Permission::Deny), rule("a", Permission::Allow)],
+            revision: 0,
+        };
+        record.revision = put(&*store, &record).unwrap().revision;
+        assert_eq!(store.rules().unwrap(), record);
+        assert_eq!(store.load().unwrap().rules, Some(record.clone()));
+        let stale = RulesRecord {
+            revision: 0,
+            ..record.clone()
+        };
+        assert_conflict(put(&*store, &stale));
+        let write = Write::PutRules(record.clone());
+        let unguarded = Transaction::new(vec![], vec![write]);
+        assert_invalid(store.commit(unguarded), "revision");
+
+        let with = |rules: Vec<Rule>| RulesRecord {
+            rules,
+            revision: record.revision,
+        };
+        let (one, other) = (rule("a", Permission::Allow), rule("b", Permission::Allow));
+        let unordered = [vec![other.clone(), one.clone()], vec![one.clone(), one]];
+        for rules in unordered {
+            assert_invalid(put(&*store, &with(rules)), "in order");
+        }
+        let names = (0..=MAX_RULES).map(|number| format!("{number:06}"));
+        let many = names.map(|name| rule(&name, Permission::Allow)).collect();
+        assert_invalid(put(&*store, &with(many)), "at most");
+        let nobody = Rule {
+            principal: "ann".to_owned(),
+            ..other
+        };
+        assert_invalid(put(&*store, &with(vec![nobody])), "principal");
+        assert_eq!(
+            store.rules().unwrap(),
+            record,
+            "nothing of all that counted"
+        );
+        let revision = put(&*store, &with(Vec::new())).unwrap().revision;
+        let none = RulesRecord {
+            rules: Vec::new(),
+            revision,
+        };
+        assert_eq!(store.rules().unwrap(), none);
+    });
+}
+
+/// As many as there may be, as long as they may be: one record of them fits every store.
+#[test]
+fn the_most_rules_are_kept() {
+    on_each_store(|store| {
+        let names = (0..MAX_RULES).map(|number| format!("{number:080}"));
+        let record = RulesRecord {
+            rules: names.map(|name| rule(&name, Permission::Allow)).collect(),
+            revision: 0,
+        };
+        put(&*store, &record).unwrap();
+        assert_eq!(store.rules().unwrap().rules, record.rules);
+    });
+}

@@ -1,0 +1,293 @@
+//! Who may do what: rules as Kafka's access control lists have them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// Most rules of a store, and most bytes of their principals, hosts and names: they are one record, and etcd takes no
+/// larger one.
+pub const MAX_RULES: usize = 8192;
+/// See [`MAX_RULES`].
+pub const MAX_RULES_BYTES: usize = 768 << 10;
+/// Most bytes of a principal, or of the name of what a rule is about.
+pub const MAX_RULE_TEXT: usize = 512;
+
+/// The name that stands for all of a kind, all hosts, and in `User:*` for all users.
+pub const ANY: &str = "*";
+/// The name of the cluster among things of its kind.
+pub const CLUSTER_NAME: &str = "kafka-cluster";
+
+/// Makes an enum whose values have Kafka's number and name.
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $number:literal $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$value_doc])* $value = $number,)*
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &'static [Self] = &[$(Self::$value),*];
+
+            /// Kafka's number.
+            pub fn number(self) -> u8 {
+                self as u8
+            }
+
+            /// The value of Kafka's number.
+            pub fn of_number(number: u32) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| u32::from(value.number()) == number)
+            }
+
+            /// As people write it.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Self::$value => $text,)*
+                }
+            }
+
+            /// What people wrote, in whatever case, `_` for `-` or left out.
+            pub fn of_text(text: &str) -> Option<Self> {
+                let plain = |text: &str| text.replace(['-', '_'], "").to_ascii_lowercase();
+                let wanted = plain(text);
+                Self::ALL.iter().copied().find(|value| plain(value.text()) == wanted)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.text())
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What a rule is about.
+    Kind {
+        /// A stream; a topic to Kafka's clients.
+        Stream = 2 "stream",
+        /// A consumer group.
+        Group = 3 "group",
+        /// The cluster, whose only name is [`CLUSTER_NAME`].
+        Cluster = 4 "cluster",
+        /// A transactional id.
+        TransactionalId = 5 "transactional-id",
+        /// A delegation token: Kera has none, and keeps rules about them.
+        DelegationToken = 6 "delegation-token",
+        /// A user, for rules about delegation tokens.
+        User = 7 "user",
+    }
+}
+
+numbered! {
+    /// What is done.
+    Operation {
+        /// All of them.
+        All = 2 "all",
+        /// Reading records, or being a member of a group.
+        Read = 3 "read",
+        /// Appending records.
+        Write = 4 "write",
+        /// Making it.
+        Create = 5 "create",
+        /// Deleting it, or a stream's records.
+        Delete = 6 "delete",
+        /// Changing it.
+        Alter = 7 "alter",
+        /// Seeing that it is there, and where.
+        Describe = 8 "describe",
+        /// What brokers do among themselves.
+        ClusterAction = 9 "cluster-action",
+        /// Seeing its settings.
+        DescribeConfigs = 10 "describe-configs",
+        /// Changing its settings.
+        AlterConfigs = 11 "alter-configs",
+        /// Producing with sequence numbers. Whoever may write to any stream may.
+        IdempotentWrite = 12 "idempotent-write",
+        /// Making delegation tokens.
+        CreateTokens = 13 "create-tokens",
+        /// Seeing delegation tokens.
+        DescribeTokens = 14 "describe-tokens",
+    }
+}
+
+numbered! {
+    /// How a rule's name is compared.
+    Pattern {
+        /// It is the name, or [`ANY`].
+        Literal = 3 "literal",
+        /// Names begin with it.
+        Prefixed = 4 "prefixed",
+    }
+}
+
+numbered! {
+    /// Whether a rule allows or denies. One that denies comes before all that allow.
+    Permission {
+        /// It denies.
+        Deny = 2 "deny",
+        /// It allows.
+        Allow = 3 "allow",
+    }
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rule {
+    /// What it is about.
+    pub kind: Kind,
+    /// The name, or what names begin with.
+    pub name: String,
+    /// Which of the two it is.
+    pub pattern: Pattern,
+    /// Who, such as `User:ann`; `User:*` for everybody.
+    pub principal: String,
+    /// From which address; `*` for all.
+    pub host: String,
+    /// What they do.
+    pub operation: Operation,
+    /// Whether they may.
+    pub permission: Permission,
+}
+
+impl Rule {
+    /// Checks a rule by itself.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let user = self.principal.strip_prefix("User:");
+        if user.is_none_or(str::is_empty) {
+            return Err(format!(
+                "the principal {:?} is not of the form `User:NAME`; everybody is `User:*`",
+                shown(&self.principal)
+            ));
+        }
+        if self.host != ANY && self.host.parse::<IpAddr>().is_err() {
+            return Err(format!(
+                "the host {:?} is no IP address; names and networks are not taken, and `*` stands for all",
+                shown(&self.host)
+            ));
+        }
+        for (what, text) in [("principal", &self.principal), ("name", &self.name)] {
+            if text.is_empty() || text.len() > MAX_RULE_TEXT || text.contains(char::is_control) {
+                return Err(format!(
+                    "the {what} {:?} has {} bytes; 1 to {MAX_RULE_TEXT} without control characters are taken",
+                    shown(text),
+                    text.len()
+                ));
+            }
+        }
+        if self.kind == Kind::Cluster
+            && (self.name != CLUSTER_NAME || self.pattern != Pattern::Literal)
+        {
+            return Err(format!(
+                "a rule about the cluster has the literal name `{CLUSTER_NAME}`, not {:?}",
+                shown(&self.name)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes that count against [`MAX_RULES_BYTES`].
+    pub fn text_bytes(&self) -> usize {
+        self.name.len() + self.principal.len() + self.host.len()
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            name,
+            pattern,
+            principal,
+            host,
+            operation,
+            permission,
+        } = self;
+        write!(
+            f,
+            "{permission} {principal} from {host} to {operation} {kind} {name:?} ({pattern})"
+        )
+    }
+}
+
+/// The beginning of a text that may be long.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// All rules of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesRecord {
+    /// In order, each once.
+    pub rules: Vec<Rule>,
+    /// Revision of the transaction that wrote this; ignored in a write.
+    pub revision: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule() -> Rule {
+        Rule {
+            kind: Kind::Stream,
+            name: "clicks".to_owned(),
+            pattern: Pattern::Literal,
+            principal: "User:ann".to_owned(),
+            host: ANY.to_owned(),
+            operation: Operation::Read,
+            permission: Permission::Allow,
+        }
+    }
+
+    #[test]
+    fn numbers_and_texts_are_found_again() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_number(kind.number().into()), Some(*kind));
+            assert_eq!(Kind::of_text(kind.text()), Some(*kind));
+        }
+        for operation in Operation::ALL {
+            let number = operation.number().into();
+            assert_eq!(Operation::of_number(number), Some(*operation));
+            assert_eq!(Operation::of_text(operation.text()), Some(*operation));
+        }
+        assert_eq!(
+            Operation::of_text("DescribeConfigs"),
+            Some(Operation::DescribeConfigs)
+        );
+        assert_eq!(
+            Operation::of_text("describe_configs"),
+            Some(Operation::DescribeConfigs)
+        );
+        // Kafka's numbers for "unknown" and "any".
+        assert_eq!((Kind::of_number(0), Kind::of_number(1)), (None, None));
+        assert_eq!(Permission::of_number(1), None);
+    }
+
+    #[test]
+    fn what_nobody_could_match_is_refused() {
+        rule().check().unwrap();
+        type Change = fn(&mut Rule);
+        let broken: [(&str, Change); 9] = [
+            ("not of the form", |r| r.principal = "ann".to_owned()),
+            ("not of the form", |r| r.principal = "User:".to_owned()),
+            ("not of the form", |r| r.principal = "Group:x".to_owned()),
+            ("no IP address", |r| r.host = "10.0.0.0/8".to_owned()),
+            ("no IP address", |r| r.host = String::new()),
+            ("bytes", |r| r.name = String::new()),
+            ("bytes", |r| r.name = "x".repeat(MAX_RULE_TEXT + 1)),
+            ("bytes", |r| r.name = "a\nb".to_owned()),
+            ("about the cluster", |r| r.kind = Kind::Cluster),
+        ];
+        for (reason, change) in broken {
+            let mut rule = rule();
+            change(&mut rule);
+            let error = rule.check().unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
+}
