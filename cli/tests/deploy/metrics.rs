@@ -100,7 +100,7 @@ fn with_tls() -> Exposed {
     let (status, text) = broker.get("/metrics");
     assert_eq!(status, 200);
     let mut exposed = series(&text);
-    exposed.retain(|name, _| name.starts_with("kera_tls_"));
+    exposed.retain(|name, _| name.starts_with("kera_tls_") || name == "kera_authentications_total");
     exposed
 }
 
