@@ -12,6 +12,7 @@ pub mod access;
 pub mod admin;
 pub mod admission;
 mod alter_settings;
+pub mod auth;
 pub mod bell;
 pub mod client_link;
 pub mod clock;

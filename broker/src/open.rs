@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::access::Access;
 use crate::admission::Admission;
+use crate::auth::Auth;
 use crate::clock::wall_ms;
 use crate::cluster::{Backup, Clustered, Joined, Peers, host_name};
 use crate::config::{BrokerConfig, EngineChoice};
@@ -31,6 +32,7 @@ use crate::error::BrokerError;
 use crate::group_records::GroupRecords;
 use crate::job_queue::{Jobs, Retimed};
 use crate::maintenance::Maintenance;
+use crate::metrics::Family;
 use crate::panicked_threads::Fallen;
 use crate::recover::{recover_all, remove_deleted_streams};
 use crate::settings::Settings;
@@ -228,6 +230,12 @@ pub(crate) fn open(begun: Begun) -> Result<(Arc<Shared>, Maintenance), BrokerErr
         failed_reads: parking_lot::Mutex::default(),
         full_offsets: parking_lot::Mutex::default(),
         bad_connections: parking_lot::Mutex::default(),
+        auth: Auth::new(
+            &config.auth,
+            image.users.as_ref(),
+            tls.as_ref()
+                .map_or_else(Family::default, |tls| tls.authentications.clone()),
+        ),
         access: Access::new(&config.acl, image.rules.as_ref()),
         coordination: Coordination::new(&settings.now()),
         admission: Admission::new(&settings.now()),

@@ -174,6 +174,14 @@ pub(crate) fn render(shared: &Shared) -> String {
             total,
         );
     }
+    // Where nobody is asked there is nothing to count.
+    if shared.tls.is_some() || shared.auth.is_required() {
+        registry.register(
+            "authentications",
+            "Proofs of who a client is, by mechanism and result",
+            shared.auth.authentications.clone(),
+        );
+    }
     registry.register(
         "access_denied",
         "Requests, or parts of them, that the rules of access denied",
@@ -276,11 +284,6 @@ fn of_tls(tls: &ServerTls, registry: &mut Registry) {
         "tls_handshake_failures",
         "TLS handshakes that failed, took too long, or made room for others",
         tls.failed.clone(),
-    );
-    registry.register(
-        "authentications",
-        "Proofs of who a client is, by mechanism and result",
-        tls.authentications.clone(),
     );
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::access::Access;
 use crate::admission::{Admission, TooMany};
+use crate::auth::Auth;
 use crate::cluster::Clustered;
 use crate::config::BrokerConfig;
 use crate::coordination::Coordination;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub(crate) listed: Listed,
     /// Records groups.
     pub recorder: Arc<GroupRecords>,
+    /// Who the users are.
+    pub auth: Auth,
     /// Who may do what.
     pub access: Access,
     /// Consumer groups.

@@ -11,6 +11,7 @@ use kera_rpc::v1::backups_client::BackupsClient;
 use kera_rpc::v1::clusters_client::ClustersClient;
 use kera_rpc::v1::consumers_client::ConsumersClient;
 use kera_rpc::v1::streams_client::StreamsClient;
+use kera_rpc::v1::users_client::UsersClient;
 use kera_rpc::{
     Client, ClientOptions, ClientTls, ConnectOptions, RetryPolicy, RpcError, TlsFiles, told,
 };
@@ -72,6 +73,8 @@ pub(crate) struct Control {
     pub consumers: ConsumersClient<Watched>,
     /// The cluster that the broker belongs to.
     pub clusters: ClustersClient<Watched>,
+    /// Users with passwords.
+    pub users: UsersClient<Watched>,
     /// Who may do what.
     pub access: AccessClient<Watched>,
     /// Copies, at the address where a broker listens for others.
@@ -168,6 +171,7 @@ async fn connect(address: &str, tls: Option<&ClientTls>) -> Result<Control, Fail
         tls: tls.cloned(),
         streams: StreamsClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         consumers: ConsumersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
+        users: UsersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         access: AccessClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         clusters: ClustersClient::new(channel.clone()).max_decoding_message_size(LARGEST_ANSWER),
         backups: BackupsClient::new(channel),

@@ -23,6 +23,7 @@ mod replica_store;
 mod segment;
 mod serve;
 mod stream;
+mod user;
 mod waits;
 
 use std::process::ExitCode;
@@ -74,6 +75,9 @@ enum Command {
     /// Say who may do what, where brokers enforce it.
     #[command(subcommand)]
     Acl(acl::AclCommand),
+    /// Make, list and delete users with passwords.
+    #[command(subcommand)]
+    User(user::UserCommand),
     /// Look into a group file's segments, also without a broker.
     #[command(subcommand)]
     Segment(segment::SegmentCommand),
@@ -108,6 +112,7 @@ impl Command {
             Command::Consume(args) => client(consume::run(args)),
             Command::Group(command) => client(group::run(command)),
             Command::Acl(command) => client(acl::run(command)),
+            Command::User(command) => client(user::run(command)),
             Command::Segment(command) => segment::run(command),
             Command::Bench(command) => runtime(bench::run(command)),
             Command::Broker(command) => client(broker::run(command)),

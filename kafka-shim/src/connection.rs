@@ -29,6 +29,7 @@ use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
 use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
 use crate::produce::{Produce, ProduceRequest};
+use crate::sasl;
 use crate::topic::TopicRef;
 use crate::versions;
 use crate::wire::reader::ReadError;
@@ -61,6 +62,11 @@ pub(crate) enum Ended {
     /// It claims to be longer than requests may be.
     #[error("a request of {0} bytes is longer than the {1} that are accepted")]
     TooLong(i64, usize),
+    /// It wants something before it has proved who it is, or has not done so in time.
+    #[error(
+        "the client has not proved who it is; give it a user's name and password (security.protocol=SASL_SSL, or SASL_PLAINTEXT without TLS, and sasl.mechanism)"
+    )]
+    Unauthenticated,
     /// It begins like TLS.
     #[error(
         "the client speaks TLS, and this listener does not; add kafka to tls.listeners, or have the client go without (security.protocol=PLAINTEXT)"
@@ -81,6 +87,7 @@ pub(crate) enum Ended {
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Bytes, DispatchError>> + Send>>;
+type Authenticated = Pin<Box<dyn Future<Output = Result<sasl::Answered, DispatchError>> + Send>>;
 type FromDisk = Pin<Box<dyn Future<Output = Option<Fetch>> + Send>>;
 
 /// The one request that is not Produce.
@@ -91,6 +98,8 @@ enum Current {
         answer: Answer,
         waits: bool,
     },
+    /// The client's proof of who it is is looked at.
+    Authenticating(Authenticated),
     /// A fetch that is looked at whenever something moves.
     Fetching(Box<Fetch>),
     /// A fetch whose bytes come from the disk.
@@ -111,7 +120,13 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
     };
     let mut link = ClientLink::new(stream, ctx.shared.clone(), counted.of_data());
     ctx.principal = link.principal.clone();
+    let shared = &ctx.shared;
+    let gate = shared.auth.is_required().then(|| Gate {
+        step: sasl::Step::Mechanism,
+        until: Instant::now() + shared.config.server.receive_timeout,
+    });
     let mut connection = Connection {
+        gate,
         sessions: Sessions::new(ctx.settings.sessions.clone()),
         ctx,
         pending: VecDeque::new(),
@@ -144,8 +159,17 @@ async fn begin(socket: TcpStream, ctx: &Ctx) -> Option<Stream> {
     }
 }
 
+/// What a client has to pass before it may do anything.
+struct Gate {
+    step: sasl::Step,
+    /// It has to have passed by then.
+    until: Instant,
+}
+
 /// What is under way on a client's connection.
 struct Connection {
+    /// None: the client may ask for anything.
+    gate: Option<Gate>,
     ctx: Ctx,
     /// Produce requests that wait for durability, oldest first.
     pending: VecDeque<(i16, Produce)>,
@@ -172,6 +196,7 @@ impl Protocol for Connection {
         let claimed = i32::from_be_bytes(*field);
         let most = self.ctx.max_request_bytes();
         let limit = match link.input.bytes().get(LENGTH_BYTES..LENGTH_BYTES + 2) {
+            _ if self.gate.is_some() => most.min(sasl::MAX_REQUEST),
             Some([0, 0]) | None => most,
             Some([0, JOIN]) => most.min(MAX_JOIN_REQUEST),
             Some(_) => most.min(MAX_OTHER_REQUEST),
@@ -184,6 +209,10 @@ impl Protocol for Connection {
 
     /// One round: requests, pumps, acknowledgements, the fetch that waits.
     fn work(&mut self, link: &mut ClientLink) -> Result<(), Ended> {
+        let gate = self.gate.as_ref().filter(|_| !self.stopping);
+        if gate.is_some_and(|gate| gate.until <= Instant::now()) {
+            return Err(Ended::Unauthenticated);
+        }
         let outcome = self.take_requests(link);
         // Also what came before a request that ends the connection.
         append::pump(&link.shared.data, &mut link.touched);
@@ -216,6 +245,7 @@ impl Protocol for Connection {
         match &mut self.current {
             Current::Running { answer, .. } => Settled::Answer(answer.await),
             Current::Reading(read) => Settled::Read(read.await.map(Box::new)),
+            Current::Authenticating(answer) => Settled::Authenticated(answer.await),
             _ => std::future::pending().await,
         }
     }
@@ -225,6 +255,12 @@ impl Protocol for Connection {
             Settled::Answer(reply) => {
                 link.claims.end_frame();
                 Current::Answered(vec![reply?])
+            }
+            Settled::Authenticated(answered) => {
+                link.claims.end_frame();
+                let sasl::Answered { reply, step } = answered?;
+                self.stepped(link, step);
+                Current::Answered(vec![reply])
             }
             Settled::Read(Some(fetch)) => Current::Fetching(fetch),
             Settled::Read(None) => {
@@ -247,7 +283,9 @@ impl Protocol for Connection {
             _ => None,
         };
         let produce = self.pending.front().map(|(_, front)| front.deadline);
-        fetch.into_iter().chain(produce).min()
+        let gate = self.gate.as_ref().map(|gate| gate.until);
+        let gate = gate.filter(|until| *until > Instant::now());
+        fetch.into_iter().chain(produce).chain(gate).min()
     }
 
     fn is_idle(&self) -> bool {
@@ -270,7 +308,7 @@ impl Protocol for Connection {
     fn is_over(&self, link: &ClientLink) -> bool {
         let working = match &self.current {
             Current::Running { waits, .. } => !waits,
-            Current::Answered(_) => true,
+            Current::Answered(_) | Current::Authenticating(_) => true,
             Current::Nothing | Current::Fetching(_) | Current::Reading(_) => false,
         };
         self.stopping && self.pending.is_empty() && link.out.is_empty() && !working
@@ -343,7 +381,9 @@ impl Connection {
     fn take_request(&mut self, link: &mut ClientLink, request: &mut [u8]) -> Result<bool, Ended> {
         let head = RequestHead::parse(request)?;
         let (key, version, correlation) = (head.api_key, head.api_version, head.correlation);
-        link.heard();
+        if self.gate.is_none() {
+            link.heard();
+        }
         let body_at = head.body_at;
         if self.ctx.client_id.as_deref() != head.client_id {
             self.ctx.client_id = head
@@ -359,6 +399,11 @@ impl Connection {
                 let reply = dispatch::encode(ApiKey::ApiVersions, version, correlation, &response)?;
                 self.current = Current::Answered(vec![reply]);
             }
+            sasl::HANDSHAKE | sasl::AUTHENTICATE => {
+                let body = Bytes::copy_from_slice(&request[body_at..]);
+                self.authenticate((key, version, correlation), body);
+            }
+            _ if self.gate.is_some() => return Err(Ended::Unauthenticated),
             0 => return self.take_produce(link, version, correlation, &mut request[body_at..]),
             1 => self.take_fetch(version, correlation, &request[body_at..])?,
             _ => {
@@ -373,6 +418,34 @@ impl Connection {
             }
         }
         Ok(true)
+    }
+
+    fn authenticate(&mut self, request: (i16, i16, i32), body: Bytes) {
+        // Once it has proved who it is, or where nobody asks, there is nothing to prove: it is told so, and goes.
+        let step = self.gate.as_mut().map_or(sasl::Step::Failed, |gate| {
+            std::mem::replace(&mut gate.step, sasl::Step::Failed)
+        });
+        let answer = sasl::answer(self.ctx.clone(), step, request, body);
+        self.current = Current::Authenticating(Box::pin(answer));
+    }
+
+    /// The client has come a step further, or has failed.
+    fn stepped(&mut self, link: &mut ClientLink, step: sasl::Step) {
+        match step {
+            sasl::Step::Proved(principal) => {
+                self.gate = None;
+                self.ctx.principal = principal.clone();
+                link.principal = principal;
+                link.heard();
+            }
+            // It is told, and the connection ends.
+            sasl::Step::Failed => self.stopping = true,
+            step => {
+                if let Some(gate) = &mut self.gate {
+                    gate.step = step;
+                }
+            }
+        }
     }
 
     fn take_produce(
@@ -503,4 +576,5 @@ impl Connection {
 enum Settled {
     Answer(Result<Bytes, DispatchError>),
     Read(Option<Box<Fetch>>),
+    Authenticated(Result<sasl::Answered, DispatchError>),
 }

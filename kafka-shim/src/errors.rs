@@ -40,6 +40,7 @@ pub(crate) fn code_of(error: &WireError) -> i16 {
         ErrorCode::GroupConflict => Kafka::InconsistentGroupProtocol,
         ErrorCode::GroupNotEmpty => Kafka::NonEmptyGroup,
         ErrorCode::UnsupportedCompression => Kafka::UnsupportedCompressionType,
+        ErrorCode::UnknownUser => Kafka::ResourceNotFound,
         ErrorCode::NotAuthorized => Kafka::ClusterAuthorizationFailed,
         ErrorCode::InvalidArgument | ErrorCode::MalformedFrame => Kafka::InvalidRequest,
         _ => Kafka::UnknownServerError,

@@ -38,6 +38,8 @@ mod producer_ids;
 mod records;
 mod refusal;
 mod reply_room;
+mod sasl;
+mod scram_users;
 mod topic;
 mod topic_config;
 mod topics;

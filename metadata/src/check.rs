@@ -12,7 +12,7 @@ use kera_records::config::{LaneBy, MAX_LANES};
 use kera_records::key::Key;
 use kera_records::{
     BrokerRecord, Damage, GroupRecord, GroupState, MAX_COPIES, MAX_DAMAGE_DETAIL, Rule,
-    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord,
+    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, UsersRecord,
 };
 use kera_records::{validate_internal_name, validate_stream_name};
 
@@ -398,6 +398,13 @@ pub(crate) fn rules(record: &RulesRecord) -> Result<(), MetadataError> {
         }
     }
     Ok(())
+}
+
+/// Users.
+pub(crate) fn users(record: &UsersRecord) -> Result<(), MetadataError> {
+    record
+        .check()
+        .or_else(|problem| refuse(&Key::Users, problem))
 }
 
 /// Settings by themselves.

@@ -14,7 +14,7 @@ use kera_records::config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, Timestam
 use kera_records::key::Key;
 use kera_records::{
     BrokerRecord, Damage, GroupRecord, GroupState, LaneGeneration, LaneStart, Replica, Role, Rule,
-    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord,
+    RulesRecord, SettingsRecord, StreamRecord, StreamletRecord, User, UserCredential, UsersRecord,
 };
 
 /// Any one record, as it is read back by its [`Key`].
@@ -29,6 +29,8 @@ pub enum Record {
     Settings(SettingsRecord),
     /// Who may do what.
     Rules(RulesRecord),
+    /// Users.
+    Users(UsersRecord),
     /// A group.
     Group(GroupRecord),
     /// The log start of a lane.
@@ -58,6 +60,7 @@ pub(crate) fn encode_value(key: &[u8], record: &Record, revision: u64) -> Vec<u8
             },
         ),
         Record::Rules(r) => append(&mut out, rules_message(r)),
+        Record::Users(r) => append(&mut out, users_message(r)),
         Record::Group(r) => append(&mut out, group_message(r)),
         Record::LaneStart(r) => append(&mut out, NumberMessage { value: r.ordinal }),
         Record::StreamName(id) => append(
@@ -120,6 +123,15 @@ pub(crate) fn decode_value(key: &Key, key_bytes: &[u8], value: &[u8]) -> Result<
             values: parse::<SettingsMessage>(message)?.values,
             revision,
         }),
+        Key::Users => {
+            let m: UsersMessage = parse(message)?;
+            let users = m.users.into_iter().map(user);
+            Record::Users(UsersRecord {
+                users: users.collect::<Result<_, _>>()?,
+                secret: m.secret,
+                revision,
+            })
+        }
         Key::Rules => Record::Rules(RulesRecord {
             rules: parse::<RulesMessage>(message)?
                 .rules
@@ -206,6 +218,41 @@ fn broker_message(r: &BrokerRecord) -> BrokerMessage {
         version: r.version.clone(),
         role: r.role.number(),
     }
+}
+
+fn users_message(record: &UsersRecord) -> UsersMessage {
+    let credential = |one: &UserCredential| CredentialMessage {
+        mechanism: one.mechanism.into(),
+        salt: one.salt.clone(),
+        iterations: one.iterations,
+        stored_key: one.stored_key.clone(),
+        server_key: one.server_key.clone(),
+    };
+    let users = record.users.iter().map(|user| UserMessage {
+        name: user.name.clone(),
+        credentials: user.credentials.iter().map(credential).collect(),
+    });
+    UsersMessage {
+        users: users.collect(),
+        secret: record.secret.clone(),
+    }
+}
+
+fn user(m: UserMessage) -> Result<User, String> {
+    let credentials = m.credentials.into_iter().map(|one| {
+        let mechanism = u8::try_from(one.mechanism);
+        Ok(UserCredential {
+            mechanism: mechanism.map_err(|_| unknown("mechanism", one.mechanism))?,
+            salt: one.salt,
+            iterations: one.iterations,
+            stored_key: one.stored_key,
+            server_key: one.server_key,
+        })
+    });
+    Ok(User {
+        name: m.name,
+        credentials: credentials.collect::<Result<_, String>>()?,
+    })
 }
 
 fn rules_message(record: &RulesRecord) -> RulesMessage {

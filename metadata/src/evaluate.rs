@@ -164,6 +164,11 @@ pub(crate) fn evaluate(
                     check::settings(r)?;
                     view.put(&write.key(), &Record::Settings(r.clone()), revision);
                 }
+                Write::PutUsers(r) => {
+                    guards.require_revision(write)?;
+                    check::users(r)?;
+                    view.put(&write.key(), &Record::Users(r.clone()), revision);
+                }
                 Write::PutRules(r) => {
                     guards.require_revision(write)?;
                     check::rules(r)?;
@@ -240,6 +245,9 @@ impl View<'_> {
                 }
                 Compare::SettingsRevision { broker, revision } => {
                     self.revision(Key::Settings(*broker), *revision, &mut guards)?;
+                }
+                Compare::UsersRevision { revision } => {
+                    self.revision(Key::Users, *revision, &mut guards)?;
                 }
                 Compare::RulesRevision { revision } => {
                     self.revision(Key::Rules, *revision, &mut guards)?;

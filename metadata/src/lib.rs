@@ -137,8 +137,9 @@ pub use kera_records::{
     AckPolicy, BatchCheck, BrokerRecord, Committed, Compare, Counter, Damage, GroupChange,
     GroupKey, GroupRecord, GroupState, INTERNAL_PREFIX, Image, Key, LaneBy, LaneGeneration,
     LaneStart, MAX_COPIES, MAX_DAMAGE_DETAIL, MAX_NAME_LENGTH, Replica, Role, Rule, RulesRecord,
-    SettingsRecord, StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, Write,
-    access, config, validate_internal_name, validate_stream_name,
+    SettingsRecord, StreamConfig, StreamRecord, StreamletRecord, TimestampType, Transaction, User,
+    UserCredential, UsersRecord, Write, access, config, user, validate_internal_name,
+    validate_stream_name,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use memory::{Fault, MemoryStore};

@@ -36,6 +36,36 @@ pub(crate) struct RulesMessage {
     pub(crate) rules: Vec<RuleMessage>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UsersMessage {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) users: Vec<UserMessage>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) secret: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserMessage {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) credentials: Vec<CredentialMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct CredentialMessage {
+    #[prost(uint32, tag = "1")]
+    pub(crate) mechanism: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) salt: Vec<u8>,
+    #[prost(uint32, tag = "3")]
+    pub(crate) iterations: u32,
+    #[prost(bytes = "vec", tag = "4")]
+    pub(crate) stored_key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(crate) server_key: Vec<u8>,
+}
+
 /// Numbers are Kafka's.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RuleMessage {

@@ -11,7 +11,7 @@ use crate::error::{Conflict, MetadataError};
 use kera_records::key::Key;
 use kera_records::{
     BrokerRecord, Counter, GroupKey, GroupRecord, Image, RulesRecord, SettingsRecord, StreamRecord,
-    StreamletRecord,
+    StreamletRecord, UsersRecord,
 };
 use kera_records::{Committed, Compare, Transaction, Write};
 
@@ -148,6 +148,14 @@ pub trait MetadataStore: Send + Sync + 'static {
         Ok(match self.read(&Key::Rules)? {
             Some(Record::Rules(record)) => record,
             _ => RulesRecord::default(),
+        })
+    }
+
+    /// Users; none and revision 0 where there were never any.
+    fn users(&self) -> Result<UsersRecord, MetadataError> {
+        Ok(match self.read(&Key::Users)? {
+            Some(Record::Users(record)) => record,
+            _ => UsersRecord::default(),
         })
     }
 

@@ -127,6 +127,8 @@ error_codes! {
     NotCoordinator = 35, "NOT_COORDINATOR", true, NotPlaced;
     /// The rules of access do not let this user do that; somebody who may change them can allow it.
     NotAuthorized = 36, "NOT_AUTHORIZED", false, NotPlaced;
+    /// There is no such user, or it has no such password.
+    UnknownUser = 37, "UNKNOWN_USER", false, NotPlaced;
 }
 
 impl fmt::Display for ErrorCode {

@@ -12,6 +12,7 @@
 //! n name                                      id of the stream of that name
 //! s stream:16                                 stream
 //! t stream:16 streamlet:u32                   streamlet
+//! u                                           users
 //! ```
 
 use kera_protocol::ids::{GroupId, LaneId, LaneKey, StreamId, StreamletId, StreamletKey};
@@ -39,6 +40,8 @@ pub enum Key {
     Stream(StreamId),
     /// A streamlet.
     Streamlet(StreamletKey),
+    /// Users.
+    Users,
 }
 
 /// Kind of the key of the rules of access. Stores keep it apart as well, see [`SETTINGS`].
@@ -58,6 +61,8 @@ pub const LANE_START: u8 = b'l';
 pub const STREAM_NAME: u8 = b'n';
 /// Kind of a stream's key.
 pub const STREAM: u8 = b's';
+/// Kind of the key of users. Stores keep it apart as well, see [`SETTINGS`].
+pub const USERS: u8 = b'u';
 /// Kind of a streamlet's key.
 pub const STREAMLET: u8 = b't';
 /// Kinds of which a stream has any number, beside the stream itself and its name.
@@ -78,6 +83,7 @@ impl Key {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Key::Rules => join(RULES, &[]),
+            Key::Users => join(USERS, &[]),
             Key::Broker(id) => join(BROKER, &[&id.to_be_bytes()]),
             Key::Counter(Counter::ProducerIds) => join(COUNTER, &[&[1]]),
             Key::Counter(Counter::EpochFloor) => join(COUNTER, &[&[2]]),
@@ -114,6 +120,7 @@ impl Key {
         let rest = &mut rest;
         let key = match kind {
             RULES => Key::Rules,
+            USERS => Key::Users,
             BROKER => Key::Broker(u32::from_be_bytes(take(rest)?)),
             COUNTER => match take::<1>(rest)? {
                 [1] => Key::Counter(Counter::ProducerIds),
@@ -152,6 +159,7 @@ impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Key::Rules => f.write_str("rules of access"),
+            Key::Users => f.write_str("users"),
             Key::Broker(id) => write!(f, "broker {id}"),
             Key::Counter(counter) => write!(f, "counter {counter:?}"),
             Key::Settings(None) => write!(f, "settings of all brokers"),
@@ -215,6 +223,7 @@ mod tests {
         let stream = any::<u128>().prop_map(|n| StreamId(uuid::Uuid::from_u128(n)));
         prop_oneof![
             Just(Key::Rules),
+            Just(Key::Users),
             any::<u32>().prop_map(Key::Broker),
             Just(Key::Counter(Counter::ProducerIds)),
             Just(Key::Counter(Counter::EpochFloor)),

@@ -11,6 +11,7 @@
 //! | [`Counter`] | counter | the next producer id; the highest epoch of deleted streams |
 //! | [`SettingsRecord`] | broker, or all | broker settings that were changed at run time |
 //! | [`RulesRecord`] | - | who may do what |
+//! | [`UsersRecord`] | - | users, and what is kept of their passwords |
 //! | stream name | name | the id of the stream of that name |
 //!
 //! ```
@@ -36,6 +37,7 @@ pub mod key;
 mod name;
 mod record;
 mod transaction;
+pub mod user;
 
 pub use access::{Rule, RulesRecord};
 pub use config::{AckPolicy, BatchCheck, LaneBy, StreamConfig, TimestampType};
@@ -47,3 +49,4 @@ pub use record::{
     StreamletRecord,
 };
 pub use transaction::{Committed, Compare, GroupChange, Transaction, Write};
+pub use user::{User, UserCredential, UsersRecord};

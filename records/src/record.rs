@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::access::RulesRecord;
 use crate::config::{StreamConfig, partitions_of};
+use crate::user::UsersRecord;
 
 pub use kera_protocol::ids::GroupKey;
 
@@ -400,6 +401,8 @@ pub struct Image {
     pub settings: Vec<SettingsRecord>,
     /// Who may do what; `None` where there were never any rules.
     pub rules: Option<RulesRecord>,
+    /// Users; `None` where there were never any.
+    pub users: Option<UsersRecord>,
 }
 
 impl Image {

@@ -7,6 +7,7 @@ use crate::key::Key;
 use crate::record::{
     BrokerRecord, Counter, GroupKey, GroupRecord, SettingsRecord, StreamRecord, StreamletRecord,
 };
+use crate::user::UsersRecord;
 
 /// Writes that take effect together, if every comparison holds when they would.
 ///
@@ -87,6 +88,11 @@ pub enum Compare {
         /// The revision.
         revision: u64,
     },
+    /// The users have this revision; 0: there were never any.
+    UsersRevision {
+        /// The revision.
+        revision: u64,
+    },
     /// The counter has this value; 0: it was never used.
     CounterValue {
         /// The counter.
@@ -163,6 +169,8 @@ pub enum Write {
     PutSettings(SettingsRecord),
     /// Replaces the rules of access. Requires [`Compare::RulesRevision`].
     PutRules(RulesRecord),
+    /// Replaces the users. Requires [`Compare::UsersRevision`].
+    PutUsers(UsersRecord),
     /// Moves a counter up, but for [`Counter::EpochFloor`]. Requires [`Compare::CounterValue`].
     PutCounter {
         /// The counter.
@@ -202,6 +210,7 @@ impl Write {
             Write::DeleteBroker(id) => Key::Broker(*id),
             Write::PutSettings(r) => Key::Settings(r.broker),
             Write::PutRules(_) => Key::Rules,
+            Write::PutUsers(_) => Key::Users,
             Write::PutCounter { counter, .. } => Key::Counter(*counter),
         }
     }

@@ -114,7 +114,8 @@ pub fn status_of(error: &WireError) -> Status {
         | E::UnknownLane
         | E::UnknownConsumerGroup
         | E::UnknownMember
-        | E::UnknownProducer => Code::NotFound,
+        | E::UnknownProducer
+        | E::UnknownUser => Code::NotFound,
         E::StreamExists => Code::AlreadyExists,
         E::InvalidName
         | E::InvalidArgument

@@ -15,6 +15,7 @@ mod meta;
 mod places;
 mod report;
 mod retry;
+pub mod scram;
 pub mod serve;
 pub mod stream;
 pub mod tls;

@@ -11,7 +11,7 @@ use kera_protocol::v1;
 use kera_rpc::serve::Caller;
 use kera_rpc::status_of;
 use kera_rpc::v1::{
-    access_server, clusters_server, consumers_server, lanes_server, streams_server,
+    access_server, clusters_server, consumers_server, lanes_server, streams_server, users_server,
 };
 use tonic::{Request, Response, Status};
 
@@ -205,6 +205,12 @@ guarded! { clusters_server::Clusters:
     set_draining(SetDrainingRequest) -> SetDrainingResponse needs |_r| vec![Need::Cluster(Alter)];
     describe_drain(DescribeDrainRequest) -> DescribeDrainResponse needs |_r| vec![Need::Cluster(Describe)];
     plan_restart(PlanRestartRequest) -> PlanRestartResponse needs |_r| vec![Need::Cluster(Describe)];
+}
+
+guarded! { users_server::Users:
+    list_users(ListUsersRequest) -> ListUsersResponse needs |_r| vec![Need::Cluster(Describe)];
+    put_user(PutUserRequest) -> PutUserResponse needs |_r| vec![Need::Cluster(Alter)];
+    delete_user(DeleteUserRequest) -> DeleteUserResponse needs |_r| vec![Need::Cluster(Alter)];
 }
 
 guarded! { access_server::Access:

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::acl::Users;
 use super::addresses::{AddressesOrAuto, AddressesOrOff};
+use super::auth::{AuthListeners, Mechanisms, SaslMechanism};
 use super::cluster::{BrokerNumber, DirectoryOrAuto, HostName, RackName, StoreAddress};
 use super::etcd::{FileOrOff, UserName};
 use super::kinds::{
@@ -408,6 +409,16 @@ config_keys! {
         /// How often the broker looks whether these files have changed. New connections get the new certificate;
         /// those that are open stay. Files that cannot be used are told in the log, and the certificate in use stays.
         reload_interval: Duration, Time [100 * MILLISECOND, DAY] = "30s";
+    }
+
+    /// Users with passwords, by SASL: docs/security.md.
+    auth: AuthConfig {
+        /// The listeners that ask clients who they are: `kafka`, all addresses of `kafka.listen`. A client that does not
+        /// prove it, with a user's password, gets nothing there. The native listener knows users by their certificates.
+        listeners: bool, AuthListeners [] = "off";
+        /// The ways to prove it. With PLAIN the client sends the password itself, so `kafka` must be among `tls.listeners`
+        /// unless it listens on loopback alone. Old tools may know nothing else.
+        mechanisms: Vec<SaslMechanism>, Mechanisms [] = "SCRAM-SHA-256,SCRAM-SHA-512";
     }
 
     /// Who may do what, by rules as Kafka's access control lists have them: docs/security.md.

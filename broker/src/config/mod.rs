@@ -8,6 +8,8 @@ mod acl;
 mod acl_check;
 mod addresses;
 mod alterable;
+mod auth;
+mod auth_check;
 mod cluster;
 mod data_dir;
 mod etcd;
@@ -20,12 +22,13 @@ mod tls_check;
 pub mod units;
 
 pub use alterable::{ALTERABLE, Alterable, KafkaUnit};
+pub use auth::SaslMechanism;
 pub(crate) use cluster::is_of_every_machine;
 pub use data_dir::{default_data_dir, volatile_filesystem};
 pub use keys::{
-    AclConfig, BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig, GroupsConfig,
-    HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig, RetentionConfig,
-    RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
+    AclConfig, AuthConfig, BackupConfig, BrokerConfig, ClusterConfig, ConsumersConfig,
+    GroupsConfig, HttpConfig, KEYS, KafkaConfig, Key, LogConfig, MemoryConfig, ProducersConfig,
+    RetentionConfig, RuntimeConfig, SECTIONS, ServerConfig, StorageConfig, TlsConfig,
 };
 pub use kinds::{ClientAuth, EngineChoice, Limits, LogFormat, TransportChoice};
 pub use print::reference_markdown;

@@ -9,6 +9,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::acl_check;
 use super::addresses::check_kafka;
+use super::auth_check;
 use super::cluster;
 use super::keys::{BrokerConfig, KEYS, Key, SECTIONS, env_of};
 use super::tls_check;
@@ -356,11 +357,15 @@ impl Resolution {
         if let Err((name, message)) = tls_check::check_tls(config) {
             wrong.push((name, message));
         }
+        if let Err((name, message)) = auth_check::check_auth(config) {
+            wrong.push((name, message));
+        }
         if let Err((name, message)) = acl_check::check_acl(config) {
             wrong.push((name, message));
         }
         self.warnings.extend(cluster::doubts(config));
         self.warnings.extend(tls_check::doubt(config));
+        self.warnings.extend(auth_check::doubt(config));
         for (name, message) in wrong {
             let origin = self.origins.get(name).cloned().unwrap_or(Origin::Default);
             self.problem(origin, format!("{name}: {message}"));

@@ -15,6 +15,7 @@ mod listeners;
 mod principals;
 mod reload;
 mod session;
+mod users;
 
 use common::{Broker, PATIENCE};
 

@@ -317,6 +317,10 @@ shapes! {
         types_filter: [string] from 5;
     }
 
+    17 SaslHandshake 0 to 1 {
+        mechanism: string;
+    }
+
     18 ApiVersions 0 to 4 flexible 3 {
         client_software_name: string from 3;
         client_software_version: string from 3;
@@ -485,6 +489,10 @@ shapes! {
         }];
     }
 
+    36 SaslAuthenticate 0 to 2 flexible 2 {
+        auth_bytes: bytes;
+    }
+
     37 CreatePartitions 0 to 3 flexible 2 {
         topics: [{
             name: string;
@@ -550,6 +558,26 @@ shapes! {
         strict: bool;
     }
 
+    50 DescribeUserScramCredentials 0 to 0 flexible 0 {
+        users: [? {
+            name: string;
+        }];
+    }
+
+    51 AlterUserScramCredentials 0 to 0 flexible 0 {
+        deletions: [{
+            name: string;
+            mechanism: int8;
+        }];
+        upsertions: [{
+            name: string;
+            mechanism: int8;
+            iterations: int32;
+            salt: bytes;
+            salted_password: bytes;
+        }];
+    }
+
     55 DescribeQuorum 0 to 2 flexible 0 {
         topics: [{
             topic_name: string;
@@ -603,7 +631,7 @@ mod tests {
     fn keys_rise_so_that_the_search_finds_them() {
         assert!(SHAPES.is_sorted_by_key(|shape| shape.api_key));
         assert_eq!(shape(3).map(|shape| shape.name), Some("Metadata"));
-        assert!(shape(17).is_none());
+        assert!(shape(27).is_none());
         assert!(shape(-1).is_none());
     }
 

@@ -238,6 +238,17 @@ pub fn of(api: ApiKey, version: i16, id: Uuid) -> Option<Asked> {
         }
         ApiKey::OffsetDelete => asked(&offset_delete(), version),
         ApiKey::DescribeClientQuotas => asked(&DescribeClientQuotasRequest::default(), version),
+        ApiKey::DescribeUserScramCredentials => {
+            let request = DescribeUserScramCredentialsRequest::default().with_users(None);
+            asked(&request, version)
+        }
+        ApiKey::AlterUserScramCredentials => {
+            let deletion = alter_user_scram_credentials_request::ScramCredentialDeletion::default()
+                .with_name(words("nobody"))
+                .with_mechanism(1);
+            let request = AlterUserScramCredentialsRequest::default();
+            asked(&request.with_deletions(vec![deletion]), version)
+        }
         ApiKey::DescribeQuorum => asked(&DescribeQuorumRequest::default(), version),
         ApiKey::DescribeCluster => {
             let mut request = DescribeClusterRequest::default();

@@ -59,11 +59,17 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         Partly,
         "of topics and of brokers; nothing is set for groups",
     ),
+    (
+        17,
+        Partly,
+        "PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, where `auth.listeners` has kafka; version 0 is refused",
+    ),
     (29, Whole, RULES),
     (30, Whole, RULES),
     (31, Whole, RULES),
     (33, Partly, ALTERED),
     (35, Whole, "the data directory is the one log directory"),
+    (36, Whole, "connections live on when a password changes"),
     (
         43,
         Partly,
@@ -76,6 +82,8 @@ pub const NOTES: &[(i16, Support, &str)] = &[
         "empty: the brokers move replicas by themselves, see `kera cluster status`",
     ),
     (48, Partly, "empty: no quotas"),
+    (50, Whole, "users and their mechanisms"),
+    (51, Whole, "4,096 to 16,384 iterations; at most 4,096 users"),
     (
         55,
         Partly,
@@ -99,18 +107,14 @@ const REFUSED: &str = "refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, at wh
 
 /// The APIs of Kafka 4 that are not served, and why.
 pub const ABSENT: &[(i16, &str, &str)] = &[
-    (17, "SaslHandshake", AUTHENTICATION),
     (27, "WriteTxnMarkers", TRANSACTIONS),
     (34, "AlterReplicaLogDirs", "one data directory"),
-    (36, "SaslAuthenticate", AUTHENTICATION),
     (38, "CreateDelegationToken", AUTHENTICATION),
     (39, "RenewDelegationToken", AUTHENTICATION),
     (40, "ExpireDelegationToken", AUTHENTICATION),
     (41, "DescribeDelegationToken", AUTHENTICATION),
     (45, "AlterPartitionReassignments", REPLICAS),
     (49, "AlterClientQuotas", "no quotas"),
-    (50, "DescribeUserScramCredentials", AUTHENTICATION),
-    (51, "AlterUserScramCredentials", AUTHENTICATION),
     (52, "Vote", BETWEEN),
     (53, "BeginQuorumEpoch", BETWEEN),
     (54, "EndQuorumEpoch", BETWEEN),

@@ -2,18 +2,20 @@
 
 use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse, ApiKey,
-    ApiVersionsResponse, CreateAclsResponse, CreatePartitionsResponse, CreateTopicsResponse,
-    DeleteAclsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
-    DescribeAclsResponse, DescribeClientQuotasResponse, DescribeClusterResponse,
-    DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse,
+    AlterUserScramCredentialsResponse, ApiKey, ApiVersionsResponse, CreateAclsResponse,
+    CreatePartitionsResponse, CreateTopicsResponse, DeleteAclsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteTopicsResponse, DescribeAclsResponse,
+    DescribeClientQuotasResponse, DescribeClusterResponse, DescribeConfigsResponse,
+    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
+    DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeUserScramCredentialsResponse,
     ElectLeadersResponse, EndTxnResponse, FetchResponse, FindCoordinatorResponse,
     HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
     LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
     ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
     OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    ProduceResponse, ResponseHeader, SyncGroupResponse, TxnOffsetCommitResponse,
+    ProduceResponse, ResponseHeader, SaslAuthenticateResponse, SaslHandshakeResponse,
+    SyncGroupResponse, TxnOffsetCommitResponse,
 };
 use kafka_protocol::protocol::Decodable;
 
@@ -49,6 +51,10 @@ pub fn decode(api_key: i16, version: i16, mut reply: Bytes) -> (i32, String) {
         SyncGroup SyncGroupResponse,
         DescribeGroups DescribeGroupsResponse,
         ListGroups ListGroupsResponse,
+        SaslHandshake SaslHandshakeResponse,
+        SaslAuthenticate SaslAuthenticateResponse,
+        DescribeUserScramCredentials DescribeUserScramCredentialsResponse,
+        AlterUserScramCredentials AlterUserScramCredentialsResponse,
         ApiVersions ApiVersionsResponse,
         CreateTopics CreateTopicsResponse,
         DeleteTopics DeleteTopicsResponse,

@@ -75,7 +75,7 @@ async fn what_nobody_serves_ends_its_connection() {
     // batches.
     for (api_key, version) in [
         (-1, 0),
-        (17, 0),
+        (27, 0),
         (68, 0),
         (1000, 0),
         (3, 99),

@@ -24,6 +24,9 @@ const SETTINGS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("s
 /// Rules of access, likewise.
 const RULES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rules");
 
+/// Users, likewise.
+const USERS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("users");
+
 /// The table of a key that lies apart, and not among the records.
 pub(super) fn table_apart(
     key: &[u8],
@@ -31,11 +34,12 @@ pub(super) fn table_apart(
     match *key.first()? {
         key::SETTINGS => Some(SETTINGS),
         key::RULES => Some(RULES),
+        key::USERS => Some(USERS),
         _ => None,
     }
 }
 /// The kinds of keys that lie apart.
-pub(super) const APART: [u8; 2] = [key::SETTINGS, key::RULES];
+pub(super) const APART: [u8; 3] = [key::SETTINGS, key::RULES, key::USERS];
 
 /// Holds one value, the summary. Apart from the records, so that any format finds it.
 pub(super) const META: TableDefinition<'static, &str, &[u8]> =

@@ -134,6 +134,7 @@ impl EtcdStore {
             problems.extend(other_settings(settings, &there).filter(|_| !resumed));
         }
         problems.extend(other_rules(own, &there).filter(|_| !resumed));
+        problems.extend(other_users(own, &there).filter(|_| !resumed));
         let floor = counter(&there, Counter::EpochFloor);
         Ok(ImportPlan {
             broker: broker.clone(),
@@ -183,6 +184,9 @@ impl EtcdStore {
         }
         if let Some(rules) = &own.rules {
             import.put_absent(Key::Rules, Record::Rules(rules.clone()))?;
+        }
+        if let Some(users) = &own.users {
+            import.put_absent(Key::Users, Record::Users(users.clone()))?;
         }
         import.raise(Counter::ProducerIds, plan.producer_ids)?;
         for id in absent {
@@ -250,9 +254,16 @@ fn may_stay_behind(own: &StreamRecord, image: &Image, options: ImportOptions) ->
     own.internal && (options.without_groups || !groups.any(may_hold))
 }
 
+fn other_users(own: &Image, there: &Image) -> Option<String> {
+    let (own, there) = (own.users.as_ref()?, there.users.as_ref()?);
+    (own.users != there.users && !own.users.is_empty()).then(|| {
+        "this broker and the cluster both have users, and they differ; delete this broker's with `kera user delete` while it still works alone".to_owned()
+    })
+}
+
 fn other_rules(own: &Image, there: &Image) -> Option<String> {
     let (own, there) = (own.rules.as_ref()?, there.rules.as_ref()?);
-    (own.rules != there.rules).then(|| {
+    (own.rules != there.rules && !own.rules.is_empty()).then(|| {
         "this broker and the cluster both have rules of access, and they differ; give both the same ones with `kera acl`".to_owned()
     })
 }

@@ -357,7 +357,12 @@ fn key_name(client: &Client) -> String {
 impl MetadataStore for EtcdStore {
     fn load(&self) -> Result<Image, MetadataError> {
         let (revision, found) = self.scan(
-            vec![Vec::new(), vec![key::SETTINGS], vec![key::RULES]],
+            vec![
+                Vec::new(),
+                vec![key::SETTINGS],
+                vec![key::RULES],
+                vec![key::USERS],
+            ],
             false,
         )?;
         Ok(Image {

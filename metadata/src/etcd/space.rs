@@ -8,6 +8,7 @@
 //! PREFIX s/KEY            broker settings; apart, as builds that do not know them accept no unknown key
 //!                         below r/
 //! PREFIX a/a              rules of access; apart for the same reason
+//! PREFIX u/u              users; likewise
 //! ```
 //!
 //! A record's value is as in every store, but for its revision, for which etcd's own `mod_revision`
@@ -15,7 +16,7 @@
 //! it again after its answer was lost.
 
 use crate::encode::{Record, decode_value, restamp};
-use kera_records::key::{Key, RULES, SETTINGS, prefix_end};
+use kera_records::key::{Key, RULES, SETTINGS, USERS, prefix_end};
 
 use super::messages::KeyValue;
 
@@ -78,6 +79,7 @@ impl Space {
         match key.first() {
             Some(&SETTINGS) => self.join(&[b"s/", key]),
             Some(&RULES) => self.join(&[b"a/", key]),
+            Some(&USERS) => self.join(&[b"u/", key]),
             _ => self.join(&[b"r/", key]),
         }
     }
@@ -88,6 +90,7 @@ impl Space {
         key.strip_prefix(b"r/".as_slice())
             .or_else(|| key.strip_prefix(b"s/".as_slice()))
             .or_else(|| key.strip_prefix(b"a/".as_slice()))
+            .or_else(|| key.strip_prefix(b"u/".as_slice()))
     }
 }
 
@@ -124,7 +127,7 @@ mod tests {
         let key = Key::Broker(7).encode();
         let stored = space.key(&key);
         assert_eq!(space.record_key(&stored), Some(key.as_slice()));
-        for apart in [Key::Settings(Some(7)), Key::Rules] {
+        for apart in [Key::Settings(Some(7)), Key::Rules, Key::Users] {
             let apart = apart.encode();
             let stored = space.key(&apart);
             assert!(

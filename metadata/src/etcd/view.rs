@@ -194,6 +194,7 @@ impl Footprint {
                     (Key::Settings(*broker), *revision == 0)
                 }
                 Compare::RulesRevision { revision } => (Key::Rules, *revision == 0),
+                Compare::UsersRevision { revision } => (Key::Users, *revision == 0),
                 Compare::CounterValue { counter, value } => (Key::Counter(*counter), *value == 0),
                 Compare::Controller { .. } => {
                     all.keys.insert(CONTROLLER.to_vec());
@@ -246,7 +247,8 @@ impl Footprint {
                 | Write::PutBroker(_)
                 | Write::DeleteBroker(_)
                 | Write::PutSettings(_)
-                | Write::PutRules(_) => {}
+                | Write::PutRules(_)
+                | Write::PutUsers(_) => {}
                 Write::PutCounter { counter, .. } => all.insert(Key::Counter(*counter), false),
             }
         }

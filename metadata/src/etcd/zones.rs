@@ -16,6 +16,7 @@ enum Zone {
     /// Settings of a broker, or of all.
     Settings(Option<u32>),
     Rules,
+    Users,
     /// A stream's own record and, for whoever has it alone, all of the stream.
     Stream(StreamId),
     /// A streamlet with its groups and log starts.
@@ -52,6 +53,7 @@ impl Zones {
                 Compare::BrokerRevision { id, .. } => zones.alone(Zone::Broker(*id)),
                 Compare::SettingsRevision { broker, .. } => zones.alone(Zone::Settings(*broker)),
                 Compare::RulesRevision { .. } => zones.alone(Zone::Rules),
+                Compare::UsersRevision { .. } => zones.alone(Zone::Users),
                 Compare::CounterValue { counter, .. } => {
                     zones.shared.insert(Zone::Counter(*counter));
                 }
@@ -76,6 +78,7 @@ impl Zones {
                 Write::DeleteBroker(id) => zones.alone(Zone::Broker(*id)),
                 Write::PutSettings(r) => zones.alone(Zone::Settings(r.broker)),
                 Write::PutRules(_) => zones.alone(Zone::Rules),
+                Write::PutUsers(_) => zones.alone(Zone::Users),
                 Write::PutCounter { counter, .. } => zones.alone(Zone::Counter(*counter)),
             }
         }

@@ -89,3 +89,59 @@ fn the_most_rules_are_kept() {
         assert_eq!(store.rules().unwrap().rules, record.rules);
     });
 }
+
+fn user(name: &str) -> User {
+    User {
+        name: name.to_owned(),
+        credentials: vec![UserCredential {
+            mechanism: 1,
+            salt: vec![1; 16],
+            iterations: 4096,
+            stored_key: vec![2; 32],
+            server_key: vec![3; 32],
+        }],
+    }
+}
+
+#[test]
+fn users_are_replaced_by_whoever_knows_them() {
+    on_each_store(|store| {
+        assert_eq!(store.users().unwrap(), UsersRecord::default());
+        let put = |record: &UsersRecord| {
+            let compare = Compare::UsersRevision {
+                revision: record.revision,
+            };
+            let write = Write::PutUsers(record.clone());
+            store.commit(Transaction::new(vec![compare], vec![write]))
+        };
+        let mut record = UsersRecord {
+            users: vec![user("ann"), user("bob")],
+            secret: vec![9; 32],
+            revision: 0,
+        };
+        record.revision = put(&record).unwrap().revision;
+        assert_eq!(store.users().unwrap(), record);
+        assert_eq!(store.load().unwrap().users, Some(record.clone()));
+        assert_conflict(put(&UsersRecord {
+            revision: 0,
+            ..record.clone()
+        }));
+        let unguarded = vec![Write::PutUsers(record.clone())];
+        let unguarded = Transaction::new(vec![], unguarded);
+        assert_invalid(store.commit(unguarded), "revision");
+        let with = |users: Vec<User>| UsersRecord {
+            users,
+            ..record.clone()
+        };
+        assert_invalid(put(&with(vec![user("bob"), user("ann")])), "in order");
+        assert_invalid(put(&with(vec![user("*")])), "cannot be named");
+        let names = (0..=user::MAX_USERS).map(|number| format!("{number:06}"));
+        let many = names.map(|name| self::user(&name)).collect();
+        assert_invalid(put(&with(many)), "at most");
+        assert_eq!(
+            store.users().unwrap(),
+            record,
+            "nothing of all that counted"
+        );
+    });
+}

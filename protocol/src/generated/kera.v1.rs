@@ -2395,3 +2395,59 @@ pub struct GiveUpGrowthRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GiveUpGrowthResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListUsersRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListUsersResponse {
+    /// by name
+    #[prost(message, repeated, tag = "1")]
+    pub users: ::prost::alloc::vec::Vec<UserInfo>,
+    /// this broker asks Kafka's clients for passwords
+    #[prost(bool, tag = "2")]
+    pub required: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UserInfo {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub credentials: ::prost::alloc::vec::Vec<CredentialInfo>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CredentialInfo {
+    /// 1 SCRAM-SHA-256, 2 SCRAM-SHA-512
+    #[prost(uint32, tag = "1")]
+    pub mechanism: u32,
+    #[prost(uint32, tag = "2")]
+    pub iterations: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutUserRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// one for each mechanism
+    #[prost(message, repeated, tag = "2")]
+    pub passwords: ::prost::alloc::vec::Vec<NewPassword>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NewPassword {
+    #[prost(uint32, tag = "1")]
+    pub mechanism: u32,
+    /// 4096 to 16384
+    #[prost(uint32, tag = "2")]
+    pub iterations: u32,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub salt: ::prost::bytes::Bytes,
+    /// RFC 5802's SaltedPassword
+    #[prost(bytes = "bytes", tag = "4")]
+    pub salted: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PutUserResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteUserRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteUserResponse {}

@@ -139,6 +139,7 @@ fn apply(shared: &Arc<Shared>, clustered: &Arc<Clustered>, told: Changes) {
                 (_, Some(Record::Streamlet(record))) => news.streamlets.push(record.clone()),
                 (_, Some(Record::Settings(record))) => shared.take_settings(record.clone()),
                 (_, Some(Record::Rules(record))) => shared.access.take(record),
+                (_, Some(Record::Users(record))) => shared.auth.take(record),
                 (Key::Stream(id), None) => news.deleted.push(*id),
                 _ => {}
             }
@@ -167,6 +168,9 @@ pub(crate) fn apply_all(shared: &Arc<Shared>, clustered: &Arc<Clustered>, image:
     shared.take_all_settings(&image);
     if let Some(rules) = &image.rules {
         shared.access.take(rules);
+    }
+    if let Some(users) = &image.users {
+        shared.auth.take(users);
     }
     let known = shared.data.catalog.all();
     let there = |id: StreamId| image.streams.binary_search_by_key(&id, |s| s.id).is_ok();

@@ -1,14 +1,17 @@
 //! Requests about transactions, and about what Kera does by itself.
 
+use bytes::Bytes;
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, CreateAclsRequest, DeleteAclsRequest,
-    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeProducersRequest,
-    DescribeQuorumRequest, ElectLeadersRequest, EndTxnRequest, ListConfigResourcesRequest,
-    ListPartitionReassignmentsRequest, ListTransactionsRequest, ProducerId, TransactionalId,
-    TxnOffsetCommitRequest, add_partitions_to_txn_request, create_acls_request,
+    AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, AlterUserScramCredentialsRequest,
+    CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
+    DescribeProducersRequest, DescribeQuorumRequest, DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest, EndTxnRequest, ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest, ListTransactionsRequest, ProducerId,
+    SaslAuthenticateRequest, SaslHandshakeRequest, TransactionalId, TxnOffsetCommitRequest,
+    add_partitions_to_txn_request, alter_user_scram_credentials_request, create_acls_request,
     delete_acls_request, describe_client_quotas_request, describe_producers_request,
-    describe_quorum_request, elect_leaders_request, list_partition_reassignments_request,
-    txn_offset_commit_request,
+    describe_quorum_request, describe_user_scram_credentials_request, elect_leaders_request,
+    list_partition_reassignments_request, txn_offset_commit_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -183,6 +186,61 @@ fn one_of(text: &'static str, dice: &mut Dice) -> StrBytes {
         true => StrBytes::from_static_str(text),
         false => dice.text(),
     }
+}
+
+pub fn sasl_handshake(dice: &mut Dice) -> SaslHandshakeRequest {
+    SaslHandshakeRequest::default().with_mechanism(one_of("SCRAM-SHA-256", dice))
+}
+
+pub fn sasl_authenticate(version: i16, dice: &mut Dice) -> SaslAuthenticateRequest {
+    SaslAuthenticateRequest::default()
+        .with_auth_bytes(dice.bytes())
+        .with_unknown_tagged_fields(dice.tags(version >= 2))
+}
+
+pub fn describe_users(dice: &mut Dice) -> DescribeUserScramCredentialsRequest {
+    let users = dice.maybe(|dice| {
+        dice.list(|dice| {
+            describe_user_scram_credentials_request::UserName::default()
+                .with_name(dice.text())
+                .with_unknown_tagged_fields(dice.tags(true))
+        })
+    });
+    DescribeUserScramCredentialsRequest::default()
+        .with_users(users)
+        .with_unknown_tagged_fields(dice.tags(true))
+}
+
+pub fn alter_users(dice: &mut Dice) -> AlterUserScramCredentialsRequest {
+    use alter_user_scram_credentials_request::{ScramCredentialDeletion, ScramCredentialUpsertion};
+    let deletions = dice.list(|dice| {
+        ScramCredentialDeletion::default()
+            .with_name(dice.text())
+            .with_mechanism(kind([1, 2], dice))
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    let upsertions = dice.list(|dice| {
+        let is_sound = dice.flag();
+        ScramCredentialUpsertion::default()
+            .with_name(one_of("u", dice))
+            .with_mechanism(if is_sound { 1 } else { dice.i8() })
+            .with_iterations(if is_sound { 4096 } else { dice.i32() })
+            .with_salt(if is_sound {
+                Bytes::from_static(&[1; 16])
+            } else {
+                dice.bytes()
+            })
+            .with_salted_password(if is_sound {
+                Bytes::from_static(&[2; 32])
+            } else {
+                dice.bytes()
+            })
+            .with_unknown_tagged_fields(dice.tags(true))
+    });
+    AlterUserScramCredentialsRequest::default()
+        .with_deletions(deletions)
+        .with_upsertions(upsertions)
+        .with_unknown_tagged_fields(dice.tags(true))
 }
 
 pub fn describe_acls(version: i16, dice: &mut Dice) -> DescribeAclsRequest {

@@ -1,0 +1,304 @@
+//! Users with passwords: what is kept of them as this broker knows it, and proofs of who a client is.
+//!
+//! Users lie in the metadata store, all in one record, and every broker has all of them in memory: whoever tries
+//! passwords costs no reads of the store.
+
+mod alter;
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use kera_metadata::{User, UserCredential, UsersRecord};
+use kera_rpc::scram::{Credential, Exchange, ITERATIONS, Mechanism, ScramError};
+use ring::hmac;
+use tokio::sync::Semaphore;
+
+use crate::config::{AuthConfig, SaslMechanism};
+use crate::metrics::{Counter, Family, Labels};
+
+pub use alter::{Change, NewCredential, alter, list};
+
+/// Passwords of PLAIN that are derived at a time, each for some milliseconds of one core, and those that wait for that.
+const DERIVED_AT_ONCE: usize = 1;
+const WAITING: usize = 64;
+const SALT_BYTES: usize = 16;
+
+/// The users as they are asked for.
+#[derive(Default)]
+struct Known {
+    users: HashMap<String, User>,
+    /// Of what unknown users are answered.
+    secret: Vec<u8>,
+    /// Rounds that most passwords have, so that those of unknown users look alike.
+    iterations: u32,
+    revision: u64,
+}
+
+impl Known {
+    fn of(record: &UsersRecord) -> Self {
+        let users = record.users.iter();
+        let first = record
+            .users
+            .iter()
+            .flat_map(|user| &user.credentials)
+            .next();
+        Self {
+            users: users
+                .map(|user| (user.name.clone(), user.clone()))
+                .collect(),
+            secret: record.secret.clone(),
+            iterations: first.map_or(*ITERATIONS.start(), |one| one.iterations),
+            revision: record.revision,
+        }
+    }
+
+    /// What is kept of a user's password, and whether it is a user's. Of whoever is no user there is something as well,
+    /// the same at every broker: nobody learns by asking who is one.
+    fn credential(&self, name: &str, mechanism: Mechanism) -> (Credential, bool) {
+        let credentials = self.users.get(name).map(|user| user.credentials.as_slice());
+        let mut credentials = credentials.unwrap_or_default().iter();
+        match credentials.find(|one| one.mechanism == mechanism.number()) {
+            Some(one) => (credential_of(one), true),
+            None => (self.invented(name, mechanism), false),
+        }
+    }
+
+    fn invented(&self, name: &str, mechanism: Mechanism) -> Credential {
+        let key = hmac::Key::new(hmac::HMAC_SHA512, &self.secret);
+        let of = |what: &str| {
+            let text = format!("{what} {mechanism} {name}");
+            hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
+        };
+        let cut = |mut bytes: Vec<u8>, length: usize| {
+            bytes.truncate(length);
+            bytes
+        };
+        Credential {
+            salt: cut(of("salt"), SALT_BYTES),
+            iterations: self.iterations.max(1),
+            stored_key: cut(of("stored"), mechanism.key_bytes()),
+            server_key: cut(of("server"), mechanism.key_bytes()),
+        }
+    }
+}
+
+fn credential_of(one: &UserCredential) -> Credential {
+    Credential {
+        salt: one.salt.clone(),
+        iterations: one.iterations,
+        stored_key: one.stored_key.clone(),
+        server_key: one.server_key.clone(),
+    }
+}
+
+/// Why a password was not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the broker checks too many passwords; try again in a moment, or use SCRAM, which costs it next to nothing"
+)]
+pub struct Busy;
+
+/// Who the users are, and how clients prove it.
+pub struct Auth {
+    /// Whether Kafka's listeners ask for it.
+    required: bool,
+    mechanisms: Vec<SaslMechanism>,
+    known: ArcSwap<Known>,
+    derives: Arc<Semaphore>,
+    waits: Arc<Semaphore>,
+    /// Proofs of who a client is, by mechanism and result.
+    pub(crate) authentications: Family<Labels, Counter>,
+}
+
+fn labels(mechanism: SaslMechanism, is_right: bool) -> Labels {
+    let result = if is_right { "success" } else { "failure" };
+    vec![
+        ("mechanism", mechanism.name().to_lowercase()),
+        ("result", result.to_owned()),
+    ]
+}
+
+impl Auth {
+    /// As configured, with the users that are recorded; counts in `authentications`.
+    pub(crate) fn new(
+        config: &AuthConfig,
+        recorded: Option<&UsersRecord>,
+        authentications: Family<Labels, Counter>,
+    ) -> Self {
+        let required = config.listeners;
+        if required {
+            // All there is to count, from the start.
+            for mechanism in &config.mechanisms {
+                for is_right in [true, false] {
+                    drop(authentications.get_or_create_owned(&labels(*mechanism, is_right)));
+                }
+            }
+            if recorded.is_none_or(|recorded| recorded.users.is_empty()) {
+                tracing::warn!(
+                    "auth.listeners asks Kafka's clients for passwords, and there is no user: nobody gets in there; make one with `kera user create NAME`"
+                );
+            }
+        }
+        Self {
+            required,
+            mechanisms: config.mechanisms.clone(),
+            known: ArcSwap::from_pointee(recorded.map(Known::of).unwrap_or_default()),
+            derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
+            waits: Arc::new(Semaphore::new(WAITING)),
+            authentications,
+        }
+    }
+
+    /// True if Kafka's clients must prove who they are.
+    pub fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// The ways to do so.
+    pub fn mechanisms(&self) -> &[SaslMechanism] {
+        &self.mechanisms
+    }
+
+    /// Takes in what is recorded, unless something newer is known.
+    pub(crate) fn take(&self, record: &UsersRecord) {
+        let new = Arc::new(Known::of(record));
+        self.known.rcu(|known| match known.revision < new.revision {
+            true => new.clone(),
+            false => known.clone(),
+        });
+    }
+
+    /// Takes a client's first message of SCRAM: the exchange and what to answer.
+    ///
+    /// # Errors
+    /// [`ScramError`]: it is none.
+    pub fn begin(
+        &self,
+        mechanism: Mechanism,
+        message: &[u8],
+    ) -> Result<(Exchange, String), ScramError> {
+        let known = self.known.load();
+        Exchange::begin(mechanism, message, |user| known.credential(user, mechanism))
+    }
+
+    /// Whether this is a user's password. Takes as long for whoever is no user.
+    ///
+    /// # Errors
+    /// [`Busy`].
+    pub async fn is_password(&self, user: &str, password: &[u8]) -> Result<bool, Busy> {
+        let _waits = self.waits.clone().try_acquire_owned().map_err(|_| Busy)?;
+        // Never closed.
+        let turn = self
+            .derives
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Busy)?;
+        let (mechanism, credential, is_known) = {
+            let known = self.known.load();
+            let all = Mechanism::ALL.map(|one| (one, known.credential(user, one)));
+            let there = all.iter().find(|(_, (_, is_known))| *is_known);
+            let (mechanism, (credential, is_known)) = there.unwrap_or(&all[0]).clone();
+            (mechanism, credential, is_known)
+        };
+        let password = password.to_vec();
+        let derived = tokio::task::spawn_blocking(move || {
+            // Held as long as it works: the client may be gone.
+            let _turn = turn;
+            credential.is_of(mechanism, &password)
+        });
+        let is_right = derived.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a password could not be checked");
+            false
+        });
+        Ok(is_right && is_known)
+    }
+
+    /// Counts a proof.
+    pub fn note(&self, mechanism: SaslMechanism, is_right: bool) {
+        let labels = labels(mechanism, is_right);
+        self.authentications.get_or_create_owned(&labels).inc();
+    }
+}
+
+/// Rounds as they may be asked for.
+pub(crate) fn rounds(iterations: u32) -> Option<NonZeroU32> {
+    let allowed = Some(iterations).filter(|count| ITERATIONS.contains(count));
+    allowed.and_then(NonZeroU32::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> UsersRecord {
+        let mechanism = Mechanism::Sha512;
+        let made = Credential::of_password(mechanism, b"right", vec![1; 16], 8192).unwrap();
+        UsersRecord {
+            users: vec![User {
+                name: "ann".to_owned(),
+                credentials: vec![UserCredential {
+                    mechanism: mechanism.number(),
+                    salt: made.salt,
+                    iterations: made.iterations,
+                    stored_key: made.stored_key,
+                    server_key: made.server_key,
+                }],
+            }],
+            secret: vec![9; 32],
+            revision: 1,
+        }
+    }
+
+    #[test]
+    fn who_is_no_user_looks_like_one_and_the_same_each_time() {
+        let (one, other) = (Known::of(&record()), Known::of(&record()));
+        for mechanism in Mechanism::ALL {
+            let (nobody, is_known) = one.credential("nobody", mechanism);
+            assert!(!is_known);
+            assert_eq!(nobody, other.credential("nobody", mechanism).0);
+            assert_ne!(nobody.salt, one.credential("somebody", mechanism).0.salt);
+            assert_eq!((nobody.salt.len(), nobody.iterations), (16, 8192));
+        }
+        let (ann, is_known) = one.credential("ann", Mechanism::Sha512);
+        assert!(is_known && ann.is_of(Mechanism::Sha512, b"right"));
+        assert!(
+            !one.credential("ann", Mechanism::Sha256).1,
+            "no password for that"
+        );
+    }
+
+    fn asking() -> AuthConfig {
+        AuthConfig {
+            listeners: true,
+            mechanisms: SaslMechanism::ALL.to_vec(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_password_counts_whatever_it_is_kept_for() {
+        let auth = Auth::new(&asking(), Some(&record()), Family::default());
+        assert_eq!(auth.is_password("ann", b"right").await, Ok(true));
+        assert_eq!(auth.is_password("ann", b"wrong").await, Ok(false));
+        assert_eq!(auth.is_password("bob", b"right").await, Ok(false));
+        // All places are taken: nobody waits without bound.
+        let _all = auth.waits.clone().acquire_many_owned(WAITING as u32).await;
+        assert_eq!(auth.is_password("ann", b"right").await, Err(Busy));
+    }
+
+    #[test]
+    fn older_news_of_users_is_not_taken() {
+        let auth = Auth::new(&asking(), Some(&record()), Family::default());
+        let none = |revision| UsersRecord {
+            users: Vec::new(),
+            secret: Vec::new(),
+            revision,
+        };
+        auth.take(&none(1));
+        assert!(auth.known.load().users.contains_key("ann"));
+        auth.take(&none(2));
+        assert!(auth.known.load().users.is_empty());
+    }
+}

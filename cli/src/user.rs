@@ -1,0 +1,221 @@
+//! `kera user`.
+
+use std::io::{IsTerminal, Read};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use kera_protocol::v1;
+use kera_rpc::scram::{self, Mechanism};
+use serde::Serialize;
+
+use crate::connect::{ConnectArgs, refused};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Out, OutputArgs, Table, print_json};
+use crate::stream::confirm;
+
+/// Bytes of a salt.
+const SALT: usize = 24;
+/// Most bytes of a password.
+const MOST: u64 = 1024;
+
+/// `kera user ...`
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Make a user, or give one another password.
+    Create(CreateArgs),
+    /// List the users.
+    List(ListArgs),
+    /// Delete a user. Connections that are open stay.
+    Delete(DeleteArgs),
+}
+
+/// Arguments of `kera user create`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera user create ann --password-file ann.txt
+  head -c 24 /dev/urandom | base64 | tee ann.txt | kera user create ann
+
+The password is the first line of the file, or of standard input. It is not sent: the broker gets what SCRAM
+makes of it, for both SCRAM-SHA-256 and SCRAM-SHA-512, and keeps less. Brokers ask for it where auth.listeners
+says so.")]
+pub(crate) struct CreateArgs {
+    /// The user's name
+    #[arg(value_name = "NAME")]
+    user: String,
+    /// The file with the password; otherwise it is read from standard input
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Rounds of the password's derivation: the more, the longer it takes to guess
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(4096..=16384))]
+    iterations: u32,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Arguments of `kera user list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  kera user list
+  kera user list --json")]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `kera user delete`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  kera user delete ann --yes")]
+pub(crate) struct DeleteArgs {
+    /// The user's name
+    #[arg(value_name = "NAME")]
+    user: String,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Runs `kera user`.
+pub(crate) async fn run(command: UserCommand) -> Outcome {
+    match command {
+        UserCommand::Create(args) => create(args).await,
+        UserCommand::List(args) => list(args).await,
+        UserCommand::Delete(args) => delete(args).await,
+    }
+}
+
+/// The first line of a file, or of standard input.
+fn password(file: Option<&Path>) -> Result<String, Failure> {
+    let mut text = String::new();
+    match file {
+        Some(path) => {
+            let opened = std::fs::File::open(path);
+            let read = opened.and_then(|file| file.take(MOST + 2).read_to_string(&mut text));
+            read.map_err(|error| {
+                Failure::message(format!("{} cannot be read: {error}", path.display()))
+            })?;
+        }
+        None => {
+            if std::io::stdin().is_terminal() {
+                // It would be shown, and stay in the terminal's memory.
+                let text = "a password is not typed here, where it would be shown; name a file with --password-file, or send it to standard input";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            std::io::stdin().take(MOST + 2).read_to_string(&mut text)?;
+        }
+    }
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() || line.len() as u64 > MOST {
+        let text = format!(
+            "the password has {} bytes; 1 to {MOST} are taken",
+            line.len()
+        );
+        return Err(Failure::Usage(text));
+    }
+    Ok(line.to_owned())
+}
+
+/// What is sent of a password for one mechanism.
+fn made(mechanism: Mechanism, password: &str, iterations: u32) -> Result<v1::NewPassword, Failure> {
+    let salt = scram::random::<SALT>().map_err(|error| Failure::message(error.to_string()))?;
+    let rounds = NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN);
+    let salted = mechanism.salted(password.as_bytes(), &salt, rounds);
+    Ok(v1::NewPassword {
+        mechanism: mechanism.number().into(),
+        iterations,
+        salt: salt.to_vec().into(),
+        salted: salted.into(),
+    })
+}
+
+async fn create(args: CreateArgs) -> Outcome {
+    let password = password(args.password_file.as_deref())?;
+    let passwords = Mechanism::ALL.map(|one| made(one, &password, args.iterations));
+    let passwords = passwords.into_iter().collect::<Result<_, _>>()?;
+    let mut control = args.connect.control().await?;
+    let request = v1::PutUserRequest {
+        name: args.user.clone(),
+        passwords,
+    };
+    let put = control.users.put_user(request).await;
+    put.map_err(|s| refused(&s))?;
+    let mut out = Out::stdout();
+    out.line(format_args!("created: user {}", args.user))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Serialize)]
+struct UserView {
+    name: String,
+    credentials: Vec<CredentialView>,
+}
+
+#[derive(Serialize)]
+struct CredentialView {
+    mechanism: String,
+    iterations: u32,
+}
+
+impl UserView {
+    fn new(user: v1::UserInfo) -> Self {
+        let credentials = user.credentials.into_iter().map(|one| CredentialView {
+            mechanism: Mechanism::of_number(one.mechanism)
+                .map_or_else(|| one.mechanism.to_string(), |known| known.to_string()),
+            iterations: one.iterations,
+        });
+        Self {
+            name: user.name,
+            credentials: credentials.collect(),
+        }
+    }
+}
+
+async fn list(args: ListArgs) -> Outcome {
+    let mut control = args.connect.control().await?;
+    let listed = control.users.list_users(v1::ListUsersRequest {}).await;
+    let listed = listed.map_err(|s| refused(&s))?.into_inner();
+    if !listed.required {
+        eprintln!(
+            "note: the broker at {} asks nobody for a password: auth.listeners is off there",
+            control.address
+        );
+    }
+    let views: Vec<_> = listed.users.into_iter().map(UserView::new).collect();
+    if args.output.json {
+        print_json(&views)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["user", "mechanisms", ">iterations"]);
+    for view in &views {
+        let names: Vec<_> = view
+            .credentials
+            .iter()
+            .map(|one| one.mechanism.as_str())
+            .collect();
+        let rounds = view.credentials.first().map_or(0, |one| one.iterations);
+        table.row([view.name.clone(), names.join(", "), rounds.to_string()]);
+    }
+    table.print("no users; `kera user create NAME` makes one")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete(args: DeleteArgs) -> Outcome {
+    confirm(&args.user, "user", args.yes)?;
+    let mut control = args.connect.control().await?;
+    let request = v1::DeleteUserRequest {
+        name: args.user.clone(),
+    };
+    let deleted = control.users.delete_user(request).await;
+    deleted.map_err(|s| refused(&s))?;
+    let mut out = Out::stdout();
+    out.line(format_args!("deleted: user {}", args.user))?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

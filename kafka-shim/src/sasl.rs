@@ -1,0 +1,188 @@
+//! SaslHandshake and SaslAuthenticate: how a client proves who it is, before it may do anything else.
+
+use bytes::Bytes;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::{
+    ApiKey, SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest,
+    SaslHandshakeResponse,
+};
+use kafka_protocol::protocol::{Decodable, StrBytes};
+use kera_broker::config::SaslMechanism;
+use kera_broker::principal::Principal;
+use kera_rpc::scram::{Exchange, ScramError};
+
+use crate::context::Ctx;
+use crate::dispatch::{self, DispatchError};
+use crate::refusal::{short, text};
+use crate::wire::walk;
+
+/// Number of SaslHandshake.
+pub(crate) const HANDSHAKE: i16 = 17;
+/// Number of SaslAuthenticate.
+pub(crate) const AUTHENTICATE: i16 = 36;
+/// The version of SaslHandshake after which messages come in SaslAuthenticate.
+const VERSION: i16 = 1;
+/// Longest request of a client that has not proved who it is.
+pub(crate) const MAX_REQUEST: usize = 64 << 10;
+/// Most bytes of a name and a password.
+const MAX_PLAIN: usize = 4096;
+
+/// How far a client is.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It has to name a mechanism.
+    Mechanism,
+    /// It has to send its first message.
+    First(SaslMechanism),
+    /// It has to prove that it knows its password.
+    Proof(SaslMechanism, Box<Exchange>),
+    /// It has proved who it is.
+    Proved(Principal),
+    /// It has not, and the connection ends.
+    Failed,
+}
+
+/// What has come of a request.
+pub(crate) struct Answered {
+    /// The whole reply.
+    pub(crate) reply: Bytes,
+    /// How far the client is now.
+    pub(crate) step: Step,
+}
+
+/// Answers one of the two requests.
+pub(crate) async fn answer(
+    ctx: Ctx,
+    step: Step,
+    (key, version, correlation): (i16, i16, i32),
+    body: Bytes,
+) -> Result<Answered, DispatchError> {
+    let malformed = |reason: String| DispatchError::Malformed {
+        key,
+        version,
+        reason,
+    };
+    walk::walk(key, version, &body, &walk::Limits::default())
+        .map_err(|error| malformed(error.to_string()))?;
+    let mut body = body;
+    if key == HANDSHAKE {
+        let request = SaslHandshakeRequest::decode(&mut body, version);
+        let request = request.map_err(|error| malformed(error.to_string()))?;
+        let (response, step) = handshake(&ctx, &step, version, &request.mechanism);
+        let api = ApiKey::SaslHandshake;
+        let reply = dispatch::encode(api, version, correlation, &response)?;
+        return Ok(Answered { reply, step });
+    }
+    let request = SaslAuthenticateRequest::decode(&mut body, version);
+    let request = request.map_err(|error| malformed(error.to_string()))?;
+    let (response, step) = authenticate(&ctx, step, &request.auth_bytes).await;
+    let api = ApiKey::SaslAuthenticate;
+    let reply = dispatch::encode(api, version, correlation, &response)?;
+    Ok(Answered { reply, step })
+}
+
+fn handshake(ctx: &Ctx, step: &Step, version: i16, wanted: &str) -> (SaslHandshakeResponse, Step) {
+    let auth = &ctx.shared.auth;
+    let offered = auth.mechanisms().iter();
+    let names = offered.map(|one| StrBytes::from_static_str(one.name()));
+    let response = SaslHandshakeResponse::default().with_mechanisms(names.collect());
+    let refused =
+        |error: ResponseError| (response.clone().with_error_code(error.code()), Step::Failed);
+    if !matches!(step, Step::Mechanism) {
+        return refused(ResponseError::IllegalSaslState);
+    }
+    if version < VERSION {
+        return refused(ResponseError::UnsupportedVersion);
+    }
+    let mut offered = auth.mechanisms().iter();
+    match offered.find(|one| one.name() == wanted) {
+        Some(mechanism) => (response, Step::First(*mechanism)),
+        None => refused(ResponseError::UnsupportedSaslMechanism),
+    }
+}
+
+async fn authenticate(ctx: &Ctx, step: Step, message: &[u8]) -> (SaslAuthenticateResponse, Step) {
+    let response = SaslAuthenticateResponse::default().with_error_message(None);
+    let outcome = match step {
+        Step::First(SaslMechanism::Plain) => plain(ctx, message).await,
+        Step::First(mechanism @ SaslMechanism::Scram(scram)) => {
+            match ctx.shared.auth.begin(scram, message) {
+                Ok((exchange, challenge)) => {
+                    let step = Step::Proof(mechanism, Box::new(exchange));
+                    return (response.with_auth_bytes(challenge.into()), step);
+                }
+                Err(error) => Err(told(&error)),
+            }
+        }
+        Step::Proof(mechanism, exchange) => {
+            let proof = exchange.end(message);
+            ctx.shared.auth.note(mechanism, proof.is_ok());
+            match proof {
+                Ok((user, signature)) => {
+                    let principal = Principal::User(user.into());
+                    return (
+                        response.with_auth_bytes(signature.into()),
+                        Step::Proved(principal),
+                    );
+                }
+                Err(error) => Err(told(&error)),
+            }
+        }
+        Step::Mechanism | Step::Proved(_) | Step::Failed => {
+            let code = ResponseError::IllegalSaslState.code();
+            let why = text("SaslHandshake comes first, and once for a connection");
+            let response = response.with_error_code(code).with_error_message(Some(why));
+            return (response, Step::Failed);
+        }
+    };
+    match outcome {
+        Ok(principal) => (response, Step::Proved(principal)),
+        Err(why) => {
+            let code = ResponseError::SaslAuthenticationFailed.code();
+            let response = response
+                .with_error_code(code)
+                .with_error_message(Some(text(why)));
+            (response, Step::Failed)
+        }
+    }
+}
+
+/// What the client is told: nothing of whether there is such a user.
+fn told(error: &ScramError) -> String {
+    format!("authentication failed: {error}")
+}
+
+/// RFC 4616: whose rights, who, and the password.
+async fn plain(ctx: &Ctx, message: &[u8]) -> Result<Principal, String> {
+    let malformed = || "authentication failed: the message is no PLAIN message".to_owned();
+    if message.len() > MAX_PLAIN {
+        return Err(malformed());
+    }
+    let mut parts = message.split(|byte| *byte == 0);
+    let (Some(other), Some(user), Some(password), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(malformed());
+    };
+    let name = |bytes: &[u8]| std::str::from_utf8(bytes).map(str::to_owned);
+    let (other, user) = (name(other), name(user));
+    let (Ok(other), Ok(user)) = (other, user) else {
+        return Err(malformed());
+    };
+    if user.is_empty() || password.is_empty() {
+        return Err(malformed());
+    }
+    let auth = &ctx.shared.auth;
+    let checked = auth.is_password(&user, password).await;
+    let is_right = checked.map_err(|busy| format!("authentication failed: {busy}"))?;
+    // Nobody has another's rights.
+    let is_right = is_right && (other.is_empty() || other == user);
+    auth.note(SaslMechanism::Plain, is_right);
+    match is_right {
+        true => Ok(Principal::User(user.into())),
+        false => {
+            tracing::debug!(peer = %ctx.peer, user = short(&user), "a password was wrong");
+            Err(told(&ScramError::WrongProof))
+        }
+    }
+}

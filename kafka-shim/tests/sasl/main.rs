@@ -1,0 +1,348 @@
+//! Who a client is, by SASL: proofs, what is answered to those that prove nothing, and users by Kafka's own requests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::alter_user_scram_credentials_request::{
+    ScramCredentialDeletion, ScramCredentialUpsertion,
+};
+use kafka_protocol::messages::{
+    AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, ApiKey,
+    ApiVersionsRequest, ApiVersionsResponse, DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse, MetadataRequest, MetadataResponse,
+    SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+use kera_broker::access;
+use kera_broker::auth::{self, Change, NewCredential};
+use kera_broker::config::{BrokerConfig, SaslMechanism};
+use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
+use kera_metadata::{Rule, StreamConfig};
+use kera_rpc::scram::{Client as Scram, Mechanism};
+use tokio::io::AsyncWriteExt;
+
+use common::{Client, World};
+
+const ROUNDS: u32 = 4096;
+
+fn asking(config: &mut BrokerConfig) {
+    config.auth.listeners = true;
+    config.auth.mechanisms = SaslMechanism::ALL.to_vec();
+}
+
+fn words(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// What is sent of a password.
+fn made(mechanism: Mechanism, password: &str) -> NewCredential {
+    let salt = b"sixteen bytes!!!".to_vec();
+    let rounds = NonZeroU32::new(ROUNDS).unwrap();
+    NewCredential {
+        mechanism,
+        iterations: ROUNDS,
+        salted: mechanism.salted(password.as_bytes(), &salt, rounds),
+        salt,
+    }
+}
+
+async fn user(world: &World, name: &str, password: &str) {
+    let changes = Mechanism::ALL.map(|one| (name.to_owned(), Change::Put(made(one, password))));
+    let done = auth::alter(world.broker.shared(), &changes).await;
+    assert!(done.expect("it is stored").iter().all(Result::is_ok));
+}
+
+async fn handshake(client: &mut Client, mechanism: &str) -> SaslHandshakeResponse {
+    let request = SaslHandshakeRequest::default().with_mechanism(words(mechanism));
+    client.call(ApiKey::SaslHandshake, 1, &request).await
+}
+
+async fn send(client: &mut Client, version: i16, message: &[u8]) -> SaslAuthenticateResponse {
+    let message = Bytes::copy_from_slice(message);
+    let request = SaslAuthenticateRequest::default().with_auth_bytes(message);
+    client
+        .call(ApiKey::SaslAuthenticate, version, &request)
+        .await
+}
+
+/// Plays SCRAM; the last error, 0 if the client is in.
+async fn scram(client: &mut Client, mechanism: Mechanism, user: &str, password: &str) -> i16 {
+    assert_eq!(handshake(client, mechanism.name()).await.error_code, 0);
+    let begun = Scram::begin(mechanism, user, password.as_bytes()).unwrap();
+    let (mine, first) = begun;
+    let challenge = send(client, 2, first.as_bytes()).await;
+    if challenge.error_code != 0 {
+        return challenge.error_code;
+    }
+    let (mine, proof) = mine.answer(&challenge.auth_bytes).unwrap();
+    let last = send(client, 2, proof.as_bytes()).await;
+    if last.error_code == 0 {
+        mine.end(&last.auth_bytes)
+            .expect("the broker knows the password");
+    }
+    last.error_code
+}
+
+async fn plain(client: &mut Client, message: &[u8]) -> i16 {
+    assert_eq!(handshake(client, "PLAIN").await.error_code, 0);
+    send(client, 0, message).await.error_code
+}
+
+async fn topics(client: &mut Client) -> usize {
+    let all = MetadataRequest::default().with_topics(None);
+    let reply: MetadataResponse = client.call(ApiKey::Metadata, 9, &all).await;
+    reply
+        .topics
+        .iter()
+        .filter(|topic| !topic.is_internal)
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_knows_a_password_is_in_and_is_who_the_user_is() {
+    let world = World::with(|config| {
+        asking(config);
+        config.acl.enabled = true;
+        config.acl.super_users = vec!["User:root".to_owned()];
+    })
+    .await;
+    world.create("orders", StreamConfig::default());
+    user(&world, "ann", "right").await;
+    user(&world, "bob", "right").await;
+    let rule = Rule {
+        kind: Kind::Stream,
+        name: "orders".to_owned(),
+        pattern: Pattern::Literal,
+        principal: "User:ann".to_owned(),
+        host: ANY.to_owned(),
+        operation: Operation::Describe,
+        permission: Permission::Allow,
+    };
+    access::add(world.broker.shared(), &[rule]).await.unwrap();
+    for mechanism in Mechanism::ALL {
+        let mut client = world.client().await;
+        assert_eq!(scram(&mut client, mechanism, "ann", "right").await, 0);
+        assert_eq!(topics(&mut client).await, 1, "ann may see it");
+        let mut client = world.client().await;
+        assert_eq!(scram(&mut client, mechanism, "bob", "right").await, 0);
+        assert_eq!(topics(&mut client).await, 0, "bob may not");
+    }
+    let mut client = world.client().await;
+    assert_eq!(plain(&mut client, b"\0ann\0right").await, 0);
+    assert_eq!(topics(&mut client).await, 1);
+    let mut client = world.client().await;
+    assert_eq!(plain(&mut client, b"ann\0ann\0right").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_proves_nothing_is_told_the_same_and_goes() {
+    let world = World::with(asking).await;
+    user(&world, "ann", "right").await;
+    let failed = ResponseError::SaslAuthenticationFailed.code();
+    for mechanism in Mechanism::ALL {
+        for (name, password) in [("ann", "wrong"), ("nobody", "right"), ("nobody", "wrong")] {
+            let mut client = world.client().await;
+            let code = scram(&mut client, mechanism, name, password).await;
+            assert_eq!(code, failed, "{mechanism} {name}");
+            assert!(client.closed().await);
+        }
+    }
+    let wrong: [&[u8]; 8] = [
+        b"\0ann\0wrong",
+        b"\0nobody\0right",
+        b"bob\0ann\0right",
+        b"\0ann\0",
+        b"\0\0right",
+        b"ann\0right",
+        b"\0ann\0right\0",
+        b"\0\xff\0right",
+    ];
+    for message in wrong {
+        let mut client = world.client().await;
+        assert_eq!(plain(&mut client, message).await, failed, "{message:?}");
+        assert!(client.closed().await);
+    }
+    let challenge = |name: &'static str| {
+        let world = &world;
+        async move {
+            let mut client = world.client().await;
+            handshake(&mut client, "SCRAM-SHA-256").await;
+            let first = format!("n,,n={name},r=abc");
+            let told = send(&mut client, 1, first.as_bytes()).await;
+            let told = String::from_utf8(told.auth_bytes.to_vec()).unwrap();
+            told.split_once(",s=").unwrap().1.to_owned()
+        }
+    };
+    // Salt and rounds of whoever is no user are the same each time, as those of users are.
+    assert_eq!(challenge("nobody").await, challenge("nobody").await);
+    assert_ne!(challenge("nobody").await, challenge("somebody").await);
+    assert!(challenge("nobody").await.ends_with(&format!(",i={ROUNDS}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_else_is_answered_before_and_what_is_long_is_not_read() {
+    let world = World::with(asking).await;
+    user(&world, "ann", "right").await;
+    let mut client = world.client().await;
+    client
+        .send(ApiKey::Metadata, 9, &MetadataRequest::default())
+        .await;
+    assert!(client.closed().await);
+
+    let mut client = world.client().await;
+    let versions = ApiVersionsRequest::default();
+    let told: ApiVersionsResponse = client.call(ApiKey::ApiVersions, 0, &versions).await;
+    assert!(told.api_keys.iter().any(|api| api.api_key == 36));
+    let unsupported = handshake(&mut client, "GSSAPI").await;
+    let code = ResponseError::UnsupportedSaslMechanism.code();
+    assert_eq!(unsupported.error_code, code);
+    assert_eq!(unsupported.mechanisms.len(), 3);
+    assert!(client.closed().await);
+
+    // Half way a client is no further than before.
+    let mut client = world.client().await;
+    handshake(&mut client, "SCRAM-SHA-256").await;
+    send(&mut client, 1, b"n,,n=ann,r=abc").await;
+    client
+        .send(ApiKey::Metadata, 9, &MetadataRequest::default())
+        .await;
+    assert!(client.closed().await);
+
+    let mut old = world.client().await;
+    let request = SaslHandshakeRequest::default().with_mechanism(words("PLAIN"));
+    let told: SaslHandshakeResponse = old.call(ApiKey::SaslHandshake, 0, &request).await;
+    assert_eq!(told.error_code, ResponseError::UnsupportedVersion.code());
+    assert!(old.closed().await);
+
+    let illegal = ResponseError::IllegalSaslState.code();
+    let mut client = world.client().await;
+    handshake(&mut client, "PLAIN").await;
+    assert_eq!(handshake(&mut client, "PLAIN").await.error_code, illegal);
+    assert!(client.closed().await);
+    let mut client = world.client().await;
+    assert_eq!(
+        send(&mut client, 1, b"\0ann\0right").await.error_code,
+        illegal
+    );
+    assert!(client.closed().await);
+
+    let mut client = world.client().await;
+    let claimed = (64 << 10) + 1;
+    client.stream.write_i32(claimed).await.unwrap();
+    client.stream.write_all(&[0, 36, 0, 1]).await.unwrap();
+    assert!(client.closed().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_too_long_goes() {
+    let world = World::with(|config| {
+        asking(config);
+        config.server.receive_timeout = Duration::from_millis(200);
+    })
+    .await;
+    user(&world, "ann", "right").await;
+    let mut silent = world.client().await;
+    assert!(silent.closed().await);
+    let mut half = world.client().await;
+    handshake(&mut half, "SCRAM-SHA-512").await;
+    assert!(half.closed().await);
+    let mut quick = world.client().await;
+    let code = scram(&mut quick, Mechanism::Sha512, "ann", "right").await;
+    assert_eq!(code, 0);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(topics(&mut quick).await, 0, "it may stay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nobody_asks_there_is_nothing_to_prove() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let refused = handshake(&mut client, "PLAIN").await;
+    assert_eq!(refused.error_code, ResponseError::IllegalSaslState.code());
+    assert!(client.closed().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_made_seen_and_deleted_by_kafkas_requests_and_outlive_a_restart() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let put = |name: &str, one: NewCredential| {
+        ScramCredentialUpsertion::default()
+            .with_name(words(name))
+            .with_mechanism(one.mechanism.number() as i8)
+            .with_iterations(one.iterations as i32)
+            .with_salt(one.salt.into())
+            .with_salted_password(one.salted.into())
+    };
+    let few = NewCredential {
+        iterations: 100,
+        ..made(Mechanism::Sha256, "p")
+    };
+    let request = AlterUserScramCredentialsRequest::default().with_upsertions(vec![
+        put("ann", made(Mechanism::Sha256, "right")),
+        put("ann", made(Mechanism::Sha512, "other")),
+        put("bob", few),
+        put("", made(Mechanism::Sha256, "p")),
+        put("cat", made(Mechanism::Sha256, "p")),
+        put("cat", made(Mechanism::Sha256, "q")),
+    ]);
+    let api = ApiKey::AlterUserScramCredentials;
+    let reply: AlterUserScramCredentialsResponse = client.call(api, 0, &request).await;
+    let told: Vec<_> = reply
+        .results
+        .iter()
+        .map(|one| (one.user.as_str(), one.error_code))
+        .collect();
+    let unacceptable = ResponseError::UnacceptableCredential.code();
+    let twice = ResponseError::DuplicateResource.code();
+    assert_eq!(
+        told,
+        [
+            ("ann", 0),
+            ("bob", unacceptable),
+            ("", unacceptable),
+            ("cat", twice)
+        ]
+    );
+
+    let World { broker, dir, .. } = world;
+    broker.shutdown().await;
+    let world = World::at(dir, asking).await;
+    let mut client = world.client().await;
+    assert_eq!(
+        scram(&mut client, Mechanism::Sha256, "ann", "right").await,
+        0
+    );
+    let all = DescribeUserScramCredentialsRequest::default().with_users(None);
+    let api = ApiKey::DescribeUserScramCredentials;
+    let reply: DescribeUserScramCredentialsResponse = client.call(api, 0, &all).await;
+    assert_eq!(reply.results.len(), 1);
+    assert_eq!(reply.results[0].credential_infos.len(), 2);
+
+    let deletion = |name: &str, mechanism| {
+        ScramCredentialDeletion::default()
+            .with_name(words(name))
+            .with_mechanism(mechanism)
+    };
+    let request = AlterUserScramCredentialsRequest::default()
+        .with_deletions(vec![deletion("ann", 1), deletion("nobody", 1)]);
+    let api = ApiKey::AlterUserScramCredentials;
+    let reply: AlterUserScramCredentialsResponse = client.call(api, 0, &request).await;
+    let codes: Vec<_> = reply.results.iter().map(|one| one.error_code).collect();
+    assert_eq!(codes, [0, ResponseError::ResourceNotFound.code()]);
+    let mut again = world.client().await;
+    assert_ne!(
+        scram(&mut again, Mechanism::Sha256, "ann", "right").await,
+        0
+    );
+    let mut again = world.client().await;
+    assert_eq!(
+        scram(&mut again, Mechanism::Sha512, "ann", "other").await,
+        0
+    );
+}
