@@ -7,9 +7,9 @@ use kafka_protocol::messages::{
     SaslHandshakeResponse,
 };
 use kafka_protocol::protocol::{Decodable, StrBytes};
+use kera_broker::auth::scram::{Exchange, ScramError};
 use kera_broker::config::SaslMechanism;
 use kera_broker::principal::Principal;
-use kera_rpc::scram::{Exchange, ScramError};
 
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
@@ -173,7 +173,7 @@ async fn plain(ctx: &Ctx, message: &[u8]) -> Result<Principal, String> {
         return Err(malformed());
     }
     let auth = &ctx.shared.auth;
-    let checked = auth.is_password(&user, password).await;
+    let checked = auth.is_password(ctx.peer.ip(), &user, password).await;
     let is_right = checked.map_err(|busy| format!("authentication failed: {busy}"))?;
     // Nobody has another's rights.
     let is_right = is_right && (other.is_empty() || other == user);

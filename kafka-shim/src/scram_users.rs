@@ -12,11 +12,11 @@ use kafka_protocol::messages::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
+use kera_broker::auth::scram::Mechanism;
 use kera_broker::auth::{self, Change, NewCredential};
 use kera_metadata::User;
 use kera_metadata::access::Operation;
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_rpc::scram::Mechanism;
 
 use crate::context::Ctx;
 use crate::refusal::{Refusal, doubled, text};

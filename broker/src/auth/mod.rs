@@ -6,23 +6,30 @@
 mod alter;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{User, UserCredential, UsersRecord};
 use kera_rpc::scram::{Credential, Exchange, ITERATIONS, Mechanism, ScramError};
+use parking_lot::Mutex;
 use ring::hmac;
 use tokio::sync::Semaphore;
 
 use crate::config::{AuthConfig, SaslMechanism};
 use crate::metrics::{Counter, Family, Labels};
+use crate::unheard::Source;
+
+pub use kera_rpc::scram;
 
 pub use alter::{Change, NewCredential, alter, list};
 
 /// Passwords of PLAIN that are derived at a time, each for some milliseconds of one core, and those that wait for that.
 const DERIVED_AT_ONCE: usize = 1;
 const WAITING: usize = 64;
+/// Those of one address: whoever tries passwords keeps nobody else's from being looked at.
+const WAITING_OF_ONE: usize = 8;
 const SALT_BYTES: usize = 16;
 
 /// The users as they are asked for.
@@ -108,8 +115,40 @@ pub struct Auth {
     known: ArcSwap<Known>,
     derives: Arc<Semaphore>,
     waits: Arc<Semaphore>,
+    /// How many wait, by address.
+    waiting: Mutex<HashMap<Source, usize>>,
     /// Proofs of who a client is, by mechanism and result.
     pub(crate) authentications: Family<Labels, Counter>,
+}
+
+/// A place among the passwords of one address that wait.
+struct Place<'a> {
+    waiting: &'a Mutex<HashMap<Source, usize>>,
+    source: Source,
+}
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a Mutex<HashMap<Source, usize>>, source: Source) -> Option<Self> {
+        let mut counted = waiting.lock();
+        let mine = counted.entry(source).or_default();
+        if *mine >= WAITING_OF_ONE {
+            return None;
+        }
+        *mine += 1;
+        Some(Self { waiting, source })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut counted = self.waiting.lock();
+        if let Some(mine) = counted.get_mut(&self.source) {
+            *mine -= 1;
+            if *mine == 0 {
+                counted.remove(&self.source);
+            }
+        }
+    }
 }
 
 fn labels(mechanism: SaslMechanism, is_right: bool) -> Labels {
@@ -147,6 +186,7 @@ impl Auth {
             known: ArcSwap::from_pointee(recorded.map(Known::of).unwrap_or_default()),
             derives: Arc::new(Semaphore::new(DERIVED_AT_ONCE)),
             waits: Arc::new(Semaphore::new(WAITING)),
+            waiting: Mutex::default(),
             authentications,
         }
     }
@@ -187,7 +227,13 @@ impl Auth {
     ///
     /// # Errors
     /// [`Busy`].
-    pub async fn is_password(&self, user: &str, password: &[u8]) -> Result<bool, Busy> {
+    pub async fn is_password(
+        &self,
+        from: IpAddr,
+        user: &str,
+        password: &[u8],
+    ) -> Result<bool, Busy> {
+        let _place = Place::take(&self.waiting, from.into()).ok_or(Busy)?;
         let _waits = self.waits.clone().try_acquire_owned().map_err(|_| Busy)?;
         // Never closed.
         let turn = self
@@ -280,12 +326,21 @@ mod tests {
     #[tokio::test]
     async fn a_password_counts_whatever_it_is_kept_for() {
         let auth = Auth::new(&asking(), Some(&record()), Family::default());
-        assert_eq!(auth.is_password("ann", b"right").await, Ok(true));
-        assert_eq!(auth.is_password("ann", b"wrong").await, Ok(false));
-        assert_eq!(auth.is_password("bob", b"right").await, Ok(false));
+        let (here, there) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+        assert_eq!(auth.is_password(here, "ann", b"right").await, Ok(true));
+        assert_eq!(auth.is_password(here, "ann", b"wrong").await, Ok(false));
+        assert_eq!(auth.is_password(here, "bob", b"right").await, Ok(false));
+        // One address has its part of the places, and no more.
+        let take = || Place::take(&auth.waiting, here.into());
+        let places: Vec<_> = std::iter::from_fn(take).collect();
+        assert_eq!(places.len(), WAITING_OF_ONE);
+        assert_eq!(auth.is_password(here, "ann", b"right").await, Err(Busy));
+        assert_eq!(auth.is_password(there, "ann", b"right").await, Ok(true));
+        drop(places);
+        assert!(auth.waiting.lock().is_empty());
         // All places are taken: nobody waits without bound.
         let _all = auth.waits.clone().acquire_many_owned(WAITING as u32).await;
-        assert_eq!(auth.is_password("ann", b"right").await, Err(Busy));
+        assert_eq!(auth.is_password(here, "ann", b"right").await, Err(Busy));
     }
 
     #[test]

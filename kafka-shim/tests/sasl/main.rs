@@ -19,11 +19,11 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 use kera_broker::access;
+use kera_broker::auth::scram::{Client as Scram, Mechanism};
 use kera_broker::auth::{self, Change, NewCredential};
 use kera_broker::config::{BrokerConfig, SaslMechanism};
 use kera_metadata::access::{ANY, Kind, Operation, Pattern, Permission};
 use kera_metadata::{Rule, StreamConfig};
-use kera_rpc::scram::{Client as Scram, Mechanism};
 use tokio::io::AsyncWriteExt;
 
 use common::{Client, World};
