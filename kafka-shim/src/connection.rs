@@ -25,6 +25,7 @@ use kera_broker::unheard::Wanted;
 use kera_metadata::access::Operation;
 use tokio::net::TcpStream;
 
+use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::dispatch::{self, DispatchError};
 use crate::fetch::{self, Fetch, FetchRequest, Progress, Sessions};
@@ -131,6 +132,7 @@ pub(crate) async fn serve(socket: TcpStream, mut ctx: Ctx, counted: Counted, wan
         ctx,
         pending: VecDeque::new(),
         placing: None,
+        failed: Failed::default(),
         current: Current::Nothing,
         stopping: false,
     };
@@ -175,6 +177,7 @@ struct Connection {
     pending: VecDeque<(i16, Produce)>,
     /// Progress of the produce request at the front while memory is short.
     placing: Option<Produce>,
+    failed: Failed,
     current: Current,
     sessions: Sessions,
     stopping: bool,
@@ -507,7 +510,8 @@ impl Connection {
                 front.forget(&link.waker);
                 let version = front.version();
                 let mut out = dispatch::begin(ApiKey::Produce, version, front.correlation);
-                front.encode(self.ctx.shared.data.directory.is_current(), &mut out);
+                let member = self.ctx.shared.data.directory.is_current();
+                front.encode(member, &mut self.failed, &mut out);
                 dispatch::finish(&mut out, 0);
                 link.out
                     .push_raw(|gathering| gathering.extend_from_slice(&out));

@@ -20,6 +20,7 @@ mod access;
 mod acls;
 mod active_producers;
 pub mod apis;
+mod behind;
 mod brokers;
 mod cluster;
 pub mod config_table;

@@ -24,6 +24,7 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_streamlet::{AppendError, AppendSpec, Appended, Outcome, Settings, Streamlet};
 
 use crate::access;
+use crate::behind::Failed;
 use crate::context::Ctx;
 use crate::errors;
 use crate::topic::{self, TopicRef};
@@ -82,10 +83,31 @@ impl ProduceRequest {
 
 /// What became of one partition's batch.
 enum Outcomes {
-    /// Refused: Kafka's number, why, and the log's start where the client is to be told it, -1 elsewhere.
-    Refused(i16, Option<String>, i64),
+    Refused(Rejected),
     /// It has its place; `None` once it is settled.
     Placed(Option<Box<Waiting>>, Acknowledged),
+}
+
+impl Outcomes {
+    /// Negative for a batch without sequence.
+    fn producer(&self) -> i64 {
+        match self {
+            Self::Refused(rejected) => rejected.producer,
+            Self::Placed(_, known) => known.producer,
+        }
+    }
+}
+
+/// A batch that has no place.
+struct Rejected {
+    /// Kafka's number.
+    code: i16,
+    /// Why.
+    text: Option<String>,
+    /// The log's start, where the client is to be told it, -1 elsewhere.
+    log_start: i64,
+    /// Negative for a batch without sequence.
+    producer: i64,
 }
 
 /// A batch that has its place and is not settled.
@@ -114,6 +136,8 @@ struct Acknowledged {
     /// -1 unless the broker's time was stamped.
     append_time: i64,
     log_start: Ordinal,
+    /// Negative for a batch without sequence.
+    producer: i64,
 }
 
 /// A request whose batches have their places, or are being given them.
@@ -181,11 +205,12 @@ impl Produce {
                     Err(code) => Err((*code, None)),
                 };
                 let outcome = match outcome {
-                    Ok(None) if give_up => Outcomes::Refused(
-                        ResponseError::RequestTimedOut.code(),
-                        Some("the broker's memory.pool was full for too long".to_string()),
-                        -1,
-                    ),
+                    Ok(None) if give_up => Outcomes::Refused(Rejected {
+                        code: ResponseError::RequestTimedOut.code(),
+                        text: Some("the broker's memory.pool was full for too long".to_string()),
+                        log_start: -1,
+                        producer: producer_of(&body[range.clone()]),
+                    }),
                     Ok(None) => return false,
                     Ok(Some((waiting, known))) => {
                         self.bytes += range.len();
@@ -199,7 +224,12 @@ impl Produce {
                         let lane = lane.and_then(|stream| topic::lane_of(stream, *index));
                         let start =
                             lane.map_or(-1, |(streamlet, lane)| log_start(&streamlet, lane) as i64);
-                        Outcomes::Refused(code, text, start)
+                        Outcomes::Refused(Rejected {
+                            code,
+                            text,
+                            log_start: start,
+                            producer: producer_of(&body[range.clone()]),
+                        })
                     }
                 };
                 self.topics[at].1.push((*index, outcome));
@@ -254,8 +284,8 @@ impl Produce {
 
     /// The reply's body. What is not settled by now has timed out; it may still take effect. A broker
     /// that is no `member` of its cluster any more may have lost its streamlets without knowing: clients
-    /// are told to look for the leader then.
-    pub(crate) fn encode(&self, member: bool, out: &mut BytesMut) {
+    /// are told to look for the leader then. `failed` is of the connection.
+    pub(crate) fn encode(&self, member: bool, failed: &mut Failed, out: &mut BytesMut) {
         let mut writer = Writer::new(out, is_flexible(ApiKey::Produce, self.version));
         let w = &mut writer;
         w.length(self.topics.len());
@@ -264,32 +294,8 @@ impl Produce {
             w.length(partitions.len());
             for (index, outcome) in partitions {
                 w.i32(*index);
-                let (answer, text) = match outcome {
-                    Outcomes::Refused(code, text, log_start) => (
-                        Answer {
-                            log_start: *log_start,
-                            ..Answer::refused(*code)
-                        },
-                        text.as_deref(),
-                    ),
-                    Outcomes::Placed(Some(waiting), _)
-                        if waiting.appended.group.is_shipped() && !member =>
-                    {
-                        (
-                            Answer::refused(ResponseError::NotLeaderOrFollower.code()),
-                            Some("this broker has lost its lease; it may still take effect"),
-                        )
-                    }
-                    Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() => (
-                        Answer::refused(ResponseError::NotEnoughReplicas.code()),
-                        Some("too few replicas could be reached in time; it may still take effect"),
-                    ),
-                    Outcomes::Placed(Some(_), _) => (
-                        Answer::refused(ResponseError::RequestTimedOut.code()),
-                        Some("the batch was not durable in time; it may still take effect"),
-                    ),
-                    Outcomes::Placed(None, known) => (Answer::placed(*known), None),
-                };
+                let (mut answer, text) = answer_to(outcome, member);
+                answer.code = failed.answer(name, *index, outcome.producer(), answer.code);
                 w.i16(answer.code);
                 w.i64(answer.base);
                 w.i64(answer.append_time);
@@ -308,6 +314,37 @@ impl Produce {
         w.i32(0);
         w.no_tags();
     }
+}
+
+/// What a batch is answered with, and why if it was refused.
+fn answer_to(outcome: &Outcomes, member: bool) -> (Answer, Option<&str>) {
+    match outcome {
+        Outcomes::Refused(rejected) => (
+            Answer {
+                log_start: rejected.log_start,
+                ..Answer::refused(rejected.code)
+            },
+            rejected.text.as_deref(),
+        ),
+        Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() && !member => (
+            Answer::refused(ResponseError::NotLeaderOrFollower.code()),
+            Some("this broker has lost its lease; it may still take effect"),
+        ),
+        Outcomes::Placed(Some(waiting), _) if waiting.appended.group.is_shipped() => (
+            Answer::refused(ResponseError::NotEnoughReplicas.code()),
+            Some("too few replicas could be reached in time; it may still take effect"),
+        ),
+        Outcomes::Placed(Some(_), _) => (
+            Answer::refused(ResponseError::RequestTimedOut.code()),
+            Some("the batch was not durable in time; it may still take effect"),
+        ),
+        Outcomes::Placed(None, known) => (Answer::placed(*known), None),
+    }
+}
+
+/// The producer of a batch as it was received; negative for one without sequence, and for what is no batch.
+fn producer_of(batch: &[u8]) -> i64 {
+    BatchHeader::peek(batch).map_or(-1, |header| header.producer_id)
 }
 
 struct Answer {
@@ -382,7 +419,7 @@ impl Placing<'_> {
             );
             return Err((ResponseError::InvalidRequest.code(), Some(text)));
         }
-        self.check(&settings, batch)?;
+        let producer = self.check(&settings, batch)?.producer_id;
         let stamp = settings.append_time.then(wall_ms);
         let spec = AppendSpec {
             lane: lane.0,
@@ -405,6 +442,7 @@ impl Placing<'_> {
                     base: appended.base_ordinal,
                     append_time: stamp.map_or(-1, |stamp| stamp as i64),
                     log_start: log_start(&streamlet, lane),
+                    producer,
                 };
                 let waiting = Waiting {
                     appended,
@@ -421,7 +459,7 @@ impl Placing<'_> {
     }
 
     /// One intact batch, of a kind that is supported.
-    fn check(&self, settings: &Settings, batch: &[u8]) -> Result<(), Refusal> {
+    fn check(&self, settings: &Settings, batch: &[u8]) -> Result<BatchHeader, Refusal> {
         let invalid = |text: &str| (ResponseError::InvalidRecord.code(), Some(text.to_string()));
         let header: BatchHeader = verify(batch).map_err(|e| refused_batch(&e))?;
         check_produced(&header, batch).map_err(|e| refused_batch(&e))?;
@@ -440,7 +478,7 @@ impl Placing<'_> {
         if settings.rules.any() {
             accept::check(settings, &header, batch).map_err(|e| refused_batch(&e))?;
         }
-        Ok(())
+        Ok(header)
     }
 }
 

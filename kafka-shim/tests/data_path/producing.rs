@@ -250,3 +250,32 @@ async fn batches_wait_for_memory_and_none_is_lost() {
     let stream = world.broker.shared().data.catalog.named("t").unwrap();
     assert_eq!(stream.streamlets.get(0).unwrap().bounds()[0].2, 4 * 40 * 5);
 }
+
+/// librdkafka would number batches anew that may be stored, if a batch behind a failed one were told of a gap.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_behind_one_that_failed_is_sent_again_and_not_told_of_a_gap() {
+    let world = World::start().await;
+    let mut client = world.client().await;
+    let of = |sequence| batch("v", 3, Compression::None, stamp(41, 0, sequence));
+    let code = |answer: PartitionProduceResponse| ResponseError::try_from_code(answer.error_code);
+    let failed = code(produce(&mut client, 9, "t", 0, of(0)).await);
+    assert_eq!(failed, Some(ResponseError::UnknownTopicOrPartition));
+    world.topic("t", 1);
+    // On their way when the first was refused.
+    for sequence in [3, 6] {
+        let answer = code(produce(&mut client, 9, "t", 0, of(sequence)).await);
+        assert_eq!(answer, Some(ResponseError::NotLeaderOrFollower));
+    }
+    for sequence in [0, 3, 6] {
+        assert_eq!(
+            code(produce(&mut client, 9, "t", 0, of(sequence)).await),
+            None
+        );
+    }
+    // Nothing explains this one.
+    let gap = code(produce(&mut client, 9, "t", 0, of(12)).await);
+    assert_eq!(gap, Some(ResponseError::OutOfOrderSequenceNumber));
+    let unknown = batch("v", 1, Compression::None, stamp(42, 0, 5));
+    let answer = code(produce(&mut client, 9, "t", 0, unknown).await);
+    assert_eq!(answer, Some(ResponseError::UnknownProducerId));
+}
