@@ -154,7 +154,7 @@ impl Coordinator {
         Ok(DeleteGroupResponse {})
     }
 
-    fn check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
+    pub(crate) fn check_empty(&self, name: &str, what: &str) -> Result<(), WireError> {
         match self.group(name)?.members.len() {
             0 => Ok(()),
             members => Err(not_empty(name, what, members)),

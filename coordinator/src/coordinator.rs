@@ -29,6 +29,11 @@ pub enum Request {
     Acquire(v1::AcquireRequest),
     Commit(v1::CommitRequest),
     Leave(v1::LeaveRequest),
+    CommitPositions {
+        request: v1::CommitPositionsRequest,
+        /// As in [`Request::Join`].
+        client_host: String,
+    },
     ListGroups(v1::ListGroupsRequest),
     DescribeGroup(v1::DescribeGroupRequest),
     ResetGroup(v1::ResetGroupRequest),
@@ -55,6 +60,7 @@ pub enum Reply {
     Acquire(v1::AcquireResponse),
     Commit(v1::CommitResponse),
     Leave(v1::LeaveResponse),
+    CommitPositions(v1::CommitPositionsResponse),
     ListGroups(v1::ListGroupsResponse),
     DescribeGroup(v1::DescribeGroupResponse),
     ResetGroup(v1::ResetGroupResponse),
@@ -231,12 +237,19 @@ impl Coordinator {
             }
             Request::Commit(request) => self.commit(now_ms, request, view, s).map(Reply::Commit),
             Request::Leave(request) => self.leave(now_ms, request, view, s).map(Reply::Leave),
+            Request::CommitPositions {
+                request,
+                client_host,
+            } => self
+                .commit_positions(now_ms, &request, &client_host, view, s)
+                .map(Reply::CommitPositions),
             Request::Classic(request) => {
                 self.classic_handle(now_ms, ticket, request, view, s);
                 return step;
             }
             Request::ListGroups(_) => Ok(Reply::ListGroups(v1::ListGroupsResponse {
                 groups: self.summaries(view),
+                more: false,
             })),
             Request::DescribeGroup(request) => self
                 .describe(now_ms, &request.group, view)

@@ -31,6 +31,7 @@ mod group;
 mod lane;
 mod limits;
 mod members;
+mod positions;
 mod ranges;
 mod replay;
 mod serve;

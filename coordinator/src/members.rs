@@ -39,41 +39,12 @@ impl Coordinator {
                 request.order
             ))
         })?;
-        let shape = view.stream_by_name(&request.stream).ok_or_else(|| {
-            WireError::new(
-                ErrorCode::UnknownStream,
-                format!(
-                    "stream {:?} does not exist: create it or check the name",
-                    request.stream
-                ),
-            )
-        })?;
-        if self.state.classic.contains_key(name) {
-            return Err(other_kind(name));
+        let shape = shape_named(&request.stream, view)?;
+        if self.is_taken(name, &shape, Some(order), view, step)? {
+            self.expire_sessions(now_ms, name, step);
+        } else {
+            self.create_group(now_ms, name, order, &shape, request.start, host, view, step)?;
         }
-        // A group of a deleted stream ends; the name is free again.
-        if self.state.groups.contains_key(name) && self.shape_of(name, view, step).is_err() {
-            tracing::debug!(group = name, "consumer group ended with its stream");
-        }
-        match self.state.groups.get(name) {
-            Some(group) => {
-                if group.kind != KIND_NATIVE || group.stream != shape.id || group.order != order {
-                    return Err(WireError::new(
-                        ErrorCode::GroupConflict,
-                        format!(
-                            "consumer group {name:?} reads stream {:?} with {}: join it so, or take another name",
-                            group.stream_name,
-                            order_name(group.order),
-                        ),
-                    ));
-                }
-            }
-            None => {
-                self.check_room_for_group(name, host, step)?;
-                self.create_group(now_ms, name, order, &shape, request.start, host, view, step)?;
-            }
-        }
-        self.expire_sessions(now_ms, name, step);
         let session_ms = match request.session_ms {
             0 => self.limits.default_session_ms,
             wish => wish.clamp(self.limits.min_session_ms, self.limits.max_session_ms),
@@ -89,6 +60,43 @@ impl Coordinator {
             session_ms,
             heartbeat_ms: session_ms / 3,
         })
+    }
+
+    /// True if the group is there and of this kind; false if its name is free. A group of a deleted stream
+    /// ends.
+    ///
+    /// # Errors
+    /// [`ErrorCode::GroupConflict`] if the name is another group's: of Kafka's clients, of another stream, or
+    /// with another order.
+    pub(crate) fn is_taken(
+        &mut self,
+        name: &str,
+        shape: &StreamShape,
+        order: Option<Order>,
+        view: &dyn LaneView,
+        step: &mut Step,
+    ) -> Result<bool, WireError> {
+        if self.state.classic.contains_key(name) {
+            return Err(other_kind(name));
+        }
+        if self.state.groups.contains_key(name) && self.shape_of(name, view, step).is_err() {
+            tracing::debug!(group = name, "consumer group ended with its stream");
+        }
+        let Some(group) = self.state.groups.get(name) else {
+            return Ok(false);
+        };
+        let other_order = order.is_some_and(|order| group.order != order);
+        if group.kind == KIND_NATIVE && group.stream == shape.id && !other_order {
+            return Ok(true);
+        }
+        Err(WireError::new(
+            ErrorCode::GroupConflict,
+            format!(
+                "consumer group {name:?} reads stream {:?} with {}: join it so, or take another name",
+                group.stream_name,
+                order_name(group.order),
+            ),
+        ))
     }
 
     fn check_room_for_group(
@@ -115,7 +123,7 @@ impl Coordinator {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn create_group(
+    pub(crate) fn create_group(
         &mut self,
         now_ms: u64,
         name: &str,
@@ -126,6 +134,7 @@ impl Coordinator {
         view: &dyn LaneView,
         step: &mut Step,
     ) -> Result<(), WireError> {
+        self.check_room_for_group(name, host, step)?;
         if let Some(at) = start.as_ref().and_then(|start| start.at.as_ref()) {
             check_known(shape, at, None, None, view)?;
         }
@@ -419,6 +428,19 @@ pub(crate) fn invalid(message: String) -> WireError {
     WireError::new(ErrorCode::InvalidArgument, message)
 }
 
+/// The stream of that name.
+///
+/// # Errors
+/// [`ErrorCode::UnknownStream`].
+pub(crate) fn shape_named(name: &str, view: &dyn LaneView) -> Result<StreamShape, WireError> {
+    view.stream_by_name(name).ok_or_else(|| {
+        WireError::new(
+            ErrorCode::UnknownStream,
+            format!("stream {name:?} does not exist: create it or check the name"),
+        )
+    })
+}
+
 fn order_name(order: Order) -> &'static str {
     match order {
         Order::Lane => "order=lane",
@@ -426,7 +448,7 @@ fn order_name(order: Order) -> &'static str {
     }
 }
 
-fn check_group_name(name: &str) -> Result<(), WireError> {
+pub(crate) fn check_group_name(name: &str) -> Result<(), WireError> {
     let legal = (1..=MAX_NAME_BYTES).contains(&name.len())
         && name != "."
         && name != ".."

@@ -1,6 +1,7 @@
 //! Order by lane: which lanes may be leased now, and how many each member should hold.
 
 use kera_protocol::ids::Ordinal;
+use kera_protocol::partition::keys_move;
 use kera_protocol::v1::LaneBy;
 
 use crate::coordinator::Live;
@@ -36,19 +37,13 @@ pub(crate) fn open_lanes(group: &Group, shape: &StreamShape, view: &dyn LaneView
             open_lanes_of(group, view, of, generation as u32, ends, &mut lanes)
         });
         let next = shape.generations.get(generation + 1);
-        let moved = next.is_some_and(|next| keys_move(shape, *count, *next));
+        let moved = next.is_some_and(|next| keys_move(shape.streamlets, *count, *next));
         if reached.is_empty() || moved && reached.len() < shape.streamlets as usize {
             break;
         }
     }
     lanes.sort_unstable_by_key(|open| open.lane);
     lanes
-}
-
-/// True if keys of one streamlet may be another's after a growth.
-fn keys_move(shape: &StreamShape, before: u32, after: u32) -> bool {
-    let even = |partitions: u32| partitions.is_multiple_of(shape.streamlets.max(1));
-    !(even(before) && even(after))
 }
 
 /// Adds those lanes of a streamlet that may be leased in a generation. True if all are consumed to its

@@ -2,6 +2,8 @@
 
 #[path = "rules/partitions.rs"]
 mod partitions;
+#[path = "rules/positions.rs"]
+mod positions;
 mod support;
 
 use kera_coordinator::{Limits, Replay, Reply, Request};

@@ -69,6 +69,13 @@ pub fn lanes_of(streamlet: StreamletId, streamlets: u32, partitions: u32) -> u32
     partitions / streamlets + u32::from(streamlet.0 < partitions % streamlets)
 }
 
+/// True if a growth from `before` to `after` lanes in all may move keys to another streamlet. Without, the keys of
+/// a streamlet stay there, and move among its lanes only.
+pub fn keys_move(streamlets: u32, before: u32, after: u32) -> bool {
+    let even = |partitions: u32| partitions.is_multiple_of(streamlets.max(1));
+    !(even(before) && even(after))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -163,6 +163,47 @@ fn check_calls(v: &mut BTreeMap<&str, Vec<u8>>) {
         message: "stopping".into(),
     };
     check(v, "call-refused", sent, &refused, &[]);
+    let answer = |body: Vec<u8>| (answered.clone(), body);
+    let boundary = v1::LaneBoundary {
+        streamlet: 3,
+        lane: 2,
+        ordinal: 1003,
+    };
+    let grown = v1::GetGenerationsResponse {
+        stream: Bytes::from_static(&STREAM),
+        streamlets: 4,
+        generations: vec![v1::LaneGeneration {
+            generation: 1,
+            partitions: 12,
+            barrier: v1::BarrierScope::Streamlet as i32,
+            boundaries: vec![boundary],
+        }],
+        total: 2,
+    };
+    let (header, body) = answer(grown.encode_to_vec());
+    let sent = (FrameKind::CallReply, 9);
+    check(v, "generations-reply", sent, &header, &body);
+    let call = v1::CallRequest {
+        method: v1::CallMethod::CommitPositions.into(),
+        deadline_ms: 5000,
+    };
+    let positions = v1::CommitPositionsRequest {
+        group: "engine".into(),
+        stream: "orders".into(),
+        positions: vec![v1::LanePosition {
+            streamlet: 3,
+            lane: 2,
+            ordinal: 1003,
+        }],
+    };
+    let sent = (FrameKind::Call, 10);
+    check(
+        v,
+        "commit-positions",
+        sent,
+        &call,
+        &positions.encode_to_vec(),
+    );
 }
 
 fn at(ordinal: u64) -> Option<v1::Cursor> {

@@ -184,6 +184,7 @@ impl Consumers for Broker {
         heartbeat(HeartbeatRequest) -> HeartbeatResponse;
         acquire(AcquireRequest) -> AcquireResponse;
         commit(CommitRequest) -> CommitResponse;
+        commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
         list_groups(ListGroupsRequest) -> ListGroupsResponse;
         describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
         reset_group(ResetGroupRequest) -> ResetGroupResponse;

@@ -16,6 +16,7 @@ use kera_rpc::v1::{
 use tonic::{Request, Response, Status};
 
 use super::{Access, Who};
+use crate::data::catalog::Catalog;
 use crate::principal::Principal;
 use crate::shared::Shared;
 
@@ -24,6 +25,8 @@ use crate::shared::Shared;
 pub(crate) enum Need<'a> {
     /// To do this to a stream.
     Stream(Operation, &'a str),
+    /// To do this to the stream of this id. Other brokers need no more than to be brokers.
+    StreamOfId(Operation, &'a [u8]),
     /// To do this to a group.
     Group(Operation, &'a str),
     /// To do this to the cluster.
@@ -42,7 +45,12 @@ pub(crate) trait Needs {
 }
 
 impl Access {
-    fn check(&self, caller: Option<&Caller>, request: &impl Needs) -> Result<(), WireError> {
+    fn check(
+        &self,
+        caller: Option<&Caller>,
+        request: &impl Needs,
+        catalog: &Catalog,
+    ) -> Result<(), WireError> {
         if !self.is_enforced() {
             return Ok(());
         }
@@ -61,6 +69,12 @@ impl Access {
             match need {
                 Need::Stream(operation, name) => {
                     self.require(who, operation, (Kind::Stream, name))?
+                }
+                Need::StreamOfId(operation, id) => {
+                    if !self.allows(who, ClusterAction, cluster) {
+                        let stream = catalog.of_id(id)?;
+                        self.require(who, operation, (Kind::Stream, &stream.name()))?;
+                    }
                 }
                 Need::Group(operation, name) => {
                     self.require(who, operation, (Kind::Group, name))?
@@ -116,7 +130,8 @@ impl<S> Guarded<S> {
 
     fn check<R: Needs>(&self, request: &Request<R>) -> Result<(), Status> {
         let caller = request.extensions().get::<Caller>();
-        let checked = self.shared.access.check(caller, request.get_ref());
+        let (access, catalog) = (&self.shared.access, &self.shared.data.catalog);
+        let checked = access.check(caller, request.get_ref(), catalog);
         checked.map_err(|error| status_of(&error))
     }
 }
@@ -183,6 +198,8 @@ guarded! { consumers_server::Consumers:
     acquire(AcquireRequest) -> AcquireResponse needs |r| vec![Need::Group(Read, &r.group)];
     commit(CommitRequest) -> CommitResponse needs |r| vec![Need::Group(Read, &r.group)];
     leave(LeaveRequest) -> LeaveResponse needs |r| vec![Need::Group(Read, &r.group)];
+    commit_positions(CommitPositionsRequest) -> CommitPositionsResponse
+        needs |r| vec![Need::Group(Read, &r.group), Need::Stream(Read, &r.stream)];
     list_groups(ListGroupsRequest) -> ListGroupsResponse needs |_r| Vec::new();
     describe_group(DescribeGroupRequest) -> DescribeGroupResponse needs |r| vec![Need::Group(Describe, &r.group)];
     reset_group(ResetGroupRequest) -> ResetGroupResponse needs |r| vec![Need::Group(Read, &r.group)];
@@ -190,10 +207,11 @@ guarded! { consumers_server::Consumers:
     find_coordinator(FindCoordinatorRequest) -> FindCoordinatorResponse needs |r| vec![Need::Group(Describe, &r.group)];
 }
 
-// Brokers among themselves.
+// Stream engines, and brokers among themselves.
 guarded! { lanes_server::Lanes:
-    watch_lanes(WatchLanesRequest) -> WatchLanesResponse needs |_r| vec![Need::Cluster(ClusterAction)];
-    cut_lane(CutLaneRequest) -> CutLaneResponse needs |_r| vec![Need::Cluster(ClusterAction)];
+    get_generations(GetGenerationsRequest) -> GetGenerationsResponse needs |r| vec![Need::Stream(Describe, &r.name)];
+    watch_lanes(WatchLanesRequest) -> WatchLanesResponse needs |r| vec![Need::StreamOfId(Describe, &r.stream)];
+    cut_lane(CutLaneRequest) -> CutLaneResponse needs |r| vec![Need::StreamOfId(Describe, &r.stream)];
     cut_for_growth(CutForGrowthRequest) -> CutForGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
     give_up_growth(GiveUpGrowthRequest) -> GiveUpGrowthResponse needs |_r| vec![Need::Cluster(ClusterAction)];
 }

@@ -11,7 +11,7 @@ use kera_rpc::serve::Caller;
 use kera_rpc::v1::consumers_server::Consumers;
 use tonic::{Request, Response, Status};
 
-use super::status;
+use super::{page_of, status};
 use crate::access::may_see;
 use crate::others;
 use crate::shared::Shared;
@@ -51,6 +51,12 @@ macro_rules! forward {
     }};
 }
 
+/// The host of a client, as Kafka's clients are written: both count together.
+fn client_host<R>(request: &Request<R>) -> String {
+    let caller = request.extensions().get::<Caller>();
+    caller.map_or_else(String::new, |caller| format!("/{}", caller.address))
+}
+
 fn mismatch(reply: &Reply) -> Status {
     tracing::error!(?reply, "a coordinator answered another question");
     status(WireError::new(
@@ -72,7 +78,10 @@ async fn groups_elsewhere(shared: &Shared) -> Result<Vec<v1::GroupSummary>, Wire
         .filter(|id| *id != me);
     let asked = others.map(|broker| async move {
         let mut stub = others::consumers(shared, broker)?;
-        let request = v1::ListGroupsRequest { local: true };
+        let request = v1::ListGroupsRequest {
+            local: true,
+            ..v1::ListGroupsRequest::default()
+        };
         others::answer(broker, ANSWER_WITHIN, stub.list_groups(request)).await
     });
     let lists = futures::future::try_join_all(asked).await?;
@@ -85,9 +94,7 @@ impl Consumers for ConsumersService {
         &self,
         request: Request<v1::JoinRequest>,
     ) -> Result<Response<v1::JoinResponse>, Status> {
-        let caller = request.extensions().get::<Caller>();
-        // As Kafka's clients are written: both count together.
-        let client_host = caller.map_or_else(String::new, |caller| format!("/{}", caller.address));
+        let client_host = client_host(&request);
         let request = request.into_inner();
         let group = request.group.clone();
         let ask = Ask::Join {
@@ -128,6 +135,23 @@ impl Consumers for ConsumersService {
         forward!(self, request, Leave)
     }
 
+    async fn commit_positions(
+        &self,
+        request: Request<v1::CommitPositionsRequest>,
+    ) -> Result<Response<v1::CommitPositionsResponse>, Status> {
+        let client_host = client_host(&request);
+        let request = request.into_inner();
+        let group = request.group.clone();
+        let ask = Ask::CommitPositions {
+            request,
+            client_host,
+        };
+        match self.ask(&group, ask).await? {
+            Reply::CommitPositions(reply) => Ok(Response::new(reply)),
+            other => Err(mismatch(&other)),
+        }
+    }
+
     async fn list_groups(
         &self,
         request: Request<v1::ListGroupsRequest>,
@@ -135,13 +159,16 @@ impl Consumers for ConsumersService {
         let mut groups =
             tokio::task::block_in_place(|| self.shared.coordination.summaries(&self.shared));
         let caller = request.extensions().get::<Caller>().cloned();
-        if !request.into_inner().local && self.shared.data.directory.is_shared() {
+        let request = request.into_inner();
+        if !request.local && self.shared.data.directory.is_shared() {
             let others = groups_elsewhere(&self.shared).await;
             groups.extend(others.map_err(status)?);
             groups.sort_by(|a, b| a.group.cmp(&b.group));
         }
         groups.retain(|group| may_see(&self.shared, caller.as_ref(), (Kind::Group, &group.group)));
-        Ok(Response::new(v1::ListGroupsResponse { groups }))
+        let groups = groups.into_iter().filter(|g| g.group > request.after);
+        let (groups, more) = page_of(groups, request.max_groups);
+        Ok(Response::new(v1::ListGroupsResponse { groups, more }))
     }
 
     async fn find_coordinator(

@@ -12,12 +12,14 @@ use kera_protocol::frame::{MAX_CALL_BYTES, MAX_CALL_REPLY_BYTES, MAX_CALLS, PREF
 use kera_protocol::v1::{self, CallMethod};
 use kera_rpc::serve::Caller;
 use kera_rpc::v1::consumers_server::Consumers;
+use kera_rpc::v1::lanes_server::Lanes;
 use kera_rpc::v1::streams_server::Streams;
 use kera_rpc::wire_error_of_status;
 use tokio::task::{Id, JoinError, JoinSet};
 use tonic::{Request, Status};
 
 use super::consumers::ConsumersService;
+use super::lanes::LanesService;
 use super::streams::StreamsService;
 use super::{CONNECTION_BYTES, TOTAL_BYTES, TOTAL_CALLS};
 use crate::access::Guarded;
@@ -40,6 +42,7 @@ pub(crate) struct FramedCalls {
     shared: Arc<Shared>,
     streams: Guarded<StreamsService>,
     consumers: Guarded<ConsumersService>,
+    lanes: Guarded<LanesService>,
     /// Calls under way, and bytes that they take.
     calls: AtomicUsize,
     bytes: AtomicUsize,
@@ -76,6 +79,7 @@ impl FramedCalls {
             shared: shared.clone(),
             streams: super::guarded_streams(shared),
             consumers: super::guarded_consumers(shared),
+            lanes: super::guarded_lanes(shared),
             calls: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
         }
@@ -109,6 +113,10 @@ impl FramedCalls {
             DescribeGroup => consumers.describe_group(DescribeGroupRequest),
             ResetGroup => consumers.reset_group(ResetGroupRequest),
             DeleteGroup => consumers.delete_group(DeleteGroupRequest),
+            CommitPositions => consumers.commit_positions(CommitPositionsRequest),
+            GetGenerations => lanes.get_generations(GetGenerationsRequest),
+            CutLane => lanes.cut_lane(CutLaneRequest),
+            WatchLanes => lanes.watch_lanes(WatchLanesRequest),
         }
     }
 }

@@ -1,16 +1,17 @@
-//! The `Lanes` service: what coordinators at other brokers ask of lanes that this one serves.
+//! The `Lanes` service: what coordinators at other brokers, and stream engines, ask of lanes that this one serves.
 
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use kera_protocol::error::{ErrorCode, WireError};
-use kera_protocol::ids::{LaneId, StreamId, StreamletId};
+use kera_protocol::ids::{LaneId, StreamletId};
 use kera_protocol::v1;
 use kera_rpc::v1::lanes_server::Lanes;
 use kera_streamlet::Streamlet;
 use tonic::{Request, Response, Status};
 
+use super::generations::generations;
 use super::status;
 use crate::admin;
 use crate::bell::Bell;
@@ -37,14 +38,7 @@ impl LanesService {
     }
 
     fn stream(&self, id: &[u8]) -> Result<Arc<Stream>, Status> {
-        let id = StreamId::from_slice(id).ok_or_else(|| {
-            let text = "stream id is not 16 bytes";
-            status(WireError::new(ErrorCode::InvalidArgument, text))
-        })?;
-        self.shared.data.catalog.get(id).ok_or_else(|| {
-            let text = format!("no stream has id {id}; it may have been deleted");
-            status(WireError::new(ErrorCode::UnknownStream, text))
-        })
+        self.shared.data.catalog.of_id(id).map_err(status)
     }
 
     /// The stream's streamlets that this broker serves.
@@ -93,6 +87,16 @@ fn forget(streamlets: &[Arc<Streamlet>], waker: &Waker) {
 
 #[tonic::async_trait]
 impl Lanes for LanesService {
+    async fn get_generations(
+        &self,
+        request: Request<v1::GetGenerationsRequest>,
+    ) -> Result<Response<v1::GetGenerationsResponse>, Status> {
+        let request = request.into_inner();
+        let stream = admin::named(&self.shared, &request.name).map_err(status)?;
+        let told = generations(&stream.record.load(), request.from_generation);
+        Ok(Response::new(told))
+    }
+
     async fn watch_lanes(
         &self,
         request: Request<v1::WatchLanesRequest>,

@@ -1,10 +1,11 @@
-//! Control calls over gRPC and as frames: streams and consumer groups.
+//! Control calls over gRPC and as frames: streams, their lanes, and consumer groups.
 
 mod access;
 mod clusters;
 mod consumers;
 pub(crate) mod describe;
 pub(crate) mod framed_calls;
+mod generations;
 mod lanes;
 mod streams;
 mod users;
@@ -42,8 +43,7 @@ const TOTAL_CALLS: usize = 16_384;
 pub fn server(shared: &Arc<Shared>) -> (CallServer, CallsEnded) {
     let streams = StreamsServer::new(guarded_streams(shared));
     let consumers = ConsumersServer::new(guarded_consumers(shared));
-    let lanes = lanes::LanesService::new(shared.clone());
-    let lanes = LanesServer::new(Guarded::new(lanes, shared));
+    let lanes = LanesServer::new(guarded_lanes(shared));
     let clusters = clusters::ClustersService::new(shared.clone());
     let clusters = ClustersServer::new(Guarded::new(clusters, shared));
     let access = access::AccessService::new(shared.clone());
@@ -81,6 +81,20 @@ fn guarded_consumers(shared: &Arc<Shared>) -> Guarded<consumers::ConsumersServic
     Guarded::new(consumers::ConsumersService::new(shared.clone()), shared)
 }
 
+fn guarded_lanes(shared: &Arc<Shared>) -> Guarded<lanes::LanesService> {
+    Guarded::new(lanes::LanesService::new(shared.clone()), shared)
+}
+
 fn status(error: WireError) -> Status {
     status_of(&error)
+}
+
+/// A page of a list of at most so many, or all of it for 0; and whether the list goes on.
+fn page_of<T>(mut list: impl Iterator<Item = T>, most: u32) -> (Vec<T>, bool) {
+    let most = match most {
+        0 => usize::MAX,
+        most => most as usize,
+    };
+    let page = list.by_ref().take(most).collect();
+    (page, list.next().is_some())
 }

@@ -9,7 +9,7 @@ use kera_rpc::v1::streams_server::Streams;
 use tonic::{Request, Response, Status};
 
 use super::describe::{self, broker_description, stream_description, stream_info};
-use super::status;
+use super::{page_of, status};
 use crate::access::may_see;
 use crate::admin;
 use crate::copy_reads;
@@ -52,11 +52,12 @@ impl Streams for StreamsService {
         request: Request<v1::ListStreamsRequest>,
     ) -> Answer<v1::ListStreamsResponse> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let internal = request.into_inner().include_internal;
+        let request = request.into_inner();
         let streams = self.shared.data.catalog.all();
         let shown = streams
             .iter()
-            .filter(|s| internal || !s.record.load().internal)
+            .filter(|s| request.include_internal || !s.record.load().internal)
+            .filter(|s| s.record.load().name > request.after)
             .filter(|s| {
                 may_see(
                     &self.shared,
@@ -64,8 +65,10 @@ impl Streams for StreamsService {
                     (Kind::Stream, &s.record.load().name),
                 )
             });
-        let streams = shown.map(|s| stream_info(&self.shared, s)).collect();
-        Ok(Response::new(v1::ListStreamsResponse { streams }))
+        let (streams, more) = page_of(shown, request.max_streams);
+        let streams = streams.into_iter();
+        let streams = streams.map(|s| stream_info(&self.shared, s)).collect();
+        Ok(Response::new(v1::ListStreamsResponse { streams, more }))
     }
 
     async fn get_stream(&self, request: Request<v1::GetStreamRequest>) -> Answer<v1::StreamInfo> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use kera_metadata::{BatchCheck, LaneBy, StreamConfig, StreamRecord, TimestampType};
+use kera_protocol::error::{ErrorCode, WireError};
 use kera_protocol::ids::{LaneId, Ordinal, StreamId, StreamletId};
 use kera_streamlet::{BatchRules, Env, Settings, Streamlet};
 use parking_lot::{Mutex, RwLock};
@@ -309,6 +310,21 @@ impl Catalog {
     /// The stream of an id.
     pub fn get(&self, id: StreamId) -> Option<Arc<Stream>> {
         self.inner.read().by_id.get(&id).cloned()
+    }
+
+    /// The stream of an id that came over the wire.
+    ///
+    /// # Errors
+    /// [`ErrorCode::UnknownStream`], or [`ErrorCode::InvalidArgument`] if it is no id.
+    pub fn of_id(&self, id: &[u8]) -> Result<Arc<Stream>, WireError> {
+        let id = StreamId::from_slice(id).ok_or_else(|| {
+            let text = "stream id is not 16 bytes";
+            WireError::new(ErrorCode::InvalidArgument, text)
+        })?;
+        self.get(id).ok_or_else(|| {
+            let text = format!("no stream has id {id}; it may have been deleted");
+            WireError::new(ErrorCode::UnknownStream, text)
+        })
     }
 
     /// A streamlet.

@@ -14,6 +14,7 @@ pub(super) async fn list(args: ListArgs) -> Outcome {
     let mut control = args.connect.control().await?;
     let request = v1::ListStreamsRequest {
         include_internal: args.internal,
+        ..v1::ListStreamsRequest::default()
     };
     let answer = control
         .streams

@@ -10,6 +10,7 @@ mod bad_bytes;
 mod cluster;
 mod disk_full;
 mod durability;
+mod engine_calls;
 mod framed_calls;
 mod group_ends;
 mod groups;

@@ -304,6 +304,7 @@ impl Consumers for Control {
     }
 
     not_needed! {
+        commit_positions(CommitPositionsRequest) -> CommitPositionsResponse;
         list_groups(ListGroupsRequest) -> ListGroupsResponse;
         describe_group(DescribeGroupRequest) -> DescribeGroupResponse;
         reset_group(ResetGroupRequest) -> ResetGroupResponse;

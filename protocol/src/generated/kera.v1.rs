@@ -845,7 +845,8 @@ impl Placement {
         }
     }
 }
-/// Calls of the services Streams and Consumers in control.proto. Numbers are never reused.
+/// Calls of the services Streams and Consumers in control.proto, and of Lanes in lanes.proto as far as they
+/// are for clients. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum CallMethod {
@@ -871,6 +872,10 @@ pub enum CallMethod {
     DescribeStream = 19,
     TrimStream = 20,
     RecoverStream = 21,
+    GetGenerations = 22,
+    CutLane = 23,
+    WatchLanes = 24,
+    CommitPositions = 25,
 }
 impl CallMethod {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -901,6 +906,10 @@ impl CallMethod {
             Self::DescribeStream => "CALL_METHOD_DESCRIBE_STREAM",
             Self::TrimStream => "CALL_METHOD_TRIM_STREAM",
             Self::RecoverStream => "CALL_METHOD_RECOVER_STREAM",
+            Self::GetGenerations => "CALL_METHOD_GET_GENERATIONS",
+            Self::CutLane => "CALL_METHOD_CUT_LANE",
+            Self::WatchLanes => "CALL_METHOD_WATCH_LANES",
+            Self::CommitPositions => "CALL_METHOD_COMMIT_POSITIONS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -928,6 +937,10 @@ impl CallMethod {
             "CALL_METHOD_DESCRIBE_STREAM" => Some(Self::DescribeStream),
             "CALL_METHOD_TRIM_STREAM" => Some(Self::TrimStream),
             "CALL_METHOD_RECOVER_STREAM" => Some(Self::RecoverStream),
+            "CALL_METHOD_GET_GENERATIONS" => Some(Self::GetGenerations),
+            "CALL_METHOD_CUT_LANE" => Some(Self::CutLane),
+            "CALL_METHOD_WATCH_LANES" => Some(Self::WatchLanes),
+            "CALL_METHOD_COMMIT_POSITIONS" => Some(Self::CommitPositions),
             _ => None,
         }
     }
@@ -1005,16 +1018,25 @@ pub struct StreamletInfo {
     #[prost(uint32, repeated, tag = "5")]
     pub replicas: ::prost::alloc::vec::Vec<u32>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListStreamsRequest {
     #[prost(bool, tag = "1")]
     pub include_internal: bool,
+    /// only names above it: the last one of the page before
+    #[prost(string, tag = "2")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: no limit
+    #[prost(uint32, tag = "3")]
+    pub max_streams: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListStreamsResponse {
     /// sorted by name
     #[prost(message, repeated, tag = "1")]
     pub streams: ::prost::alloc::vec::Vec<StreamInfo>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetStreamRequest {
@@ -1650,16 +1672,48 @@ pub struct LeaveRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaveResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CommitPositionsRequest {
+    #[prost(string, tag = "1")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub stream: ::prost::alloc::string::String,
+    /// at most 1024; other lanes stay where they are
+    #[prost(message, repeated, tag = "3")]
+    pub positions: ::prost::alloc::vec::Vec<LanePosition>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LanePosition {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+    /// everything below is consumed
+    #[prost(uint64, tag = "3")]
+    pub ordinal: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CommitPositionsResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListGroupsRequest {
     /// Only the groups that the broker asked coordinates; otherwise it asks the other brokers too.
     #[prost(bool, tag = "1")]
     pub local: bool,
+    /// only names above it: the last one of the page before
+    #[prost(string, tag = "2")]
+    pub after: ::prost::alloc::string::String,
+    /// of a page; 0: no limit
+    #[prost(uint32, tag = "3")]
+    pub max_groups: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListGroupsResponse {
+    /// sorted by name
     #[prost(message, repeated, tag = "1")]
     pub groups: ::prost::alloc::vec::Vec<GroupSummary>,
+    /// the page ends and the list does not
+    #[prost(bool, tag = "2")]
+    pub more: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupSummary {
@@ -2294,6 +2348,51 @@ impl ListedState {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetGenerationsRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// the first of the page
+    #[prost(uint32, tag = "2")]
+    pub from_generation: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetGenerationsResponse {
+    /// its id
+    #[prost(bytes = "bytes", tag = "1")]
+    pub stream: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub streamlets: u32,
+    /// oldest first, whole ones, from `from_generation` on
+    #[prost(message, repeated, tag = "3")]
+    pub generations: ::prost::alloc::vec::Vec<LaneGeneration>,
+    /// generations so far; ask for more if the page ends before
+    #[prost(uint32, tag = "4")]
+    pub total: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LaneGeneration {
+    #[prost(uint32, tag = "1")]
+    pub generation: u32,
+    /// lanes of all streamlets
+    #[prost(uint32, tag = "2")]
+    pub partitions: u32,
+    #[prost(enumeration = "BarrierScope", tag = "3")]
+    pub barrier: i32,
+    /// Of each lane of the generation before: the ordinal at which this one begins. Empty in the first, and
+    /// where the order of keys asks nothing.
+    #[prost(message, repeated, tag = "4")]
+    pub boundaries: ::prost::alloc::vec::Vec<LaneBoundary>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneBoundary {
+    #[prost(uint32, tag = "1")]
+    pub streamlet: u32,
+    #[prost(uint32, tag = "2")]
+    pub lane: u32,
+    #[prost(uint64, tag = "3")]
+    pub ordinal: u64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchLanesRequest {
     #[prost(bytes = "bytes", tag = "1")]
@@ -2395,6 +2494,40 @@ pub struct GiveUpGrowthRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GiveUpGrowthResponse {}
+/// What must be consumed up to its boundary before a lane of a generation is read, if the order of keys is to
+/// be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BarrierScope {
+    /// nothing
+    None = 0,
+    /// the lanes that the streamlet had before: keys stay in their streamlet
+    Streamlet = 1,
+    /// all lanes that there were before: keys may move to another streamlet
+    Stream = 2,
+}
+impl BarrierScope {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "BARRIER_SCOPE_NONE",
+            Self::Streamlet => "BARRIER_SCOPE_STREAMLET",
+            Self::Stream => "BARRIER_SCOPE_STREAM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BARRIER_SCOPE_NONE" => Some(Self::None),
+            "BARRIER_SCOPE_STREAMLET" => Some(Self::Streamlet),
+            "BARRIER_SCOPE_STREAM" => Some(Self::Stream),
+            _ => None,
+        }
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListUsersRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]

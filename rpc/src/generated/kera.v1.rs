@@ -2547,6 +2547,32 @@ pub mod consumers_client {
             req.extensions_mut().insert(GrpcMethod::new("kera.v1.Consumers", "Leave"));
             self.inner.unary(req, path, codec).await
         }
+        /// Sets where a group stands that has no members, and makes it if there is none: for engines that keep
+        /// their positions themselves, so that people see their lag. Durable when it returns.
+        pub async fn commit_positions(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::CommitPositionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CommitPositionsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Consumers/CommitPositions",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Consumers", "CommitPositions"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn list_groups(
             &mut self,
             request: impl tonic::IntoRequest<::kera_protocol::v1::ListGroupsRequest>,
@@ -2720,6 +2746,15 @@ pub mod consumers_server {
             request: tonic::Request<::kera_protocol::v1::LeaveRequest>,
         ) -> std::result::Result<
             tonic::Response<::kera_protocol::v1::LeaveResponse>,
+            tonic::Status,
+        >;
+        /// Sets where a group stands that has no members, and makes it if there is none: for engines that keep
+        /// their positions themselves, so that people see their lag. Durable when it returns.
+        async fn commit_positions(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::CommitPositionsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::CommitPositionsResponse>,
             tonic::Status,
         >;
         async fn list_groups(
@@ -3049,6 +3084,54 @@ pub mod consumers_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = LeaveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/kera.v1.Consumers/CommitPositions" => {
+                    #[allow(non_camel_case_types)]
+                    struct CommitPositionsSvc<T: Consumers>(pub Arc<T>);
+                    impl<
+                        T: Consumers,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::CommitPositionsRequest,
+                    > for CommitPositionsSvc<T> {
+                        type Response = ::kera_protocol::v1::CommitPositionsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::CommitPositionsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Consumers>::commit_positions(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CommitPositionsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -4497,6 +4580,31 @@ pub mod lanes_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        /// How a stream's lanes grew, and what the order of keys asks of readers. Any broker answers.
+        pub async fn get_generations(
+            &mut self,
+            request: impl tonic::IntoRequest<::kera_protocol::v1::GetGenerationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GetGenerationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/kera.v1.Lanes/GetGenerations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("kera.v1.Lanes", "GetGenerations"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Where the lanes begin and end that the broker asked owns, as soon as one differs from what is
         /// known, or after max_wait_ms.
         pub async fn watch_lanes(
@@ -4608,6 +4716,14 @@ pub mod lanes_server {
     /// Generated trait containing gRPC methods that should be implemented for use with LanesServer.
     #[async_trait]
     pub trait Lanes: std::marker::Send + std::marker::Sync + 'static {
+        /// How a stream's lanes grew, and what the order of keys asks of readers. Any broker answers.
+        async fn get_generations(
+            &self,
+            request: tonic::Request<::kera_protocol::v1::GetGenerationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<::kera_protocol::v1::GetGenerationsResponse>,
+            tonic::Status,
+        >;
         /// Where the lanes begin and end that the broker asked owns, as soon as one differs from what is
         /// known, or after max_wait_ms.
         async fn watch_lanes(
@@ -4719,6 +4835,54 @@ pub mod lanes_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
+                "/kera.v1.Lanes/GetGenerations" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetGenerationsSvc<T: Lanes>(pub Arc<T>);
+                    impl<
+                        T: Lanes,
+                    > tonic::server::UnaryService<
+                        ::kera_protocol::v1::GetGenerationsRequest,
+                    > for GetGenerationsSvc<T> {
+                        type Response = ::kera_protocol::v1::GetGenerationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                ::kera_protocol::v1::GetGenerationsRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Lanes>::get_generations(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetGenerationsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/kera.v1.Lanes/WatchLanes" => {
                     #[allow(non_camel_case_types)]
                     struct WatchLanesSvc<T: Lanes>(pub Arc<T>);
