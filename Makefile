@@ -13,7 +13,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 # `make test` works from a fresh clone and must not change the lock file.
 LOCKED := --locked
 
-.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
+.PHONY: help test check-needs fmt clippy deny unit shuttle sanitize doc test-rdma e2e deploy-check house connectors regenerate test-dist test-long fuzz bench bench-quick bench-kafka bench-kafka-quick bench-cluster bench-cluster-quick bench-cluster-synced bench-cluster-synced-quick bench-document bench-parts bench-owners profile instructions dist demo clean
 
 help: ## Says what there is.
 	@echo "make TARGET, where TARGET is one of:"
@@ -66,6 +66,10 @@ deploy-check: ## The files of deploy/ alone, against the tools that read them an
 
 house: ## The rules of the house alone: imports, unsafe code, documents.
 	cargo test $(LOCKED) -p kera-xtask -p kera-bench --test house
+
+# Needs Java 17 and Maven; where they cannot be had it says so and passes.
+connectors: ## The tests of the Java client, against the program.
+	@scripts/connectors.sh
 
 regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets, counts.
 	KERA_REGENERATE=1 cargo test $(LOCKED) --workspace

@@ -40,10 +40,14 @@ stage() {
         make "$name" 2>&1 | tee "$log"
     fi
     [ "${PIPESTATUS[0]}" = 0 ] || verdict=FAILED
-    # "test result: ok. 3 passed; 0 failed; 0 ignored; ..." for each test binary and for doc tests.
+    # "test result: ok. 3 passed; 0 failed; 0 ignored; ..." for each test binary and for doc tests; of Maven
+    # "Tests run: 4, Failures: 0, Errors: 0, Skipped: 1" for each module. Lines for a class also have its time.
     counts=$(awk '/^test result: / { for (i = 2; i <= NF; i++) {
             if ($i == "passed;") p += $(i - 1); if ($i == "failed;") f += $(i - 1)
             if ($i == "ignored;") g += $(i - 1) } }
+        /Tests run: [0-9]+, Failures: [0-9]+, Errors: [0-9]+, Skipped: [0-9]+[^0-9,]*$/ {
+            sub(/.*Tests run: /, ""); split($0, n, /[^0-9]+/)
+            p += n[1] - n[2] - n[3] - n[4]; f += n[2] + n[3]; g += n[4] }
         END { print p + 0, f + 0, g + 0 }' "$log")
     read -r ok bad off <<<"$counts"
     if [ "$verdict" = FAILED ] && [ "$name" = unit ] &&
@@ -85,7 +89,7 @@ summary() {
     fi
     if [ "$failed" != 0 ]; then
         printf '\nFAILED: %s\n' "$broken_stages"
-        grep -hE '^(test .* \.\.\. FAILED( <[0-9.]+s>)?|error(\[|:).*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
+        grep -hE '^(test .* \.\.\. FAILED( <[0-9.]+s>)?|error(\[|:).*|\[ERROR\]   .*)$' "$logs"/*.log | sort -u | sed 's/^/  /'
     fi
     # The test harness counts a test that skipped itself as passed.
     printf '\n%d passed, %d failed, %d skipped\n' \
@@ -95,7 +99,7 @@ summary() {
 stage check-needs
 if [ "$broken" = 0 ]; then
     # Cheap ones first; then one build of the workspace for lints, one for the tests.
-    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions; do
+    for name in fmt deny clippy unit test-rdma shuttle sanitize doc instructions connectors; do
         stage "$name"
     done
 fi

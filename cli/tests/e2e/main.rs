@@ -14,7 +14,6 @@ mod engine_calls;
 mod framed_calls;
 mod group_ends;
 mod groups;
-mod java_client;
 mod kafka;
 mod lifecycle;
 mod long_polls;

@@ -5,46 +5,58 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Creates, lists and deletes streams. Any broker answers. */
+/** Creates, lists and deletes streams, and tells where their lanes are. Any broker answers; the next is asked where one does not. */
 public final class Admin implements AutoCloseable {
-    private static final int GET_STREAM = 1;
-    private static final int LIST_STREAMS = 2;
-    private static final int CREATE_STREAM = 3;
-    private static final int DELETE_STREAM = 5;
-    private static final int FIND_ORDINALS = 6;
-    private final Connection connection;
+    /** Streams in one reply, positions in one request. */
+    private static final int PAGE = 1000;
+
+    private final Cluster cluster;
+    private final ConnectOptions options;
 
     /**
-     * Connects to a broker.
+     * Uses the first broker that answers.
      *
-     * @param address HOST:PORT
-     * @param timeoutMillis how long connecting and each call may take
+     * @param addresses HOST:PORT each
      */
-    public Admin(String address, int timeoutMillis) throws IOException {
-        connection = new Connection(address, timeoutMillis);
+    public Admin(List<String> addresses, ConnectOptions options) {
+        this.cluster = new Cluster(addresses, options);
+        this.options = options;
     }
 
     /** Creates a stream of so many streamlets, of so many lanes each. */
     public StreamInfo createStream(String name, int streamlets, int lanes) throws IOException {
         byte[] config = new Wire.Writer().present(1, streamlets).present(2, lanes).done();
         byte[] request = new Wire.Writer().text(1, name).bytes(2, config).done();
-        return StreamInfo.read(connection.call(CREATE_STREAM, request));
+        return StreamInfo.read(cluster.call(Methods.CREATE_STREAM, request));
+    }
+
+    /** Gives a stream more lanes, so that there are so many in all. */
+    public StreamInfo growStream(String name, int partitions) throws IOException {
+        byte[] config = new Wire.Writer().present(14, partitions).done();
+        byte[] request = new Wire.Writer().text(1, name).bytes(2, config).done();
+        return StreamInfo.read(cluster.call(Methods.ALTER_STREAM, request));
     }
 
     /** Looks a stream up. */
     public StreamInfo stream(String name) throws IOException {
-        return StreamInfo.read(connection.call(GET_STREAM, named(name)));
+        return cluster.stream(name);
     }
 
     /** All streams, by name. */
     public List<StreamInfo> streams() throws IOException {
         List<StreamInfo> streams = new ArrayList<>();
-        Wire.Reader fields = new Wire.Reader(connection.call(LIST_STREAMS, new byte[0]));
-        for (int field; (field = fields.next()) != 0; ) {
-            if (field == 1) {
-                streams.add(StreamInfo.read(fields.part()));
-            } else {
-                fields.skip();
+        boolean more = true;
+        while (more) {
+            String after = streams.isEmpty() ? "" : streams.get(streams.size() - 1).name();
+            byte[] request = new Wire.Writer().text(2, after).number(3, PAGE).done();
+            more = false;
+            Wire.Reader fields = new Wire.Reader(cluster.call(Methods.LIST_STREAMS, request));
+            for (int field; (field = fields.next()) != 0; ) {
+                switch (field) {
+                    case 1 -> streams.add(StreamInfo.read(fields.part()));
+                    case 2 -> more = fields.varint() != 0;
+                    default -> fields.skip();
+                }
             }
         }
         return streams;
@@ -52,14 +64,39 @@ public final class Admin implements AutoCloseable {
 
     /** Deletes a stream and its records. */
     public void deleteStream(String name) throws IOException {
-        connection.call(DELETE_STREAM, named(name));
+        cluster.call(Methods.DELETE_STREAM, named(name));
+    }
+
+    /** How a stream's lanes grew. */
+    public Generations generations(String name) throws IOException {
+        List<Generations.Generation> all = new ArrayList<>();
+        while (true) {
+            byte[] request = new Wire.Writer().text(1, name).number(2, all.size()).done();
+            Generations page = Generations.read(cluster.call(Methods.GET_GENERATIONS, request));
+            all.addAll(page.all());
+            if (page.all().isEmpty()) {
+                return new Generations(page.stream(), page.streamlets(), all);
+            }
+        }
     }
 
     /** Every lane of a stream, with the first ordinal that is stored and the one behind the last. */
     public List<LaneBounds> bounds(String name) throws IOException {
-        byte[] earliest = new Wire.Writer().text(1, name).present(2, 1).done();
+        return find(new Wire.Writer().text(1, name).present(2, 1).done());
+    }
+
+    /**
+     * The same, with the ordinal of the first record at or after a time in place of the first that is stored.
+     *
+     * @param timestamp milliseconds since 1970
+     */
+    public List<LaneBounds> boundsFrom(String name, long timestamp) throws IOException {
+        return find(new Wire.Writer().text(1, name).present(4, timestamp).done());
+    }
+
+    private List<LaneBounds> find(byte[] request) throws IOException {
         List<LaneBounds> lanes = new ArrayList<>();
-        Wire.Reader fields = new Wire.Reader(connection.call(FIND_ORDINALS, earliest));
+        Wire.Reader fields = new Wire.Reader(cluster.call(Methods.FIND_ORDINALS, request));
         for (int field; (field = fields.next()) != 0; ) {
             if (field == 1) {
                 lanes.add(lane(fields.part()));
@@ -74,24 +111,74 @@ public final class Admin implements AutoCloseable {
         long[] numbers = new long[6];
         Wire.Reader fields = new Wire.Reader(in);
         for (int field; (field = fields.next()) != 0; ) {
-            if (field < numbers.length && field != 3) {
+            if (field == 3) {
+                numbers[3] = LaneReader.ordinal(fields.part());
+            } else if (field < numbers.length) {
                 numbers[field] = fields.varint();
             } else {
                 fields.skip();
             }
         }
-        return new LaneBounds((int) numbers[1], (int) numbers[2], numbers[5], numbers[4]);
+        return new LaneBounds((int) numbers[1], (int) numbers[2], numbers[3], numbers[4]);
     }
 
-    private static byte[] named(String name) {
+    /**
+     * Sets where a consumer group stands, so that its lag is shown. The group must have no members.
+     *
+     * @throws KeraException with {@link ErrorCodes#GROUP_NOT_EMPTY} if it has
+     */
+    public void commitPositions(String group, String stream, List<LanePosition> positions) throws IOException {
+        String address = coordinator(group);
+        for (int from = 0; from < positions.size(); from += PAGE) {
+            List<LanePosition> part = positions.subList(from, Math.min(from + PAGE, positions.size()));
+            byte[] request = positionsRequest(group, stream, part);
+            if (address.isEmpty()) {
+                cluster.call(Methods.COMMIT_POSITIONS, request);
+                continue;
+            }
+            try (Connection coordinator = new Connection(address, options)) {
+                coordinator.call(Methods.COMMIT_POSITIONS, request);
+            }
+        }
+    }
+
+    /** The address of a group's coordinator; empty: any broker. */
+    private String coordinator(String group) throws IOException {
+        Wire.Reader fields = new Wire.Reader(cluster.call(Methods.FIND_COORDINATOR, named(group)));
+        String address = "";
+        for (int field; (field = fields.next()) != 0; ) {
+            if (field == 2) {
+                address = fields.text();
+            } else {
+                fields.skip();
+            }
+        }
+        return address;
+    }
+
+    static byte[] positionsRequest(String group, String stream, List<LanePosition> positions) {
+        Wire.Writer request = new Wire.Writer().text(1, group).text(2, stream);
+        for (LanePosition each : positions) {
+            Wire.Writer position = new Wire.Writer().number(1, each.streamlet()).number(2, each.lane());
+            request.bytes(3, position.number(3, each.ordinal()).done());
+        }
+        return request.done();
+    }
+
+    static byte[] named(String name) {
         return new Wire.Writer().text(1, name).done();
     }
 
     @Override
-    public void close() throws IOException {
-        connection.close();
+    public void close() {
+        cluster.close();
     }
 
-    /** What is stored of a lane: ordinals from {@code start} on, below {@code head}. */
+    /**
+     * What is stored of a lane.
+     *
+     * @param start where to begin
+     * @param head the ordinal behind the last record that can be read
+     */
     public record LaneBounds(int streamlet, int lane, long start, long head) {}
 }

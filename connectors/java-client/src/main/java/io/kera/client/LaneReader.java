@@ -9,22 +9,37 @@ import java.util.List;
 public final class LaneReader implements AutoCloseable {
     /** No end. */
     public static final long UNBOUNDED = -1;
+    /** Every generation of the stream's lanes. */
+    public static final int ALL_GENERATIONS = -1;
 
     private final Connection connection;
     private final byte[] stream;
     private final int streamlet;
     private final int lane;
     private final long end;
+    private final int generation;
     private long next;
     private boolean finished;
 
     /**
      * A reader of the ordinals from {@code start} on, below {@code end}.
      *
-     * @param timeoutMillis how long a broker may take to answer; longer than any wait
+     * @param options how to connect; a broker has to answer within its timeout after any wait
      */
-    public LaneReader(StreamInfo stream, int streamlet, int lane, long start, long end, int timeoutMillis)
+    public LaneReader(StreamInfo stream, int streamlet, int lane, long start, long end, ConnectOptions options)
             throws IOException {
+        this(stream, streamlet, lane, start, end, ALL_GENERATIONS, options);
+    }
+
+    /**
+     * The same, that also ends where a generation of the stream's lanes ends in the lane.
+     *
+     * @param generation its number
+     */
+    public LaneReader(
+            StreamInfo stream, int streamlet, int lane, long start, long end, int generation, ConnectOptions options)
+            throws IOException {
+        this.generation = generation;
         this.stream = stream.id();
         this.streamlet = streamlet;
         this.lane = lane;
@@ -32,15 +47,11 @@ public final class LaneReader implements AutoCloseable {
         this.end = end;
         // On the wire an end of 0 means none.
         this.finished = end != UNBOUNDED && end <= start;
-        String owner = stream.streamlets().stream()
-                .filter(one -> one.number() == streamlet)
-                .map(StreamInfo.Streamlet::owner)
-                .findFirst()
-                .orElse("");
+        String owner = stream.owner(streamlet);
         if (owner.isEmpty()) {
             throw new IOException("no broker serves streamlet " + streamlet + " of stream " + stream.name() + "; look it up again");
         }
-        connection = new Connection(owner, timeoutMillis);
+        connection = new Connection(owner, options);
     }
 
     /** True once everything below the end was read. */
@@ -63,7 +74,10 @@ public final class LaneReader implements AutoCloseable {
         Wire.Writer request = new Wire.Writer().bytes(1, stream).number(2, streamlet).number(3, lane);
         request.bytes(4, cursor).number(5, end == UNBOUNDED ? 0 : end).number(6, maxBytes);
         request.number(7, 1).number(8, waitMillis);
-        Connection.Frame reply = connection.ask(Connection.READ, request.done(), new byte[0]);
+        if (generation != ALL_GENERATIONS) {
+            request.present(9, generation);
+        }
+        FrameChannel.Frame reply = connection.ask(FrameChannel.READ, request.done(), new byte[0], waitMillis);
         int error = 0;
         String message = "";
         long then = next;
@@ -93,7 +107,7 @@ public final class LaneReader implements AutoCloseable {
         return records;
     }
 
-    private static long ordinal(ByteBuffer cursor) {
+    static long ordinal(ByteBuffer cursor) {
         long ordinal = 0;
         Wire.Reader fields = new Wire.Reader(cursor);
         for (int field; (field = fields.next()) != 0; ) {

@@ -66,6 +66,11 @@ final class Wire {
             return (int) (tag >>> 3);
         }
 
+        /** True if the field is a number. */
+        boolean isNumber() {
+            return type == 0;
+        }
+
         long varint() {
             long value = 0;
             for (int shift = 0; shift < 64; shift += 7) {

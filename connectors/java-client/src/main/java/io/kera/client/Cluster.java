@@ -1,0 +1,109 @@
+package io.kera.client;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+
+/** Calls that any broker answers: the next one is asked where one does not. */
+final class Cluster implements AutoCloseable {
+    private final ConnectOptions options;
+    private final Set<String> addresses;
+    private Connection connection;
+
+    Cluster(List<String> bootstrap, ConnectOptions options) {
+        this.addresses = new LinkedHashSet<>(bootstrap);
+        this.options = options;
+    }
+
+    /**
+     * The reply of the first broker that answers. A call that changes something is made once: where its answer is lost
+     * it may have been done.
+     *
+     * @throws KeraException if it refuses
+     * @throws IOException if none answers
+     */
+    synchronized ByteBuffer call(int method, byte[] request) throws IOException {
+        IOException failed = null;
+        List<String> order = new ArrayList<>(addresses);
+        if (connection != null) {
+            // The one that answered last comes first; it may have closed the connection meanwhile.
+            order.add(0, connection.address());
+        }
+        for (String address : order) {
+            boolean sent = false;
+            try {
+                if (connection == null || !connection.address().equals(address)) {
+                    close();
+                    connection = new Connection(address, options);
+                }
+                sent = true;
+                return connection.call(method, request);
+            } catch (KeraException error) {
+                if (!ErrorCodes.isRetryable(error.code())) {
+                    throw error;
+                }
+                failed = keep(failed, error);
+            } catch (IOException error) {
+                close();
+                failed = keep(failed, error);
+                if (sent && Methods.changes(method)) {
+                    failed = new IOException("the answer of broker " + address
+                            + " was lost, and what was asked for may have been done: " + error.getMessage(), error);
+                    break;
+                }
+            }
+        }
+        throw failed;
+    }
+
+    private static IOException keep(IOException first, IOException next) {
+        if (first == null) {
+            return next;
+        }
+        first.addSuppressed(next);
+        return first;
+    }
+
+    /** Looks a stream up. Its owners may be asked later too. */
+    synchronized StreamInfo stream(String name) throws IOException {
+        StreamInfo stream = StreamInfo.read(call(Methods.GET_STREAM, Admin.named(name)));
+        for (StreamInfo.Streamlet streamlet : stream.streamlets()) {
+            if (!streamlet.owner().isEmpty()) {
+                addresses.add(streamlet.owner());
+            }
+        }
+        return stream;
+    }
+
+    /** A producer's id, and its epoch. */
+    ProducerId newProducer(String stream) throws IOException {
+        long id = 0;
+        short epoch = 0;
+        Wire.Reader fields = new Wire.Reader(call(Methods.INIT_PRODUCER, Admin.named(stream)));
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 1 -> id = fields.varint();
+                case 2 -> epoch = (short) fields.varint();
+                default -> fields.skip();
+            }
+        }
+        return new ProducerId(id, epoch);
+    }
+
+    record ProducerId(long id, short epoch) {}
+
+    @Override
+    public synchronized void close() {
+        if (connection != null) {
+            try {
+                connection.close();
+            } catch (IOException error) {
+                // It is of no use any more.
+            }
+            connection = null;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+package io.kera.client;
+
+import java.util.Set;
+
+/** The error codes of docs/errors.md that a client acts on. */
+public final class ErrorCodes {
+    public static final int UNKNOWN_STREAM = 1;
+    public static final int UNKNOWN_LANE = 3;
+    public static final int STREAM_EXISTS = 4;
+    public static final int BATCH_TOO_LARGE = 9;
+    public static final int SEQUENCE_GAP = 13;
+    public static final int UNKNOWN_PRODUCER = 15;
+    public static final int STALE_LANES = 16;
+    public static final int NOT_OWNER = 17;
+    public static final int TIMEOUT = 21;
+    public static final int SHUTTING_DOWN = 22;
+    public static final int OUT_OF_RANGE = 23;
+    public static final int COORDINATOR_LOADING = 28;
+    public static final int GROUP_NOT_EMPTY = 30;
+    public static final int NOT_ENOUGH_COPIES = 34;
+    public static final int NOT_COORDINATOR = 35;
+
+    private static final int NEWEST = 37;
+    private static final Set<Integer> RETRYABLE = Set.of(
+            STALE_LANES, NOT_OWNER, 18, 19, 20, TIMEOUT, SHUTTING_DOWN, COORDINATOR_LOADING, 32, NOT_ENOUGH_COPIES,
+            NOT_COORDINATOR);
+    private static final Set<Integer> OPEN = Set.of(10, 11, 12, NOT_OWNER, 19, 20, TIMEOUT, SHUTTING_DOWN, 33, NOT_ENOUGH_COPIES);
+
+    private ErrorCodes() {}
+
+    /** True if the same request may succeed later. */
+    public static boolean isRetryable(int code) {
+        return RETRYABLE.contains(code);
+    }
+
+    /** True if a batch that is answered so may be stored all the same. */
+    static boolean leavesOpen(int code) {
+        return OPEN.contains(code) || code > NEWEST;
+    }
+
+    /** True if the streamlet may have another owner by now, or soon. */
+    static boolean asksForOwner(int code) {
+        return code == NOT_OWNER || code == NOT_ENOUGH_COPIES || code == SHUTTING_DOWN || code == UNKNOWN_STREAM;
+    }
+}

@@ -1,0 +1,108 @@
+package io.kera.client;
+
+import java.io.IOException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Consumer;
+
+/** Looks a stream up in the background, when somebody wants to know who owns what now. */
+final class MetadataWatch {
+    /** Pause between looks. */
+    private static final long PAUSE_MILLIS = 20;
+
+    private final String stream;
+    private final Cluster cluster;
+    private final Runnable told;
+    private final ExecutorService thread;
+    private final AtomicReference<StreamInfo> fresh = new AtomicReference<>();
+    private volatile StreamInfo latest;
+    private boolean looking;
+
+    /** Calls {@code told} whenever there is something new to {@link #take}. */
+    MetadataWatch(String stream, Cluster cluster, Runnable told) {
+        this.stream = stream;
+        this.cluster = cluster;
+        this.told = told;
+        thread = Executors.newSingleThreadExecutor(work -> {
+            Thread made = new Thread(work, "kera-producer-" + stream + "-owners");
+            made.setDaemon(true);
+            return made;
+        });
+    }
+
+    /** Asks for a look, unless one is under way. */
+    synchronized void want() {
+        if (!looking) {
+            looking = true;
+            submit(this::look);
+        }
+    }
+
+    /** Asks for a look; one that is under way is not taken for it. */
+    synchronized void wantNew() {
+        fresh.set(null);
+        looking = true;
+        submit(this::look);
+    }
+
+    private void look() {
+        try {
+            StreamInfo info = cluster.stream(stream);
+            latest = info;
+            fresh.set(info);
+            told.run();
+            TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS);
+        } catch (IOException error) {
+            try {
+                TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS * 5);
+            } catch (InterruptedException closed) {
+                Thread.currentThread().interrupt();
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        } finally {
+            synchronized (this) {
+                looking = false;
+            }
+        }
+    }
+
+    /** Asks for a new producer id; null is handed over if none can be had. */
+    void renew(Consumer<Cluster.ProducerId> to) {
+        submit(() -> {
+            Cluster.ProducerId id = null;
+            try {
+                id = cluster.newProducer(stream);
+            } catch (IOException error) {
+                // It is asked for again.
+            }
+            to.accept(id);
+        });
+    }
+
+    private void submit(Runnable work) {
+        try {
+            thread.execute(work);
+        } catch (RejectedExecutionException error) {
+            // It is closed.
+        }
+    }
+
+    /** What was found since the last call; null: nothing. */
+    StreamInfo take() {
+        return fresh.getAndSet(null);
+    }
+
+    /** What was found last; null: nothing yet. */
+    StreamInfo latest() {
+        return latest;
+    }
+
+    void close() {
+        thread.shutdownNow();
+        cluster.close();
+    }
+}

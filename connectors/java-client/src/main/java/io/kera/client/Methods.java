@@ -1,0 +1,24 @@
+package io.kera.client;
+
+/** Numbers of control calls, as {@code CallMethod} of data.proto has them. */
+final class Methods {
+    static final int GET_STREAM = 1;
+    static final int LIST_STREAMS = 2;
+    static final int CREATE_STREAM = 3;
+    static final int ALTER_STREAM = 4;
+    static final int DELETE_STREAM = 5;
+    static final int FIND_ORDINALS = 6;
+    static final int INIT_PRODUCER = 8;
+    static final int FIND_COORDINATOR = 9;
+    static final int GET_GENERATIONS = 22;
+    static final int CUT_LANE = 23;
+    static final int WATCH_LANES = 24;
+    static final int COMMIT_POSITIONS = 25;
+
+    private Methods() {}
+
+    /** True if it is not the same to call it twice. */
+    static boolean changes(int method) {
+        return method == CREATE_STREAM || method == ALTER_STREAM || method == DELETE_STREAM;
+    }
+}

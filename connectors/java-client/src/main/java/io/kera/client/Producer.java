@@ -1,0 +1,267 @@
+package io.kera.client;
+
+import io.kera.client.ProducerLane.Split;
+import io.kera.client.ProducerLink.Attempt;
+import io.kera.client.SealedBatch.Tracked;
+import java.io.IOException;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+
+/**
+ * Appends records to a stream: in order within a lane, and each once, also where answers are lost.
+ *
+ * <p>{@link #append} encodes a record straight into its lane's batch and returns. {@link #flush} waits for
+ * acknowledgements. Batches are sent again after errors that may pass, until their deadline. May be used by several
+ * threads.
+ */
+public final class Producer implements AutoCloseable {
+    private final ProducerOptions options;
+    private final ProducerDriver driver;
+    private final MemoryBudget memory;
+    private final Outstanding outstanding = new Outstanding();
+    private final byte[] streamId;
+    private final boolean byKey;
+    private final int batchBytes;
+    private final int recordBytes;
+    private volatile Split split;
+    private volatile int sticky;
+    private volatile boolean closed;
+
+    /**
+     * Looks the stream up, and gets an id for the producer.
+     *
+     * @throws KeraException if the stream does not exist, or may not be written to
+     * @throws IOException if no broker answers
+     */
+    public Producer(String stream, ProducerOptions options) throws IOException {
+        this.options = options;
+        memory = new MemoryBudget(options.memoryLimit());
+        Cluster cluster = new Cluster(options.bootstrap(), options.connect());
+        try {
+            StreamInfo info = cluster.stream(stream);
+            streamId = info.id();
+            byKey = info.byKey();
+            recordBytes = info.maxBatchBytes() == 0 ? options.batchSize() : info.maxBatchBytes();
+            batchBytes = Math.min(options.batchSize(), recordBytes);
+            driver = new ProducerDriver(this, stream, info, cluster, options);
+        } catch (IOException | RuntimeException error) {
+            cluster.close();
+            throw error;
+        }
+        split = driver.firstSplit();
+        driver.start();
+    }
+
+    /** Appends a record with the time of now. Key and value may be null. */
+    public void append(byte[] key, byte[] value) throws IOException {
+        append(key, value, List.of(), System.currentTimeMillis());
+    }
+
+    /**
+     * Appends a record.
+     *
+     * @param timestamp milliseconds since 1970
+     * @throws IOException if memory is short until the deadline, the record is larger than the stream takes, or its
+     *     lane has failed. That a batch is given up later is told by {@link #flush}.
+     */
+    public void append(byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp) throws IOException {
+        add(key, value, headers, timestamp, null);
+    }
+
+    /** Appends a record whose place is wanted; it fails with a {@link ProduceException}. */
+    public CompletableFuture<RecordPlace> appendTracked(
+            byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp) throws IOException {
+        CompletableFuture<RecordPlace> place = new CompletableFuture<>();
+        add(key, value, headers, timestamp, place);
+        return place;
+    }
+
+    private void add(byte[] key, byte[] value, List<KeraRecord.Header> headers, long timestamp,
+            CompletableFuture<RecordPlace> place) throws IOException {
+        int bound = BatchBuilder.bound(key, value, headers);
+        if (BatchBuilder.HEADER + bound > recordBytes) {
+            throw new KeraException(ErrorCodes.BATCH_TOO_LARGE, "a record of up to " + bound
+                    + " bytes does not fit a batch of the stream, which has at most " + recordBytes);
+        }
+        long deadline = 0;
+        while (true) {
+            Split now = split;
+            ProducerLane lane = key != null && byKey ? now.lanes()[Partitions.of(key, now.lanes().length)] : keyless(now);
+            int missing;
+            boolean retired;
+            synchronized (lane) {
+                retired = lane.split != now;
+                missing = retired ? 0 : tryAdd(lane, key == null, bound, key, value, headers, timestamp, place);
+            }
+            if (retired) {
+                driver.awaitSplit();
+            } else if (missing == 0) {
+                return;
+            } else {
+                deadline = deadline == 0 ? System.nanoTime() + options.deadline().toNanos() : deadline;
+                sealAll();
+                memory.await(missing, deadline);
+            }
+        }
+    }
+
+    /** Adds the record, or tells how many bytes of memory are missing. Called with the lane's lock. */
+    private int tryAdd(ProducerLane lane, boolean keyless, int bound, byte[] key, byte[] value,
+            List<KeraRecord.Header> headers, long timestamp, CompletableFuture<RecordPlace> place) throws IOException {
+        if (closed) {
+            throw new IOException("the producer is closed");
+        }
+        if (lane.queue.failed() != null) {
+            throw lane.queue.failed();
+        }
+        if (lane.open() != null && lane.open().length() + bound > batchBytes) {
+            seal(lane);
+        }
+        BatchBuilder open = lane.open();
+        if (open == null) {
+            int whole = Math.max(batchBytes, BatchBuilder.HEADER + bound);
+            // Without keys one batch is open at a time, and about to be filled.
+            int capacity = keyless ? whole : Math.min(whole, Math.max(4 << 10, BatchBuilder.HEADER + bound));
+            if (!memory.tryTake(capacity)) {
+                return capacity;
+            }
+            long opened = System.nanoTime();
+            lane.open(capacity, opened, outstanding.begin());
+            driver.linger(lane, opened);
+            open = lane.open();
+        } else if (open.length() + bound > open.capacity()) {
+            int more = Math.max(open.length() + bound, Math.min(2 * open.capacity(), batchBytes)) - open.capacity();
+            if (!memory.tryTake(more)) {
+                return more;
+            }
+            lane.grow(open.capacity() + more);
+        }
+        int index = open.add(key, value, headers, timestamp);
+        if (place != null) {
+            lane.track(new Tracked(index, place));
+        }
+        if (open.length() >= batchBytes) {
+            seal(lane);
+        }
+        return 0;
+    }
+
+    /** The lane whose batch records without keys fill now: one that is not held up, if there is one. */
+    private ProducerLane keyless(Split now) {
+        int index = sticky;
+        return now.lanes()[index < now.lanes().length ? index : 0];
+    }
+
+    private void moveOn(ProducerLane from) {
+        Split now = split;
+        if (from.index != sticky || now == null) {
+            return;
+        }
+        int count = now.lanes().length;
+        int next = (from.index + 1) % count;
+        for (int looked = 0; looked < Math.min(count, 64) && now.lanes()[next].queue.isHeldUp(); looked++) {
+            next = (next + 1) % count;
+        }
+        sticky = next;
+    }
+
+    /** Completes a lane's open batch, and has it sent. Called with the lane's lock. */
+    void seal(ProducerLane lane) {
+        lane.queue.add(lane.seal(options.compression(), memory, options.deadline().toNanos()));
+        lane.link.ready(lane);
+        moveOn(lane);
+    }
+
+    private void sealAll() {
+        for (ProducerLane lane : split.lanes()) {
+            synchronized (lane) {
+                if (lane.open() != null) {
+                    seal(lane);
+                }
+            }
+        }
+    }
+
+    /**
+     * Waits until everything appended before is acknowledged.
+     *
+     * @throws ProduceException if records were given up since the last call
+     */
+    public void flush() throws IOException {
+        long mark = outstanding.mark();
+        sealAll();
+        outstanding.await(mark);
+    }
+
+    /** Throws why records were given up since the last look, without waiting. */
+    public void checkFailures() throws ProduceException {
+        outstanding.check();
+    }
+
+    /** Bytes of batches that are not acknowledged. */
+    public long memoryUsed() {
+        return memory.used();
+    }
+
+    /** Flushes, and ends. Use it also after an error. */
+    @Override
+    public void close() throws IOException {
+        if (closed) {
+            return;
+        }
+        try {
+            flush();
+        } finally {
+            closed = true;
+            driver.close();
+        }
+    }
+
+    /** Tells those who wait for the batches. Called without any lane's lock. */
+    void finish(List<SealedBatch> done) {
+        for (SealedBatch batch : done) {
+            memory.release(batch.counted);
+            batch.complete();
+            outstanding.end(batch.number, batch.error);
+        }
+    }
+
+    void answered(Attempt attempt, AppendReply reply) {
+        driver.answered(attempt, reply);
+    }
+
+    void unreachable(IOException error) {
+        driver.unreachable();
+    }
+
+    boolean isPaused() {
+        return driver.isPaused();
+    }
+
+    ConnectOptions connect() {
+        return options.connect();
+    }
+
+    /** The header of an append to a lane. Called with its lock. */
+    byte[] header(ProducerLane lane) {
+        Wire.Writer header = new Wire.Writer().bytes(1, streamId).number(2, lane.streamlet);
+        header.number(3, Integer.toUnsignedLong(lane.lane)).number(4, lane.split.generation());
+        return header.number(5, byKey ? lane.split.partitions() : 0).done();
+    }
+
+    Resplit resplit(ProducerLane[] lanes) {
+        return new Resplit(lanes, batchBytes, options.compression(), memory, outstanding);
+    }
+
+    SealedBatch sealForSplit(ProducerLane lane) {
+        return lane.seal(Compression.NONE, memory, options.deadline().toNanos());
+    }
+
+    Split split() {
+        return split;
+    }
+
+    void publish(Split next) {
+        split = next;
+    }
+}

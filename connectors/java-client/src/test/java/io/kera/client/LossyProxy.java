@@ -1,0 +1,91 @@
+package io.kera.client;
+
+import java.io.Closeable;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.util.ArrayList;
+import java.util.List;
+
+/** Passes connections on to a broker; can swallow what the broker answers and then cut the connections. */
+final class LossyProxy implements Closeable {
+    private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+    private volatile String to;
+    private final List<Socket> sockets = new ArrayList<>();
+    private volatile boolean swallows;
+
+    LossyProxy() throws IOException {
+        Thread thread = new Thread(this::accept, "proxy");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    String address() {
+        return "127.0.0.1:" + listener.getLocalPort();
+    }
+
+    /** Passes what comes on to HOST:PORT. */
+    void passTo(String address) {
+        to = address;
+    }
+
+    /** Answers do not arrive from here on. */
+    void swallowAnswers() {
+        swallows = true;
+    }
+
+    /** Cuts all connections; those made from here on work. */
+    void cut() throws IOException {
+        synchronized (sockets) {
+            for (Socket socket : sockets) {
+                socket.close();
+            }
+            sockets.clear();
+            swallows = false;
+        }
+    }
+
+    private void accept() {
+        try {
+            while (true) {
+                Socket client = listener.accept();
+                String[] parts = to.split(":");
+                Socket broker = new Socket(parts[0], Integer.parseInt(parts[1]));
+                synchronized (sockets) {
+                    sockets.add(client);
+                    sockets.add(broker);
+                }
+                pass(client, broker, false);
+                pass(broker, client, true);
+            }
+        } catch (IOException error) {
+            // It is closed.
+        }
+    }
+
+    private void pass(Socket from, Socket to, boolean answers) {
+        Thread thread = new Thread(() -> {
+            try (InputStream in = from.getInputStream(); OutputStream out = to.getOutputStream()) {
+                byte[] bytes = new byte[64 << 10];
+                for (int read; (read = in.read(bytes)) >= 0; ) {
+                    if (!(answers && swallows)) {
+                        out.write(bytes, 0, read);
+                    }
+                }
+            } catch (IOException error) {
+                // It was cut.
+            }
+        }, "proxy-pass");
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    @Override
+    public void close() throws IOException {
+        listener.close();
+        cut();
+    }
+}

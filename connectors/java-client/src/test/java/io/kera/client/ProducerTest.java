@@ -1,0 +1,295 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+@Timeout(120)
+class ProducerTest {
+    private static byte[] bytes(Object text) {
+        return text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static Admin admin(TestBroker broker) {
+        return new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+    }
+
+    /** All records of a stream, by streamlet and lane. */
+    private static Map<String, List<KeraRecord>> readAll(Admin admin, String name, ConnectOptions options)
+            throws IOException {
+        StreamInfo stream = admin.stream(name);
+        Map<String, List<KeraRecord>> lanes = new HashMap<>();
+        for (Admin.LaneBounds lane : admin.bounds(name)) {
+            List<KeraRecord> records = new ArrayList<>();
+            try (LaneReader reader =
+                    new LaneReader(stream, lane.streamlet(), lane.lane(), lane.start(), lane.head(), options)) {
+                while (!reader.finished()) {
+                    records.addAll(reader.read(1 << 20, 1000));
+                }
+            }
+            lanes.put(lane.streamlet() + "/" + lane.lane(), records);
+        }
+        return lanes;
+    }
+
+    /** Values of each key count up from 0, each once, within a lane and from lane to lane. */
+    private static void checkKeys(Map<String, List<KeraRecord>> lanes, int keys, int each) {
+        Map<String, List<Integer>> byKey = new HashMap<>();
+        lanes.values().forEach(lane -> {
+            Map<String, Integer> last = new HashMap<>();
+            for (KeraRecord record : lane) {
+                String key = new String(record.key(), StandardCharsets.UTF_8);
+                int value = Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8));
+                Integer before = last.put(key, value);
+                assertTrue(before == null || before < value, key + ": " + value + " behind " + before);
+                byKey.computeIfAbsent(key, any -> new ArrayList<>()).add(value);
+            }
+        });
+        assertEquals(keys, byKey.size());
+        byKey.forEach((key, values) -> {
+            values.sort(null);
+            assertEquals(each, values.size(), key);
+            for (int n = 0; n < each; n++) {
+                assertEquals(n, values.get(n), key);
+            }
+        });
+    }
+
+    @ParameterizedTest
+    @EnumSource(Compression.class)
+    void recordsAreWhereTheirKeysBelong(Compression compression) throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 3, 2);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withCompression(compression);
+            List<CompletableFuture<RecordPlace>> places = new ArrayList<>();
+            try (Producer producer = new Producer("s", options)) {
+                for (int n = 0; n < 1_000; n++) {
+                    List<KeraRecord.Header> headers = List.of(new KeraRecord.Header("n", bytes(n)));
+                    places.add(producer.appendTracked(bytes("key-" + n % 50), bytes(n / 50), headers, 1_000 + n));
+                }
+                producer.flush();
+                assertEquals(0, producer.memoryUsed());
+            }
+            Map<String, List<KeraRecord>> lanes = readAll(admin, "s", ConnectOptions.DEFAULT);
+            checkKeys(lanes, 50, 20);
+            for (int n = 0; n < 1_000; n++) {
+                RecordPlace place = places.get(n).get();
+                int partition = Partitions.of(bytes("key-" + n % 50), 6);
+                assertEquals(Partitions.streamlet(partition, 3), place.streamlet());
+                assertEquals(Partitions.lane(partition, 3), place.lane());
+                KeraRecord record = lanes.get(place.streamlet() + "/" + place.lane()).get((int) place.ordinal());
+                assertArrayEquals(bytes(n), record.headers().get(0).value());
+                assertEquals(1_000 + n, record.timestamp());
+            }
+        }
+    }
+
+    @Test
+    void aBrokerThatIsKilledCostsNoRecordAndDoublesNone() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 2, 2);
+            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(1 << 10))) {
+                for (int round = 0; round < 3; round++) {
+                    for (int n = 0; n < 5_000; n++) {
+                        int number = round * 5_000 + n;
+                        producer.append(bytes("key-" + number % 20), bytes(number / 20));
+                        if (n == 2_500) {
+                            broker.kill();
+                            broker.restart();
+                        }
+                    }
+                }
+                producer.flush();
+            }
+            checkKeys(readAll(admin, "s", ConnectOptions.DEFAULT), 20, 750);
+        }
+    }
+
+    @Test
+    void answersThatAreLostAreAskedForAgain() throws Exception {
+        try (LossyProxy proxy = new LossyProxy();
+                TestBroker broker = TestBroker.start("--server-advertise", proxy.address());
+                Admin admin = admin(broker)) {
+            proxy.passTo(broker.address());
+            admin.createStream("s", 1, 1);
+            try (Producer producer = new Producer("s", ProducerOptions.to(proxy.address()).withBatchSize(1 << 10))) {
+                for (int round = 0; round < 5; round++) {
+                    // There is a connection.
+                    producer.append(bytes("key"), bytes(round * 200));
+                    producer.flush();
+                    proxy.swallowAnswers();
+                    for (int n = 1; n < 200; n++) {
+                        producer.append(bytes("key"), bytes(round * 200 + n));
+                    }
+                    long stored = round * 200L + 1;
+                    long patience = System.nanoTime() + 60_000_000_000L;
+                    // Some are stored, and the producer does not hear of it.
+                    while (admin.bounds("s").get(0).head() == stored) {
+                        assertTrue(System.nanoTime() < patience, "nothing arrives");
+                    }
+                    proxy.cut();
+                }
+            }
+            checkKeys(readAll(admin, "s", ConnectOptions.DEFAULT), 1, 1_000);
+        }
+    }
+
+    @Test
+    void lanesThatGrowUnderTheProducerKeepTheOrderOfKeys() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 2, 1);
+            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()).withBatchSize(1 << 10))) {
+                int[] partitions = {4, 5, 12};
+                for (int round = 0; round < 4; round++) {
+                    for (int n = 0; n < 3_000; n++) {
+                        int number = round * 3_000 + n;
+                        producer.append(bytes("key-" + number % 30), bytes(number / 30));
+                        if (n == 1_500 && round < partitions.length) {
+                            admin.growStream("s", partitions[round]);
+                        }
+                    }
+                }
+                producer.flush();
+                assertEquals(0, producer.memoryUsed());
+            }
+            checkKeys(readAll(admin, "s", ConnectOptions.DEFAULT), 30, 400);
+            checkGenerations(admin);
+        }
+    }
+
+    /** What a key has below a boundary comes before what it has above, in whichever lane. */
+    private static void checkGenerations(Admin admin) throws IOException {
+        Generations generations = admin.generations("s");
+        Map<String, List<KeraRecord>> lanes = readAll(admin, "s", ConnectOptions.DEFAULT);
+        Map<String, Integer> last = new HashMap<>();
+        for (Generations.Generation generation : generations.all()) {
+            Map<String, Long> ends = new HashMap<>();
+            int next = generation.number() + 1;
+            if (next < generations.all().size()) {
+                for (LanePosition boundary : generations.all().get(next).boundaries()) {
+                    ends.put(boundary.streamlet() + "/" + boundary.lane(), boundary.ordinal());
+                }
+            }
+            Map<String, Integer> newest = new HashMap<>(last);
+            lanes.forEach((lane, records) -> {
+                long end = ends.getOrDefault(lane, next < generations.all().size() ? 0 : Long.MAX_VALUE);
+                while (!records.isEmpty() && records.get(0).ordinal() < end) {
+                    KeraRecord record = records.remove(0);
+                    String key = new String(record.key(), StandardCharsets.UTF_8);
+                    int value = Integer.parseInt(new String(record.value(), StandardCharsets.UTF_8));
+                    assertTrue(last.getOrDefault(key, -1) < value, key + ": " + value + " of generation " + next);
+                    newest.merge(key, value, Math::max);
+                }
+            });
+            last.putAll(newest);
+        }
+    }
+
+    @Test
+    void memoryThatIsShortHoldsAppendsUp() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 4);
+            ProducerOptions options = ProducerOptions.to(broker.address())
+                    .withBatchSize(16 << 10).withMemoryLimit(64 << 10).withLinger(Duration.ofSeconds(20));
+            byte[] value = new byte[1_000];
+            try (Producer producer = new Producer("s", options)) {
+                for (int n = 0; n < 2_000; n++) {
+                    producer.append(bytes("key-" + n), value);
+                    assertTrue(producer.memoryUsed() <= 64 << 10, "at " + n + ": " + producer.memoryUsed());
+                }
+            }
+            int stored = readAll(admin, "s", ConnectOptions.DEFAULT).values().stream().mapToInt(List::size).sum();
+            assertEquals(2_000, stored);
+        }
+    }
+
+    @Test
+    void whatCannotBeStoredIsToldByFlush() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withDeadline(Duration.ofSeconds(1));
+            Producer producer = new Producer("s", options);
+            KeraException large = assertThrows(KeraException.class, () -> producer.append(null, new byte[80 << 20]));
+            assertEquals(ErrorCodes.BATCH_TOO_LARGE, large.code());
+            broker.kill();
+            producer.append(null, bytes("lost"));
+            ProduceException error = assertThrows(ProduceException.class, producer::flush);
+            assertTrue(error.getMessage().contains("deadline"), error.getMessage());
+            producer.close();
+            assertThrows(IOException.class, () -> producer.append(null, bytes("late")));
+            assertThrows(KeraException.class, () -> {
+                broker.restart();
+                new Producer("absent", options).close();
+            });
+        }
+    }
+
+    @Test
+    void ownersMayChooseTheLane() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            broker.run("", "stream", "create", "s", "--streamlets", "2", "--lanes", "2", "--lane-by", "producer");
+            try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()))) {
+                for (int n = 0; n < 100; n++) {
+                    producer.append(bytes("key"), bytes(n));
+                }
+                admin.growStream("s", 8);
+                for (int n = 100; n < 200; n++) {
+                    producer.append(null, bytes(n));
+                }
+            }
+            int stored = readAll(admin, "s", ConnectOptions.DEFAULT).values().stream().mapToInt(List::size).sum();
+            assertEquals(200, stored);
+        }
+    }
+
+    @Test
+    void connectionsAreEncryptedAndBothSidesProveWhoTheyAre(@TempDir Path home) throws Exception {
+        Path made = home.resolve("certificates");
+        try (TestBroker plain = TestBroker.start()) {
+            plain.run("", "certificate", "dev", made.toString());
+        }
+        String[] flags = {
+            "--tls-listeners", "native", "--tls-certificate", made.resolve("server.pem").toString(), "--tls-key",
+            made.resolve("server-key.pem").toString(), "--tls-client-ca", made.resolve("ca.pem").toString(),
+            "--tls-client-auth", "required"
+        };
+        try (TestBroker broker = TestBroker.start(flags)) {
+            ConnectOptions known = ConnectOptions.DEFAULT.withTls(Tls.withCertificate(
+                    made.resolve("ca.pem"), made.resolve("client.pem"), made.resolve("client-key.pem")));
+            try (Admin admin = new Admin(List.of(broker.address()), known)) {
+                admin.createStream("s", 1, 2);
+                try (Producer producer = new Producer("s", ProducerOptions.to(broker.address()).withConnect(known))) {
+                    for (int n = 0; n < 100; n++) {
+                        producer.append(bytes("key-" + n % 10), bytes(n / 10));
+                    }
+                }
+                checkKeys(readAll(admin, "s", known), 10, 10);
+            }
+            ConnectOptions unknown = ConnectOptions.DEFAULT.withTls(Tls.trusting(made.resolve("ca.pem")));
+            for (ConnectOptions refused : List.of(unknown, ConnectOptions.DEFAULT.withTimeoutMillis(2_000))) {
+                try (Admin admin = new Admin(List.of(broker.address()), refused)) {
+                    assertThrows(IOException.class, admin::streams);
+                }
+            }
+            Files.writeString(home.resolve("empty.pem"), "");
+            assertThrows(IOException.class, () -> Tls.trusting(home.resolve("empty.pem")));
+        }
+    }
+}

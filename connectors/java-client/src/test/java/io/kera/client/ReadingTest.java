@@ -1,0 +1,97 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+class ReadingTest {
+    private static TestBroker broker;
+    private static Admin admin;
+
+    @BeforeAll
+    static void start() throws Exception {
+        broker = TestBroker.start();
+        admin = new Admin(List.of(broker.address()), ConnectOptions.DEFAULT);
+    }
+
+    @AfterAll
+    static void stop() throws Exception {
+        if (broker != null) {
+            broker.close();
+        }
+    }
+
+    private static List<String> numbers(int from, int to) {
+        return IntStream.range(from, to).mapToObj(Integer::toString).toList();
+    }
+
+    private static List<String> read(StreamInfo stream, long start, long end, int maxBytes) throws IOException {
+        List<String> values = new ArrayList<>();
+        try (LaneReader reader = new LaneReader(stream, 0, 0, start, end, ConnectOptions.DEFAULT)) {
+            while (!reader.finished()) {
+                reader.read(maxBytes, 1000).forEach(record -> values.add(new String(record.value())));
+            }
+        }
+        return values;
+    }
+
+    @Test
+    void streamsAreMadeListedGrownAndDeleted() throws Exception {
+        StreamInfo made = admin.createStream("made", 2, 3);
+        assertEquals(2, made.streamlets().size());
+        assertEquals(6, made.partitions());
+        assertTrue(made.byKey());
+        assertEquals(6, admin.bounds("made").size());
+        assertTrue(admin.streams().stream().anyMatch(stream -> stream.name().equals("made")));
+        assertEquals(9, admin.growStream("made", 9).partitions());
+        Generations grown = admin.generations("made");
+        assertEquals(List.of(6, 9), grown.all().stream().map(Generations.Generation::partitions).toList());
+        assertEquals(Generations.Barrier.STREAM, grown.all().get(1).barrier());
+        assertEquals(6, grown.all().get(1).boundaries().size());
+        admin.deleteStream("made");
+        KeraException gone = assertThrows(KeraException.class, () -> admin.stream("made"));
+        assertEquals(ErrorCodes.UNKNOWN_STREAM, gone.code());
+    }
+
+    @Test
+    void arangeOfALaneIsReadAndNothingElse() throws Exception {
+        admin.createStream("s", 1, 1);
+        broker.run(numbers(0, 20).stream().map(n -> n + "\n").collect(Collectors.joining()), "produce", "s");
+        StreamInfo stream = admin.stream("s");
+        Admin.LaneBounds lane = admin.bounds("s").get(0);
+        assertEquals(new Admin.LaneBounds(0, 0, 0, 20), lane);
+        assertEquals(numbers(0, 20), read(stream, 0, 20, 1 << 20));
+        assertEquals(numbers(3, 17), read(stream, 3, 17, 1), "records outside of the range are dropped");
+        assertEquals(List.of(), read(stream, 0, 0, 1), "an empty range ends at once");
+        try (LaneReader reader = new LaneReader(stream, 0, 0, 18, LaneReader.UNBOUNDED, ConnectOptions.DEFAULT)) {
+            assertEquals(2, reader.read(1 << 20, 1000).size());
+            assertEquals(20, reader.position());
+            assertEquals(List.of(), reader.read(1 << 20, 50));
+            assertFalse(reader.finished(), "no end");
+        }
+        admin.commitPositions("engine", "s", List.of(new LanePosition(0, 0, 15)));
+        assertTrue(broker.run("", "group", "describe", "engine").contains("15"));
+    }
+
+    @Test
+    void batchesThatOthersCompressedAreRead() throws Exception {
+        // The vectors have only blocks that are stored; these are compressed.
+        List<String> values = numbers(0, 20).stream().map(n -> "long".repeat(50) + n).toList();
+        String lines = values.stream().map(value -> value + "\n").collect(Collectors.joining());
+        for (String codec : List.of("gzip", "snappy", "lz4", "zstd")) {
+            admin.createStream(codec, 1, 1);
+            broker.run(lines, "produce", codec, "--compression", codec);
+            assertEquals(values, read(admin.stream(codec), 0, 20, 1 << 20), codec);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+package io.kera.client;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+
+import java.nio.file.Path;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class ReadmeTest {
+    @Test
+    void theProgramsOfTheReadmeDoWhatItSays(@TempDir Path home) throws Exception {
+        try (TestBroker broker = TestBroker.start()) {
+            List<String> programs = ReadmePrograms.blocks("java", broker.address());
+            assertEquals(2, programs.size());
+            assertEquals("a hat is record 0\n", ReadmePrograms.run(programs.get(0), home));
+            assertEquals("0: a hat\n", ReadmePrograms.run(programs.get(1), home));
+        }
+    }
+}
