@@ -68,7 +68,7 @@ house: ## The rules of the house alone: imports, unsafe code, documents.
 	cargo test $(LOCKED) -p kera-xtask -p kera-bench --test house
 
 # Needs Java 17 and Maven; where they cannot be had it says so and passes.
-connectors: ## The tests of the Java client, against the program.
+connectors: ## The tests of the Java client and of the Flink connector, against the program.
 	@scripts/connectors.sh
 
 regenerate: ## Writes anew what is generated from the code: reference documents, seeds of the fuzz targets, counts.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The tests of the connectors in Java, against brokers of this tree's program. Maven downloads what it lacks.
+# The tests of the connectors in Java, against brokers of this tree's program. Maven downloads what it lacks, about 270 MB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 for program in java javac mvn; do
     if ! command -v "$program" >/dev/null; then
         printf '!!! the connectors are NOT tested: %s is not installed\n' "$program"
-        printf 'SKIPPED: the Java client: %s is not installed\n' "$program" \
+        printf 'SKIPPED: the Java client and the Flink connector: %s is not installed\n' "$program" \
             >>"${KERA_SKIP_FILE:-/dev/null}"
         exit 0
     fi

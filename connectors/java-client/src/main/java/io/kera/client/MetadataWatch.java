@@ -19,6 +19,7 @@ final class MetadataWatch {
     private final ExecutorService thread;
     private final AtomicReference<StreamInfo> fresh = new AtomicReference<>();
     private volatile StreamInfo latest;
+    private volatile KeraException gone;
     private boolean looking;
 
     /** Calls {@code told} whenever there is something new to {@link #take}. */
@@ -56,6 +57,10 @@ final class MetadataWatch {
             told.run();
             TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS);
         } catch (IOException error) {
+            if (error instanceof KeraException refused && refused.code() == ErrorCodes.UNKNOWN_STREAM) {
+                gone = refused;
+                told.run();
+            }
             try {
                 TimeUnit.MILLISECONDS.sleep(PAUSE_MILLIS * 5);
             } catch (InterruptedException closed) {
@@ -99,6 +104,11 @@ final class MetadataWatch {
     /** What was found last; null: nothing yet. */
     StreamInfo latest() {
         return latest;
+    }
+
+    /** Why there is no such stream any more; null: there is one, for all that is known. */
+    KeraException gone() {
+        return gone;
     }
 
     void close() {

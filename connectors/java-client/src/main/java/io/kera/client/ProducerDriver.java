@@ -140,6 +140,9 @@ final class ProducerDriver {
             if (told != null) {
                 apply(told);
             }
+            if (metadata.gone() != null) {
+                giveUp("stream " + first.name() + " was deleted: " + metadata.gone().getMessage());
+            }
             if (stale || paused) {
                 follow(told);
             }

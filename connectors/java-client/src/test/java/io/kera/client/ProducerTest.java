@@ -242,6 +242,22 @@ class ProducerTest {
     }
 
     @Test
+    void aStreamThatIsDeletedIsNotWaitedFor() throws Exception {
+        try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
+            admin.createStream("s", 1, 1);
+            ProducerOptions options = ProducerOptions.to(broker.address()).withDeadline(Duration.ofHours(1));
+            Producer producer = new Producer("s", options);
+            producer.append(null, bytes("stored"));
+            producer.flush();
+            admin.deleteStream("s");
+            producer.append(null, bytes("late"));
+            ProduceException error = assertThrows(ProduceException.class, producer::flush);
+            assertTrue(error.getMessage().contains("was deleted"), error.getMessage());
+            producer.close();
+        }
+    }
+
+    @Test
     void ownersMayChooseTheLane() throws Exception {
         try (TestBroker broker = TestBroker.start(); Admin admin = admin(broker)) {
             broker.run("", "stream", "create", "s", "--streamlets", "2", "--lanes", "2", "--lane-by", "producer");

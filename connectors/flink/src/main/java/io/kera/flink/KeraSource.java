@@ -1,0 +1,93 @@
+package io.kera.flink;
+
+import org.apache.flink.api.common.serialization.DeserializationSchema;
+import org.apache.flink.api.common.typeinfo.TypeInformation;
+import org.apache.flink.api.connector.source.Boundedness;
+import org.apache.flink.api.connector.source.Source;
+import org.apache.flink.api.connector.source.SourceReader;
+import org.apache.flink.api.connector.source.SourceReaderContext;
+import org.apache.flink.api.connector.source.SplitEnumerator;
+import org.apache.flink.api.connector.source.SplitEnumeratorContext;
+import org.apache.flink.api.java.typeutils.ResultTypeQueryable;
+import org.apache.flink.core.io.SimpleVersionedSerializer;
+import org.apache.flink.metrics.MetricGroup;
+import org.apache.flink.util.FlinkRuntimeException;
+import org.apache.flink.util.UserCodeClassLoader;
+
+/**
+ * Reads streams: each lane in order, each record once with Flink's checkpoints. It joins no consumer group; positions
+ * are in checkpoints.
+ */
+public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState>, ResultTypeQueryable<T> {
+    private static final long serialVersionUID = 1L;
+    private final SourceSettings settings;
+    private final KeraDeserializer<T> deserializer;
+
+    KeraSource(SourceSettings settings, KeraDeserializer<T> deserializer) {
+        this.settings = settings;
+        this.deserializer = deserializer;
+    }
+
+    /** A source to be. */
+    public static <T> KeraSourceBuilder<T> builder() {
+        return new KeraSourceBuilder<>();
+    }
+
+    @Override
+    public Boundedness getBoundedness() {
+        return settings.bounded() ? Boundedness.BOUNDED : Boundedness.CONTINUOUS_UNBOUNDED;
+    }
+
+    @Override
+    public SplitEnumerator<LaneSplit, EnumeratorState> createEnumerator(SplitEnumeratorContext<LaneSplit> context)
+            throws Exception {
+        return new KeraEnumerator(context, settings, null);
+    }
+
+    @Override
+    public SplitEnumerator<LaneSplit, EnumeratorState> restoreEnumerator(
+            SplitEnumeratorContext<LaneSplit> context, EnumeratorState state) throws Exception {
+        return new KeraEnumerator(context, settings, state);
+    }
+
+    @Override
+    public SimpleVersionedSerializer<LaneSplit> getSplitSerializer() {
+        return new LaneSplitSerializer();
+    }
+
+    @Override
+    public SimpleVersionedSerializer<EnumeratorState> getEnumeratorCheckpointSerializer() {
+        return new EnumeratorStateSerializer();
+    }
+
+    @Override
+    public SourceReader<T, LaneSplit> createReader(SourceReaderContext context) throws Exception {
+        deserializer.open(new DeserializationSchema.InitializationContext() {
+            @Override
+            public MetricGroup getMetricGroup() {
+                return context.metricGroup().addGroup("deserializer");
+            }
+
+            @Override
+            public UserCodeClassLoader getUserCodeClassLoader() {
+                return context.getUserCodeClassLoader();
+            }
+        });
+        return new KeraSourceReader<>(
+                () -> {
+                    try {
+                        return new KeraSplitReader(settings);
+                    } catch (java.io.IOException error) {
+                        throw new FlinkRuntimeException("the source cannot read: " + error.getMessage(), error);
+                    }
+                },
+                deserializer,
+                context,
+                new PositionCommitter(settings));
+    }
+
+    @Override
+    public TypeInformation<T> getProducedType() {
+        return deserializer.getProducedType();
+    }
+}

@@ -1,0 +1,134 @@
+package io.kera.flink;
+
+import io.kera.flink.SourceSettings.Connecting;
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.regex.Pattern;
+import org.apache.flink.api.common.RuntimeExecutionMode;
+import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.ExecutionOptions;
+import org.apache.flink.configuration.ReadableConfig;
+
+/** Settings of a {@link KeraSource}. */
+public final class KeraSourceBuilder<T> {
+    private List<String> bootstrap = List.of("127.0.0.1:7600");
+    private List<String> streams = List.of();
+    private String pattern;
+    private Start start = Start.earliest();
+    private boolean bounded;
+    private Growth growth = Growth.ORDERED;
+    private Duration discovery = Duration.ofSeconds(10);
+    private boolean onDataLossFail = true;
+    private String group;
+    private Connecting connection = Connecting.PLAIN;
+    private KeraDeserializer<T> deserializer;
+
+    KeraSourceBuilder() {}
+
+    /** Addresses of brokers to begin with, HOST:PORT. Default 127.0.0.1:7600. */
+    public KeraSourceBuilder<T> bootstrap(String... addresses) {
+        bootstrap = List.of(addresses);
+        return this;
+    }
+
+    /** The streams to read. These or a pattern are required. */
+    public KeraSourceBuilder<T> streams(String... names) {
+        streams = List.of(names);
+        return this;
+    }
+
+    /** Reads all streams whose names match, those that are made while the job runs as well. */
+    public KeraSourceBuilder<T> pattern(Pattern names) {
+        pattern = names.pattern();
+        return this;
+    }
+
+    /** Where a job begins that is not restored. Default: at the first record that is stored. */
+    public KeraSourceBuilder<T> start(Start at) {
+        start = Objects.requireNonNull(at);
+        return this;
+    }
+
+    /** Ends behind the last record that is stored when the job begins. Default: it goes on for ever. */
+    public KeraSourceBuilder<T> bounded() {
+        bounded = true;
+        return this;
+    }
+
+    /** What happens where lanes grow. Default {@link Growth#ORDERED}. */
+    public KeraSourceBuilder<T> growth(Growth wanted) {
+        growth = Objects.requireNonNull(wanted);
+        return this;
+    }
+
+    /** How often the source looks whether lanes have grown. Default 10 s. */
+    public KeraSourceBuilder<T> discovery(Duration interval) {
+        discovery = interval;
+        return this;
+    }
+
+    /** Goes on at the earliest record if the next one was deleted. Default: the job fails. */
+    public KeraSourceBuilder<T> skipDeleted() {
+        onDataLossFail = false;
+        return this;
+    }
+
+    /** Shows the job's positions as those of a consumer group without members. For one stream only. Default: none. */
+    public KeraSourceBuilder<T> group(String name) {
+        group = name;
+        return this;
+    }
+
+    /** Connects with TLS; the files are on each TaskManager and the JobManager. {@code certificate} and {@code key} may be null. */
+    public KeraSourceBuilder<T> tls(String ca, String certificate, String key) {
+        connection = new Connecting(connection.timeoutMillis(), Objects.requireNonNull(ca), certificate, key);
+        return this;
+    }
+
+    /** What records become. Required. */
+    public KeraSourceBuilder<T> deserializer(KeraDeserializer<T> wanted) {
+        deserializer = wanted;
+        return this;
+    }
+
+    /**
+     * The source.
+     *
+     * @param job the configuration of the job, {@code env.getConfiguration()}: whether order can be kept depends on its
+     *     checkpoints. Without aligned checkpoints a job fails at a growth, unless {@link Growth#UNORDERED} is chosen.
+     * @throws IllegalArgumentException if a setting is missing, or two do not fit
+     */
+    public KeraSource<T> build(ReadableConfig job) {
+        check(streams.isEmpty() != (pattern == null), "name the streams to read, or give a pattern for their names");
+        check(deserializer != null, "say by a deserializer what records become");
+        check(group == null || streams.size() == 1, "a group shows the positions of one stream, which is to be named");
+        check(discovery.toMillis() > 0, "discovery is " + discovery + ": use 1 ms or more");
+        String noOrder = growth == Growth.ORDERED ? noOrder(job) : "growth is refused by the job's settings";
+        Growth settled = growth == Growth.ORDERED && noOrder != null ? Growth.REFUSED : growth;
+        if (job.get(ExecutionOptions.RUNTIME_MODE) == RuntimeExecutionMode.BATCH && growth == Growth.ORDERED) {
+            // Operators get their input by key, and nothing by time.
+            settled = Growth.UNORDERED;
+        }
+        SourceSettings settings = new SourceSettings(
+                bootstrap, streams, pattern, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection);
+        return new KeraSource<>(settings, deserializer);
+    }
+
+    /** Why a job cannot keep the order of keys where lanes grow; null if it can. */
+    static String noOrder(ReadableConfig job) {
+        if (job.getOptional(CheckpointingOptions.CHECKPOINTING_INTERVAL).isEmpty()) {
+            return "the order of its keys is kept by checkpoints, which the job has none of";
+        }
+        if (job.get(CheckpointingOptions.ENABLE_UNALIGNED)) {
+            return "the order of its keys is kept by aligned checkpoints, and the job's are unaligned";
+        }
+        return null;
+    }
+
+    private static void check(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new IllegalArgumentException(otherwise);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+package io.kera.flink;
+
+import io.kera.client.KeraRecord;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Supplier;
+import org.apache.flink.api.connector.source.SourceEvent;
+import org.apache.flink.api.connector.source.SourceOutput;
+import org.apache.flink.api.connector.source.SourceReaderContext;
+import org.apache.flink.connector.base.source.reader.RecordEmitter;
+import org.apache.flink.connector.base.source.reader.SingleThreadMultiplexSourceReaderBase;
+import org.apache.flink.connector.base.source.reader.splitreader.SplitReader;
+
+/** Emits records, keeps positions in checkpoints, and tells the enumerator what it has read to the end. */
+final class KeraSourceReader<T>
+        extends SingleThreadMultiplexSourceReaderBase<KeraRecord, T, LaneSplit, KeraSourceReader.Position> {
+    /** How far a split has been emitted. */
+    static final class Position {
+        private final LaneSplit split;
+        private long next;
+
+        Position(LaneSplit split) {
+            this.split = split;
+            this.next = split.position();
+        }
+    }
+
+    /** Emits a record, and then only moves on. */
+    record Emitter<T>(KeraDeserializer<T> deserializer) implements RecordEmitter<KeraRecord, T, Position> {
+        @Override
+        public void emitRecord(KeraRecord record, SourceOutput<T> output, Position position) throws Exception {
+            LaneSplit split = position.split;
+            deserializer.deserialize(record, split, value -> output.collect(value, record.timestamp()));
+            position.next = record.ordinal() + 1;
+        }
+    }
+
+    private final FinishedLedger ledger = new FinishedLedger();
+    private final PositionCommitter committer;
+
+    KeraSourceReader(
+            Supplier<SplitReader<KeraRecord, LaneSplit>> readers,
+            KeraDeserializer<T> deserializer,
+            SourceReaderContext context,
+            PositionCommitter committer) {
+        super(readers, new Emitter<>(deserializer), context.getConfiguration(), context);
+        this.committer = committer;
+    }
+
+    @Override
+    public void addSplits(List<LaneSplit> splits) {
+        List<LaneSplit> live = new ArrayList<>();
+        List<String> finished = new ArrayList<>();
+        for (LaneSplit split : splits) {
+            if (split.finished()) {
+                ledger.finished(split);
+                finished.add(split.splitId());
+            } else {
+                live.add(split);
+            }
+        }
+        // The enumerator may not know of those, or not any more.
+        report(finished);
+        if (!live.isEmpty()) {
+            super.addSplits(live);
+        }
+    }
+
+    @Override
+    protected void onSplitFinished(Map<String, Position> finished) {
+        finished.values().forEach(position -> ledger.finished(position.split.at(position.next)));
+        report(List.copyOf(finished.keySet()));
+    }
+
+    private void report(List<String> finished) {
+        if (!finished.isEmpty()) {
+            context.sendSourceEventToCoordinator(new SplitsFinished(finished));
+        }
+    }
+
+    @Override
+    public void handleSourceEvents(SourceEvent event) {
+        if (event instanceof FinishRecorded recorded) {
+            ledger.acknowledged(recorded.ids());
+        } else {
+            super.handleSourceEvents(event);
+        }
+    }
+
+    @Override
+    public List<LaneSplit> snapshotState(long checkpoint) {
+        List<LaneSplit> splits = new ArrayList<>(super.snapshotState(checkpoint));
+        splits.addAll(ledger.splits());
+        committer.taken(checkpoint, splits);
+        return splits;
+    }
+
+    @Override
+    public void notifyCheckpointComplete(long checkpoint) throws Exception {
+        super.notifyCheckpointComplete(checkpoint);
+        committer.completed(checkpoint);
+    }
+
+    @Override
+    protected Position initializedState(LaneSplit split) {
+        return new Position(split);
+    }
+
+    @Override
+    protected LaneSplit toSplitType(String id, Position position) {
+        return position.split.at(position.next);
+    }
+
+    @Override
+    public void close() throws Exception {
+        committer.close();
+        super.close();
+    }
+}

@@ -1,0 +1,221 @@
+package io.kera.flink;
+
+import io.kera.client.Admin;
+import io.kera.client.ConnectOptions;
+import io.kera.client.ErrorCodes;
+import io.kera.client.KeraException;
+import io.kera.client.KeraRecord;
+import io.kera.client.LaneReader;
+import io.kera.client.StreamInfo;
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.flink.connector.base.source.reader.RecordsBySplits;
+import org.apache.flink.connector.base.source.reader.RecordsWithSplitIds;
+import org.apache.flink.connector.base.source.reader.splitreader.SplitReader;
+import org.apache.flink.connector.base.source.reader.splitreader.SplitsAddition;
+import org.apache.flink.connector.base.source.reader.splitreader.SplitsChange;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Reads the lanes of a reader in turn, each from its owner. */
+final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
+    private static final Logger LOG = LoggerFactory.getLogger(KeraSplitReader.class);
+    private static final int READ_BYTES = 1 << 20;
+    /** While no lane has anything, one of them is waited for, so long. */
+    private static final int WAIT_MILLIS = 50;
+    /** A lane that cannot be read for so long fails the job. */
+    private static final long PATIENCE_NANOS = Duration.ofMinutes(2).toNanos();
+    private static final long PAUSE_NANOS = Duration.ofMillis(50).toNanos();
+
+    /** A lane that is read. */
+    private static final class Open {
+        private LaneSplit split;
+        private LaneReader reader;
+        private boolean paused;
+        /** When it was last read, or begun, and when it is tried again after an error. */
+        private long heard = System.nanoTime();
+        private long notBefore = System.nanoTime();
+
+        Open(LaneSplit split) {
+            this.split = split;
+        }
+    }
+
+    private final SourceSettings settings;
+    private final ConnectOptions options;
+    private final Admin admin;
+    private final Map<String, Open> lanes = new LinkedHashMap<>();
+    private volatile boolean awake;
+
+    KeraSplitReader(SourceSettings settings) throws IOException {
+        this.settings = settings;
+        options = settings.connection().options();
+        admin = new Admin(settings.bootstrap(), options);
+    }
+
+    @Override
+    public RecordsWithSplitIds<KeraRecord> fetch() throws IOException {
+        RecordsBySplits.Builder<KeraRecord> found = new RecordsBySplits.Builder<>();
+        boolean any = false;
+        for (Open open : List.copyOf(lanes.values())) {
+            any |= read(open, 0, found);
+        }
+        if (!any && !awake) {
+            Open next = nextReadable();
+            if (next != null) {
+                read(next, WAIT_MILLIS, found);
+            } else {
+                pause();
+            }
+        }
+        awake = false;
+        return found.build();
+    }
+
+    /** The lane that waits longest for its turn; null if none can be read now. */
+    private Open nextReadable() {
+        long now = System.nanoTime();
+        for (Map.Entry<String, Open> each : lanes.entrySet()) {
+            Open open = each.getValue();
+            if (!open.paused && open.notBefore - now <= 0) {
+                // It goes to the end, so that each gets its turn.
+                lanes.remove(each.getKey());
+                lanes.put(each.getKey(), open);
+                return open;
+            }
+        }
+        return null;
+    }
+
+    private synchronized void pause() {
+        try {
+            if (!awake) {
+                wait(WAIT_MILLIS);
+            }
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** True if there was something, be it the end. */
+    private boolean read(Open open, int waitMillis, RecordsBySplits.Builder<KeraRecord> found) throws IOException {
+        if (open.paused || open.notBefore - System.nanoTime() > 0) {
+            return false;
+        }
+        String id = open.split.splitId();
+        try {
+            if (open.reader == null) {
+                open.reader = open(open.split);
+            }
+            List<KeraRecord> records = open.reader.read(READ_BYTES, waitMillis);
+            open.heard = System.nanoTime();
+            open.split = open.split.at(open.reader.position());
+            found.addAll(id, records);
+            if (open.reader.finished()) {
+                found.addFinishedSplit(id);
+                close(lanes.remove(id));
+                return true;
+            }
+            return !records.isEmpty();
+        } catch (IOException error) {
+            close(open);
+            lost(open, error);
+            return false;
+        }
+    }
+
+    private LaneReader open(LaneSplit split) throws IOException {
+        StreamInfo stream = admin.stream(split.stream());
+        int generation = split.generation() == LaneSplit.ANY_GENERATION ? LaneReader.ALL_GENERATIONS : split.generation();
+        long end = split.end() == LaneSplit.UNBOUNDED ? LaneReader.UNBOUNDED : split.end();
+        return new LaneReader(stream, split.streamlet(), split.lane(), split.position(), end, generation, options);
+    }
+
+    /** What becomes of a lane that could not be read. */
+    private void lost(Open open, IOException error) throws IOException {
+        long now = System.nanoTime();
+        LaneSplit split = open.split;
+        if (error instanceof KeraException refused) {
+            if (refused.code() == ErrorCodes.OUT_OF_RANGE && !settings.onDataLossFail()) {
+                open.split = split.at(firstStored(split));
+                LOG.warn("records of {} from {} on are gone; it goes on at {}", split.splitId(), split.position(),
+                        open.split.position());
+                return;
+            }
+            if (!ErrorCodes.isRetryable(refused.code())) {
+                throw new IOException("lane " + split.splitId() + " cannot be read at " + split.position() + ": "
+                        + refused.getMessage(), refused);
+            }
+        }
+        if (now - open.heard > PATIENCE_NANOS) {
+            throw new IOException("lane " + split.splitId() + " cannot be read: " + error.getMessage(), error);
+        }
+        LOG.debug("lane {} is tried again: {}", split.splitId(), error.getMessage());
+        open.notBefore = now + PAUSE_NANOS;
+    }
+
+    private long firstStored(LaneSplit split) throws IOException {
+        for (Admin.LaneBounds lane : admin.bounds(split.stream())) {
+            if (lane.streamlet() == split.streamlet() && lane.lane() == split.lane()) {
+                return lane.start();
+            }
+        }
+        throw new IOException("stream " + split.stream() + " has no such lane any more: " + split.splitId());
+    }
+
+    private static void close(Open open) {
+        if (open.reader != null) {
+            try {
+                open.reader.close();
+            } catch (IOException error) {
+                LOG.debug("a connection did not close: {}", error.getMessage());
+            }
+            open.reader = null;
+        }
+    }
+
+    @Override
+    public void handleSplitsChanges(SplitsChange<LaneSplit> change) {
+        if (!(change instanceof SplitsAddition)) {
+            throw new UnsupportedOperationException("splits are only added, not " + change.getClass());
+        }
+        for (LaneSplit split : change.splits()) {
+            lanes.put(split.splitId(), new Open(split));
+        }
+    }
+
+    @Override
+    public void pauseOrResumeSplits(Collection<LaneSplit> pause, Collection<LaneSplit> resume) {
+        for (LaneSplit split : pause) {
+            setPaused(split, true);
+        }
+        for (LaneSplit split : resume) {
+            setPaused(split, false);
+        }
+    }
+
+    private void setPaused(LaneSplit split, boolean paused) {
+        Open open = lanes.get(split.splitId());
+        if (open != null) {
+            open.paused = paused;
+            open.heard = System.nanoTime();
+        }
+    }
+
+    @Override
+    public synchronized void wakeUp() {
+        awake = true;
+        notifyAll();
+    }
+
+    @Override
+    public void close() {
+        new ArrayList<>(lanes.values()).forEach(KeraSplitReader::close);
+        admin.close();
+    }
+}

@@ -1,0 +1,39 @@
+package io.kera.flink;
+
+import java.util.Objects;
+import org.apache.flink.api.connector.source.SourceSplit;
+
+/**
+ * What one reader reads of a lane: its records of one generation of the stream's lanes, in order.
+ *
+ * @param generation of the stream's lanes; {@link #ANY_GENERATION} where keys choose no lanes
+ * @param position the ordinal of the next record
+ * @param end the ordinal behind the last record; {@link #UNBOUNDED}: to the end of the generation, or for ever
+ * @param finished everything was read; the split is kept only until the enumerator is known to have recorded that
+ */
+public record LaneSplit(
+        String stream, int streamlet, int lane, int generation, long position, long end, boolean finished)
+        implements SourceSplit {
+    /** No end is known. */
+    public static final long UNBOUNDED = -1;
+    /** Generations do not matter. */
+    public static final int ANY_GENERATION = -1;
+
+    public LaneSplit {
+        Objects.requireNonNull(stream);
+    }
+
+    /** The split of a lane and generation has one name for life. */
+    @Override
+    public String splitId() {
+        return stream + ":" + streamlet + "/" + lane + "@" + generation;
+    }
+
+    LaneSplit at(long ordinal) {
+        return new LaneSplit(stream, streamlet, lane, generation, ordinal, end, finished);
+    }
+
+    LaneSplit asFinished() {
+        return new LaneSplit(stream, streamlet, lane, generation, position, end, true);
+    }
+}

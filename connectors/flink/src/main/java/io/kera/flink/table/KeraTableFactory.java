@@ -1,0 +1,150 @@
+package io.kera.flink.table;
+
+import java.util.List;
+import java.util.Set;
+import java.util.stream.IntStream;
+import org.apache.flink.api.common.serialization.DeserializationSchema;
+import org.apache.flink.api.common.serialization.SerializationSchema;
+import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.configuration.ReadableConfig;
+import org.apache.flink.table.api.DataTypes;
+import org.apache.flink.table.api.ValidationException;
+import org.apache.flink.table.connector.format.DecodingFormat;
+import org.apache.flink.table.connector.format.EncodingFormat;
+import org.apache.flink.table.connector.sink.DynamicTableSink;
+import org.apache.flink.table.connector.source.DynamicTableSource;
+import org.apache.flink.table.data.RowData;
+import org.apache.flink.table.factories.DeserializationFormatFactory;
+import org.apache.flink.table.factories.DynamicTableSinkFactory;
+import org.apache.flink.table.factories.DynamicTableSourceFactory;
+import org.apache.flink.table.factories.FactoryUtil;
+import org.apache.flink.table.factories.FactoryUtil.TableFactoryHelper;
+import org.apache.flink.table.factories.SerializationFormatFactory;
+import org.apache.flink.table.types.DataType;
+
+/** Tables with {@code 'connector' = 'kera'}. */
+public final class KeraTableFactory implements DynamicTableSourceFactory, DynamicTableSinkFactory {
+    private static final String VALUE_PREFIX = "value.";
+    private static final String KEY_PREFIX = "key.";
+
+    /** Which physical columns are the key, and which the value. */
+    record Columns(DataType physical, int[] key, int[] value) {
+        DataType keyType() {
+            return projected(key);
+        }
+
+        DataType valueType() {
+            return projected(value);
+        }
+
+        private DataType projected(int[] columns) {
+            List<String> names = DataType.getFieldNames(physical);
+            List<DataType> types = DataType.getFieldDataTypes(physical);
+            return DataTypes.ROW(IntStream.of(columns)
+                            .mapToObj(column -> DataTypes.FIELD(names.get(column), types.get(column)))
+                            .toArray(DataTypes.Field[]::new))
+                    .notNull();
+        }
+
+        static Columns of(DataType physical, List<String> keys, boolean hasKeyFormat) {
+            if (hasKeyFormat == keys.isEmpty()) {
+                throw new ValidationException("key.format and key.fields go together: give both or none");
+            }
+            List<String> names = DataType.getFieldNames(physical);
+            int[] key = keys.stream().mapToInt(name -> {
+                if (!names.contains(name)) {
+                    throw new ValidationException("key.fields has " + name + ", which is no column");
+                }
+                return names.indexOf(name);
+            }).toArray();
+            int[] value = IntStream.range(0, names.size()).filter(n -> !keys.contains(names.get(n))).toArray();
+            return new Columns(physical, key, value);
+        }
+    }
+
+    @Override
+    public String factoryIdentifier() {
+        return "kera";
+    }
+
+    @Override
+    public Set<ConfigOption<?>> requiredOptions() {
+        return Set.of(KeraTableOptions.STREAM);
+    }
+
+    @Override
+    public Set<ConfigOption<?>> optionalOptions() {
+        return Set.of(
+                FactoryUtil.FORMAT,
+                FactoryUtil.SOURCE_PARALLELISM,
+                FactoryUtil.SINK_PARALLELISM,
+                KeraTableOptions.BOOTSTRAP,
+                KeraTableOptions.VALUE_FORMAT,
+                KeraTableOptions.KEY_FORMAT,
+                KeraTableOptions.KEY_FIELDS,
+                KeraTableOptions.STARTUP,
+                KeraTableOptions.STARTUP_TIMESTAMP,
+                KeraTableOptions.BOUNDED,
+                KeraTableOptions.GROWTH,
+                KeraTableOptions.ON_DATA_LOSS,
+                KeraTableOptions.DISCOVERY,
+                KeraTableOptions.GROUP,
+                KeraTableOptions.GUARANTEE,
+                KeraTableOptions.COMPRESSION,
+                KeraTableOptions.LINGER,
+                KeraTableOptions.TLS_CA,
+                KeraTableOptions.TLS_CERTIFICATE,
+                KeraTableOptions.TLS_KEY);
+    }
+
+    @Override
+    public DynamicTableSource createDynamicTableSource(Context context) {
+        TableFactoryHelper helper = FactoryUtil.createTableFactoryHelper(this, context);
+        DecodingFormat<DeserializationSchema<RowData>> key = helper.discoverOptionalDecodingFormat(
+                        DeserializationFormatFactory.class, KeraTableOptions.KEY_FORMAT)
+                .orElse(null);
+        DecodingFormat<DeserializationSchema<RowData>> value = helper.discoverOptionalDecodingFormat(
+                        DeserializationFormatFactory.class, FactoryUtil.FORMAT)
+                .orElseGet(() -> helper.discoverDecodingFormat(
+                        DeserializationFormatFactory.class, KeraTableOptions.VALUE_FORMAT));
+        helper.validateExcept(KEY_PREFIX, VALUE_PREFIX);
+        ReadableConfig options = helper.getOptions();
+        if (options.get(KeraTableOptions.STARTUP) == KeraTableOptions.StartupMode.TIMESTAMP
+                && options.getOptional(KeraTableOptions.STARTUP_TIMESTAMP).isEmpty()) {
+            throw new ValidationException("scan.startup.mode = timestamp needs scan.startup.timestamp-millis");
+        }
+        checkTls(options);
+        Columns columns =
+                Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
+        return new KeraTableSource(options, columns, key, value);
+    }
+
+    @Override
+    public DynamicTableSink createDynamicTableSink(Context context) {
+        TableFactoryHelper helper = FactoryUtil.createTableFactoryHelper(this, context);
+        EncodingFormat<SerializationSchema<RowData>> key = helper.discoverOptionalEncodingFormat(
+                        SerializationFormatFactory.class, KeraTableOptions.KEY_FORMAT)
+                .orElse(null);
+        EncodingFormat<SerializationSchema<RowData>> value = helper.discoverOptionalEncodingFormat(
+                        SerializationFormatFactory.class, FactoryUtil.FORMAT)
+                .orElseGet(() -> helper.discoverEncodingFormat(
+                        SerializationFormatFactory.class, KeraTableOptions.VALUE_FORMAT));
+        helper.validateExcept(KEY_PREFIX, VALUE_PREFIX);
+        ReadableConfig options = helper.getOptions();
+        if (options.get(KeraTableOptions.STREAM).size() != 1) {
+            throw new ValidationException("a table that is written to has one stream");
+        }
+        checkTls(options);
+        Columns columns =
+                Columns.of(context.getPhysicalRowDataType(), options.get(KeraTableOptions.KEY_FIELDS), key != null);
+        return new KeraTableSink(options, columns, key, value);
+    }
+
+    private static void checkTls(ReadableConfig options) {
+        boolean certificate = options.getOptional(KeraTableOptions.TLS_CERTIFICATE).isPresent();
+        boolean key = options.getOptional(KeraTableOptions.TLS_KEY).isPresent();
+        if (certificate != key || (certificate && options.getOptional(KeraTableOptions.TLS_CA).isEmpty())) {
+            throw new ValidationException("tls.certificate and tls.key go together, and need tls.ca");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+package io.kera.flink.table;
+
+import io.kera.client.Compression;
+import io.kera.flink.Growth;
+import java.time.Duration;
+import java.util.List;
+import org.apache.flink.configuration.ConfigOption;
+import org.apache.flink.configuration.ConfigOptions;
+import org.apache.flink.connector.base.DeliveryGuarantee;
+
+/** The options of a table with {@code 'connector' = 'kera'}. */
+public final class KeraTableOptions {
+    /** Where a table begins to be read. */
+    public enum StartupMode {
+        EARLIEST,
+        LATEST,
+        TIMESTAMP
+    }
+
+    /** Where a table ends. */
+    public enum BoundedMode {
+        UNBOUNDED,
+        LATEST
+    }
+
+    /** What happens if the next record was deleted. */
+    public enum OnDataLoss {
+        FAIL,
+        EARLIEST
+    }
+
+    public static final ConfigOption<List<String>> BOOTSTRAP = ConfigOptions.key("bootstrap")
+            .stringType().asList().defaultValues("127.0.0.1:7600")
+            .withDescription("Addresses of brokers to begin with, HOST:PORT.");
+    public static final ConfigOption<List<String>> STREAM = ConfigOptions.key("stream")
+            .stringType().asList().noDefaultValue()
+            .withDescription("The stream; for reading several, separated by semicolons.");
+    public static final ConfigOption<String> VALUE_FORMAT = ConfigOptions.key("value.format")
+            .stringType().noDefaultValue()
+            .withDescription("The format of values; `format` says the same.");
+    public static final ConfigOption<String> KEY_FORMAT = ConfigOptions.key("key.format")
+            .stringType().noDefaultValue().withDescription("The format of keys. Without it records have none.");
+    public static final ConfigOption<List<String>> KEY_FIELDS = ConfigOptions.key("key.fields")
+            .stringType().asList().defaultValues()
+            .withDescription("The columns that are the key. They are not part of the value.");
+    public static final ConfigOption<StartupMode> STARTUP = ConfigOptions.key("scan.startup.mode")
+            .enumType(StartupMode.class).defaultValue(StartupMode.EARLIEST)
+            .withDescription("Where a job begins that is not restored.");
+    public static final ConfigOption<Long> STARTUP_TIMESTAMP = ConfigOptions.key("scan.startup.timestamp-millis")
+            .longType().noDefaultValue().withDescription("For scan.startup.mode = timestamp, since 1970.");
+    public static final ConfigOption<BoundedMode> BOUNDED = ConfigOptions.key("scan.bounded.mode")
+            .enumType(BoundedMode.class).defaultValue(BoundedMode.UNBOUNDED)
+            .withDescription("`latest` ends behind what is stored when the job begins.");
+    public static final ConfigOption<Growth> GROWTH = ConfigOptions.key("scan.growth")
+            .enumType(Growth.class).defaultValue(Growth.ORDERED)
+            .withDescription("What happens where the stream's lanes grow.");
+    public static final ConfigOption<OnDataLoss> ON_DATA_LOSS = ConfigOptions.key("scan.on-data-loss")
+            .enumType(OnDataLoss.class).defaultValue(OnDataLoss.FAIL)
+            .withDescription("What happens if the next record was deleted.");
+    public static final ConfigOption<Duration> DISCOVERY = ConfigOptions.key("scan.discovery-interval")
+            .durationType().defaultValue(Duration.ofSeconds(10))
+            .withDescription("How often the source looks whether lanes have grown.");
+    public static final ConfigOption<String> GROUP = ConfigOptions.key("group")
+            .stringType().noDefaultValue().withDescription("The consumer group that shows where the job stands.");
+    public static final ConfigOption<DeliveryGuarantee> GUARANTEE = ConfigOptions.key("sink.delivery-guarantee")
+            .enumType(DeliveryGuarantee.class).defaultValue(DeliveryGuarantee.AT_LEAST_ONCE)
+            .withDescription("Only at-least-once is possible.");
+    public static final ConfigOption<Compression> COMPRESSION = ConfigOptions.key("sink.compression")
+            .enumType(Compression.class).defaultValue(Compression.NONE).withDescription("How batches are compressed.");
+    public static final ConfigOption<Duration> LINGER = ConfigOptions.key("sink.linger")
+            .durationType().defaultValue(Duration.ofMillis(5))
+            .withDescription("How long a batch waits for more records.");
+    public static final ConfigOption<String> TLS_CA = ConfigOptions.key("tls.ca")
+            .stringType().noDefaultValue().withDescription("File of the authorities to trust, in PEM: turns TLS on.");
+    public static final ConfigOption<String> TLS_CERTIFICATE = ConfigOptions.key("tls.certificate")
+            .stringType().noDefaultValue().withDescription("File of the client's certificate.");
+    public static final ConfigOption<String> TLS_KEY = ConfigOptions.key("tls.key")
+            .stringType().noDefaultValue().withDescription("File of the certificate's key.");
+
+    private KeraTableOptions() {}
+}

@@ -1,0 +1,43 @@
+package io.kera.flink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.time.Duration;
+import org.apache.flink.api.common.serialization.SimpleStringSchema;
+import org.apache.flink.configuration.CheckpointingOptions;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.base.DeliveryGuarantee;
+import org.junit.jupiter.api.Test;
+
+class BuildersTest {
+    @Test
+    void orderNeedsAlignedCheckpoints() {
+        Configuration job = new Configuration();
+        assertTrue(KeraSourceBuilder.noOrder(job).contains("checkpoints"));
+        job.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofSeconds(1));
+        assertNull(KeraSourceBuilder.noOrder(job));
+        job.set(CheckpointingOptions.ENABLE_UNALIGNED, true);
+        assertTrue(KeraSourceBuilder.noOrder(job).contains("unaligned"));
+    }
+
+    @Test
+    void whatIsMissingIsSaid() {
+        KeraSourceBuilder<String> builder = KeraSource.builder();
+        assertThrows(IllegalArgumentException.class, () -> builder.build(new Configuration()));
+        builder.streams("a", "b").deserializer(KeraDeserializer.values(new SimpleStringSchema())).group("g");
+        IllegalArgumentException error =
+                assertThrows(IllegalArgumentException.class, () -> builder.build(new Configuration()));
+        assertEquals("a group shows the positions of one stream, which is to be named", error.getMessage());
+        assertThrows(IllegalArgumentException.class, () -> KeraSink.builder().build());
+    }
+
+    @Test
+    void exactlyOnceIsRefusedAndNotDowngraded() {
+        IllegalArgumentException error = assertThrows(IllegalArgumentException.class,
+                () -> KeraSink.<String>builder().guarantee(DeliveryGuarantee.EXACTLY_ONCE));
+        assertTrue(error.getMessage().contains("transactions"), error.getMessage());
+    }
+}

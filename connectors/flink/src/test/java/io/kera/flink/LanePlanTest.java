@@ -1,0 +1,111 @@
+package io.kera.flink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.kera.client.Generations;
+import io.kera.client.Generations.Barrier;
+import io.kera.client.Generations.Generation;
+import io.kera.client.LanePosition;
+import io.kera.flink.LanePlan.Bounds;
+import io.kera.flink.LanePlan.LaneId;
+import io.kera.flink.ModelJob.Planted;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+
+class LanePlanTest {
+    private static final int SEEDS = 1_000;
+
+    @Test
+    void recordsOfAKeyPassOnceAndInOrderWhateverFails() {
+        for (long seed = 0; seed < SEEDS; seed++) {
+            try {
+                new ModelJob(seed, Planted.NONE).play();
+            } catch (AssertionError error) {
+                throw new AssertionError("seed " + seed + ": " + error.getMessage(), error);
+            }
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(value = Planted.class, mode = EnumSource.Mode.EXCLUDE, names = "NONE")
+    void plantedDefectsAreFound(Planted planted) {
+        for (long seed = 0; seed < SEEDS; seed++) {
+            try {
+                new ModelJob(seed, planted).play();
+            } catch (AssertionError error) {
+                return;
+            }
+        }
+        throw new AssertionError(planted + " was not found");
+    }
+
+    private static Generations grown(Generation... generations) {
+        return new Generations(new byte[16], 1, List.of(generations));
+    }
+
+    private static List<String> ids(Map<Integer, List<LaneSplit>> assigned) {
+        return assigned.values().stream().flatMap(List::stream).map(LaneSplit::splitId).sorted().toList();
+    }
+
+    @Test
+    void aBarrierOpensOnlyWithACompletedCheckpoint() {
+        Generations two = grown(
+                new Generation(0, 1, Barrier.NONE, List.of()),
+                new Generation(1, 2, Barrier.STREAMLET, List.of(new LanePosition(0, 0, 10))));
+        LanePlan plan = LanePlan.begin("s", true, two, new Bounds(Map.of(), Map.of()), true, false);
+        assertEquals(List.of("s:0/0@0"), ids(plan.assign(1, reader -> true)));
+        assertTrue(plan.hasClosedBarrier());
+        plan.snapshot(1);
+        plan.finished(List.of("s:0/0@0"), 0);
+        assertEquals(Map.of(), plan.completed(1), "taken before the report");
+        assertEquals(List.of(), ids(plan.assign(1, reader -> true)));
+        plan.snapshot(2);
+        assertEquals(Map.of(0, List.of("s:0/0@0")), plan.completed(2));
+        assertEquals(List.of("s:0/0@1", "s:0/1@1"), ids(plan.assign(1, reader -> true)));
+        assertFalse(plan.hasClosedBarrier());
+    }
+
+    @Test
+    void aBoundedReadOfEmptyLanesMakesNoSplit() {
+        Generations one = grown(new Generation(0, 2, Barrier.NONE, List.of()));
+        Bounds bounds = new Bounds(
+                Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 3L), Map.of(new LaneId(0, 0), 0L, new LaneId(0, 1), 9L));
+        LanePlan plan = LanePlan.begin("s", true, one, bounds, true, true);
+        Map<Integer, List<LaneSplit>> assigned = plan.assign(1, reader -> true);
+        assertEquals(List.of("s:0/1@0"), ids(assigned));
+        LaneSplit split = assigned.get(0).get(0);
+        assertEquals(3, split.position());
+        assertEquals(9, split.end());
+        assertTrue(plan.isAssigned());
+        plan.grown(grown(
+                new Generation(0, 2, Barrier.NONE, List.of()),
+                new Generation(1, 3, Barrier.STREAM, List.of(new LanePosition(0, 1, 20)))));
+        assertTrue(plan.isAssigned(), "lanes that come later are not read");
+    }
+
+    @Test
+    void laterLanesOfAStreamWithoutKeysAreReadAtOnceAndOldOnesGoOn() {
+        Generations two = grown(
+                new Generation(0, 1, Barrier.NONE, List.of()), new Generation(1, 2, Barrier.NONE, List.of()));
+        Generations one = grown(new Generation(0, 1, Barrier.NONE, List.of()));
+        LanePlan plan = LanePlan.begin("s", false, one, new Bounds(Map.of(), Map.of()), true, false);
+        assertEquals(List.of("s:0/0@-1"), ids(plan.assign(1, reader -> true)));
+        plan.grown(two);
+        assertEquals(List.of("s:0/1@-1"), ids(plan.assign(1, reader -> true)));
+    }
+
+    @Test
+    void partsAreSpreadEvenly() {
+        Generations many = grown(new Generation(0, 12, Barrier.NONE, List.of()));
+        LanePlan plan = LanePlan.begin("s", true, many, new Bounds(Map.of(), Map.of()), true, false);
+        Map<Integer, Integer> counts = plan.assign(4, reader -> true).entrySet().stream()
+                .collect(Collectors.toMap(Map.Entry::getKey, each -> each.getValue().size()));
+        assertEquals(Map.of(0, 3, 1, 3, 2, 3, 3, 3), counts);
+    }
+}

@@ -1,0 +1,54 @@
+package io.kera.flink;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.kera.client.Generations.Barrier;
+import io.kera.flink.LanePlan.GenerationState;
+import io.kera.flink.LanePlan.PartState;
+import io.kera.flink.LanePlan.State;
+import io.kera.flink.LanePlan.Status;
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.HexFormat;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+
+/** What checkpoints have, in the bytes of each version that was ever written. */
+class StateTest {
+    private static final LaneSplit LIVE = new LaneSplit("orders", 3, 2, 1, 1L << 33, LaneSplit.UNBOUNDED, false);
+    private static final LaneSplit DONE = new LaneSplit("orders", 0, 0, 0, 7, 9, true);
+    private static final State PLAN = new State(
+            "orders", true, 4, false,
+            List.of(new GenerationState(4, Barrier.NONE), new GenerationState(12, Barrier.STREAM)),
+            List.of(new PartState(LIVE, Status.ASSIGNED), new PartState(DONE, Status.FINISHED)));
+
+    private static byte[] stored(String name) throws IOException {
+        try (InputStream in = StateTest.class.getResourceAsStream("/state/" + name)) {
+            return HexFormat.of().parseHex(new String(in.readAllBytes()).strip());
+        }
+    }
+
+    @Test
+    void splitsOfVersionOneAreRead() throws IOException {
+        LaneSplitSerializer serializer = new LaneSplitSerializer();
+        assertEquals(LIVE, serializer.deserialize(1, stored("split-1.hex")));
+        assertEquals(DONE, serializer.deserialize(1, serializer.serialize(DONE)));
+        assertEquals(HexFormat.of().formatHex(stored("split-1.hex")), HexFormat.of().formatHex(serializer.serialize(LIVE)));
+    }
+
+    @Test
+    void theEnumeratorsStateOfVersionOneIsRead() throws IOException {
+        EnumeratorStateSerializer serializer = new EnumeratorStateSerializer();
+        assertEquals(List.of(PLAN), serializer.deserialize(1, stored("enumerator-1.hex")).plans());
+        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN)));
+        assertEquals(HexFormat.of().formatHex(stored("enumerator-1.hex")), HexFormat.of().formatHex(written));
+    }
+
+    @Test
+    void stateOfANewerConnectorIsRefused() {
+        IOException error = assertThrows(IOException.class, () -> new LaneSplitSerializer().deserialize(2, new byte[40]));
+        assertTrue(error.getMessage().contains("newer connector"), error.getMessage());
+    }
+}
