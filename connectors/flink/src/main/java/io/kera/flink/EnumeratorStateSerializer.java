@@ -5,6 +5,7 @@ import io.kera.flink.LanePlan.GenerationState;
 import io.kera.flink.LanePlan.PartState;
 import io.kera.flink.LanePlan.State;
 import io.kera.flink.LanePlan.Status;
+import io.kera.flink.RangePlan.Uncut;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
@@ -14,7 +15,8 @@ import org.apache.flink.core.memory.DataOutputSerializer;
 
 /** The enumerator's state in checkpoints: a plan for each stream. */
 final class EnumeratorStateSerializer implements SimpleVersionedSerializer<EnumeratorState> {
-    private static final int VERSION = 1;
+    /** Version 1 had no ranges. */
+    private static final int VERSION = 2;
 
     @Override
     public int getVersion() {
@@ -41,6 +43,10 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
                 out.writeByte(part.status().ordinal());
             }
         }
+        out.writeInt(state.ranges().size());
+        for (RangePlan.State plan : state.ranges()) {
+            write(plan, out);
+        }
         return out.getCopyOfBuffer();
     }
 
@@ -64,6 +70,42 @@ final class EnumeratorStateSerializer implements SimpleVersionedSerializer<Enume
             }
             plans.add(new State(stream, byKey, streamlets, bounded, generations, parts));
         }
-        return new EnumeratorState(plans);
+        List<RangePlan.State> ranges = new ArrayList<>();
+        for (int left = version < 2 ? 0 : in.readInt(); left > 0; left--) {
+            ranges.add(ranges(in));
+        }
+        return new EnumeratorState(plans, ranges);
+    }
+
+    private static void write(RangePlan.State plan, DataOutputSerializer out) throws IOException {
+        out.writeUTF(plan.stream());
+        out.writeInt(plan.streamlets());
+        out.writeBoolean(plan.bounded());
+        out.writeInt(plan.lanes().size());
+        for (Uncut lane : plan.lanes()) {
+            out.writeInt(lane.streamlet());
+            out.writeInt(lane.lane());
+            out.writeLong(lane.next());
+            out.writeLong(lane.end());
+        }
+        out.writeInt(plan.pending().size());
+        for (LaneSplit range : plan.pending()) {
+            LaneSplitSerializer.write(range, out);
+        }
+    }
+
+    private static RangePlan.State ranges(DataInputDeserializer in) throws IOException {
+        String stream = in.readUTF();
+        int streamlets = in.readInt();
+        boolean bounded = in.readBoolean();
+        List<Uncut> lanes = new ArrayList<>();
+        for (int left = in.readInt(); left > 0; left--) {
+            lanes.add(new Uncut(in.readInt(), in.readInt(), in.readLong(), in.readLong()));
+        }
+        List<LaneSplit> pending = new ArrayList<>();
+        for (int left = in.readInt(); left > 0; left--) {
+            pending.add(LaneSplitSerializer.read(in));
+        }
+        return new RangePlan.State(stream, streamlets, bounded, lanes, pending);
     }
 }

@@ -1,18 +1,11 @@
 package io.kera.flink;
 
-import io.kera.client.Admin;
-import io.kera.client.Generations;
-import io.kera.client.StreamInfo;
-import io.kera.flink.LanePlan.Bounds;
-import io.kera.flink.LanePlan.LaneId;
+import io.kera.flink.StreamLook.Found;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.regex.Pattern;
 import org.apache.flink.api.connector.source.SourceEvent;
 import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
@@ -24,29 +17,22 @@ import org.slf4j.LoggerFactory;
 /** Looks at streams, and lets a {@link LanePlan} decide for each. It joins no consumer group and holds no lease. */
 final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState> {
     private static final Logger LOG = LoggerFactory.getLogger(KeraEnumerator.class);
-    /** Attempts to look at bounds between two looks that show the same lanes. */
-    private static final int LOOKS = 20;
-
     private final SplitEnumeratorContext<LaneSplit> context;
     private final SourceSettings settings;
-    private final Admin admin;
+    private final StreamLook look;
     private final Map<String, LanePlan> plans = new HashMap<>();
-    /** The streams that there are plans for; also for the thread that looks. */
-    private final Set<String> known = ConcurrentHashMap.newKeySet();
-    /** The streams that were there when the job began, and where they began, are known. */
-    private volatile boolean isBegun;
 
     /** @param restored what a checkpoint has; null for a job that begins */
     KeraEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
             throws IOException {
         this.context = context;
         this.settings = settings;
-        admin = new Admin(settings.bootstrap(), settings.connection().options());
+        look = new StreamLook(settings);
         if (restored != null) {
-            isBegun = true;
+            look.begun();
             for (LanePlan.State state : restored.plans()) {
                 plans.put(state.stream(), LanePlan.restore(state, isOrdered()));
-                known.add(state.stream());
+                look.knows(state.stream());
             }
         }
     }
@@ -57,86 +43,19 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
 
     @Override
     public void start() {
-        if (!isBegun) {
+        if (!look.isBegun()) {
             // At once: every checkpoint has the positions at which the job begins.
             try {
-                Found found = discover();
-                isBegun = true;
-                take(found);
+                take(look.look());
+                look.begun();
             } catch (IOException error) {
                 throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
             }
         }
         if (!settings.bounded()) {
-            context.callAsync(this::discover, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
+            context.callAsync(look::look, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
         }
         checkGrowth();
-    }
-
-    /** What a look found: how the known streams have grown, and plans for others. */
-    private record Found(Map<String, Generations> grown, List<LanePlan> fresh) {}
-
-    private Found discover() throws IOException {
-        Map<String, Generations> grown = new HashMap<>();
-        List<LanePlan> fresh = new ArrayList<>();
-        for (String stream : streams()) {
-            if (known.contains(stream)) {
-                grown.put(stream, admin.generations(stream));
-            } else {
-                fresh.add(begin(stream));
-            }
-        }
-        return new Found(grown, fresh);
-    }
-
-    private List<String> streams() throws IOException {
-        if (settings.pattern() == null) {
-            return settings.streams();
-        }
-        Pattern pattern = Pattern.compile(settings.pattern());
-        return admin.streams().stream()
-                .map(StreamInfo::name)
-                .filter(name -> pattern.matcher(name).matches())
-                .toList();
-    }
-
-    /** Positions are taken between two looks that show the same lanes: otherwise they would not be of one generation. */
-    private LanePlan begin(String stream) throws IOException {
-        for (int attempt = 0; attempt < LOOKS; attempt++) {
-            StreamInfo info = admin.stream(stream);
-            Generations before = admin.generations(stream);
-            Bounds bounds = bounds(stream);
-            int missing = info.partitions() - bounds.ends().size();
-            if (missing > 0) {
-                // Without its bounds a lane would be taken for an empty one.
-                throw new IOException("where " + missing + " lanes of stream " + stream
-                        + " begin and end is not known: their owners are away; try again later");
-            }
-            if (admin.generations(stream).all().size() == before.all().size()) {
-                return LanePlan.begin(stream, info.byKey(), before, bounds, isOrdered(), settings.bounded());
-            }
-        }
-        throw new IOException("the lanes of stream " + stream + " grow all the time; try again later");
-    }
-
-    private Bounds bounds(String stream) throws IOException {
-        // What comes while the job runs is read whole.
-        Start start = isBegun ? Start.earliest() : settings.start();
-        List<Admin.LaneBounds> lanes = start.kind() == Start.Kind.TIMESTAMP
-                ? admin.boundsFrom(stream, start.timestamp())
-                : admin.bounds(stream);
-        Map<LaneId, Long> starts = new HashMap<>();
-        Map<LaneId, Long> ends = new HashMap<>();
-        for (Admin.LaneBounds lane : lanes) {
-            LaneId id = new LaneId(lane.streamlet(), lane.lane());
-            starts.put(id, switch (start.kind()) {
-                case EARLIEST, TIMESTAMP -> lane.start();
-                case LATEST -> lane.head();
-                case POSITIONS -> start.position(lane.streamlet(), lane.lane(), lane.start());
-            });
-            ends.put(id, lane.head());
-        }
-        return new Bounds(starts, ends);
     }
 
     private void seen(Found found, Throwable error) {
@@ -148,11 +67,12 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
     }
 
     private void take(Found found) {
-        for (LanePlan plan : found.fresh()) {
+        for (StreamLook.Fresh fresh : found.fresh()) {
+            String stream = fresh.info().name();
             // Two looks may have found it.
-            if (plans.putIfAbsent(plan.stream(), plan) == null) {
-                known.add(plan.stream());
-            }
+            plans.computeIfAbsent(stream, any -> LanePlan.begin(
+                    stream, fresh.info().byKey(), fresh.grown(), fresh.bounds(), isOrdered(), settings.bounded()));
+            look.knows(stream);
         }
         found.grown().forEach((stream, generations) -> {
             LanePlan plan = plans.get(stream);
@@ -229,7 +149,7 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
 
     @Override
     public EnumeratorState snapshotState(long checkpoint) {
-        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList());
+        return new EnumeratorState(plans.values().stream().map(plan -> plan.snapshot(checkpoint)).toList(), List.of());
     }
 
     @Override
@@ -240,6 +160,6 @@ final class KeraEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState
 
     @Override
     public void close() {
-        admin.close();
+        look.close();
     }
 }

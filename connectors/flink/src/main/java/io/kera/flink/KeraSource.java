@@ -41,13 +41,25 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
     @Override
     public SplitEnumerator<LaneSplit, EnumeratorState> createEnumerator(SplitEnumeratorContext<LaneSplit> context)
             throws Exception {
-        return new KeraEnumerator(context, settings, null);
+        return enumerator(context, null);
     }
 
     @Override
     public SplitEnumerator<LaneSplit, EnumeratorState> restoreEnumerator(
             SplitEnumeratorContext<LaneSplit> context, EnumeratorState state) throws Exception {
-        return new KeraEnumerator(context, settings, state);
+        boolean ranges = settings.order() == Order.NONE;
+        if (ranges ? !state.plans().isEmpty() : !state.ranges().isEmpty()) {
+            throw new FlinkRuntimeException(
+                    "the checkpoint is of a source with another order; start from it with the order that it had");
+        }
+        return enumerator(context, state);
+    }
+
+    private SplitEnumerator<LaneSplit, EnumeratorState> enumerator(
+            SplitEnumeratorContext<LaneSplit> context, EnumeratorState state) throws java.io.IOException {
+        return settings.order() == Order.NONE
+                ? new RangeEnumerator(context, settings, state)
+                : new KeraEnumerator(context, settings, state);
     }
 
     @Override
@@ -83,7 +95,8 @@ public final class KeraSource<T> implements Source<T, LaneSplit, EnumeratorState
                 },
                 deserializer,
                 context,
-                new PositionCommitter(settings));
+                new PositionCommitter(settings),
+                settings.order());
     }
 
     @Override

@@ -15,6 +15,7 @@ public final class KeraSourceBuilder<T> {
     private List<String> bootstrap = List.of("127.0.0.1:7600");
     private List<String> streams = List.of();
     private String pattern;
+    private Order order = Order.LANE;
     private Start start = Start.earliest();
     private boolean bounded;
     private Growth growth = Growth.ORDERED;
@@ -53,6 +54,12 @@ public final class KeraSourceBuilder<T> {
     /** Ends behind the last record that is stored when the job begins. Default: it goes on for ever. */
     public KeraSourceBuilder<T> bounded() {
         bounded = true;
+        return this;
+    }
+
+    /** What order is kept. Default {@link Order#LANE}. */
+    public KeraSourceBuilder<T> order(Order wanted) {
+        order = Objects.requireNonNull(wanted);
         return this;
     }
 
@@ -103,6 +110,7 @@ public final class KeraSourceBuilder<T> {
         check(streams.isEmpty() != (pattern == null), "name the streams to read, or give a pattern for their names");
         check(deserializer != null, "say by a deserializer what records become");
         check(group == null || streams.size() == 1, "a group shows the positions of one stream, which is to be named");
+        check(group == null || order == Order.LANE, "a group shows positions in lanes, which a source without order has none of");
         check(discovery.toMillis() > 0, "discovery is " + discovery + ": use 1 ms or more");
         String noOrder = growth == Growth.ORDERED ? noOrder(job) : "growth is refused by the job's settings";
         Growth settled = growth == Growth.ORDERED && noOrder != null ? Growth.REFUSED : growth;
@@ -111,7 +119,7 @@ public final class KeraSourceBuilder<T> {
             settled = Growth.UNORDERED;
         }
         SourceSettings settings = new SourceSettings(
-                bootstrap, streams, pattern, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection);
+                bootstrap, streams, pattern, order, start, bounded, settled, noOrder, discovery.toMillis(), onDataLossFail, group, connection);
         return new KeraSource<>(settings, deserializer);
     }
 

@@ -38,14 +38,30 @@ final class KeraSourceReader<T>
 
     private final FinishedLedger ledger = new FinishedLedger();
     private final PositionCommitter committer;
+    private final Order order;
 
     KeraSourceReader(
             Supplier<SplitReader<KeraRecord, LaneSplit>> readers,
             KeraDeserializer<T> deserializer,
             SourceReaderContext context,
-            PositionCommitter committer) {
+            PositionCommitter committer,
+            Order order) {
         super(readers, new Emitter<>(deserializer), context.getConfiguration(), context);
         this.committer = committer;
+        this.order = order;
+    }
+
+    @Override
+    public void start() {
+        super.start();
+        askForRange();
+    }
+
+    /** Where no order is kept a reader asks for its next range when it has none. */
+    private void askForRange() {
+        if (order == Order.NONE && getNumberOfCurrentlyAssignedSplits() == 0) {
+            context.sendSplitRequest();
+        }
     }
 
     @Override
@@ -69,6 +85,10 @@ final class KeraSourceReader<T>
 
     @Override
     protected void onSplitFinished(Map<String, Position> finished) {
+        if (order == Order.NONE) {
+            askForRange();
+            return;
+        }
         finished.values().forEach(position -> ledger.finished(position.split.at(position.next)));
         report(List.copyOf(finished.keySet()));
     }

@@ -11,6 +11,7 @@ import java.io.IOException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -50,6 +51,8 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
     private final ConnectOptions options;
     private final Admin admin;
     private final Map<String, Open> lanes = new LinkedHashMap<>();
+    /** As they were looked up last. */
+    private final Map<String, StreamInfo> streams = new HashMap<>();
     private volatile boolean awake;
 
     KeraSplitReader(SourceSettings settings) throws IOException {
@@ -124,14 +127,19 @@ final class KeraSplitReader implements SplitReader<KeraRecord, LaneSplit> {
             return !records.isEmpty();
         } catch (IOException error) {
             close(open);
+            streams.remove(open.split.stream());
             lost(open, error);
             return false;
         }
     }
 
     private LaneReader open(LaneSplit split) throws IOException {
-        StreamInfo stream = admin.stream(split.stream());
-        int generation = split.generation() == LaneSplit.ANY_GENERATION ? LaneReader.ALL_GENERATIONS : split.generation();
+        StreamInfo stream = streams.get(split.stream());
+        if (stream == null) {
+            stream = admin.stream(split.stream());
+            streams.put(split.stream(), stream);
+        }
+        int generation = split.generation() < 0 ? LaneReader.ALL_GENERATIONS : split.generation();
         long end = split.end() == LaneSplit.UNBOUNDED ? LaneReader.UNBOUNDED : split.end();
         return new LaneReader(stream, split.streamlet(), split.lane(), split.position(), end, generation, options);
     }

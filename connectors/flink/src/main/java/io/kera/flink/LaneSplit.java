@@ -4,9 +4,10 @@ import java.util.Objects;
 import org.apache.flink.api.connector.source.SourceSplit;
 
 /**
- * What one reader reads of a lane: its records of one generation of the stream's lanes, in order.
+ * What one reader reads of a lane: its records of one generation of the stream's lanes, in order; or a range of its
+ * ordinals, where no order is asked for.
  *
- * @param generation of the stream's lanes; {@link #ANY_GENERATION} where keys choose no lanes
+ * @param generation of the stream's lanes; {@link #ANY_GENERATION} where keys choose no lanes; {@link #RANGE}
  * @param position the ordinal of the next record
  * @param end the ordinal behind the last record; {@link #UNBOUNDED}: to the end of the generation, or for ever
  * @param finished everything was read; the split is kept only until the enumerator is known to have recorded that
@@ -18,14 +19,27 @@ public record LaneSplit(
     public static final long UNBOUNDED = -1;
     /** Generations do not matter. */
     public static final int ANY_GENERATION = -1;
+    /** It is a range. */
+    public static final int RANGE = -2;
 
     public LaneSplit {
         Objects.requireNonNull(stream);
     }
 
-    /** The split of a lane and generation has one name for life. */
+    static LaneSplit range(String stream, int streamlet, int lane, long start, long end) {
+        return new LaneSplit(stream, streamlet, lane, RANGE, start, end, false);
+    }
+
+    boolean isRange() {
+        return generation == RANGE;
+    }
+
+    /** The split of a lane and generation has one name for life, and so has a range: no other has its end. */
     @Override
     public String splitId() {
+        if (isRange()) {
+            return stream + ":" + streamlet + "/" + lane + "#" + end;
+        }
         return stream + ":" + streamlet + "/" + lane + "@" + generation;
     }
 

@@ -26,6 +26,7 @@ record SourceSettings(
         List<String> bootstrap,
         List<String> streams,
         String pattern,
+        Order order,
         Start start,
         boolean bounded,
         Growth growth,

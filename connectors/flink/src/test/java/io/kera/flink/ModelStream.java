@@ -85,6 +85,16 @@ final class ModelStream {
         return lanes.values().stream().mapToInt(List::size).sum();
     }
 
+    /** The next few records of a lane from a position on, as one batch; none if there are none yet. */
+    List<Item> batch(LaneSplit split, long position) {
+        LaneId lane = new LaneId(split.streamlet(), split.lane());
+        int most = 1 + dice.nextInt(4);
+        return lanes.getOrDefault(lane, List.of()).stream()
+                .filter(item -> item.ordinal() >= position)
+                .limit(most)
+                .toList();
+    }
+
     /** As a broker answers: a few records, and the end of the split's generation if it is reached. */
     Read read(LaneSplit split, long position) {
         LaneId lane = new LaneId(split.streamlet(), split.lane());

@@ -23,6 +23,8 @@ class StateTest {
             "orders", true, 4, false,
             List.of(new GenerationState(4, Barrier.NONE), new GenerationState(12, Barrier.STREAM)),
             List.of(new PartState(LIVE, Status.ASSIGNED), new PartState(DONE, Status.FINISHED)));
+    private static final RangePlan.State RANGES = new RangePlan.State(
+            "clicks", 2, true, List.of(new RangePlan.Uncut(1, 3, 70, 1L << 34)), List.of(LaneSplit.range("clicks", 0, 0, 5, 9)));
 
     private static byte[] stored(String name) throws IOException {
         try (InputStream in = StateTest.class.getResourceAsStream("/state/" + name)) {
@@ -35,15 +37,28 @@ class StateTest {
         LaneSplitSerializer serializer = new LaneSplitSerializer();
         assertEquals(LIVE, serializer.deserialize(1, stored("split-1.hex")));
         assertEquals(DONE, serializer.deserialize(1, serializer.serialize(DONE)));
+        LaneSplit range = LaneSplit.range("clicks", 0, 0, 5, 9);
+        assertEquals(range.at(7), serializer.deserialize(1, serializer.serialize(range.at(7))));
+        assertEquals(range.splitId(), range.at(7).splitId());
         assertEquals(HexFormat.of().formatHex(stored("split-1.hex")), HexFormat.of().formatHex(serializer.serialize(LIVE)));
     }
 
     @Test
     void theEnumeratorsStateOfVersionOneIsRead() throws IOException {
         EnumeratorStateSerializer serializer = new EnumeratorStateSerializer();
-        assertEquals(List.of(PLAN), serializer.deserialize(1, stored("enumerator-1.hex")).plans());
-        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN)));
-        assertEquals(HexFormat.of().formatHex(stored("enumerator-1.hex")), HexFormat.of().formatHex(written));
+        EnumeratorState read = serializer.deserialize(1, stored("enumerator-1.hex"));
+        assertEquals(List.of(PLAN), read.plans());
+        assertEquals(List.of(), read.ranges());
+    }
+
+    @Test
+    void theEnumeratorsStateOfVersionTwoIsRead() throws IOException {
+        EnumeratorStateSerializer serializer = new EnumeratorStateSerializer();
+        EnumeratorState read = serializer.deserialize(2, stored("enumerator-2.hex"));
+        assertEquals(List.of(PLAN), read.plans());
+        assertEquals(List.of(RANGES), read.ranges());
+        byte[] written = serializer.serialize(new EnumeratorState(List.of(PLAN), List.of(RANGES)));
+        assertEquals(HexFormat.of().formatHex(stored("enumerator-2.hex")), HexFormat.of().formatHex(written));
     }
 
     @Test

@@ -91,7 +91,7 @@ class TablesTest {
                 List.of("+I[a, 1, flights]", "+I[a, 3, flights]", "+I[b, 2, flights]", "+I[c, 4, flights]"),
                 rows(flink.executeSql("SELECT plane, speed, stream_name FROM seen WHERE at_time > TO_TIMESTAMP_LTZ(0, 3)")));
         TableEnvironment batch = TableEnvironment.create(EnvironmentSettings.inBatchMode());
-        batch.executeSql(seen);
+        batch.executeSql(seen.replace("'scan.bounded.mode'", "'scan.order' = 'none', 'scan.bounded.mode'"));
         assertEquals(
                 List.of("+I[a, 2, 1]"),
                 rows(batch.executeSql("SELECT plane, COUNT(*), COUNT(DISTINCT at_lane) FROM seen GROUP BY plane"

@@ -84,6 +84,21 @@ class ReadingTest {
     }
 
     @Test
+    void rangesEndAtBatchBoundaries() throws Exception {
+        admin.createStream("cut", 1, 1);
+        for (int batch = 0; batch < 3; batch++) {
+            broker.run(numbers(0, 10).stream().map(n -> n + "\n").collect(Collectors.joining()), "produce", "cut");
+        }
+        try (LaneCutter cutter = new LaneCutter(admin, ConnectOptions.DEFAULT)) {
+            assertEquals(new LaneCutter.Range(0, 10), cutter.cut("cut", 0, 0, 0, 1));
+            assertEquals(new LaneCutter.Range(10, 30), cutter.cut("cut", 0, 0, 10, 1 << 20));
+            assertEquals(null, cutter.cut("cut", 0, 0, 30, 1));
+            assertThrows(IOException.class, () -> cutter.cut("cut", 0, 7, 0, 1));
+            assertEquals(new LaneCutter.Range(20, 30), cutter.cut("cut", 0, 0, 20, 1), "after a refusal as well");
+        }
+    }
+
+    @Test
     void batchesThatOthersCompressedAreRead() throws Exception {
         // The vectors have only blocks that are stored; these are compressed.
         List<String> values = numbers(0, 20).stream().map(n -> "long".repeat(50) + n).toList();

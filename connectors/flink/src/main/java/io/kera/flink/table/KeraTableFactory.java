@@ -85,6 +85,7 @@ public final class KeraTableFactory implements DynamicTableSourceFactory, Dynami
                 KeraTableOptions.STARTUP,
                 KeraTableOptions.STARTUP_TIMESTAMP,
                 KeraTableOptions.BOUNDED,
+                KeraTableOptions.ORDER,
                 KeraTableOptions.GROWTH,
                 KeraTableOptions.ON_DATA_LOSS,
                 KeraTableOptions.DISCOVERY,

@@ -2,6 +2,7 @@ package io.kera.flink.table;
 
 import io.kera.client.Compression;
 import io.kera.flink.Growth;
+import io.kera.flink.Order;
 import java.time.Duration;
 import java.util.List;
 import org.apache.flink.configuration.ConfigOption;
@@ -51,6 +52,9 @@ public final class KeraTableOptions {
     public static final ConfigOption<BoundedMode> BOUNDED = ConfigOptions.key("scan.bounded.mode")
             .enumType(BoundedMode.class).defaultValue(BoundedMode.UNBOUNDED)
             .withDescription("`latest` ends behind what is stored when the job begins.");
+    public static final ConfigOption<Order> ORDER = ConfigOptions.key("scan.order")
+            .enumType(Order.class).defaultValue(Order.LANE)
+            .withDescription("`none` lets several readers share a lane.");
     public static final ConfigOption<Growth> GROWTH = ConfigOptions.key("scan.growth")
             .enumType(Growth.class).defaultValue(Growth.ORDERED)
             .withDescription("What happens where the stream's lanes grow.");

@@ -88,6 +88,7 @@ final class KeraTableSource implements ScanTableSource, SupportsReadingMetadata,
         KeraSourceBuilder<RowData> builder = KeraSource.<RowData>builder()
                 .bootstrap(options.get(KeraTableOptions.BOOTSTRAP).toArray(new String[0]))
                 .streams(options.get(KeraTableOptions.STREAM).toArray(new String[0]))
+                .order(options.get(KeraTableOptions.ORDER))
                 .growth(options.get(KeraTableOptions.GROWTH))
                 .discovery(options.get(KeraTableOptions.DISCOVERY))
                 .start(switch (options.get(KeraTableOptions.STARTUP)) {

@@ -1,0 +1,202 @@
+package io.kera.flink;
+
+import io.kera.client.LaneCutter;
+import io.kera.flink.RangePlan.Uncut;
+import io.kera.flink.StreamLook.Found;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.flink.api.connector.source.SplitEnumerator;
+import org.apache.flink.api.connector.source.SplitEnumeratorContext;
+import org.apache.flink.util.FlinkRuntimeException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Cuts ranges off lanes as readers ask for them, so that several readers share a lane. */
+final class RangeEnumerator implements SplitEnumerator<LaneSplit, EnumeratorState> {
+    private static final Logger LOG = LoggerFactory.getLogger(RangeEnumerator.class);
+    private static final int RANGE_BYTES = 256 << 10;
+    /** While readers wait for records, lanes are looked at so often. */
+    private static final long LOOK_MILLIS = 20;
+
+    /** A range that was cut off a lane as it was known. */
+    private record Cut(String stream, Uncut lane, LaneCutter.Range range) {}
+
+    /** What can be cut, and how many ranges are wanted. */
+    private record Wanted(Map<String, List<Uncut>> lanes, int ranges) {}
+
+    private final SplitEnumeratorContext<LaneSplit> context;
+    private final SourceSettings settings;
+    private final StreamLook look;
+    private final LaneCutter cutter;
+    private final Map<String, RangePlan> plans = new LinkedHashMap<>();
+    /** Readers without a split, first come, first served. */
+    private final Set<Integer> waiting = new LinkedHashSet<>();
+    /** Lanes take turns. Only for the thread that cuts. */
+    private int turn;
+    private volatile Wanted wanted = new Wanted(Map.of(), 0);
+
+    /** @param restored what a checkpoint has; null for a job that begins */
+    RangeEnumerator(SplitEnumeratorContext<LaneSplit> context, SourceSettings settings, EnumeratorState restored)
+            throws IOException {
+        this.context = context;
+        this.settings = settings;
+        look = new StreamLook(settings);
+        cutter = new LaneCutter(look.admin(), settings.connection().options());
+        if (restored != null) {
+            look.begun();
+            for (RangePlan.State state : restored.ranges()) {
+                plans.put(state.stream(), RangePlan.restore(state));
+                look.knows(state.stream());
+            }
+        }
+    }
+
+    @Override
+    public void start() {
+        if (!look.isBegun()) {
+            // At once: every checkpoint has the positions at which the job begins.
+            try {
+                take(look.look());
+                look.begun();
+            } catch (IOException error) {
+                throw new FlinkRuntimeException("the streams cannot be looked up: " + error.getMessage(), error);
+            }
+        }
+        if (!settings.bounded()) {
+            context.callAsync(look::look, this::seen, settings.discoveryMillis(), settings.discoveryMillis());
+        }
+        context.callAsync(this::cut, this::wereCut, 0, LOOK_MILLIS);
+    }
+
+    private void seen(Found found, Throwable error) {
+        if (error == null) {
+            take(found);
+        } else {
+            LOG.warn("whether lanes have grown is not known: {}", error.getMessage());
+        }
+    }
+
+    private void take(Found found) {
+        for (StreamLook.Fresh fresh : found.fresh()) {
+            String stream = fresh.info().name();
+            plans.computeIfAbsent(
+                    stream, any -> RangePlan.begin(stream, fresh.grown(), fresh.bounds(), settings.bounded()));
+            look.knows(stream);
+        }
+        found.grown().forEach((stream, generations) -> plans.get(stream).grown(generations));
+        serve();
+    }
+
+    /** On a thread that may wait: as many ranges as are wanted, lane by lane. */
+    private List<Cut> cut() {
+        Wanted now = wanted;
+        List<Cut> cuts = new ArrayList<>();
+        List<Cut> lanes = new ArrayList<>();
+        now.lanes().forEach((stream, uncut) -> uncut.forEach(lane -> lanes.add(new Cut(stream, lane, null))));
+        for (int n = 0; n < lanes.size() && cuts.size() < now.ranges(); n++) {
+            Cut lane = lanes.get(Math.floorMod(turn++, lanes.size()));
+            Uncut uncut = lane.lane();
+            while (cuts.size() < now.ranges() && !uncut.isOver()) {
+                LaneCutter.Range range = cut(lane.stream(), uncut);
+                if (range == null) {
+                    break;
+                }
+                cuts.add(new Cut(lane.stream(), uncut, range));
+                uncut = new Uncut(uncut.streamlet(), uncut.lane(), range.end(), uncut.end());
+            }
+        }
+        return cuts;
+    }
+
+    private LaneCutter.Range cut(String stream, Uncut lane) {
+        try {
+            return cutter.cut(stream, lane.streamlet(), lane.lane(), lane.next(), RANGE_BYTES);
+        } catch (IOException error) {
+            LOG.debug("stream {} streamlet {} lane {} is not cut now: {}", stream, lane.streamlet(), lane.lane(),
+                    error.getMessage());
+            return null;
+        }
+    }
+
+    private void wereCut(List<Cut> cuts, Throwable error) {
+        if (error != null) {
+            throw new FlinkRuntimeException("ranges cannot be cut: " + error.getMessage(), error);
+        }
+        for (Cut cut : cuts) {
+            plans.get(cut.stream()).cut(cut.lane(), cut.range().start(), cut.range().end());
+        }
+        serve();
+    }
+
+    /** Gives ranges to the readers that wait, and says how many more are wanted. */
+    private void serve() {
+        waiting.retainAll(context.registeredReaders().keySet());
+        boolean over = settings.bounded() && look.isBegun() && plans.values().stream().allMatch(RangePlan::isAssigned);
+        for (Integer reader : List.copyOf(waiting)) {
+            LaneSplit range = next();
+            if (range != null) {
+                waiting.remove(reader);
+                context.assignSplit(range, reader);
+            } else if (over) {
+                waiting.remove(reader);
+                context.signalNoMoreSplits(reader);
+            }
+        }
+        Map<String, List<Uncut>> lanes = new LinkedHashMap<>();
+        if (!waiting.isEmpty()) {
+            plans.forEach((stream, plan) -> lanes.put(stream, plan.uncut()));
+        }
+        boolean more = wanted.ranges() == 0 && !waiting.isEmpty();
+        wanted = new Wanted(lanes, waiting.size());
+        if (more && look.isBegun()) {
+            // Without the wait for the next look.
+            context.callAsync(this::cut, this::wereCut);
+        }
+    }
+
+    private LaneSplit next() {
+        for (RangePlan plan : plans.values()) {
+            LaneSplit range = plan.take();
+            if (range != null) {
+                return range;
+            }
+        }
+        return null;
+    }
+
+    @Override
+    public void handleSplitRequest(int subtask, String host) {
+        waiting.add(subtask);
+        serve();
+    }
+
+    @Override
+    public void addReader(int subtask) {
+        // It asks for a range when it has none.
+    }
+
+    @Override
+    public void addSplitsBack(List<LaneSplit> splits, int subtask) {
+        waiting.remove(subtask);
+        for (RangePlan plan : plans.values()) {
+            plan.takeBack(splits.stream().filter(split -> split.stream().equals(plan.stream())).toList());
+        }
+        serve();
+    }
+
+    @Override
+    public EnumeratorState snapshotState(long checkpoint) {
+        return new EnumeratorState(List.of(), plans.values().stream().map(RangePlan::snapshot).toList());
+    }
+
+    @Override
+    public void close() {
+        cutter.close();
+        look.close();
+    }
+}

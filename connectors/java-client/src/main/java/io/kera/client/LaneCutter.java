@@ -1,0 +1,90 @@
+package io.kera.client;
+
+import java.io.IOException;
+import java.util.HashMap;
+import java.util.Map;
+
+/** Cuts ranges off lanes at batch boundaries, for engines that read a lane in parallel. Not thread-safe. */
+public final class LaneCutter implements AutoCloseable {
+    private final Admin admin;
+    private final ConnectOptions options;
+    private final Map<String, StreamInfo> streams = new HashMap<>();
+    private final Map<String, Connection> owners = new HashMap<>();
+
+    /** A range of ordinals: those from {@code start} on, below {@code end}. */
+    public record Range(long start, long end) {}
+
+    /** Looks streams up by {@code admin}, which stays open. */
+    public LaneCutter(Admin admin, ConnectOptions options) {
+        this.admin = admin;
+        this.options = options;
+    }
+
+    /**
+     * The next range of a lane; null if there is nothing yet.
+     *
+     * @param from the end of the range before. The range may begin later, where ordinals are missing.
+     * @param maxBytes at least one batch, and beyond that no more than so many bytes
+     * @throws IOException if the owner cannot be asked now; it may be another one by the next call
+     */
+    public Range cut(String stream, int streamlet, int lane, long from, int maxBytes) throws IOException {
+        StreamInfo info = streams.get(stream);
+        if (info == null) {
+            info = admin.stream(stream);
+            streams.put(stream, info);
+        }
+        String owner = info.owner(streamlet);
+        try {
+            if (owner.isEmpty()) {
+                throw new IOException("no broker serves streamlet " + streamlet + " of stream " + stream);
+            }
+            Connection connection = owners.get(owner);
+            if (connection == null) {
+                connection = new Connection(owner, options);
+                owners.put(owner, connection);
+            }
+            Wire.Writer request = new Wire.Writer().bytes(1, info.id()).number(2, streamlet).number(3, lane);
+            request.number(4, from).number(5, Long.MAX_VALUE).number(6, maxBytes);
+            return range(new Wire.Reader(connection.call(Methods.CUT_LANE, request.done())));
+        } catch (IOException error) {
+            streams.remove(stream);
+            if (!(error instanceof KeraException)) {
+                forget(owner);
+            }
+            throw error;
+        }
+    }
+
+    private static Range range(Wire.Reader fields) {
+        boolean found = false;
+        long start = 0;
+        long end = 0;
+        for (int field; (field = fields.next()) != 0; ) {
+            switch (field) {
+                case 1 -> found = fields.varint() != 0;
+                case 2 -> start = LaneReader.ordinal(fields.part());
+                case 3 -> end = fields.varint();
+                default -> fields.skip();
+            }
+        }
+        return found ? new Range(start, end) : null;
+    }
+
+    private void forget(String owner) {
+        Connection connection = owners.remove(owner);
+        if (connection != null) {
+            try {
+                connection.close();
+            } catch (IOException error) {
+                // It is of no use any more.
+            }
+        }
+    }
+
+    @Override
+    public void close() {
+        for (String owner : owners.keySet().toArray(new String[0])) {
+            forget(owner);
+        }
+    }
+}
