@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`layout`] | segment headers and durable marks, byte for byte |
 //! | [`group`] | a group of segments: one writer appends, many read |
+//! | [`group_life`] | what is to be done next with a group, from what is known of it |
 //! | [`window`] | the part of a group that is in memory |
 //! | [`local_writer`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
@@ -25,6 +26,7 @@ pub mod buffers;
 pub mod check;
 pub mod footer;
 pub mod group;
+pub mod group_life;
 pub mod head;
 pub mod invariant;
 pub mod io;

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::ops::Bound;
 
 use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::group_life::{GroupFacts, GroupStage};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::{Damage, GroupRecord, GroupState, Write};
@@ -59,27 +60,65 @@ impl Streamlet {
         true
     }
 
+    /// Puts the file of a frozen group in order and sees to its close, which the replicas record of a group that has
+    /// any. False if it is to be tried again; true also if that is asked for when there is more to do.
     fn close_one(self: &Arc<Self>, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
         if group.is_shipped() {
-            return self.close_shipped(lane, group);
-        }
-        if group.policy() == AckPolicy::Synced
-            && group.synced().address < group.end_address()
-            && !group.is_broken()
-        {
+            if !group.has_ended() {
+                return true;
+            }
+            if group.is_broken()
+                && let Err(error) = group.write_again()
+            {
+                // What the file lacks is in memory and in the other copies; it is tried again every
+                // second or so, and fetched at the next start.
+                tracing::debug!(group = ?group, %error, "a closed group is not whole in its own file yet");
+                return true;
+            }
+        } else if group.policy() == AckPolicy::Synced && self.facts(group).behind > 0 {
             // Files of `synced` streams are written by the pump alone.
             self.env.pump.submit(group);
             return false;
         }
-        if let Err(error) = self.env.pump.settle(group) {
-            tracing::warn!(group = ?group, %error, "a full group could not be synced");
-            (self.env.jobs)(Job::Repair(self.lane_key(lane)));
-            // None behind it may be closed: after the repair the lane goes on where this one ends.
-            return false;
+        let settled = self.env.pump.settle(group);
+        if let Err(error) = &settled {
+            tracing::warn!(group = ?group, %error, "the file of a group that has ended could not be synced");
         }
-        if !group.is_recorded() {
-            return false;
+        match (GroupStage::of(&self.facts(group)), settled) {
+            // The other replicas have what its own file lacks.
+            (GroupStage::Closed, Err(_)) => true,
+            // After the repair the lane goes on where this one ends: none behind it may be closed before.
+            (_, Err(_)) => {
+                (self.env.jobs)(Job::Repair(self.lane_key(lane)));
+                false
+            }
+            (GroupStage::Closed | GroupStage::Closing, Ok(())) => {
+                self.close_whole(lane, group, now_ms)
+            }
+            _ => false,
         }
+    }
+
+    /// What is known of a group whose one replica that is waited for is its own file.
+    fn facts(&self, group: &Group) -> GroupFacts {
+        let is_whole = group.synced().address >= group.end_address();
+        let is_lost = group.is_broken();
+        GroupFacts {
+            is_recorded: group.is_recorded(),
+            is_frozen: group.is_frozen(),
+            is_closed: group.has_ended(),
+            lost: usize::from(is_lost),
+            behind: usize::from(!is_whole && !is_lost),
+            whole: usize::from(is_whole && !is_lost),
+            needed: 1,
+            can_build: false,
+            // They are looked at in their order, until one is not closed.
+            is_oldest: true,
+        }
+    }
+
+    /// Closes a group that is whole in its own file.
+    fn close_whole(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> bool {
         if group.end().ordinal == group.spec().first_ordinal {
             // Alone in its lane, its snapshot may be the only memory of producers.
             return self.is_alone(lane, group) || self.drop_empty(lane, group);
@@ -89,14 +128,15 @@ impl Streamlet {
             // The footer only spares a scan.
             tracing::warn!(group = ?group, %error, "writing a footer failed");
         }
-        let closed = self.closed_record(lane, group, now_ms, None);
-        if let Err(error) = self
-            .env
-            .recorder
-            .record_now(self.epoch(), vec![Write::PutGroup(closed)])
-        {
-            tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
-            return false;
+        if group.has_ended() {
+            self.own_write_succeeded();
+        } else {
+            let closed = self.closed_record(lane, group, now_ms, None);
+            let changes = vec![Write::PutGroup(closed)];
+            if let Err(error) = self.env.recorder.record_now(self.epoch(), changes) {
+                tracing::warn!(group = ?group, %error, "closing a group could not be recorded; trying again");
+                return false;
+            }
         }
         self.replace_by_closed(lane, group);
         true

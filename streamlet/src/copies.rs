@@ -159,35 +159,4 @@ impl Streamlet {
         group.set_ended();
         (self.env.jobs)(Job::Close(self.lane_key(lane)));
     }
-
-    /// Syncs and foots a group whose close is recorded. True also if there is nothing to do yet: it
-    /// is asked for again when there is.
-    pub(crate) fn close_shipped(&self, lane: LaneId, group: &Arc<Group>) -> bool {
-        if !group.has_ended() {
-            return true;
-        }
-        if group.is_broken()
-            && let Err(error) = group.write_again()
-        {
-            // What the file lacks is in memory and in the other copies; it is tried again every
-            // second or so, and fetched at the next start.
-            tracing::debug!(group = ?group, %error, "a closed group is not whole in its own file yet");
-            return true;
-        }
-        if let Err(error) = self.env.pump.settle(group) {
-            tracing::warn!(group = ?group, %error, "a closed group could not be synced here; its other replicas have it");
-            return true;
-        }
-        if group.end().ordinal == group.spec().first_ordinal {
-            return self.is_alone(lane, group) || self.drop_empty(lane, group);
-        }
-        self.own_write_succeeded();
-        let state = self.state_at_end(lane, group.id());
-        if let Err(error) = group.write_footer(state.unwrap_or_default()) {
-            // The footer only spares a scan.
-            tracing::warn!(group = ?group, %error, "writing a footer failed");
-        }
-        self.replace_by_closed(lane, group);
-        true
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use kera_log_segments::group_life::GroupStage;
 use kera_log_segments::invariant;
 use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
@@ -12,7 +13,6 @@ use kera_records::{GroupRecord, Transaction};
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
 use super::source::{Shape, Source};
-use super::stall_report::Doing;
 use super::{Building, is_sealed, tidy};
 use crate::ids::{BrokerId, Replica};
 use crate::records::{RecordsError, commit};
@@ -63,7 +63,6 @@ pub(super) async fn begin(lane: Weak<Lane>, set: Arc<ReplicaSet>) {
         return;
     }
     let Some(lane) = lane.upgrade() else { return };
-    set.is_at(Doing::Shipping);
     set.join_pumps();
     if lane.is_deposed() {
         set.leave_pumps();
@@ -148,12 +147,9 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
     set.froze();
     set.wake_pumps();
     set.source().write_out();
-    {
-        let Some(lane) = lane.upgrade() else { return };
+    if let Some(lane) = lane.upgrade() {
         // The lane's next group is wanted now, whatever this one's end takes.
         lane.signal.notify();
-        set.is_at(Doing::Draining);
-        drain(&lane, set, end).await;
     }
     // Marked until the close names them.
     let mut built: Vec<(Replica, Building)> = Vec::new();
@@ -162,16 +158,14 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
         let Some(lane) = lane.upgrade().filter(|lane| !lane.is_deposed()) else {
             return;
         };
+        let (signal, seen) = (lane.signal.clone(), lane.signal.seen());
         let mut holders = set.holding(end.address);
         holders.extend(built.iter().map(|(holder, _)| *holder));
-        if end.address == 0 {
-            // A copy was lost before the first byte came. No copy lacks anything, and none can be built.
-            if holders.is_empty() {
-                holders = set.holders();
-            }
-        } else if holders.len() < lane.spec.min_insync_replicas {
-            set.is_at(Doing::Building);
-            match build_one(&lane, set, &holders, end, &mut failed).await {
+        let whole = (holders.len(), lane.spec.min_insync_replicas);
+        let stage = GroupStage::of(&set.facts(end.address, whole, lane.is_front(set)));
+        set.is_at(stage);
+        match stage {
+            GroupStage::Building => match build_one(&lane, set, &holders, end, &mut failed).await {
                 Ok(one) => built.push(one),
                 Err(Some(sealed)) => return lane.depose(sealed),
                 Err(None) => {
@@ -180,33 +174,37 @@ async fn close(lane: &Weak<Lane>, set: &Arc<ReplicaSet>) {
                     drop(lane);
                     paused.await;
                 }
+            },
+            GroupStage::Waiting => {
+                drop(lane);
+                signal.changed(seen).await;
             }
-            continue;
-        }
-        // Closes keep the lane's order, so that what is closed is a prefix of it.
-        let (signal, seen) = (lane.signal.clone(), lane.signal.seen());
-        if !lane.is_front(set) {
-            set.is_at(Doing::WaitingItsTurn);
-            drop(lane);
-            signal.changed(seen).await;
-            continue;
-        }
-        set.is_at(Doing::Closing);
-        // What is closed lies in files, whatever counted before.
-        let holders: Vec<_> = holders
-            .into_iter()
-            .map(|h| lane.primary.in_file(h))
-            .collect();
-        return match commit_close(&lane, set, end, &holders).await {
-            Ok(()) => {
-                tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
-                set.set_closed();
-                set.source().closed();
-                lane.signal.notify();
-                afterwards(&lane, set, end, holders);
+            GroupStage::Closing => {
+                if end.address == 0 && holders.is_empty() {
+                    holders = set.holders();
+                }
+                return close_at(&lane, set, end, holders).await;
             }
-            Err(error) => lane.depose(error),
-        };
+            // Of a group that is recorded, ends, and may be built elsewhere nothing else is left: it is draining.
+            _ => drain(&lane, set, end).await,
+        }
+    }
+}
+
+/// Records that the group ends at `end` and that `holders` have it.
+async fn close_at(lane: &Lane, set: &Arc<ReplicaSet>, end: Place, holders: Vec<Replica>) {
+    // What is closed lies in files, whatever counted before.
+    let holders = holders.into_iter().map(|h| lane.primary.in_file(h));
+    let holders: Vec<_> = holders.collect();
+    match commit_close(lane, set, end, &holders).await {
+        Ok(()) => {
+            tracing::debug!(group = %set.id(), length = end.address, ?holders, "a group is closed");
+            set.set_closed();
+            set.source().closed();
+            lane.signal.notify();
+            afterwards(lane, set, end, holders);
+        }
+        Err(error) => lane.depose(error),
     }
 }
 

@@ -44,7 +44,7 @@ pub use replica_set::ReplicaSet;
 pub use shipper_handle::ShipperHandle;
 pub use source::{Run, Shape, Source};
 pub use stall_report::{
-    CopyStands, Doing, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
+    CopyStands, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
 };
 pub use traffic::PeerTraffic;
 

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 
+use kera_log_segments::group_life::{GroupFacts, GroupStage, StageCell};
 use kera_log_segments::invariant;
 use parking_lot::Mutex;
 
 use super::Primary;
 use super::shipper_handle::ShipperHandle;
 use super::source::Source;
-use super::stall_report::{CopyStands, Doing, State};
+use super::stall_report::CopyStands;
 use crate::faults::Faults;
 use crate::ids::{CopyId, Durability, Replica};
 use crate::signal::Signal;
@@ -38,17 +39,14 @@ pub struct ReplicaSet {
     own_lost: Mutex<Option<String>>,
     /// What its source was told to be durable.
     told: AtomicU64,
-    /// It is recorded and shipped.
-    begun: AtomicBool,
-    /// Somebody is at its end.
-    ending: AtomicBool,
-    closed: AtomicBool,
+    /// How far its owner is with it: at its beginning until it is shipped, and from then on who ends it says so.
+    stage: StageCell,
+    /// Why that does not come to an end, as far as is known.
+    trouble: Mutex<Option<String>>,
     /// What its replicas have done with bytes that count.
     durability: Durability,
     /// Bytes that it will soon have, as far as its lane's last group tells.
     expected: u64,
-    /// What its life is at, for people.
-    state: Mutex<State>,
     faults: Faults,
     pub(super) signal: Signal,
 }
@@ -100,35 +98,55 @@ impl ReplicaSet {
             own_written: AtomicU64::new(0),
             own_lost: Mutex::default(),
             told: AtomicU64::new(0),
-            begun: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            stage: StageCell::default(),
+            trouble: Mutex::default(),
             expected,
-            state: Mutex::default(),
             faults,
             signal: Signal::default(),
         })
     }
 
-    /// What its life is at from now on.
-    pub(super) fn is_at(&self, doing: Doing) {
-        let mut state = self.state.lock();
-        if state.doing != doing {
-            *state = State {
-                doing,
-                trouble: None,
-            };
+    /// Its owner is at `stage` from now on.
+    pub(super) fn is_at(&self, stage: GroupStage) {
+        if self.stage.set(stage) {
+            *self.trouble.lock() = None;
         }
     }
 
-    /// Why that does not come to an end, as far as is known; it is tried again.
-    pub(super) fn has_trouble(&self, trouble: &dyn std::fmt::Display) {
-        self.state.lock().trouble = Some(trouble.to_string());
+    /// How far its owner is with it.
+    pub(super) fn stage(&self) -> GroupStage {
+        self.stage.get()
     }
 
-    /// What its life is at.
-    pub(super) fn state(&self) -> State {
-        self.state.lock().clone()
+    /// Why its stage does not come to an end, as far as is known; it is tried again.
+    pub(super) fn has_trouble(&self, trouble: &dyn std::fmt::Display) {
+        *self.trouble.lock() = Some(trouble.to_string());
+    }
+
+    /// Why its stage does not come to an end.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    /// What is known of it where it ends at `end` and so many hold all of it; `needed` close it.
+    pub(super) fn facts(
+        &self,
+        end: u64,
+        (whole, needed): (usize, usize),
+        is_oldest: bool,
+    ) -> GroupFacts {
+        GroupFacts {
+            is_recorded: self.revision() != 0,
+            is_frozen: true,
+            is_closed: self.is_closed(),
+            lost: self.lost().len(),
+            behind: self.behind(end).len(),
+            // Of nothing no replica lacks anything, and none can be built.
+            whole: if end == 0 { needed } else { whole },
+            needed,
+            can_build: true,
+            is_oldest,
+        }
     }
 
     /// How far each copy of the recorded set is, and who ships to it.
@@ -367,13 +385,13 @@ impl ReplicaSet {
 
     /// The group has its close.
     pub(super) fn set_closed(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.is_at(GroupStage::Closed);
         self.tell();
     }
 
     /// True once it has.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.stage.is(GroupStage::Closed)
     }
 
     /// Below this address every copy of the recorded set holds the group, or its close says who does.
@@ -420,7 +438,7 @@ impl ReplicaSet {
 
     /// It is recorded and shipped: it may have been over before.
     pub(super) fn has_begun(&self) {
-        self.begun.store(true, Ordering::Release);
+        self.is_at(GroupStage::Open);
         fence(Ordering::SeqCst);
         self.look();
     }
@@ -436,9 +454,9 @@ impl ReplicaSet {
         // Whoever makes it so sees the group begun, or whoever began it looks after that.
         fence(Ordering::SeqCst);
         let is_over = || !self.lost().is_empty() || (self.source.is_frozen() && self.is_passed());
-        if self.begun.load(Ordering::Acquire)
+        if self.stage.is(GroupStage::Open)
             && is_over()
-            && !self.ending.swap(true, Ordering::AcqRel)
+            && self.stage.go(GroupStage::Open, GroupStage::Draining)
             && let (Some(lane), Some(set)) = (self.lane.upgrade(), self.me.upgrade())
         {
             lane.end(set);

@@ -4,47 +4,10 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
+use kera_log_segments::group_life::GroupStage;
 use kera_protocol::ids::GroupId;
 
 use crate::ids::{BrokerId, CopyId};
-
-/// What a group's life is at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doing {
-    /// Its record is on the way, or too few brokers take replicas.
-    #[default]
-    Recording,
-    /// Its bytes go to its copies.
-    Shipping,
-    /// It ends: its last bytes are awaited.
-    Draining,
-    /// It ends with too few copies: another is built.
-    Building,
-    /// It has all it needs, and groups before it are not closed.
-    WaitingItsTurn,
-    /// Its close is being recorded.
-    Closing,
-}
-
-impl Display for Doing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Recording => "it is being recorded",
-            Self::Shipping => "its bytes are awaited at its replicas",
-            Self::Draining => "it ends, and its last bytes are awaited",
-            Self::Building => "it ends with too few replicas, and another is built",
-            Self::WaitingItsTurn => "it ends, and waits for groups before it",
-            Self::Closing => "its close is being recorded",
-        })
-    }
-}
-
-/// What a group's life is at, and why that takes long, if it knows.
-#[derive(Clone, Debug, Default)]
-pub(super) struct State {
-    pub(super) doing: Doing,
-    pub(super) trouble: Option<String>,
-}
 
 /// How far one copy of a group is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,7 +132,7 @@ pub struct Standstill {
     /// Groups behind it.
     pub behind: usize,
     /// What its life is at.
-    pub doing: Doing,
+    pub stage: GroupStage,
     /// Why that takes long, if it knows.
     pub trouble: Option<String>,
     /// Its copies; none while it is not recorded.
@@ -178,7 +141,7 @@ pub struct Standstill {
 
 impl Display for Standstill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.doing)?;
+        write!(f, "{}", self.stage)?;
         if let Some(trouble) = &self.trouble {
             write!(f, " ({trouble})")?;
         }
@@ -244,7 +207,7 @@ pub struct StillLane {
     /// Since when it has come no further.
     pub lasted: Duration,
     /// What the group that everything waits for is at.
-    pub doing: Doing,
+    pub stage: GroupStage,
     /// Why that takes long, if it knows.
     pub trouble: Option<String>,
     /// The brokers whose copies lack bytes and are waited for.
@@ -253,7 +216,7 @@ pub struct StillLane {
 
 impl Display for StillLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.doing)?;
+        write!(f, "{}", self.stage)?;
         if let Some(trouble) = &self.trouble {
             write!(f, " ({trouble})")?;
         }

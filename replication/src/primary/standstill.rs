@@ -27,12 +27,12 @@ impl Lane {
             let watched = self.watched.lock();
             (watched.mark == Some(Self::mark(&set))).then_some(watched.since)?
         };
-        let (state, holders) = (set.state(), set.holders());
+        let holders = set.holders();
         let behind = set.behind(set.source().end().address).into_iter();
         Some(StillLane {
             lasted: self.primary.runtime.now().saturating_sub(since),
-            doing: state.doing,
-            trouble: state.trouble,
+            stage: set.stage(),
+            trouble: set.trouble(),
             behind: behind
                 .filter_map(|at| Some(holders.get(at)?.broker))
                 .collect(),
@@ -51,7 +51,6 @@ impl Lane {
         let (set, behind) = (set?, behind?);
         let group = set.id();
         let copies = self.stand(&set).await;
-        let state = set.state();
         Some(Standstill {
             group,
             lasted,
@@ -59,8 +58,8 @@ impl Lane {
             durable: set.durable(),
             is_frozen: set.source().is_frozen(),
             behind,
-            doing: state.doing,
-            trouble: state.trouble,
+            stage: set.stage(),
+            trouble: set.trouble(),
             copies,
         })
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kera_log_segments::group_life::GroupStage;
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::{
-    CopyStands, Doing, Lane, Primary, ShipmentStands, Source, Standstill, WayStands,
+    CopyStands, Lane, Primary, ShipmentStands, Source, Standstill, WayStands,
 };
 use kera_replication::recovery::Unclean;
 
@@ -123,7 +124,7 @@ fn a_lane_says_which_copy_it_waits_for_until_that_has_all() {
 
         let still = looked(&case, &lane).await.expect("it stands still");
         assert_eq!(still.group, group.0.id());
-        assert_eq!((still.doing, still.durable), (Doing::Shipping, before));
+        assert_eq!((still.stage, still.durable), (GroupStage::Open, before));
         assert_eq!((still.end, still.is_frozen, still.behind), (end, false, 0));
         let at = |holder, durable, way| CopyStands {
             holder,
@@ -171,7 +172,10 @@ fn a_group_that_nobody_takes_says_why_it_is_not_recorded() {
         let group = open(&lane, 0);
         append(&lane, &group, 1).await.expect_err("too few copies");
         let still = looked(&case, &lane).await.expect("it stands still");
-        assert_eq!((still.doing, still.copies.len()), (Doing::Recording, 0));
+        assert_eq!(
+            (still.stage, still.copies.len()),
+            (GroupStage::Recording, 0)
+        );
         let told = still.to_string();
         assert!(told.contains("too few brokers take replicas"), "{told}");
     });

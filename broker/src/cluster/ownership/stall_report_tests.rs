@@ -1,8 +1,9 @@
 //! Lanes that stand still, and lanes that must not.
 
+use kera_log_segments::group_life::GroupStage;
 use kera_metadata::GroupState;
 use kera_replication::ids::BrokerId;
-use kera_replication::primary::{Doing, Standstill};
+use kera_replication::primary::Standstill;
 use kera_streamlet::producers::SequenceError;
 
 use super::*;
@@ -38,7 +39,7 @@ async fn a_lane_whose_group_is_not_recorded_is_told_of_until_it_is() {
 
     let found = trio.standing(owner, stream, Duration::ZERO).await;
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].doing, Doing::Recording);
+    assert_eq!(found[0].stage, GroupStage::Recording);
     assert_eq!(found[0].end, appended.group.end().address);
     assert_eq!(trio.standing(owner, stream, NEVER).await, [], "it is told");
     assert_eq!(trio.standing(owner, stream, Duration::ZERO).await.len(), 1);
