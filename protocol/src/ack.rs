@@ -5,7 +5,7 @@ use crate::v1;
 /// What must have happened to a batch on each counted replica before it is acknowledged.
 ///
 /// The numbers stand in files' headers and never change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum AckPolicy {
     /// It is in the broker's memory, and survives nothing.

@@ -7,6 +7,7 @@ use kera_log_segments::check::CheckSpec;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{Epoch, GroupId};
 
+pub use kera_protocol::ack::AckPolicy;
 pub use kera_protocol::ids::{BrokerId, Incarnation, StreamletKey};
 use kera_records::GroupRecord;
 pub use kera_records::Replica;
@@ -64,28 +65,12 @@ impl fmt::Display for CopyId {
     }
 }
 
-/// What a replica has done with bytes before they count. The life that an open group's record names for it
-/// follows from that.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Durability {
-    /// In the owner's memory, which ends with its process; at other brokers as [`Self::Placed`]. The owner's file
-    /// follows, and has all bytes before the group is closed.
-    Remembered,
-    /// Placed in shared memory, or in the page cache for the owner's own file: they survive the process.
-    #[default]
-    Placed,
-    /// Flushed to the disk: they survive a loss of power.
-    Flushed,
-}
-
-impl Durability {
-    /// What further replicas of a group have to do whose record names these. A group whose owner only remembers
-    /// bytes asks of others what [`Self::Placed`] asks.
-    pub fn of(replicas: &[Replica]) -> Self {
-        match replicas.iter().any(|r| r.incarnation.is_of_disk()) {
-            true => Self::Flushed,
-            false => Self::Placed,
-        }
+/// What further replicas of a group have to do with bytes before they count, of which the record names these: the
+/// lives that it names tell. A group whose owner only remembers bytes asks of others what [`AckPolicy::Written`] asks.
+pub fn asked_of(replicas: &[Replica]) -> AckPolicy {
+    match replicas.iter().any(|r| r.incarnation.is_of_disk()) {
+        true => AckPolicy::Synced,
+        false => AckPolicy::Written,
     }
 }
 

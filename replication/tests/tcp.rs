@@ -11,7 +11,7 @@ use std::time::Duration;
 use kera_protocol::ids::LaneId;
 use kera_replication::backup::{Limits, ReplicaStore, SimMemory};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BrokerId, CopyId, Durability};
+use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Config, Lane, LaneSpec, Primary, Source};
 use kera_replication::records::MemoryRecords;
 use kera_replication::recovery::{RecoverSpec, Unclean, recover};
@@ -101,7 +101,7 @@ async fn a_primary_whose_connections_were_ended_for_resting_connects_again_to_wr
     for round in 0..3 {
         let copy = CopyId {
             streamlet: streamlet(),
-            group: lane.next_group(Durability::Placed),
+            group: lane.next_group(AckPolicy::Written),
             epoch: recovered.epoch,
         };
         let source = Arc::new(TestSource::new(copy, LaneId(0), first_ordinal));

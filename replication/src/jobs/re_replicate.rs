@@ -12,7 +12,7 @@ use kera_log_segments::window::Place;
 use kera_records::{GroupRecord, Transaction};
 
 use super::{Held, Jobs, Known, Mend, Owned, REST, Standing};
-use crate::ids::{BrokerId, CopyId, Durability, Replica};
+use crate::ids::{BrokerId, CopyId, Replica, asked_of};
 use crate::own::is_of;
 use crate::primary::Primary;
 use crate::records::{RecordsError, commit};
@@ -283,7 +283,7 @@ impl Jobs {
         let mut record = record.clone();
         let avoided = self.avoided(primary);
         let others = primary
-            .choose_but(1, 1, (&without, &avoided), Durability::of(&record.copies))
+            .choose_but(1, 1, (&without, &avoided), asked_of(&record.copies))
             .await;
         if others.is_empty() {
             let rest = [&counted[..], &standing.leaving[..]].concat();
@@ -317,12 +317,7 @@ impl Jobs {
             still.push(primary.me);
         }
         let target = self
-            .target(
-                primary,
-                least,
-                (&without, &still),
-                Durability::of(&record.copies),
-            )
+            .target(primary, least, (&without, &still), asked_of(&record.copies))
             .await;
         let target = Target {
             holder: target.ok_or(BuildError::NoTarget)?,

@@ -12,7 +12,7 @@ use kera_records::GroupRecord;
 
 use super::re_replicate::{BuildError, Target};
 use super::{Held, Jobs, Owned};
-use crate::ids::{BrokerId, Durability, Replica, StreamletKey};
+use crate::ids::{BrokerId, Replica, StreamletKey, asked_of};
 use crate::primary::Primary;
 use crate::transport::Pending;
 
@@ -96,7 +96,7 @@ impl Jobs {
         if left + 1 != owned.replicas || !may_take(primary, to, &record.copies, from) {
             return Ok(false);
         }
-        let Some(holder) = primary.holder(to, Durability::of(&record.copies)).await else {
+        let Some(holder) = primary.holder(to, asked_of(&record.copies)).await else {
             return Err(BuildError::TargetLeft(to));
         };
         standing.leaving.push(from);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Jobs;
 use super::re_replicate::BuildError;
-use crate::ids::{BrokerId, CopyId, Durability, Replica};
+use crate::ids::{AckPolicy, BrokerId, CopyId, Replica};
 use crate::primary::Primary;
 
 /// Groups remembered that could not be built whole; of more, the others begin with their first source.
@@ -40,16 +40,14 @@ impl Jobs {
         primary: &Arc<Primary>,
         least: usize,
         (beside, still): (&[BrokerId], &[BrokerId]),
-        durability: Durability,
+        ack: AckPolicy,
     ) -> Option<Replica> {
         let avoided = self.avoided(primary);
         let mut tries = vec![&avoided[..], &[]];
         tries.dedup();
         for but in tries {
             for without in [beside, still] {
-                let chosen = primary
-                    .choose_but(least, 1, (without, but), durability)
-                    .await;
+                let chosen = primary.choose_but(least, 1, (without, but), ack).await;
                 if let Some(holder) = chosen.first() {
                     return Some(*holder);
                 }

@@ -337,12 +337,12 @@ async fn build_one(
     let mut without = have.clone();
     without.extend(set.holders().iter().map(|holder| holder.broker));
     let mut chosen = primary
-        .choose_but(1, 1, (&without, &failed.at), set.durability())
+        .choose_but(1, 1, (&without, &failed.at), set.ack())
         .await;
     if chosen.is_empty() {
         // One that was lost, and is back.
         chosen = primary
-            .choose_but(1, 1, (&have, &failed.at), set.durability())
+            .choose_but(1, 1, (&have, &failed.at), set.ack())
             .await;
     }
     let Some(holder) = chosen.first() else {

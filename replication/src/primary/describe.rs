@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::Primary;
 use super::caller::BRIEFLY;
-use crate::ids::{BrokerId, Durability, Incarnation, Replica};
+use crate::ids::{AckPolicy, BrokerId, Incarnation, Replica};
 use crate::transport::{Pending, Reply, Request};
 
 /// A broker as it is now.
@@ -23,11 +23,11 @@ pub(crate) struct Described {
 
 impl Described {
     /// The replica that it can hold; or why it can hold none of which so much is asked.
-    pub(crate) fn replica(&self, durability: Durability) -> Result<Replica, &str> {
-        let incarnation = match durability {
-            Durability::Remembered => Ok(self.remembered.unwrap_or(self.placed)),
-            Durability::Placed => Ok(self.placed),
-            Durability::Flushed => self.flushed.as_ref().copied().map_err(String::as_str),
+    pub(crate) fn replica(&self, ack: AckPolicy) -> Result<Replica, &str> {
+        let incarnation = match ack {
+            AckPolicy::Memory => Ok(self.remembered.unwrap_or(self.placed)),
+            AckPolicy::Written => Ok(self.placed),
+            AckPolicy::Synced => self.flushed.as_ref().copied().map_err(String::as_str),
         };
         Ok(Replica {
             broker: self.broker,
@@ -37,12 +37,8 @@ impl Described {
 
     /// True if what a record names is not there any more.
     pub(crate) fn is_another(&self, was: &Replica) -> bool {
-        let known = [
-            Durability::Remembered,
-            Durability::Placed,
-            Durability::Flushed,
-        ];
-        let is_now = |durability| self.replica(durability) == Ok(*was);
+        let known = [AckPolicy::Memory, AckPolicy::Written, AckPolicy::Synced];
+        let is_now = |ack| self.replica(ack) == Ok(*was);
         !known.into_iter().any(is_now)
     }
 }
@@ -74,11 +70,7 @@ impl Primary {
     }
 
     /// The backup as the holder it is now, if it answers, has room, and can keep bytes as durably as asked.
-    pub(crate) fn holder(
-        &self,
-        backup: BrokerId,
-        durability: Durability,
-    ) -> Pending<Option<Replica>> {
+    pub(crate) fn holder(&self, backup: BrokerId, ack: AckPolicy) -> Pending<Option<Replica>> {
         let need = u64::from(self.config.first_buffer_bytes);
         let (described, health) = (self.describe(backup), self.health.clone());
         let (runtime, without_disk) = (self.runtime.clone(), self.without_disk.clone());
@@ -88,8 +80,8 @@ impl Primary {
                 health.full(backup, runtime.now());
                 return None;
             }
-            let replica = described.replica(durability);
-            if durability == Durability::Flushed {
+            let replica = described.replica(ack);
+            if ack == AckPolicy::Synced {
                 without_disk.note(backup, replica.as_ref().err().copied());
             }
             replica.ok()

@@ -14,7 +14,7 @@ use super::replica_set::{InOrder, ReplicaSet};
 use super::source::Source;
 use super::stall_report::Watched;
 use super::{Config, MAX_AHEAD, Primary, close};
-use crate::ids::{BrokerId, CopyId, Durability, Replica, StreamletKey};
+use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, StreamletKey, asked_of};
 use crate::records::{MAX_CHANGES, RecordsError, StreamletRecords, commit, read};
 use crate::signal::Signal;
 
@@ -87,7 +87,7 @@ pub(super) struct Ahead {
     pub(super) revision: u64,
     pub(super) holders: Vec<Replica>,
     /// What was asked of them.
-    pub(super) durability: Durability,
+    pub(super) ack: AckPolicy,
 }
 
 impl std::fmt::Debug for Lane {
@@ -131,7 +131,7 @@ impl Lane {
     /// The id of the lane's next group: one that is recorded ahead, or a new one. Each id is handed
     /// out once, and ids of a lane must be opened in the order they were handed out, with a source that
     /// asks for the same durability.
-    pub fn next_group(&self, durability: Durability) -> GroupId {
+    pub fn next_group(&self, ack: AckPolicy) -> GroupId {
         let ending = self.inner.lock().groups.clone();
         let lost: Vec<_> = ending.iter().flat_map(|set| set.lost()).collect();
         let health = &self.primary.health;
@@ -145,7 +145,7 @@ impl Lane {
                 // It would end as the one before it did, or those of other lanes.
                 Some(ahead) if is_lost(&ahead) => inner.stale.push(ahead),
                 // The stream's policy was altered since.
-                Some(ahead) if ahead.durability != durability => {
+                Some(ahead) if ahead.ack != ack => {
                     inner.stale.push(ahead);
                 }
                 // A lane's ids grow. One that was recorded while a higher one was handed out is of no
@@ -458,14 +458,14 @@ impl Lane {
     }
 
     /// True if a group of another durability was recorded ahead, and is not used any more.
-    fn has_stale_but(&self, durability: Durability) -> bool {
+    fn has_stale_but(&self, ack: AckPolicy) -> bool {
         let stale = &self.inner.lock().stale;
-        stale.iter().any(|ahead| ahead.durability != durability)
+        stale.iter().any(|ahead| ahead.ack != ack)
     }
 
     /// The brokers of a group that is recorded ahead at one that leaves, where no group is open with
     /// whose close it would go.
-    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<(Durability, Vec<BrokerId>)> {
+    pub(super) fn ahead_at_one_that_leaves(&self) -> Option<(AckPolicy, Vec<BrokerId>)> {
         let inner = self.inner.lock();
         if inner.deposed.is_some() || inner.finishing || !inner.groups.is_empty() {
             return None;
@@ -474,7 +474,7 @@ impl Lane {
         let mut ahead = ahead.filter(|ahead| self.names_one_that_leaves(ahead.holders.iter()));
         let found = ahead.next()?;
         let brokers = found.holders.iter().map(|holder| holder.broker).collect();
-        Some((found.durability, brokers))
+        Some((found.ack, brokers))
     }
 
     /// Deletes now what would go with the next close.
@@ -510,7 +510,7 @@ impl Lane {
                     group,
                     revision: record.revision,
                     holders: record.copies.clone(),
-                    durability: Durability::of(&record.copies),
+                    ack: asked_of(&record.copies),
                 }),
                 None => inner.unsure.push(group),
             }
@@ -536,7 +536,7 @@ impl Lane {
     pub(super) async fn record(&self, set: &ReplicaSet) -> Result<bool, RecordsError> {
         self.inner.lock().recording += 1;
         let recorded = self.record_all(set).await;
-        if recorded == Ok(true) && self.has_stale_but(set.durability()) {
+        if recorded == Ok(true) && self.has_stale_but(set.ack()) {
             // Its holders' lives may end before the lane's next close: then a person would have to decide about
             // a group in which nothing is.
             self.delete_stale().await;
@@ -552,9 +552,7 @@ impl Lane {
             return Ok(false);
         }
         let least = spec.min_insync_replicas;
-        let holders = primary
-            .choose(least, spec.replicas, &[], set.durability())
-            .await;
+        let holders = primary.choose(least, spec.replicas, &[], set.ack()).await;
         if holders.len() < least {
             return Ok(false);
         }
@@ -607,7 +605,7 @@ impl Lane {
             group: *group,
             revision,
             holders: holders.clone(),
-            durability: set.durability(),
+            ack: set.ack(),
         }));
         if groups.contains(&set.id().group) {
             // Without the lock: what the group's own file did before counts from now on.

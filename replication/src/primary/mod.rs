@@ -50,7 +50,7 @@ pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BrokerId, CopyId, Durability, Replica};
+use crate::ids::{AckPolicy, BrokerId, CopyId, Replica};
 use crate::own::OwnRef;
 use crate::placement::Placement;
 use crate::records::RecordsRef;
@@ -400,10 +400,9 @@ impl Primary {
         least: usize,
         count: usize,
         without: &[BrokerId],
-        durability: Durability,
+        ack: AckPolicy,
     ) -> Vec<Replica> {
-        self.choose_but(least, count, (without, &[]), durability)
-            .await
+        self.choose_but(least, count, (without, &[]), ack).await
     }
 
     /// The same, none `without`, and none of `but`, which hold no copy: others may hold one beside them.
@@ -412,7 +411,7 @@ impl Primary {
         least: usize,
         count: usize,
         (without, but): (&[BrokerId], &[BrokerId]),
-        durability: Durability,
+        ack: AckPolicy,
     ) -> Vec<Replica> {
         let Around {
             peers,
@@ -437,7 +436,7 @@ impl Primary {
         reluctant.append(&mut order.down);
         order.down = reluctant;
         if let Some(probe) = order.probe {
-            let asked = self.holder(probe, durability);
+            let asked = self.holder(probe, ack);
             self.runtime.spawn(Box::pin(async move {
                 // Health takes note of the answer.
                 let _answer = asked.await;
@@ -463,7 +462,7 @@ impl Primary {
                 let slowest = asked.iter().filter_map(|b| self.health.slow(*b)).max();
                 let longest = BRIEFLY.max(self.config.call_timeout);
                 let brief = slowest.map_or(BRIEFLY, |took| (2 * took).clamp(BRIEFLY, longest));
-                let mut asks: Vec<_> = asked.iter().map(|b| self.holder(*b, durability)).collect();
+                let mut asks: Vec<_> = asked.iter().map(|b| self.holder(*b, ack)).collect();
                 let side_by_side = asks.iter_mut().map(|ask| -> Local<_> { Box::pin(ask) });
                 let side_by_side = side_by_side.collect();
                 let answers = until_enough(&*self.runtime, brief, side_by_side, enough).await;

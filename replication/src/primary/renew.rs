@@ -8,30 +8,30 @@ use std::sync::Arc;
 use super::Primary;
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
-use crate::ids::{BrokerId, Durability};
+use crate::ids::{AckPolicy, BrokerId};
 
 /// Whether brokers could be had beside those that hold copies already, as found out in one round:
 /// lanes with the same holders need not ask again.
 #[derive(Debug, Default)]
 pub(crate) struct MoreCopies {
-    beside: BTreeMap<(Durability, Vec<BrokerId>), bool>,
+    beside: BTreeMap<(AckPolicy, Vec<BrokerId>), bool>,
 }
 
 impl MoreCopies {
     async fn beside(
         &mut self,
         primary: &Primary,
-        durability: Durability,
+        ack: AckPolicy,
         mut holders: Vec<BrokerId>,
     ) -> bool {
         holders.sort_unstable();
-        let among = (durability, holders);
+        let among = (ack, holders);
         if let Some(known) = self.beside.get(&among) {
             return *known;
         }
         // One that leaves is chosen where nobody else is there, and the lane's next group would not be
         // any better.
-        let chosen = primary.choose(1, 1, &among.1, durability).await;
+        let chosen = primary.choose(1, 1, &among.1, ack).await;
         let more = chosen.iter().any(|h| !primary.is_leaving(h.broker));
         self.beside.insert(among, more);
         more
@@ -46,7 +46,7 @@ impl Lane {
         let mut ended = Vec::new();
         for set in self.ill_placed() {
             let holders = set.holders().iter().map(|holder| holder.broker).collect();
-            if !more.beside(&self.primary, set.durability(), holders).await {
+            if !more.beside(&self.primary, set.ack(), holders).await {
                 continue;
             }
             tracing::info!(group = %set.id(), "another broker can take a replica; the group ends and the lane goes on in one whose replicas are where they should be");
@@ -55,8 +55,8 @@ impl Lane {
             self.froze(&set);
             ended.push(set);
         }
-        if let Some((durability, holders)) = self.ahead_at_one_that_leaves()
-            && more.beside(&self.primary, durability, holders).await
+        if let Some((ack, holders)) = self.ahead_at_one_that_leaves()
+            && more.beside(&self.primary, ack, holders).await
         {
             self.drop_ill_ahead();
             self.delete_stale().await;

@@ -12,7 +12,7 @@ use super::shipper_handle::ShipperHandle;
 use super::source::Source;
 use super::stall_report::CopyStands;
 use crate::faults::Faults;
-use crate::ids::{CopyId, Durability, Replica};
+use crate::ids::{AckPolicy, CopyId, Replica};
 use crate::signal::Signal;
 
 /// The lane that a group is in, as far as the group knows it.
@@ -44,7 +44,7 @@ pub struct ReplicaSet {
     /// Why that does not come to an end, as far as is known.
     trouble: Mutex<Option<String>>,
     /// What its replicas have done with bytes that count.
-    durability: Durability,
+    ack: AckPolicy,
     /// Bytes that it will soon have, as far as its lane's last group tells.
     expected: u64,
     faults: Faults,
@@ -90,7 +90,7 @@ impl ReplicaSet {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             id,
-            durability: source.durability(),
+            ack: source.ack(),
             source,
             lane,
             recorded: OnceLock::new(),
@@ -170,8 +170,8 @@ impl ReplicaSet {
     }
 
     /// What a replica has done with bytes before they count.
-    pub(super) fn durability(&self) -> Durability {
-        self.durability
+    pub(super) fn ack(&self) -> AckPolicy {
+        self.ack
     }
 
     /// True if number `index` is the last of the replicas to which bytes are shipped.
@@ -239,7 +239,7 @@ impl ReplicaSet {
     }
 
     /// This broker's own file has all bytes below `address`, of a group whose bytes count before that
-    /// ([`Durability::Remembered`]): it can be closed so far. Call without holding a lock.
+    /// ([`AckPolicy::Memory`]): it can be closed so far. Call without holding a lock.
     pub fn own_written(&self, address: u64) {
         self.own_written.fetch_max(address, Ordering::AcqRel);
         self.own_completed(address);
@@ -359,8 +359,8 @@ impl ReplicaSet {
 
     /// Below this address a replica holds all that it is to hold once the group is closed.
     fn keeps(&self, copy: &SetCopy) -> u64 {
-        match (&copy.pump, self.durability) {
-            (None, Durability::Remembered) => self.own_written.load(Ordering::Acquire),
+        match (&copy.pump, self.ack) {
+            (None, AckPolicy::Memory) => self.own_written.load(Ordering::Acquire),
             _ => copy.durable.load(Ordering::Acquire),
         }
     }

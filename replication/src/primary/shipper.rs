@@ -15,7 +15,7 @@ use super::slots::Slots;
 use super::stall_report::WayStands;
 use crate::faults::Faults;
 use crate::health::Health;
-use crate::ids::{BrokerId, CopyId, Durability, ProcessId};
+use crate::ids::{AckPolicy, BrokerId, CopyId, ProcessId};
 use crate::runtime::within;
 use crate::transport::{
     Buffer, CallError, Link, LinkError, Opened, Pending, Refusal, Reply, Request,
@@ -474,11 +474,11 @@ impl Shipper {
             for (number, id, to) in flight.to.drain(..) {
                 if let Some(shipment) = self.shipments.of(number, &id) {
                     shipment.complete(to);
-                    match shipment.set.durability() {
-                        Durability::Remembered | Durability::Placed => {
+                    match shipment.set.ack() {
+                        AckPolicy::Memory | AckPolicy::Written => {
                             shipment.set.completed(shipment.index, to);
                         }
-                        Durability::Flushed => self.rounds.placed(shipment, number),
+                        AckPolicy::Synced => self.rounds.placed(shipment, number),
                     }
                     if shipment.is_heavy() {
                         self.to_flush.push_back(id);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::Ordinal;
 
-use crate::ids::Durability;
+use crate::ids::AckPolicy;
 
 /// Bytes of one segment, without a gap, to be placed at `address`.
 #[derive(Clone, Debug)]
@@ -44,8 +44,8 @@ pub trait Source: Send + Sync {
     fn shape(&self) -> Shape;
 
     /// What a replica has done with bytes of the group before they count; fixed for the group's life.
-    fn durability(&self) -> Durability {
-        Durability::Placed
+    fn ack(&self) -> AckPolicy {
+        AckPolicy::Written
     }
 
     /// Ordinal of its first record.

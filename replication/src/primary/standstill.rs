@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::lane::Lane;
 use super::replica_set::ReplicaSet;
 use super::stall_report::{CopyStands, Mark, ReplicaPosition, Standstill, StillLane, WayStands};
-use crate::ids::Durability;
+use crate::ids::AckPolicy;
 use crate::runtime::{Local, all, within};
 
 /// Longest wait for a pump to say where it is.
@@ -93,7 +93,7 @@ impl Lane {
         for (set, stands) in all(asked.collect()).await {
             let end = set.source().end().address;
             found.extend(stands.into_iter().map(|stand| {
-                let flushed = set.durability() == Durability::Flushed;
+                let flushed = set.ack() == AckPolicy::Synced;
                 let placed = match stand.way {
                     _ if !flushed => Some(stand.written),
                     None => Some(stand.durable),

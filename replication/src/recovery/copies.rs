@@ -5,7 +5,7 @@ use kera_log_segments::layout::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use super::{RecoverError, Recovery};
 use crate::certificate::{Certificate, FetchedFile, scan_copy};
-use crate::ids::{BrokerId, CopyId, Durability, Replica};
+use crate::ids::{AckPolicy, BrokerId, CopyId, Replica, asked_of};
 use crate::runtime::all;
 use crate::transport::{CallError, Pending, Refusal, Reply, Request};
 
@@ -34,7 +34,7 @@ impl Recovery<'_> {
         copy: CopyId,
         length: u64,
         whole: Vec<Whole>,
-        durability: Durability,
+        ack: AckPolicy,
     ) -> Result<Vec<Replica>, RecoverError> {
         let sources: Vec<BrokerId> = whole
             .iter()
@@ -53,7 +53,7 @@ impl Recovery<'_> {
         if self.primary.is_own(me) && !tried.contains(&me) && !sources.is_empty() {
             // What the own file held does not count; it is made anew.
             tried.push(me);
-            if let Some(holder) = self.primary.holder(me, durability).await {
+            if let Some(holder) = self.primary.holder(me, ack).await {
                 let target = Whole { holder, length: 0 };
                 if self.fill(copy, &target, length, &sources, shape).await? {
                     holders.push(holder);
@@ -61,7 +61,7 @@ impl Recovery<'_> {
             }
         }
         while holders.len() < self.spec.min_insync_replicas {
-            let chosen = self.primary.choose(1, 1, &tried, durability).await;
+            let chosen = self.primary.choose(1, 1, &tried, ack).await;
             let Some(holder) = chosen.first().copied() else {
                 break;
             };
@@ -209,7 +209,7 @@ impl Recovery<'_> {
         copy: CopyId,
         recorded: &[Replica],
     ) -> Option<(Certificate, Vec<Whole>)> {
-        let durability = Durability::of(recorded);
+        let ack = asked_of(recorded);
         let mut best: Option<Certificate> = None;
         let mut whole = Vec::new();
         for backup in recorded.iter().map(|holder| &holder.broker) {
@@ -217,8 +217,8 @@ impl Recovery<'_> {
                 continue;
             };
             // One without a disk by now may still have what it was given.
-            let holder = described.replica(durability);
-            let Ok(holder) = holder.or_else(|_| described.replica(Durability::Placed)) else {
+            let holder = described.replica(ack);
+            let Ok(holder) = holder.or_else(|_| described.replica(AckPolicy::Written)) else {
                 continue;
             };
             let seal = Request::Seal {

@@ -8,7 +8,7 @@ use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
 use crate::certificate::Certificate;
-use crate::ids::{CopyId, Durability, Replica};
+use crate::ids::{CopyId, Replica, asked_of};
 use crate::records::{MAX_CHANGES, RecordsError, commit};
 use crate::transport::CopyAnswer;
 
@@ -192,8 +192,8 @@ impl Recovery<'_> {
                 _ => None,
             })
             .collect();
-        let durability = Durability::of(&record.copies);
-        let holders = self.complete(copy, end.0, whole, durability).await?;
+        let ack = asked_of(&record.copies);
+        let holders = self.complete(copy, end.0, whole, ack).await?;
         let closed = record.clone().closed(first_ordinal, end, end.1, holders);
         self.finish(closed, decided);
         Ok(())
@@ -232,9 +232,9 @@ impl Recovery<'_> {
         let found = found.filter(|(certificate, _)| certificate.first_ordinal == next);
         let (length, first, end, holders) = match found {
             Some((certificate, whole)) => {
-                let durability = Durability::of(&record.copies);
+                let ack = asked_of(&record.copies);
                 let holders = self
-                    .complete(CopyId::of(record), certificate.length, whole, durability)
+                    .complete(CopyId::of(record), certificate.length, whole, ack)
                     .await?;
                 let (first, end) = (certificate.first_ordinal, certificate.end_ordinal);
                 (certificate.length, first, end, holders)

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_replication::faults::Faults;
-use kera_replication::ids::{BrokerId, CopyId, Durability};
+use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Lane, LaneSpec, Primary, ReplicaSet, Source};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
@@ -237,7 +237,7 @@ impl Case {
 }
 
 fn open(lane: &Arc<Lane>, first_ordinal: u64) -> Opened {
-    open_as(lane, lane.next_group(Durability::Placed), first_ordinal)
+    open_as(lane, lane.next_group(AckPolicy::Written), first_ordinal)
 }
 
 fn open_as(lane: &Arc<Lane>, group: GroupId, first_ordinal: u64) -> Opened {

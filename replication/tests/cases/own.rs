@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::{GroupId, LaneId};
 use kera_records::GroupRecord;
-use kera_replication::ids::{CopyId, Durability};
+use kera_replication::ids::{AckPolicy, CopyId};
 use kera_replication::own::OwnCopies;
 use kera_replication::primary::{Lane, Primary, Source};
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
@@ -104,10 +104,10 @@ fn a_group_that_its_owner_remembers_is_closed_once_its_file_has_it() {
         let lane = case.lane(&primary, &recovered);
         let copy = CopyId {
             streamlet: streamlet(),
-            group: lane.next_group(Durability::Remembered),
+            group: lane.next_group(AckPolicy::Memory),
             epoch: recovered.epoch,
         };
-        let source = TestSource::new(copy, LaneId(0), 0).with_durability(Durability::Remembered);
+        let source = TestSource::new(copy, LaneId(0), 0).with_ack(AckPolicy::Memory);
         let source = Arc::new(source);
         let set = lane.open(copy.group, source.clone());
         let batch = source.append(1, 20).expect("room");

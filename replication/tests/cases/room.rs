@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
 use kera_replication::backup::Limits;
-use kera_replication::ids::{BrokerId, CopyId, Durability};
+use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Shape, Source};
 use kera_replication::recovery::Unclean;
 use kera_replication::transport::sim::MemoryFate;
@@ -114,7 +114,7 @@ fn many_open_groups_have_room_in_little_memory() {
             let lane = case.lane_of(&primary, &recovered, LaneId(lane), &next);
             let copy = CopyId {
                 streamlet: lane.spec().streamlet,
-                group: lane.next_group(Durability::Placed),
+                group: lane.next_group(AckPolicy::Written),
                 epoch: lane.spec().epoch,
             };
             let source = TestSource::with_shape(copy, lane.spec().lane, 0, shape);
@@ -170,7 +170,7 @@ fn a_backup_that_is_nearly_full_gives_what_it_has() {
         let lane = case.lane(&primary, &recovered);
         let copy = CopyId {
             streamlet: lane.spec().streamlet,
-            group: lane.next_group(Durability::Placed),
+            group: lane.next_group(AckPolicy::Written),
             epoch: lane.spec().epoch,
         };
         let shape = Shape {

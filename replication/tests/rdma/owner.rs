@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kera_protocol::ids::LaneId;
-use kera_replication::ids::{BrokerId, CopyId, Durability};
+use kera_replication::ids::{AckPolicy, BrokerId, CopyId};
 use kera_replication::primary::{Config, Lane, LaneSpec, Primary, ReplicaSet, Shape};
 use kera_replication::records::RecordsRef;
 use kera_replication::recovery::{RecoverSpec, Recovered, Unclean, recover};
@@ -116,7 +116,7 @@ impl Owner {
         let spec = *self.lane.spec();
         let copy = CopyId {
             streamlet: spec.streamlet,
-            group: self.lane.next_group(Durability::Placed),
+            group: self.lane.next_group(AckPolicy::Written),
             epoch: spec.epoch,
         };
         let source = TestSource::with_shape(copy, spec.lane, self.next_ordinal, self.shape);

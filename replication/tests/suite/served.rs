@@ -33,7 +33,7 @@ use kera_streamlet::{
 
 use super::asked::Asked;
 use super::check::{Model, whole_batches};
-use super::group_source::{GroupSource, durability_of};
+use super::group_source::GroupSource;
 use super::source::{SHAPE, batch, out_of_sequence};
 use super::{Plan, StageRef};
 
@@ -469,7 +469,7 @@ impl LaneCopies {
 
 impl Copies for LaneCopies {
     fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lane(lane).next_group(durability_of(ack))
+        self.lane(lane).next_group(ack)
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {

@@ -9,7 +9,7 @@ use kera_log_segments::layout::SegmentHeader;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::ids::{CopyId, Durability};
+use kera_replication::ids::CopyId;
 use kera_replication::primary::{Lane, Run, Shape, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::runtime::within;
@@ -36,7 +36,7 @@ pub struct TestSource {
     pub lane: LaneId,
     shape: Shape,
     first_ordinal: Ordinal,
-    durability: Durability,
+    ack: AckPolicy,
     state: Mutex<State>,
     /// Below this address all counts, as its lane says.
     durable: watch::Sender<u64>,
@@ -79,7 +79,7 @@ impl TestSource {
             lane,
             shape,
             first_ordinal,
-            durability: Durability::Placed,
+            ack: AckPolicy::Written,
             state: Mutex::new(State {
                 segments: Vec::new(),
                 end: Place {
@@ -121,8 +121,8 @@ impl TestSource {
     }
 
     /// What its replicas do with bytes before they count.
-    pub fn with_durability(self, durability: Durability) -> Self {
-        Self { durability, ..self }
+    pub fn with_ack(self, ack: AckPolicy) -> Self {
+        Self { ack, ..self }
     }
 
     /// Its bytes cannot be read from now on, or can be again; nobody is told.
@@ -246,8 +246,8 @@ impl Source for TestSource {
         self.shape
     }
 
-    fn durability(&self) -> Durability {
-        self.durability
+    fn ack(&self) -> AckPolicy {
+        self.ack
     }
 
     fn first_ordinal(&self) -> Ordinal {

@@ -19,7 +19,7 @@ use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
 use super::own_files::{self, Leftovers};
-use super::source::{GroupSource, durability_of};
+use super::source::GroupSource;
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
 
@@ -231,7 +231,7 @@ async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<()
 
 impl Copies for StreamletCopies {
     fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lane(lane).next_group(durability_of(ack))
+        self.lane(lane).next_group(ack)
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {

@@ -7,7 +7,6 @@ use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::ship::Shipping;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::ids::Durability;
 use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
@@ -28,15 +27,6 @@ pub(crate) struct GroupSource {
     places: Mutex<VecDeque<Place>>,
     /// What ships it; set right after it was made.
     shipped: OnceLock<(Weak<Lane>, Weak<ReplicaSet>)>,
-}
-
-/// What a replica has done with bytes before they count, in a group with this policy.
-pub(crate) fn durability_of(ack: AckPolicy) -> Durability {
-    match ack {
-        AckPolicy::Synced => Durability::Flushed,
-        AckPolicy::Memory => Durability::Remembered,
-        AckPolicy::Written => Durability::Placed,
-    }
 }
 
 impl GroupSource {
@@ -100,8 +90,8 @@ impl Source for GroupSource {
         }
     }
 
-    fn durability(&self) -> Durability {
-        durability_of(self.group.policy())
+    fn ack(&self) -> AckPolicy {
+        self.group.policy()
     }
 
     fn first_ordinal(&self) -> Ordinal {
@@ -179,13 +169,13 @@ impl Shipping for GroupSource {
     fn wrote(&self) {
         if let Some((_, set)) = self.shipped() {
             match self.group.failure() {
-                None => match self.durability() {
-                    Durability::Remembered => {
+                None => match self.ack() {
+                    AckPolicy::Memory => {
                         set.own_written(self.group.written().address);
                         set.own_completed(self.group.end_address());
                     }
-                    Durability::Placed => set.own_completed(self.group.written().address),
-                    Durability::Flushed => set.own_completed(self.group.synced().address),
+                    AckPolicy::Written => set.own_completed(self.group.written().address),
+                    AckPolicy::Synced => set.own_completed(self.group.synced().address),
                 },
                 Some(error) => set.own_lost(&error.to_string()),
             }
