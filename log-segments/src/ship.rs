@@ -27,6 +27,18 @@ pub struct ShipRun {
     pub parts: Vec<Bytes>,
 }
 
+impl ShipRun {
+    /// Bytes of the run.
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// True if it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// What [`Group::ship`] found.
 #[derive(Clone, Debug)]
 pub struct Shipped {

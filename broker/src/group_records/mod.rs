@@ -9,9 +9,8 @@ mod replicated;
 mod unreplicated;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use kera_log_segments::group::Group;
 use kera_metadata::{
     GroupKey, GroupRecord, Image, MetadataStore, Replica, StreamletRecord, Transaction, Write,
 };
@@ -30,9 +29,6 @@ struct Inner {
     /// This broker, as the one replica of what it alone has.
     own: Replica,
     state: Mutex<State>,
-    /// Groups being written here: they know their greatest timestamp. Apart, since it is asked under
-    /// a streamlet's lock.
-    live: Mutex<HashMap<GroupKey, Weak<Group>>>,
 }
 
 #[derive(Default)]
@@ -211,7 +207,6 @@ impl GroupRecords {
                 incarnation,
             },
             state: Mutex::new(state),
-            live: Mutex::default(),
         }))
     }
 
@@ -241,11 +236,6 @@ impl GroupRecords {
         state.forget(streamlet);
         state.taken.remove(&streamlet);
         state.latest.remove(&streamlet);
-        drop(state);
-        let mut live = self.0.live.lock();
-        live.retain(|key, _| {
-            (key.stream, key.streamlet) != (streamlet.stream, streamlet.streamlet)
-        });
     }
 
     /// Forgets a deleted stream.
@@ -255,8 +245,6 @@ impl GroupRecords {
         state.streamlets.retain(|key, _| key.stream != stream);
         state.taken.retain(|key, _| key.stream != stream);
         state.latest.retain(|key, _| key.stream != stream);
-        drop(state);
-        self.0.live.lock().retain(|key, _| key.stream != stream);
     }
 
     /// Learns that others have written a group's record, which has this revision now, or deleted it.

@@ -1,10 +1,9 @@
 //! Groups of replicated streamlets: their lanes say what changes, and compare the revisions that they know.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use kera_log_segments::group::Group;
 use kera_metadata::{
-    CommitFuture, Compare, Conflict, GroupKey, GroupRecord, GroupState, Image, Key, MetadataError,
+    CommitFuture, Compare, Conflict, GroupKey, GroupRecord, Image, Key, MetadataError,
     StreamletRecord, Transaction, Write,
 };
 use kera_protocol::ids::{Epoch, GroupId};
@@ -32,13 +31,6 @@ impl GroupRecords {
     /// The highest epoch of a streamlet that this broker took, or is about to take.
     pub(crate) fn latest(&self, streamlet: StreamletKey) -> Option<Epoch> {
         self.0.state.lock().latest.get(&streamlet).copied()
-    }
-
-    /// A group is being written here, until it is closed.
-    pub fn writes(&self, group: &Arc<Group>) {
-        let spec = group.spec();
-        let key = spec.lane.streamlet_key().group(spec.group);
-        self.0.live.lock().insert(key, Arc::downgrade(group));
     }
 
     /// What is stored of a group.
@@ -111,10 +103,12 @@ impl Inner {
         for write in &mut transaction.write {
             match write {
                 Write::PutGroup(record) => {
-                    self.stamp(record);
-                    changed.push((record.key(), Some(record.state)));
+                    if record.is_closed() && record.closed_ms == 0 {
+                        record.closed_ms = now_ms();
+                    }
+                    changed.push((record.key(), true));
                 }
-                Write::DeleteGroup(key) => changed.push((*key, None)),
+                Write::DeleteGroup(key) => changed.push((*key, false)),
                 _ => {}
             }
         }
@@ -124,22 +118,10 @@ impl Inner {
             .map_err(|error| of_store(streamlet, error))?
             .revision;
         self.state.lock().reserved(&reserved);
-        for (key, state) in changed {
-            self.learned(key, state.map(|_| revision));
-            if state != Some(GroupState::Open) {
-                self.live.lock().remove(&key);
-            }
+        for (key, is_there) in changed {
+            self.learned(key, is_there.then_some(revision));
         }
         Ok(revision)
-    }
-
-    /// A group that is closed now gets the time, and the greatest timestamp if it was written here.
-    fn stamp(&self, record: &mut GroupRecord) {
-        if record.is_closed() && record.closed_ms == 0 {
-            let live = self.live.lock().get(&record.key()).and_then(Weak::upgrade);
-            record.max_timestamp_ms = live.map_or(-1, |group| group.max_timestamp().max(-1));
-            record.closed_ms = now_ms();
-        }
     }
 
     fn take_epoch(

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use kera_metadata::{Fault, GroupChange, MemoryStore, MetadataStore, Replica, StreamRecord};
+use kera_metadata::{
+    Fault, GroupChange, GroupState, MemoryStore, MetadataStore, Replica, StreamRecord,
+};
 use kera_protocol::ids::{Incarnation, LaneId, StreamId, StreamletId};
 use kera_replication::records::{RecordsRef, commit};
 use kera_replication::runtime::TokioRuntime;

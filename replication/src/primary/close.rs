@@ -231,7 +231,10 @@ async fn commit_close(
         holders.len()
     );
     let place = (end.address, end.ordinal);
-    let closed = |open: GroupRecord| open.closed(first, place, end.ordinal, holders.to_vec());
+    let closed = |open: GroupRecord| GroupRecord {
+        max_timestamp_ms: set.source().max_timestamp(),
+        ..open.closed(first, place, end.ordinal, holders.to_vec())
+    };
     let mut record = closed(GroupRecord {
         revision: set.revision(),
         ..lane.new_group(group)

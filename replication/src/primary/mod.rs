@@ -42,7 +42,7 @@ use peers::{Around, Neighbours};
 pub(crate) use renew::MoreCopies;
 pub use replica_set::ReplicaSet;
 pub use shipper_handle::ShipperHandle;
-pub use source::{Run, Shape, Source};
+pub use source::{Shape, Source};
 pub use stall_report::{
     CopyStands, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
 };

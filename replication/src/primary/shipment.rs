@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kera_log_segments::ship::ShipRun;
 
 use super::Config;
 use super::replica_set::ReplicaSet;
-use super::source::{Run, Shape};
+use super::source::Shape;
 use super::stall_report::ShipmentStands;
 use crate::ids::{BrokerId, BufferKey};
 use crate::transport::{Buffer, Request, Write};
@@ -237,7 +238,7 @@ impl Shipment {
     }
 
     /// Cuts `run` to buffers; false if one is missing.
-    fn place(&self, run: Run, out: &mut Gathered, writes: &mut Vec<Write>) -> bool {
+    fn place(&self, run: ShipRun, out: &mut Gathered, writes: &mut Vec<Write>) -> bool {
         let (mut address, mut left) = (run.address, run.len());
         let mut parts = run.parts;
         while left > 0 {

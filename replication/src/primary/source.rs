@@ -1,31 +1,10 @@
 //! Where a pump takes bytes from: a group at its primary.
 
-use bytes::Bytes;
+use kera_log_segments::ship::ShipRun;
 use kera_log_segments::window::Place;
 use kera_protocol::ids::Ordinal;
 
 use crate::ids::AckPolicy;
-
-/// Bytes of one segment, without a gap, to be placed at `address`.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// Address in the group of the first byte.
-    pub address: u64,
-    /// The bytes, as slices of the chunks they lie in.
-    pub parts: Vec<Bytes>,
-}
-
-impl Run {
-    /// Bytes of the run.
-    pub fn len(&self) -> u64 {
-        self.parts.iter().map(|part| part.len() as u64).sum()
-    }
-
-    /// True if it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
 
 /// How a group is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +33,12 @@ pub trait Source: Send + Sync {
     /// Bytes from `from` on, in order of address, as many as fit `max_bytes` or one run that is
     /// larger. They begin with the segment's header and the lane snapshot, and may start at any
     /// address until the group is closed; what has left memory is read back from the file.
-    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run>;
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<ShipRun>;
+
+    /// The highest timestamp of what was appended; -1 if there is none.
+    fn max_timestamp(&self) -> i64 {
+        -1
+    }
 
     /// Where what was published ends, and the ordinal there.
     fn end(&self) -> Place;

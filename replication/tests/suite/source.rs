@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use kera_log_segments::group::AckPolicy;
 use kera_log_segments::layout::SegmentHeader;
+use kera_log_segments::ship::ShipRun;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::{BatchBuilder, Compression, NewRecord, ProducerStamp, crc32c, patch};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_replication::ids::CopyId;
-use kera_replication::primary::{Lane, Run, Shape, Source};
+use kera_replication::primary::{Lane, Shape, Source};
 use kera_replication::records::RecordsError;
 use kera_replication::runtime::within;
 use tokio::sync::watch;
@@ -254,7 +255,7 @@ impl Source for TestSource {
         self.first_ordinal
     }
 
-    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run> {
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<ShipRun> {
         let state = self.state.lock().unwrap();
         let size = u64::from(self.shape.segment_size);
         let (mut out, mut bytes) = (Vec::new(), 0);
@@ -273,7 +274,7 @@ impl Source for TestSource {
             // Two parts, as if they lay in two chunks.
             let part = &segment[skip..skip + take];
             let (one, two) = part.split_at(take / 2);
-            out.push(Run {
+            out.push(ShipRun {
                 address: at,
                 parts: vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)],
             });

@@ -239,7 +239,6 @@ impl Copies for StreamletCopies {
         let source = GroupSource::new(group.clone(), lane, streamlet, now_ms);
         let shipping: Arc<dyn Shipping> = source.clone();
         group.ship_by(Arc::downgrade(&shipping));
-        self.records.writes(group);
         let lane = self.lane(lane);
         let set = lane.open(group.id(), source.clone());
         source.goes_to(&lane, &set);

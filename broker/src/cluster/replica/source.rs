@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
 use kera_log_segments::group::{AckPolicy, Group};
-use kera_log_segments::ship::Shipping;
+use kera_log_segments::ship::{ShipRun, Shipping};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::primary::{Lane, ReplicaSet, Run, Shape, Source};
+use kera_replication::primary::{Lane, ReplicaSet, Shape, Source};
 use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
 
@@ -98,21 +98,21 @@ impl Source for GroupSource {
         self.group.spec().first_ordinal
     }
 
-    fn runs(&self, from: u64, max_bytes: usize) -> Vec<Run> {
+    fn runs(&self, from: u64, max_bytes: usize) -> Vec<ShipRun> {
         match self.group.ship(from, max_bytes) {
             Ok(shipped) => {
                 self.note(shipped.end);
-                let run = |run: kera_log_segments::ship::ShipRun| Run {
-                    address: run.address,
-                    parts: run.parts,
-                };
-                shipped.runs.into_iter().map(run).collect()
+                shipped.runs
             }
             Err(error) => {
                 tracing::error!(group = ?self.group, %error, "bytes that a replica lacks cannot be read from the owner's file");
                 Vec::new()
             }
         }
+    }
+
+    fn max_timestamp(&self) -> i64 {
+        self.group.max_timestamp().max(-1)
     }
 
     fn end(&self) -> Place {
