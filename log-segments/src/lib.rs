@@ -5,6 +5,7 @@
 //! | [`layout`] | segment headers and durable marks, byte for byte |
 //! | [`group`] | a group of segments: one writer appends, many read |
 //! | [`group_life`] | what is to be done next with a group, from what is known of it |
+//! | [`lane_chain`] | which groups of a lane count after a crash |
 //! | [`window`] | the part of a group that is in memory |
 //! | [`local_writer`] | makes appended bytes durable and moves the head |
 //! | [`head`] | the durable head of a lane |
@@ -30,6 +31,7 @@ pub mod group_life;
 pub mod head;
 pub mod invariant;
 pub mod io;
+pub mod lane_chain;
 pub mod layout;
 pub mod local_writer;
 mod place;

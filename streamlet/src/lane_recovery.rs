@@ -10,6 +10,7 @@ use std::io::{Error, ErrorKind};
 use kera_log_segments::group::{AckPolicy, Group, GroupSpec};
 use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::OpenHow;
+use kera_log_segments::lane_chain::LaneChain;
 use kera_log_segments::layout::LayoutError;
 use kera_log_segments::scan::{self, ScanError, ScanSpec, Scanned};
 use kera_log_segments::sync::Arc;
@@ -19,7 +20,7 @@ use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{Damage, GroupRecord, GroupState, Write};
 
 use crate::producers::{LaneState, Verdict};
-use crate::recovery::{LaneRecords, ORDINAL_JUMP, Recovery};
+use crate::recovery::{LaneRecords, Recovery};
 use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Why records that had been shown may be missing.
@@ -51,12 +52,8 @@ pub(crate) struct LaneBuild<'a> {
     /// The last group that counts is one of `open`.
     open_end: bool,
     state: Option<LaneState>,
-    /// Where the next group must begin.
-    expected: Option<Ordinal>,
-    /// Records may be missing from here on.
-    lost: Option<&'static str>,
-    /// Groups recorded after the last one whose first ordinal is known.
-    unknown: u64,
+    /// What counts so far.
+    chain: LaneChain,
 }
 
 struct Open {
@@ -105,9 +102,7 @@ impl<'a> LaneBuild<'a> {
             missing: Vec::new(),
             open_end: false,
             state: None,
-            expected: None,
-            lost: None,
-            unknown: 0,
+            chain: LaneChain::new(log_start, None),
         }
     }
 
@@ -123,11 +118,7 @@ impl<'a> LaneBuild<'a> {
                 false => self.take_open(record)?,
             }
         }
-        let end = self.end();
-        let next_ordinal = match self.lost {
-            Some(_) => end + ORDINAL_JUMP * (1 + self.unknown),
-            None => end,
-        };
+        let next_ordinal = self.chain.next_ordinal();
         self.go_on(next_ordinal);
         self.settle_open();
         self.settle_missing();
@@ -195,15 +186,8 @@ impl<'a> LaneBuild<'a> {
             .iter_mut()
             .filter(|m| m.next.is_none())
             .for_each(|m| m.next = Some(first_ordinal));
-        self.expected = Some(closed.next_ordinal);
+        self.chain.counts(closed.next_ordinal, None);
         self.open_end = false;
-        self.lost = None;
-        self.unknown = 0;
-    }
-
-    /// Where the lane ends so far.
-    fn end(&self) -> Ordinal {
-        self.expected.unwrap_or(self.log_start).max(self.log_start)
     }
 
     fn take_open(&mut self, record: &GroupRecord) -> std::io::Result<()> {
@@ -215,30 +199,27 @@ impl<'a> LaneBuild<'a> {
         self.out.scanned += 1;
         self.out.scanned_bytes += scanned.end.address;
         let first = scanned.header.first_ordinal;
-        // What lies between the last group and the log start may have been trimmed.
-        let (lowest, highest) = (self.expected.unwrap_or(0), self.end());
-        if first > highest && self.lost.is_none() && scanned.header.in_order && scanned.batches > 0
-        {
+        let end = self.chain.end();
+        if first > end && scanned.header.in_order && scanned.batches > 0 {
             // All before it was whole when it was written.
-            self.lost = Some(SHORT);
+            self.chain.loses(Some(SHORT));
         }
-        if first < lowest || (first > highest && self.lost.is_none()) {
+        if !self.chain.continues(first) {
             if scanned.batches > 0 {
                 self.out.reports.push(format!(
-                    "{} begins at ordinal {first} where {highest} should follow: nothing of it was acknowledged, unless a group before it was damaged; it does not count and is set aside",
+                    "{} begins at ordinal {first} where {end} should follow: nothing of it was acknowledged, unless a group before it was damaged; it does not count and is set aside",
                     spec.path.display()
                 ));
                 self.out.aside.push(spec.path.clone());
             }
-            self.unknown += 1;
+            self.chain.leaves_out();
             self.discard(&spec);
             return Ok(());
         }
         self.go_on(first);
-        self.lost = self.loss(record, &spec, &scanned);
-        self.unknown = 0;
-        self.expected = Some(scanned.end.ordinal);
-        if scanned.batches == 0 && self.lost.is_none() && !self.kept.is_empty() {
+        let lost = self.loss(record, &spec, &scanned);
+        self.chain.counts(scanned.end.ordinal, lost);
+        if scanned.batches == 0 && lost.is_none() && !self.kept.is_empty() {
             // Without batches it says nothing that the group before does not say.
             self.discard(&spec);
             return Ok(());
@@ -249,8 +230,7 @@ impl<'a> LaneBuild<'a> {
                 Ok(found) => found,
                 Err(error) => return self.take_missing(record, spec, error, Some(WRITTEN_ANEW)),
             };
-            self.lost = Some(WRITTEN_ANEW);
-            self.expected = Some(scanned.end.ordinal);
+            self.chain.counts(scanned.end.ordinal, Some(WRITTEN_ANEW));
             group = self.recovered(record, &scanned);
         }
         self.state = Some(state);
@@ -260,7 +240,8 @@ impl<'a> LaneBuild<'a> {
         );
         self.kept.push(group.clone());
         let damage = self
-            .lost
+            .chain
+            .lost()
             .filter(|reason| DAMAGE.contains(reason))
             .map(|reason| format!("{}: {reason} ({stop})", group.spec().path.display()));
         self.open.push(Open {
@@ -324,12 +305,12 @@ impl<'a> LaneBuild<'a> {
             self.out.aside.push(spec.path.clone());
         }
         let damage = damage.map(|reason| format!("{path}: {reason} ({error})"));
-        self.lost = self.lost.or(reason);
-        self.unknown += 1;
+        self.chain.loses(reason);
+        self.chain.leaves_out();
         self.missing.push(Missing {
             spec,
             first: record.first_ordinal,
-            at: self.end(),
+            at: self.chain.end(),
             next: None,
             is_damaged: damage.is_some(),
             damage,
@@ -454,14 +435,13 @@ impl<'a> LaneBuild<'a> {
     /// The lane goes on at ordinal `to`: where the next group that counts begins, or where the
     /// next record will be. If that is not where it ended, some record must carry the gap.
     fn go_on(&mut self, to: Ordinal) {
-        let from = self.end();
         // Those after the last group that counts.
         let mut damaged_behind = None;
         for missing in self.missing.iter_mut().filter(|m| m.next.is_none()) {
             missing.next = Some(to);
             damaged_behind = damaged_behind.or(missing.is_damaged.then_some(missing.spec.group));
         }
-        let Some(reason) = self.lost.filter(|_| to > from) else {
+        let (Some(reason), Some((from, _))) = (self.chain.lost(), self.chain.gap(to)) else {
             return;
         };
         self.out.gaps.push((self.lane, from, to));

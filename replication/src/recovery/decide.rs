@@ -1,19 +1,18 @@
 //! Which groups of a lane count, and up to where.
 
-use std::collections::{BTreeMap, VecDeque};
-
+use kera_log_segments::group::MAX_GROUP_ORDINALS;
+use kera_log_segments::lane_chain::LaneChain;
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::{GroupChange, GroupRecord, Transaction, Write};
 
 use super::copies::Whole;
 use super::{RecoverError, RecoveredLane, Recovery, Stopped, Unclean};
-use crate::certificate::Certificate;
 use crate::ids::{CopyId, Replica, asked_of};
 use crate::records::{MAX_CHANGES, RecordsError, commit};
 use crate::transport::CopyAnswer;
 
-/// A group spans at most so many ordinals.
-const GROUP_ORDINALS: u64 = 1 << 32;
+/// Why records may be missing behind a group of which no copy counts.
+const UNCLEAN: &str = "no replica counts";
 
 /// What the copies of an open group say together.
 enum Verdict {
@@ -29,15 +28,59 @@ enum Verdict {
     Unclean,
 }
 
-/// What was found of groups of which no copy counts: looked for once.
-type Salvaged = BTreeMap<CopyId, Option<(Certificate, Vec<Whole>)>>;
-
 /// A lane on its way: what is decided, and not committed yet.
 struct Decided {
     out: RecoveredLane,
-    closes: Vec<GroupChange>,
+    chain: LaneChain,
+    /// Which of the lane's groups are closed by this.
+    closes: Vec<usize>,
+    /// So many of them, the first, say where the lane goes on behind them.
+    settled: usize,
     deletes: Vec<GroupChange>,
-    salvaged: Salvaged,
+}
+
+impl Decided {
+    /// The lane goes on at `to`. Records that are missing before that leave a gap, which the group before it carries.
+    fn go_on(&mut self, to: Ordinal) {
+        if let Some(gap) = self.chain.gap(to)
+            && let Some(carrier) = self.out.groups.last_mut()
+        {
+            carrier.next_ordinal = to;
+            self.out.gaps.push(gap);
+        }
+        self.chain.go_on(to);
+        self.settled = self.closes.len();
+    }
+
+    /// No group is left. Where records are missing at the lane's end, each group of which they may be carries a jump;
+    /// of those behind the first nothing is left.
+    fn end(&mut self) {
+        let to = self.chain.next_ordinal();
+        let mut from = self.chain.end();
+        let carriers = self.closes.iter().enumerate().skip(self.settled);
+        for (number, at) in carriers {
+            let is_last = number + 1 == self.closes.len();
+            let carrier = &mut self.out.groups[*at];
+            if number > self.settled {
+                (carrier.first_ordinal, carrier.end_ordinal) = (Some(from), from);
+            }
+            carrier.next_ordinal = match is_last {
+                true => to,
+                false => from.saturating_add(MAX_GROUP_ORDINALS),
+            };
+            self.out.gaps.push((from, carrier.next_ordinal));
+            from = carrier.next_ordinal;
+        }
+        self.chain.go_on(to);
+    }
+
+    /// Drops a group of which nothing was acknowledged.
+    fn discard(&mut self, record: &GroupRecord) {
+        let delete = Write::delete_group(record.key(), record.revision);
+        self.deletes.push(delete);
+        self.out.discarded.push(CopyId::of(record));
+        self.chain.leaves_out();
+    }
 }
 
 impl Recovery<'_> {
@@ -56,51 +99,64 @@ impl Recovery<'_> {
                 next_ordinal: start.unwrap_or(0),
                 stopped: None,
             },
+            chain: LaneChain::new(start.unwrap_or(0), Some(start.unwrap_or(0))),
             closes: Vec::new(),
+            settled: 0,
             deletes: Vec::new(),
-            salvaged: Salvaged::new(),
         };
         if let (None, Some(first)) = (start, groups.first()) {
             let copy = CopyId::of(first);
             decided.out.stopped = Some(Stopped::NoStart { copy });
             return Ok(decided.out);
         }
-        let mut groups: VecDeque<_> = groups.into();
-        while let Some(record) = groups.pop_front()
-            && decided.out.stopped.is_none()
-        {
-            self.group(&record, &groups, &mut decided).await?;
+        for record in &groups {
+            self.group(record, &mut decided).await?;
+            if decided.out.stopped.is_some() {
+                break;
+            }
         }
-        if decided.out.stopped.is_some() {
+        if decided.out.stopped.is_none() {
+            decided.end();
+        } else {
             // The lane's first record says where it begins; whoever goes on here needs it.
             decided.deletes.clear();
             decided.out.discarded.clear();
+            // Where the lane goes on behind the others is known when that is which stopped here.
+            if let Some(at) = decided.closes.get(decided.settled) {
+                decided.out.groups.truncate(*at);
+                decided.closes.truncate(decided.settled);
+            }
         }
+        let Decided {
+            mut out,
+            chain,
+            closes,
+            deletes,
+            ..
+        } = decided;
+        out.next_ordinal = chain.end();
+        let closes = closes.into_iter().map(|at| out.groups[at].clone().put());
         // From the last to the first, for the same reason.
-        decided.closes.extend(decided.deletes.into_iter().rev());
-        for changes in decided.closes.chunks(MAX_CHANGES) {
+        let changes: Vec<_> = closes.chain(deletes.into_iter().rev()).collect();
+        for changes in changes.chunks(MAX_CHANGES) {
             self.commit(changes.to_vec()).await?;
         }
-        Ok(decided.out)
+        Ok(out)
     }
 
-    async fn group(
-        &self,
-        record: &GroupRecord,
-        later: &VecDeque<GroupRecord>,
-        decided: &mut Decided,
-    ) -> Result<(), RecoverError> {
+    async fn group(&self, record: &GroupRecord, decided: &mut Decided) -> Result<(), RecoverError> {
         if record.is_closed() {
-            decided.out.next_ordinal = record.next_ordinal;
+            decided.go_on(record.start_ordinal());
+            decided.chain.counts(record.next_ordinal, None);
             decided.out.groups.push(record.clone());
             return Ok(());
         }
         match self.verdict(record) {
-            Verdict::Empty => discard(record, decided),
+            Verdict::Empty => decided.discard(record),
             Verdict::Longest { first_ordinal, .. }
-                if !self.follows(first_ordinal, &decided.out) =>
+                if !self.follows(first_ordinal, &decided.chain) =>
             {
-                discard(record, decided);
+                decided.discard(record);
             }
             Verdict::Longest {
                 length,
@@ -116,7 +172,7 @@ impl Recovery<'_> {
                     holders: record.copies.iter().map(|h| h.broker).collect(),
                 });
             }
-            Verdict::Unclean => self.accept(record, later, decided).await?,
+            Verdict::Unclean => self.accept(record, decided).await?,
         }
         Ok(())
     }
@@ -127,8 +183,8 @@ impl Recovery<'_> {
         known.or_else(|| self.spec.starts.get(&lane).copied())
     }
 
-    fn follows(&self, first_ordinal: Ordinal, out: &RecoveredLane) -> bool {
-        first_ordinal == out.next_ordinal || self.primary.faults.ordinal_gap_accepted()
+    fn follows(&self, first_ordinal: Ordinal, chain: &LaneChain) -> bool {
+        chain.continues(first_ordinal) || self.primary.faults.ordinal_gap_accepted()
     }
 
     fn answers(&self, copy: CopyId) -> &[(Replica, CopyAnswer)] {
@@ -176,6 +232,7 @@ impl Recovery<'_> {
         end: (u64, Ordinal),
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
+        decided.go_on(first_ordinal);
         let copy = CopyId::of(record);
         let whole: Vec<Whole> = self
             .answers(copy)
@@ -195,12 +252,12 @@ impl Recovery<'_> {
         let ack = asked_of(&record.copies);
         let holders = self.complete(copy, end.0, whole, ack).await?;
         let closed = record.clone().closed(first_ordinal, end, end.1, holders);
-        self.finish(closed, decided);
+        self.finish(closed, None, decided);
         Ok(())
     }
 
-    /// Decides the close, if enough copies hold the group.
-    fn finish(&self, closed: GroupRecord, decided: &mut Decided) {
+    /// Decides the close, if enough copies hold the group. Records behind it may be `lost`.
+    fn finish(&self, closed: GroupRecord, lost: Option<&'static str>, decided: &mut Decided) {
         let out = &mut decided.out;
         if closed.copies.len() < self.spec.min_insync_replicas && closed.length > 0 {
             out.stopped = Some(Stopped::NotEnoughCopies {
@@ -210,88 +267,49 @@ impl Recovery<'_> {
             });
             return;
         }
-        decided.closes.push(closed.clone().put());
-        if closed.next_ordinal > closed.end_ordinal {
-            out.gaps.push((closed.end_ordinal, closed.next_ordinal));
+        match lost {
+            Some(reason) if closed.length == 0 => decided.chain.is_gone(reason),
+            _ => decided.chain.counts(closed.end_ordinal, lost),
         }
-        out.next_ordinal = closed.next_ordinal;
+        decided.closes.push(out.groups.len());
         out.groups.push(closed);
+        if lost.is_none() {
+            decided.settled = decided.closes.len();
+        }
     }
 
     /// The operator decided to go on without the copies that count, or there never was another one
-    /// than this broker's own: what can be found is kept, and the ordinals jump past everything that
-    /// somebody may have seen.
+    /// than this broker's own: the longest whole copy at the recorded brokers is kept, of whatever incarnation, and
+    /// the ordinals jump past everything that somebody may have seen.
     async fn accept(
         &self,
         record: &GroupRecord,
-        later: &VecDeque<GroupRecord>,
         decided: &mut Decided,
     ) -> Result<(), RecoverError> {
-        let next = decided.out.next_ordinal;
-        let found = self.salvaged(record, &mut decided.salvaged).await;
-        let found = found.filter(|(certificate, _)| certificate.first_ordinal == next);
+        let copy = CopyId::of(record);
+        let found = self.salvage(copy, &record.copies).await;
+        let found = found.filter(|(found, _)| decided.chain.continues(found.first_ordinal));
         let (length, first, end, holders) = match found {
-            Some((certificate, whole)) => {
+            Some((found, whole)) => {
+                decided.go_on(found.first_ordinal);
                 let ack = asked_of(&record.copies);
-                let holders = self
-                    .complete(CopyId::of(record), certificate.length, whole, ack)
-                    .await?;
-                let (first, end) = (certificate.first_ordinal, certificate.end_ordinal);
-                (certificate.length, first, end, holders)
+                let holders = self.complete(copy, found.length, whole, ack).await?;
+                (
+                    found.length,
+                    found.first_ordinal,
+                    found.end_ordinal,
+                    holders,
+                )
             }
             // Nothing is left of it; the record stays to carry the jump.
-            None => (0, next, next, record.copies.clone()),
+            None => {
+                let end = decided.chain.end();
+                (0, end, end, record.copies.clone())
+            }
         };
-        let kept = self.next_kept(later, &mut decided.salvaged).await;
-        let jump = GROUP_ORDINALS.saturating_mul(1 + later.len() as u64);
-        let next_ordinal = kept
-            .filter(|first| *first >= end)
-            .unwrap_or_else(|| end.saturating_add(jump));
-        let open = record.clone();
-        self.finish(
-            open.closed(first, (length, end), next_ordinal, holders),
-            decided,
-        );
+        let closed = record.clone().closed(first, (length, end), end, holders);
+        self.finish(closed, Some(UNCLEAN), decided);
         Ok(())
-    }
-
-    /// Where the next group begins that will be kept. Those of which nothing was ever acknowledged,
-    /// or nothing is left, stand in nobody's way.
-    async fn next_kept(
-        &self,
-        later: &VecDeque<GroupRecord>,
-        salvaged: &mut Salvaged,
-    ) -> Option<Ordinal> {
-        for record in later {
-            if record.is_closed() {
-                return Some(record.start_ordinal());
-            }
-            match self.verdict(record) {
-                Verdict::Empty => {}
-                Verdict::Longest { first_ordinal, .. } => return Some(first_ordinal),
-                Verdict::Unclean => {
-                    if let Some((found, _)) = self.salvaged(record, salvaged).await {
-                        return Some(found.first_ordinal);
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// The longest whole copy at the recorded holders, of whatever incarnation.
-    async fn salvaged(
-        &self,
-        record: &GroupRecord,
-        salvaged: &mut Salvaged,
-    ) -> Option<(Certificate, Vec<Whole>)> {
-        let copy = CopyId::of(record);
-        if let Some(found) = salvaged.get(&copy) {
-            return found.clone();
-        }
-        let found = self.salvage(copy, &record.copies).await;
-        salvaged.insert(copy, found.clone());
-        found
     }
 
     async fn commit(&self, changes: Vec<GroupChange>) -> Result<(), RecordsError> {
@@ -300,11 +318,4 @@ impl Recovery<'_> {
         commit(records, runtime, &transaction, false).await?;
         Ok(())
     }
-}
-
-/// Drops a group of which nothing was acknowledged.
-fn discard(record: &GroupRecord, decided: &mut Decided) {
-    let delete = Write::delete_group(record.key(), record.revision);
-    decided.deletes.push(delete);
-    decided.out.discarded.push(CopyId::of(record));
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kera_protocol::ids::{GroupId, LaneId};
-use kera_records::GroupRecord;
-use kera_replication::ids::{AckPolicy, CopyId};
+use kera_records::{GroupRecord, Transaction};
+use kera_replication::ids::{AckPolicy, BrokerId, CopyId, Incarnation, Replica};
 use kera_replication::own::OwnCopies;
 use kera_replication::primary::{Lane, Primary, Source};
+use kera_replication::records::commit;
 use kera_replication::recovery::{Recovered, Stopped, Unclean};
 use kera_replication::transport::sim::MemoryFate;
 use kera_replication::transport::{CopyAnswer, Reply, Request};
@@ -279,6 +280,42 @@ fn with_one_copy_the_owner_comes_back_and_closes_its_own() {
             "nothing can be lost"
         );
         assert_eq!(lane.groups.len(), 1, "what was never used is no group");
+    });
+}
+
+#[test]
+fn a_gap_is_not_recorded_before_it_is_known_where_it_ends() {
+    planned(plan(1, 1), |case| async move {
+        let (primary, recovered) = take_over(&case).await;
+        let lane = case.lane(&primary, &recovered);
+        let first = open(&lane, 0);
+        append(&case, &lane, &first, 1).await;
+        // A later group has a replica at a broker that lost it, so that nobody can tell yet where it begins.
+        let mut copies = first.0.holders();
+        copies.push(Replica {
+            broker: BrokerId(2),
+            incarnation: Incarnation::default(),
+        });
+        let later = GroupRecord {
+            copies,
+            ..GroupRecord::new(streamlet().group(GroupId(50)), LaneId(0), recovered.epoch)
+        };
+        let later = Transaction::of_groups(streamlet(), recovered.epoch, [later.put()]);
+        let (records, runtime) = (case.stage.records(OWNER), case.stage.runtime(OWNER));
+        let recorded = commit(&records, &*runtime, &later, false).await;
+        recorded.expect("it is recorded");
+        let (_, recovered) = restart(&case, MemoryFate::PowerLost).await;
+        let lane = &recovered.lanes[0];
+        assert!(
+            matches!(&lane.stopped, Some(Stopped::Unclean { copy, .. }) if copy.group == GroupId(50)),
+            "{lane:?}"
+        );
+        assert_eq!((lane.groups.len(), lane.gaps.len()), (0, 0), "{lane:?}");
+        let found = case.stage.look().groups;
+        assert!(
+            found.len() > 1 && found.iter().all(|record| !record.is_closed()),
+            "{found:?}"
+        );
     });
 }
 
