@@ -14,6 +14,7 @@
 //! | [`buffers`] | memory that file bytes are read into |
 //! | [`scan`] | recovery of a group from its bytes |
 //! | [`check`] | a closed group's bytes looked at again |
+//! | [`replicas`] | what a streamlet and who makes its replicas need of each other |
 //! | [`ship`] | a group whose bytes have copies elsewhere |
 //! | [`footer`] | the sparse index of a closed group |
 //! | [`pool`] | chunks of warm memory |
@@ -37,6 +38,7 @@ pub mod local_writer;
 mod place;
 pub mod pool;
 pub mod read;
+pub mod replicas;
 pub mod scan;
 pub mod ship;
 mod shipping;

@@ -1,6 +1,6 @@
 //! The interface through which a group tells replication about new bytes.
 
-/// Sends a group's bytes to its replicas on other brokers. Called without any lock; must not block.
+/// Sends a group's bytes to its replicas on other brokers; the group calls it without any lock. Must not block.
 pub trait Shipping: Send + Sync {
     /// Bytes were published.
     fn grew(&self);

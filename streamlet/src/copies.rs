@@ -5,36 +5,15 @@
 //! ([`Group::set_copied`]): for the streamlet a group is one like any other, but for the moment at
 //! which it begins and the moment at which its close is known.
 
-use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::group::Group;
+use kera_log_segments::replicas::{Copies, GroupOwner};
 use kera_log_segments::sync::Arc;
 use kera_log_segments::window::Place;
-use kera_protocol::ids::{Epoch, GroupId, LaneId};
+use kera_protocol::ids::{GroupId, LaneId};
 
 use crate::job::Job;
 use crate::standing::Standing;
 use crate::streamlet::{LaneSlot, Streamlet};
-
-/// Makes the copies of a streamlet's groups.
-pub trait Copies: Send + Sync {
-    /// The id of the lane's next group, which promises `ack` for its life; each is handed out once, and used
-    /// at once. Called under the streamlet lock: must not wait and must not call back.
-    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId;
-
-    /// The lane goes on in `group`, which takes its first batch after this. Whoever ships it says so
-    /// with [`Group::ship_by`]. Called as [`Self::next_group`], in the order of the groups.
-    fn begin(&self, lane: LaneId, group: &Arc<Group>);
-
-    /// Groups, with their epochs, are no longer recorded: their copies may go. Must not wait.
-    fn deleted(&self, groups: &[(GroupId, Epoch)]);
-
-    /// Fetches the file of a closed group, which is damaged or gone, from another copy that is whole,
-    /// and puts it where the file lies. False if there is none that can be had now. Called on a
-    /// thread that may wait, without any lock.
-    fn mend(&self, group: GroupId) -> bool;
-
-    /// The stream is deleted: nothing more is acknowledged. Must not wait.
-    fn abandon(&self);
-}
 
 impl Streamlet {
     /// Serves from now on, with the copies that `copies` makes: for a streamlet without history, or
@@ -136,11 +115,10 @@ impl Streamlet {
         };
         found.is_some_and(|group| self.is_mendable(&group) && self.mend(lane, &group))
     }
+}
 
-    /// Ends a group that is shipped, because a copy was lost or the lane is handed over: it takes no
-    /// more appends, the lane goes on in its next group. Returns where it ends. Call without holding
-    /// any lock.
-    pub fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place {
+impl GroupOwner for Streamlet {
+    fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place {
         {
             let mut inner = self.inner.lock();
             if let Some(slot) = inner.lanes.get_mut(lane.0 as usize)
@@ -154,9 +132,13 @@ impl Streamlet {
         group.end()
     }
 
-    /// The close of a group that is shipped is recorded: its own file is put in order.
-    pub fn group_ended(&self, lane: LaneId, group: &Group) {
+    fn group_ended(&self, lane: LaneId, group: &Group) {
         group.set_ended();
         (self.env.jobs)(Job::Close(self.lane_key(lane)));
+    }
+
+    fn deposed(&self) {
+        // The new owner has, or gets, what counts.
+        self.mark_moved();
     }
 }

@@ -36,10 +36,10 @@ mod times;
 mod trim;
 
 pub use append::{AppendError, AppendSpec, Appended, Outcome};
-pub use copies::Copies;
 pub use epochs::EpochEnd;
 pub use growth::LaneCut;
 pub use job::Job;
+pub use kera_log_segments::replicas::{Copies, GroupOwner};
 pub use read::{Found, LaneReadError, LaneReadSpec, Located};
 pub use recovery::{LaneRecords, Recovery};
 pub use standing::Standing;

@@ -10,13 +10,13 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::io::Io;
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
+use kera_log_segments::replicas::Copies;
 use kera_log_segments::sync::{Arc, AtomicBool, AtomicU64, Mutex, Rank, mutex};
 use kera_protocol::ids::{
     Epoch, GroupId, GroupKey, Incarnation, LaneId, LaneKey, Ordinal, StreamId, StreamletId,
     StreamletKey,
 };
 
-use crate::copies::Copies;
 use crate::job::Job;
 use crate::own_writes::OwnWrites;
 use crate::producers::{ActiveProducer, LaneState};

@@ -14,7 +14,7 @@ use kera_log_segments::pool::CHUNK_BYTES;
 use kera_log_segments::scan::read_mark;
 use kera_log_segments::ship::Shipping;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_streamlet::{AppendError, Copies, LaneReadError};
+use kera_streamlet::{AppendError, Copies, GroupOwner, LaneReadError};
 use support::batches::stamped;
 use support::{LANE, Machine, Node, settings};
 

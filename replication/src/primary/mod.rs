@@ -10,6 +10,7 @@ mod calls;
 mod close;
 mod describe;
 mod flush_rounds;
+mod group_source;
 mod incarnations;
 mod lane;
 mod lost_lease;
@@ -23,6 +24,7 @@ mod slots;
 mod source;
 mod stall_report;
 mod standstill;
+mod streamlet_lanes;
 pub(crate) mod tidy;
 mod traffic;
 
@@ -46,6 +48,7 @@ pub use source::{Shape, Source};
 pub use stall_report::{
     CopyStands, ReplicaPosition, ShipmentStands, Standstill, StillLane, WayStands,
 };
+pub use streamlet_lanes::StreamletLanes;
 pub use traffic::PeerTraffic;
 
 use crate::faults::Faults;

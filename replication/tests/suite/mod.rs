@@ -4,9 +4,6 @@
 
 pub mod asked;
 pub mod check;
-/// What a broker puts between a group and its copies: the suite judges the very same.
-#[path = "../../../broker/src/cluster/replica/source.rs"]
-mod group_source;
 pub mod own;
 pub mod scenario;
 pub mod served;

@@ -1,11 +1,10 @@
 //! A streamlet as a broker serves it: appends, rolls, groups, files and the durable head are those of
-//! `kera-streamlet`, and replication is wired to it as in `broker/src/cluster`.
+//! `kera-streamlet`, and replication is wired to it as in a broker, by `StreamletLanes`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -17,23 +16,21 @@ use kera_log_segments::io::{Io, OpenHow};
 use kera_log_segments::layout::FOOTER_OFFSET;
 use kera_log_segments::local_writer::LocalWriter;
 use kera_log_segments::pool::ChunkPool;
-use kera_log_segments::ship::Shipping;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_records::{GroupRecord, Transaction, Write};
 use kera_replication::ids::{BrokerId, CopyId, Incarnation, StreamletKey};
-use kera_replication::primary::{Lane, LaneSpec, Primary};
+use kera_replication::primary::{Lane, LaneSpec, Primary, StreamletLanes};
 use kera_replication::recovery::Recovered;
 use kera_replication::transport::{Reply, Request};
 use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 use kera_streamlet::{
-    AppendError, AppendSpec, Appended, BatchRules, Copies, Env, Job, LaneReadSpec, LaneRecords,
-    Limits, Located, Outcome, Settings, Streamlet,
+    AppendError, AppendSpec, Appended, BatchRules, Copies, Env, GroupOwner, Job, LaneReadSpec,
+    LaneRecords, Limits, Located, Outcome, Settings, Streamlet,
 };
 
 use super::asked::Asked;
 use super::check::{Model, whole_batches};
-use super::group_source::GroupSource;
 use super::source::{SHAPE, batch, out_of_sequence};
 use super::{Plan, StageRef};
 
@@ -147,15 +144,17 @@ impl Served {
             }
         }
         let next = next.max(streamlet.next_group());
-        let copies = Arc::new(LaneCopies {
-            primary: primary.clone(),
-            key,
+        let spec = LaneSpec {
+            streamlet: key,
             epoch: recovered.epoch,
+            lane: LaneId(0),
             replicas: plan.replicas,
             min_insync_replicas: plan.min_insync_replicas,
-            streamlet: Arc::downgrade(&streamlet),
-            next_group: Arc::new(AtomicU64::new(next.0)),
-            lanes: Mutex::default(),
+        };
+        let groups_of: Arc<dyn GroupOwner> = streamlet.clone();
+        let groups_of = Arc::downgrade(&groups_of);
+        let copies = Arc::new(LaneCopies {
+            lanes: StreamletLanes::new(primary.clone(), spec, groups_of, next, clock),
             newest: Mutex::default(),
             model: model.clone(),
         });
@@ -172,11 +171,11 @@ impl Served {
 
     /// The lane as replication has it.
     pub fn lane(&self, lane: LaneId) -> Arc<Lane> {
-        self.copies.lane(lane)
+        self.copies.lanes.lane(lane)
     }
 
     pub fn epoch(&self) -> Epoch {
-        self.copies.epoch
+        self.copies.lanes.spec().epoch
     }
 
     /// What a broker does every second: what its groups have in memory is written.
@@ -423,16 +422,9 @@ async fn fetch(primary: &Primary, copy: CopyId, record: &GroupRecord) -> Result<
     Err(format!("{copy} can be fetched from no holder: {said:?}"))
 }
 
-/// Replication as the streamlet sees it; `broker/src/cluster/replica/copies.rs` without what only a broker has.
+/// The lanes, and what the suite notes of them.
 struct LaneCopies {
-    primary: Arc<Primary>,
-    key: StreamletKey,
-    epoch: Epoch,
-    replicas: usize,
-    min_insync_replicas: usize,
-    streamlet: Weak<Streamlet>,
-    next_group: Arc<AtomicU64>,
-    lanes: Mutex<BTreeMap<LaneId, Arc<Lane>>>,
+    lanes: StreamletLanes,
     /// The last group of each lane.
     newest: Mutex<BTreeMap<LaneId, Arc<Group>>>,
     model: Model,
@@ -440,26 +432,12 @@ struct LaneCopies {
 
 impl LaneCopies {
     fn id(&self, group: GroupId) -> CopyId {
+        let spec = self.lanes.spec();
         CopyId {
-            streamlet: self.key,
+            streamlet: spec.streamlet,
             group,
-            epoch: self.epoch,
+            epoch: spec.epoch,
         }
-    }
-
-    fn lane(&self, lane: LaneId) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock().expect("no panic");
-        let made = lanes.entry(lane).or_insert_with(|| {
-            let spec = LaneSpec {
-                streamlet: self.key,
-                epoch: self.epoch,
-                lane,
-                replicas: self.replicas,
-                min_insync_replicas: self.min_insync_replicas,
-            };
-            Lane::new(self.primary.clone(), spec, self.next_group.clone())
-        });
-        made.clone()
     }
 
     fn newest(&self, lane: LaneId) -> Option<Arc<Group>> {
@@ -469,44 +447,19 @@ impl LaneCopies {
 
 impl Copies for LaneCopies {
     fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lane(lane).next_group(ack)
+        self.lanes.next_group(lane, ack)
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {
         self.model.opened(self.id(group.id()), lane);
-        let source = GroupSource::new(group.clone(), lane, self.streamlet.clone(), clock);
-        let shipping: Arc<dyn Shipping> = source.clone();
-        group.ship_by(Arc::downgrade(&shipping));
-        self.newest
-            .lock()
-            .expect("no panic")
-            .insert(lane, group.clone());
-        let lane = self.lane(lane);
-        let set = lane.open(group.id(), source.clone());
-        source.goes_to(&lane, &set);
+        let mut newest = self.newest.lock().expect("no panic");
+        newest.insert(lane, group.clone());
+        drop(newest);
+        self.lanes.begin(lane, group);
     }
 
     fn deleted(&self, groups: &[(GroupId, Epoch)]) {
-        let (primary, key, epoch) = (self.primary.clone(), self.key, self.epoch);
-        let groups = groups.to_vec();
-        let runtime = primary.runtime().clone();
-        runtime.spawn(Box::pin(async move {
-            for (group, of_epoch) in groups {
-                let copy = CopyId {
-                    streamlet: key,
-                    group,
-                    epoch: of_epoch,
-                };
-                for peer in primary.peers().iter().filter(|peer| **peer != primary.me()) {
-                    let free = Request::Free {
-                        copy,
-                        epoch,
-                        version: None,
-                    };
-                    let _kept_for_a_job = primary.transport().call(*peer, free).await;
-                }
-            }
-        }));
+        self.lanes.deleted(groups);
     }
 
     fn mend(&self, _: GroupId) -> bool {
@@ -514,11 +467,7 @@ impl Copies for LaneCopies {
     }
 
     fn abandon(&self) {
-        let lanes: Vec<_> = {
-            let lanes = self.lanes.lock().expect("no panic");
-            lanes.values().cloned().collect()
-        };
-        lanes.iter().for_each(|lane| lane.abandon());
+        self.lanes.abandon();
     }
 }
 

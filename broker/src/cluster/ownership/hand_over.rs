@@ -110,7 +110,7 @@ async fn hand(
     if !now.is_leaving() {
         // While appends go on: what can be closed before they stop, they need not wait for.
         now.end_long(LONG_BYTES, now_ms());
-        if let Err(error) = in_time(&name, copies.closed_frozen()).await {
+        if let Err(error) = in_time(&name, copies.lanes().closed_frozen()).await {
             replicated.changes().handed_over(false);
             return Err(error);
         }
@@ -119,7 +119,7 @@ async fn hand(
         let text = format!("{name}: it is being handed over already; see who owns it in a moment");
         return refuse(ErrorCode::Overloaded, text);
     }
-    let outcome = match in_time(&name, copies.close()).await {
+    let outcome = match in_time(&name, copies.lanes().finish()).await {
         Ok(()) => change_owner(shared, &now, to).await,
         Err(error) => Err(error),
     };

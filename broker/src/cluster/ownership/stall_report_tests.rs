@@ -1,6 +1,7 @@
 //! Lanes that stand still, and lanes that must not.
 
 use kera_log_segments::group_life::GroupStage;
+use kera_log_segments::replicas::GroupOwner;
 use kera_metadata::GroupState;
 use kera_replication::ids::BrokerId;
 use kera_replication::primary::Standstill;

@@ -1,25 +1,21 @@
 //! The copies of one streamlet's groups: its lanes, as replication has them.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use kera_log_segments::group::{AckPolicy, Group};
-use kera_log_segments::ship::Shipping;
+use kera_log_segments::replicas::GroupOwner;
 use kera_metadata::GroupRecord;
 use kera_protocol::ids::{Epoch, GroupId, LaneId};
-use kera_replication::ids::{CopyId, StreamletKey};
+use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
-use kera_replication::primary::{Lane, LaneSpec, Primary};
-use kera_replication::records::RecordsError;
+use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
 use kera_replication::transport::{CallError, Pending, Reply, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
 use super::own_files::{self, Leftovers};
-use super::source::GroupSource;
 use crate::clock::now_ms;
 use crate::group_records::GroupRecords;
 
@@ -39,25 +35,16 @@ pub struct Replicas {
 
 /// Makes the copies of one streamlet, under one epoch.
 pub(crate) struct StreamletCopies {
-    primary: Arc<Primary>,
+    lanes: StreamletLanes,
     records: Arc<GroupRecords>,
-    key: StreamletKey,
-    epoch: Epoch,
-    promise: Replicas,
-    streamlet: OnceLock<Weak<Streamlet>>,
-    /// The least id that was never given out.
-    next_group: Arc<AtomicU64>,
-    lanes: Mutex<HashMap<LaneId, Arc<Lane>>>,
+    streamlet: Weak<Streamlet>,
     /// Groups that could be fetched from nobody, and when that was tried.
     mend_failed: Mutex<HashMap<GroupId, Instant>>,
 }
 
 impl std::fmt::Debug for StreamletCopies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StreamletCopies")
-            .field("streamlet", &self.key)
-            .field("epoch", &self.epoch)
-            .finish_non_exhaustive()
+        self.lanes.fmt(f)
     }
 }
 
@@ -72,85 +59,57 @@ impl StreamletCopies {
         next_group: GroupId,
         promise: Replicas,
     ) -> Arc<Self> {
-        let this = Self {
-            primary,
-            records,
-            key: streamlet.key(),
+        let spec = LaneSpec {
+            streamlet: streamlet.key(),
             epoch,
-            promise,
-            streamlet: OnceLock::new(),
-            next_group: Arc::new(AtomicU64::new(next_group.0)),
-            lanes: Mutex::default(),
-            mend_failed: Mutex::default(),
+            lane: LaneId(0),
+            replicas: promise.replicas as usize,
+            min_insync_replicas: promise.min_insync_replicas as usize,
         };
-        let _ = this.streamlet.set(Arc::downgrade(streamlet));
-        Arc::new(this)
+        let owner: Arc<dyn GroupOwner> = streamlet.clone();
+        let owner = Arc::downgrade(&owner);
+        Arc::new(Self {
+            lanes: StreamletLanes::new(primary, spec, owner, next_group, now_ms),
+            records,
+            streamlet: Arc::downgrade(streamlet),
+            mend_failed: Mutex::default(),
+        })
+    }
+
+    /// Its lanes, as replication has them.
+    pub(crate) fn lanes(&self) -> &StreamletLanes {
+        &self.lanes
     }
 
     /// The streamlet as jobs look at it, with those of its lanes that were appended to.
     pub(crate) fn owned(&self) -> Owned {
+        let spec = self.lanes.spec();
         Owned {
-            streamlet: self.key,
-            epoch: self.epoch,
-            replicas: self.promise.replicas as usize,
-            min_insync_replicas: self.promise.min_insync_replicas as usize,
-            lanes: self.lanes.lock().values().cloned().collect(),
+            streamlet: spec.streamlet,
+            epoch: spec.epoch,
+            replicas: spec.replicas,
+            min_insync_replicas: spec.min_insync_replicas,
+            lanes: self.lanes.all(),
             mend: Some(Arc::new(OwnFile {
-                primary: self.primary.clone(),
+                primary: self.lanes.primary().clone(),
                 records: self.records.clone(),
-                epoch: self.epoch,
-                streamlet: self.streamlet.get().cloned().unwrap_or_default(),
+                epoch: spec.epoch,
+                streamlet: self.streamlet.clone(),
             })),
         }
-    }
-
-    fn lane(&self, lane: LaneId) -> Arc<Lane> {
-        let mut lanes = self.lanes.lock();
-        let made = lanes.entry(lane).or_insert_with(|| {
-            let spec = LaneSpec {
-                streamlet: self.key,
-                epoch: self.epoch,
-                lane,
-                replicas: self.promise.replicas as usize,
-                min_insync_replicas: self.promise.min_insync_replicas as usize,
-            };
-            Lane::new(self.primary.clone(), spec, self.next_group.clone())
-        });
-        made.clone()
     }
 
     /// Ends every lane as for a hand-over: drains, closes every group, deletes what was recorded
     /// ahead. The next start then finds nothing to recover.
     pub(crate) async fn finish(&self) {
-        if let Err(error) = self.close().await {
-            tracing::warn!(streamlet = %self.key, %error, "a lane could not be closed; the next start recovers it");
+        if let Err(error) = self.lanes.finish().await {
+            tracing::warn!(streamlet = %self.lanes.spec().streamlet, %error, "a lane could not be closed; the next start recovers it");
         }
-    }
-
-    /// The same, for an owner that is about to change. Nothing must be appended any more.
-    ///
-    /// # Errors
-    /// The first lane's that could not be closed.
-    pub(crate) async fn close(&self) -> Result<(), RecordsError> {
-        let lanes: Vec<_> = self.lanes.lock().values().cloned().collect();
-        let ended = join_all(lanes.iter().map(|lane| lane.finish())).await;
-        ended.into_iter().collect()
-    }
-
-    /// Waits until every group is closed to which nothing is appended any more; appends to others go on.
-    ///
-    /// # Errors
-    /// The first lane's that could not be closed.
-    pub(crate) async fn closed_frozen(&self) -> Result<(), RecordsError> {
-        let lanes: Vec<_> = self.lanes.lock().values().cloned().collect();
-        let closed = join_all(lanes.iter().map(|lane| lane.closed_frozen())).await;
-        closed.into_iter().collect()
     }
 
     /// Whether these are the copies of `streamlet`, and not of another stretch of its ownership.
     pub(crate) fn are_of(&self, streamlet: &Arc<Streamlet>) -> bool {
-        let of = self.streamlet.get();
-        of.is_some_and(|of| std::ptr::eq(of.as_ptr(), Arc::as_ptr(streamlet)))
+        std::ptr::eq(self.streamlet.as_ptr(), Arc::as_ptr(streamlet))
     }
 }
 
@@ -231,46 +190,15 @@ async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<()
 
 impl Copies for StreamletCopies {
     fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId {
-        self.lane(lane).next_group(ack)
+        self.lanes.next_group(lane, ack)
     }
 
     fn begin(&self, lane: LaneId, group: &Arc<Group>) {
-        let streamlet = self.streamlet.get().cloned().unwrap_or_default();
-        let source = GroupSource::new(group.clone(), lane, streamlet, now_ms);
-        let shipping: Arc<dyn Shipping> = source.clone();
-        group.ship_by(Arc::downgrade(&shipping));
-        let lane = self.lane(lane);
-        let set = lane.open(group.id(), source.clone());
-        source.goes_to(&lane, &set);
+        self.lanes.begin(lane, group);
     }
 
     fn deleted(&self, groups: &[(GroupId, Epoch)]) {
-        let (primary, key, epoch) = (self.primary.clone(), self.key, self.epoch);
-        let groups = groups.to_vec();
-        let runtime = primary.runtime().clone();
-        runtime.spawn(Box::pin(async move {
-            for (group, of_epoch) in groups {
-                let copy = CopyId {
-                    streamlet: key,
-                    group,
-                    epoch: of_epoch,
-                };
-                // Who holds one is no longer recorded; who holds none has nothing to do.
-                for peer in others(&primary) {
-                    let freed = primary.transport().call(
-                        peer,
-                        Request::Free {
-                            copy,
-                            epoch,
-                            version: None,
-                        },
-                    );
-                    if let Err(error) = freed.await {
-                        tracing::debug!(%copy, %peer, %error, "a surplus replica was not freed");
-                    }
-                }
-            }
-        }));
+        self.lanes.deleted(groups);
     }
 
     fn mend(&self, group: GroupId) -> bool {
@@ -279,11 +207,12 @@ impl Copies for StreamletCopies {
         {
             return false;
         }
-        let Some(streamlet) = self.streamlet.get().and_then(Weak::upgrade) else {
+        let Some(streamlet) = self.streamlet.upgrade() else {
             return false;
         };
-        let (primary, records) = (self.primary.clone(), self.records.clone());
-        let key = self.key.group(group);
+        let (primary, records) = (self.lanes.primary().clone(), self.records.clone());
+        let streamlet_key = self.lanes.spec().streamlet;
+        let key = streamlet_key.group(group);
         let (told, outcome) = std::sync::mpsc::sync_channel(1);
         let runtime = primary.runtime().clone();
         runtime.spawn(Box::pin(async move {
@@ -305,7 +234,7 @@ impl Copies for StreamletCopies {
                 true
             }
             Err(error) => {
-                tracing::error!(streamlet = %self.key, %group, error, "a damaged group could not be fetched from another replica");
+                tracing::error!(streamlet = %streamlet_key, %group, error, "a damaged group could not be fetched from another replica");
                 let mut failed = self.mend_failed.lock();
                 failed.retain(|_, at| at.elapsed() < MEND_AGAIN);
                 failed.insert(group, Instant::now());
@@ -315,14 +244,6 @@ impl Copies for StreamletCopies {
     }
 
     fn abandon(&self) {
-        let lanes: Vec<_> = self.lanes.lock().values().cloned().collect();
-        lanes.iter().for_each(|lane| lane.abandon());
+        self.lanes.abandon();
     }
-}
-
-/// The brokers but this one.
-pub(crate) fn others(primary: &Primary) -> Vec<kera_replication::ids::BrokerId> {
-    let peers = primary.peers();
-    let peers = peers.iter().copied();
-    peers.filter(|peer| *peer != primary.me()).collect()
 }

@@ -8,7 +8,6 @@
 //! | `cards` | network cards that write replicas by themselves |
 //! | `transports` | over what replicas travel |
 //! | `backup` | the passive side: a store of other brokers' replicas, and its listener |
-//! | `source` | a group as replication takes it |
 //! | `own_files` | own files of closed groups: whether they are whole, and how they are made so or freed |
 //! | `copies` | the replicas of one streamlet's groups |
 //! | `waiting` | streamlets that wait for their replicas, and the operator's decision |
@@ -27,6 +26,5 @@ pub(crate) mod deleted_streams;
 pub(crate) mod local;
 pub(crate) mod own_files;
 pub(crate) mod replicated;
-mod source;
 pub(crate) mod transports;
 pub(crate) mod waiting;

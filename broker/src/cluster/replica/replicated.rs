@@ -237,7 +237,7 @@ impl Replicated {
         streamlet: StreamletKey,
     ) -> Vec<(LaneId, ReplicaPosition)> {
         let served = self.served.lock().get(&streamlet).cloned();
-        let lanes = served.map_or_else(Vec::new, |copies| copies.owned().lanes);
+        let lanes = served.map_or_else(Vec::new, |copies| copies.lanes().all());
         let asked = lanes.iter().map(|lane| async move {
             let positions = lane.positions().await.into_iter();
             let of = lane.spec().lane;

@@ -3,13 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
-use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::group::Group;
+use kera_log_segments::replicas::GroupOwner;
 use kera_log_segments::ship::{ShipRun, Shipping};
 use kera_log_segments::window::Place;
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_replication::primary::{Lane, ReplicaSet, Shape, Source};
-use kera_streamlet::Streamlet;
 use parking_lot::Mutex;
+
+use super::lane::Lane;
+use super::replica_set::ReplicaSet;
+use super::source::{Shape, Source};
+use crate::ids::AckPolicy;
 
 /// Ends of appends remembered, so that a durable address can be told as a batch boundary. With more
 /// under way the last one stands for those behind it.
@@ -17,10 +21,10 @@ const MAX_PLACES: usize = 4096;
 
 /// A group that is written here and has copies elsewhere. It is a [`Source`] to its copy set, and is
 /// [`Shipping`] to its group.
-pub(crate) struct GroupSource {
+pub(super) struct GroupSource {
     group: Arc<Group>,
     lane: LaneId,
-    streamlet: Weak<Streamlet>,
+    owner: Weak<dyn GroupOwner>,
     /// Milliseconds since 1970.
     clock: fn() -> u64,
     /// Where appends ended that are not known to be durable, in order of address.
@@ -30,16 +34,16 @@ pub(crate) struct GroupSource {
 }
 
 impl GroupSource {
-    pub(crate) fn new(
+    pub(super) fn new(
         group: Arc<Group>,
         lane: LaneId,
-        streamlet: Weak<Streamlet>,
+        owner: Weak<dyn GroupOwner>,
         clock: fn() -> u64,
     ) -> Arc<Self> {
         Arc::new(Self {
             group,
             lane,
-            streamlet,
+            owner,
             clock,
             places: Mutex::default(),
             shipped: OnceLock::new(),
@@ -47,7 +51,7 @@ impl GroupSource {
     }
 
     /// Names the set that the group's bytes go to.
-    pub(crate) fn goes_to(&self, lane: &Arc<Lane>, set: &Arc<ReplicaSet>) {
+    pub(super) fn goes_to(&self, lane: &Arc<Lane>, set: &Arc<ReplicaSet>) {
         let _only_once = self
             .shipped
             .set((Arc::downgrade(lane), Arc::downgrade(set)));
@@ -124,8 +128,8 @@ impl Source for GroupSource {
     }
 
     fn freeze(&self) -> Place {
-        match self.streamlet.upgrade() {
-            Some(streamlet) => streamlet.freeze_group(self.lane, &self.group, (self.clock)()),
+        match self.owner.upgrade() {
+            Some(owner) => owner.freeze_group(self.lane, &self.group, (self.clock)()),
             None => self.group.end(),
         }
     }
@@ -145,15 +149,14 @@ impl Source for GroupSource {
 
     fn closed(&self) {
         self.group.set_copied(self.group.end());
-        if let Some(streamlet) = self.streamlet.upgrade() {
-            streamlet.group_ended(self.lane, &self.group);
+        if let Some(owner) = self.owner.upgrade() {
+            owner.group_ended(self.lane, &self.group);
         }
     }
 
     fn deposed(&self) {
-        if let Some(streamlet) = self.streamlet.upgrade() {
-            // Whoever waits here would wait in vain; the new owner has, or gets, what counts.
-            streamlet.mark_moved();
+        if let Some(owner) = self.owner.upgrade() {
+            owner.deposed();
         }
     }
 }

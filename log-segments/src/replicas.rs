@@ -1,0 +1,43 @@
+//! The interfaces between a streamlet and what makes the replicas of its groups at other brokers; neither knows the
+//! other's crate.
+
+use kera_protocol::ids::{Epoch, GroupId, LaneId};
+
+use crate::group::{AckPolicy, Group};
+use crate::place::Place;
+use crate::sync::Arc;
+
+/// Makes the replicas of a streamlet's groups; the streamlet calls it.
+pub trait Copies: Send + Sync {
+    /// The id of the lane's next group, which promises `ack` for its life; each is handed out once, and used
+    /// at once. Called under the streamlet lock: must not wait and must not call back.
+    fn next_group(&self, lane: LaneId, ack: AckPolicy) -> GroupId;
+
+    /// The lane goes on in `group`, which takes its first batch after this. Whoever ships it says so
+    /// with [`Group::ship_by`]. Called as [`Self::next_group`], in the order of the groups.
+    fn begin(&self, lane: LaneId, group: &Arc<Group>);
+
+    /// Groups, with their epochs, are no longer recorded: their replicas may go. Must not wait.
+    fn deleted(&self, groups: &[(GroupId, Epoch)]);
+
+    /// Fetches the file of a closed group, which is damaged or gone, from another replica that is whole,
+    /// and puts it where the file lies. False if there is none that can be had now. Called on a
+    /// thread that may wait, without any lock.
+    fn mend(&self, group: GroupId) -> bool;
+
+    /// The stream is deleted: nothing more is acknowledged. Must not wait.
+    fn abandon(&self);
+}
+
+/// A streamlet as who makes its replicas calls it. To be called without holding any lock.
+pub trait GroupOwner: Send + Sync {
+    /// Ends a group that is shipped, because a replica was lost or the lane is handed over: it takes no more appends,
+    /// and the lane goes on in its next group. Returns where it ends.
+    fn freeze_group(&self, lane: LaneId, group: &Arc<Group>, now_ms: u64) -> Place;
+
+    /// The close of a group that is shipped is recorded: its own file is put in order.
+    fn group_ended(&self, lane: LaneId, group: &Group);
+
+    /// Another broker owns the streamlet: who waits here would wait in vain.
+    fn deposed(&self);
+}
