@@ -7,7 +7,7 @@ use kera_log_segments::group::{AckPolicy, Group};
 use kera_log_segments::group_life::{GroupFacts, GroupStage};
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{GroupId, LaneId};
-use kera_records::{Damage, GroupRecord, GroupState, Write};
+use kera_records::{Damage, GroupRecord, Write};
 
 use crate::job::Job;
 use crate::streamlet::{LaneSlot, Streamlet};
@@ -202,17 +202,13 @@ impl Streamlet {
     ) -> GroupRecord {
         let (spec, end) = (group.spec(), group.end());
         group.note_end(now_ms);
+        let open = GroupRecord::new(self.group_key(group.id()), lane, spec.epoch);
+        let place = (end.address, end.ordinal);
         GroupRecord {
-            state: GroupState::Closed,
-            first_ordinal: Some(spec.first_ordinal),
-            length: end.address,
-            end_ordinal: end.ordinal,
-            next_ordinal: end.ordinal,
             max_timestamp_ms: group.max_timestamp().max(-1),
             closed_ms: now_ms,
-            live_bytes: end.address,
             damaged: damage.map(|detail| Damage::new(end.address, detail)),
-            ..GroupRecord::new(self.group_key(group.id()), lane, spec.epoch)
+            ..open.closed(spec.first_ordinal, place, end.ordinal, Vec::new())
         }
     }
 

@@ -6,13 +6,13 @@
 
 use std::io::ErrorKind;
 
-use kera_log_segments::group::{AckPolicy, Group};
+use kera_log_segments::group::{AckPolicy, Group, MAX_GROUP_ORDINALS};
+use kera_log_segments::lane_chain::LaneChain;
 use kera_log_segments::sync::{Arc, Ordering};
 use kera_protocol::ids::{LaneId, Ordinal};
 use kera_records::Write;
 
 use crate::producers::LaneState;
-use crate::recovery::ORDINAL_JUMP;
 use crate::streamlet::{Carry, Filling, LaneSlot, Prepared, Streamlet};
 
 impl Streamlet {
@@ -45,7 +45,7 @@ impl Streamlet {
         };
         // Only `memory` shows records before they are written; their ordinals are never reused.
         let next = if shown > end {
-            shown + ORDINAL_JUMP
+            shown + MAX_GROUP_ORDINALS
         } else {
             end
         };
@@ -244,18 +244,17 @@ enum Stopped {
 /// out.
 fn split_chain(groups: &[Arc<Group>]) -> (Vec<Arc<Group>>, Vec<Arc<Group>>) {
     let (mut kept, mut discarded) = (Vec::new(), Vec::new());
-    let mut end: Option<Ordinal> = None;
-    let mut broken = false;
+    let start = groups.first().map_or(0, |first| first.spec().first_ordinal);
+    let mut chain = LaneChain::new(start, Some(start));
+    let mut is_whole = true;
     for group in groups {
-        let first = group.spec().first_ordinal;
-        broken |= end.is_some_and(|ordinal| ordinal != first);
-        let ends_at = group.end().ordinal;
-        if broken || ends_at == first {
-            discarded.push(group.clone());
-        } else {
-            kept.push(group.clone());
+        let (first, end) = (group.spec().first_ordinal, group.end().ordinal);
+        is_whole &= chain.continues(first);
+        match is_whole && end > first {
+            true => kept.push(group.clone()),
+            false => discarded.push(group.clone()),
         }
-        end = Some(ends_at);
+        chain.counts(end, None);
     }
     (kept, discarded)
 }

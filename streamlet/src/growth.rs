@@ -7,7 +7,7 @@ use kera_log_segments::head::LaneHead;
 use kera_log_segments::sync::Arc;
 use kera_protocol::ids::{LaneId, Ordinal};
 
-use crate::streamlet::{Carry, Lane, LaneSlot, Prepared, Settings, Streamlet};
+use crate::streamlet::{Carry, Inner, Lane, LaneSlot, Prepared, Settings, Streamlet};
 
 /// Where a lane generation ends in an old lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,8 @@ impl Streamlet {
     /// bytes below its boundary would go on below it.
     pub fn cut_lanes(&self) -> Option<Vec<LaneCut>> {
         let mut inner = self.inner.lock();
-        if inner.cutting
+        let present = self.settings.load().lane_generation;
+        if inner.lane_generation != present
             || !self.is_recovered()
             || inner
                 .lanes
@@ -36,8 +37,8 @@ impl Streamlet {
         {
             return None;
         }
-        inner.cutting = true;
-        let next = self.settings.load().lane_generation + 1;
+        let next = present + 1;
+        inner.lane_generation = next;
         let cuts = inner.lanes.iter().enumerate().map(|(index, lane)| {
             let ordinal = match &lane.slot {
                 LaneSlot::Active(active) => {
@@ -94,21 +95,20 @@ impl Streamlet {
         while !self.is_moved() && inner.lanes.len() < grown.lanes as usize {
             inner.lanes.push(Lane::empty(0));
         }
-        set_generation(&inner.lanes, grown.lane_generation);
+        set_generation(&mut inner, grown.lane_generation);
         self.settings.store(Arc::new(settings));
-        inner.cutting = false;
     }
 
     /// Goes on as before: the growth could not be recorded.
     pub fn abort_growth(&self) {
         let mut inner = self.inner.lock();
-        set_generation(&inner.lanes, self.settings.load().lane_generation);
-        inner.cutting = false;
+        set_generation(&mut inner, self.settings.load().lane_generation);
     }
 }
 
-fn set_generation(lanes: &[Lane], generation: u32) {
-    for lane in lanes {
+fn set_generation(inner: &mut Inner, generation: u32) {
+    inner.lane_generation = generation;
+    for lane in &inner.lanes {
         if let LaneSlot::Active(active) = &lane.slot {
             active.tail.lock().lane_generation = generation;
         }

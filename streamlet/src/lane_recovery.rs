@@ -17,7 +17,7 @@ use kera_log_segments::sync::Arc;
 use kera_log_segments::window::Place;
 use kera_protocol::batch::BatchHeader;
 use kera_protocol::ids::{LaneId, Ordinal};
-use kera_records::{Damage, GroupRecord, GroupState, Write};
+use kera_records::{Damage, GroupRecord, Write};
 
 use crate::producers::{LaneState, Verdict};
 use crate::recovery::{LaneRecords, Recovery};
@@ -523,15 +523,13 @@ impl<'a> LaneBuild<'a> {
             self.out.reports.push(damage.clone());
             self.out.damaged += usize::from(missing.is_damaged);
             let first = missing.first.unwrap_or(missing.at);
-            let spec = &missing.spec;
+            let next = missing.next.unwrap_or(first).max(first);
+            let (group, epoch) = (missing.spec.group, missing.spec.epoch);
+            let open = GroupRecord::new(self.streamlet.group_key(group), self.lane, epoch);
             self.out.changes.push(Write::PutGroup(GroupRecord {
-                state: GroupState::Closed,
-                first_ordinal: Some(first),
-                end_ordinal: first,
-                next_ordinal: missing.next.unwrap_or(first).max(first),
                 closed_ms: self.now_ms,
                 damaged: Some(Damage::new(0, damage)),
-                ..GroupRecord::new(self.streamlet.group_key(spec.group), self.lane, spec.epoch)
+                ..open.closed(first, (0, first), next, Vec::new())
             }));
         }
     }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use kera_log_segments::footer::Footer;
-use kera_log_segments::group::{GroupSpec, MAX_GROUP_ORDINALS};
+use kera_log_segments::group::GroupSpec;
 use kera_log_segments::invariant;
 use kera_log_segments::io::OpenHow;
 use kera_log_segments::scan::{self, ScanSpec};
@@ -22,9 +22,6 @@ use crate::append::MIN_PINS;
 use crate::lane_recovery::LaneBuild;
 use crate::standing::{Standing, StandingCell};
 use crate::streamlet::{Env, Inner, Lane, LaneSlot, Settings, Streamlet, streamlet_lock};
-
-/// How far ordinals jump after a loss of records that may have been shown: a group never spans more.
-pub(crate) const ORDINAL_JUMP: u64 = MAX_GROUP_ORDINALS;
 
 /// A lane's records.
 #[derive(Clone, Debug, Default)]
@@ -113,7 +110,6 @@ impl Streamlet {
             stream,
             id,
             env,
-            settings: ArcSwap::from_pointee(settings),
             maintenance: mutex(Rank::Maintenance, ()),
             mending: mutex(Rank::Maintenance, ()),
             inner: streamlet_lock(Inner {
@@ -123,8 +119,9 @@ impl Streamlet {
                 pins: HashMap::new(),
                 pins_limit: MIN_PINS,
                 announcing: Vec::new(),
-                cutting: false,
+                lane_generation: settings.lane_generation,
             }),
+            settings: ArcSwap::from_pointee(settings),
             standing: StandingCell::new(standing),
             copies: OnceLock::new(),
             own_writes: Default::default(),

@@ -95,8 +95,7 @@ impl Streamlet {
     fn begin(&self, inner: &mut Inner, lane: LaneId, mut carry: Carry, now_ms: u64) -> Begun {
         let settings = self.settings.load();
         let epoch = inner.epoch;
-        // While lanes are being cut, what was split by the old number is refused (but for retries).
-        let lane_generation = settings.lane_generation + u32::from(inner.cutting);
+        let lane_generation = inner.lane_generation;
         let copies = self.copies.get();
         let slot = &mut inner.lanes[lane.0 as usize];
         let (group_id, recorded, file) = match std::mem::replace(&mut slot.prepared, Prepared::No) {

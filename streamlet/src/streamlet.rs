@@ -160,8 +160,9 @@ pub(crate) struct Inner {
     pub(crate) pins_limit: usize,
     /// Groups begun whose record is not asked for yet: repair must not close them before.
     pub(crate) announcing: Vec<GroupId>,
-    /// Lanes are being cut for a growth: nothing split by the old number is appended any more.
-    pub(crate) cutting: bool,
+    /// The lane generation of groups that begin now. While lanes are cut for a growth it is the one to come, and
+    /// nothing split by the old number is appended any more.
+    pub(crate) lane_generation: u32,
 }
 
 pub(crate) struct Lane {

@@ -53,6 +53,10 @@ struct Known {
     uncertain: bool,
 }
 
+/// A group that a transaction changes, and what is known of its record then, but for the revision; `None` if it is
+/// deleted.
+type Changed = (GroupKey, Option<Known>);
+
 /// A streamlet that this broker owns, and its group ids.
 struct Owned {
     record: StreamletRecord,
@@ -157,12 +161,31 @@ impl State {
         }
     }
 
-    /// The reservations of a transaction are recorded.
-    fn reserved(&mut self, reservations: &[(StreamletKey, GroupId)]) {
-        for (streamlet, next_group) in reservations {
+    /// A transaction is durable: what it changed, and what it reserved.
+    fn changed(
+        &mut self,
+        groups: Vec<Changed>,
+        revision: u64,
+        reserved: &[(StreamletKey, GroupId)],
+    ) {
+        for (key, known) in groups {
+            match known {
+                Some(known) => drop(self.groups.insert(key, Known { revision, ..known })),
+                None => drop(self.groups.remove(&key)),
+            }
+        }
+        for (streamlet, next_group) in reserved {
             if let Some(owned) = self.streamlets.get_mut(streamlet) {
                 owned.reserved = owned.reserved.max(*next_group);
             }
+        }
+    }
+
+    /// Whether a transaction on these groups is durable is not known.
+    fn doubt(&mut self, groups: &[Changed]) {
+        for (key, _) in groups {
+            let known = self.groups.entry(*key).or_insert(Known::at(0));
+            known.uncertain = true;
         }
     }
 }

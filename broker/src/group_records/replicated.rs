@@ -11,7 +11,7 @@ use kera_replication::ids::{BrokerId, StreamletKey};
 use kera_replication::records::{Records, RecordsError, StreamletRecords};
 use kera_replication::transport::Pending;
 
-use super::{GroupRecords, Inner, reservations};
+use super::{GroupRecords, Inner, Known, reservations};
 use crate::clock::now_ms;
 
 impl GroupRecords {
@@ -106,9 +106,9 @@ impl Inner {
                     if record.is_closed() && record.closed_ms == 0 {
                         record.closed_ms = now_ms();
                     }
-                    changed.push((record.key(), true));
+                    changed.push((record.key(), Some(Known::at(0))));
                 }
-                Write::DeleteGroup(key) => changed.push((*key, false)),
+                Write::DeleteGroup(key) => changed.push((*key, None)),
                 _ => {}
             }
         }
@@ -117,10 +117,7 @@ impl Inner {
         let revision = committed
             .map_err(|error| of_store(streamlet, error))?
             .revision;
-        self.state.lock().reserved(&reserved);
-        for (key, is_there) in changed {
-            self.learned(key, is_there.then_some(revision));
-        }
+        self.state.lock().changed(changed, revision, &reserved);
         Ok(revision)
     }
 

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kera_metadata::{Compare, GroupKey, GroupRecord, Key, MetadataError, Transaction, Write};
-use kera_protocol::ids::{Epoch, GroupId, StreamletKey};
+use kera_metadata::{Compare, GroupKey, Key, Transaction, Write};
+use kera_protocol::ids::Epoch;
 use kera_streamlet::recorder::{Done, GroupRecorder, RecordError};
 
-use super::{GroupRecords, Inner, Known, reservations};
+use super::{Changed, GroupRecords, Inner, Known, reservations};
 
 /// Most changes of one transaction.
 const CHANGES_PER_TRANSACTION: usize = 4096;
@@ -70,13 +70,15 @@ impl Inner {
         self.store.submit(
             transaction,
             Box::new(move |outcome| {
-                let outcome = outcome.map(|committed| committed.revision);
-                this.learn(pending, &reserved, &outcome);
-                done(
-                    outcome
-                        .map(|_| ())
-                        .map_err(|error| RecordError(error.to_string())),
-                );
+                match &outcome {
+                    Ok(committed) => {
+                        let mut state = this.state.lock();
+                        state.changed(pending, committed.revision, &reserved);
+                    }
+                    Err(_) => this.state.lock().doubt(&pending),
+                }
+                let outcome = outcome.map(drop);
+                done(outcome.map_err(|error| RecordError(error.to_string())));
                 this.release(&keys);
             }),
         );
@@ -115,7 +117,7 @@ impl Inner {
 
     /// The transaction of `changes`: what they compare, and what the streamlet leaves to the recorder. A group
     /// that has come as far already is left out.
-    fn transaction(&self, epoch: Epoch, changes: Vec<Write>) -> (Transaction, Vec<Pending>) {
+    fn transaction(&self, epoch: Epoch, changes: Vec<Write>) -> (Transaction, Vec<Changed>) {
         let mut state = self.state.lock();
         let state = &mut *state;
         let mut transaction = Transaction::default();
@@ -149,8 +151,7 @@ impl Inner {
                         revision: known.map_or(0, |known| known.revision),
                     });
                     transaction.write.push(Write::PutGroup(record.clone()));
-                    let record = Some(Box::new(record));
-                    pending.push(Pending { key, record });
+                    pending.push((key, Some(Known::of(record))));
                 }
                 Write::DeleteGroup(key) => {
                     let Some(known) = state.groups.get(&key) else {
@@ -161,7 +162,7 @@ impl Inner {
                         revision: known.revision,
                     });
                     transaction.write.push(Write::DeleteGroup(key));
-                    pending.push(Pending { key, record: None });
+                    pending.push((key, None));
                 }
                 other => transaction.write.push(other),
             }
@@ -169,41 +170,6 @@ impl Inner {
         state.reserve(&mut transaction);
         (transaction, pending)
     }
-
-    /// What became of a transaction.
-    fn learn(
-        &self,
-        pending: Vec<Pending>,
-        reserved: &[(StreamletKey, GroupId)],
-        outcome: &Result<u64, MetadataError>,
-    ) {
-        let mut state = self.state.lock();
-        for Pending { key, record } in pending {
-            match (outcome, record) {
-                (Ok(_), None) => drop(state.groups.remove(&key)),
-                (Ok(revision), Some(record)) => {
-                    let record = (!record.is_closed()).then_some(record);
-                    let known = Known {
-                        record,
-                        ..Known::at(*revision)
-                    };
-                    state.groups.insert(key, known);
-                }
-                (Err(_), _) => {
-                    let known = state.groups.entry(key).or_insert(Known::at(0));
-                    known.uncertain = true;
-                }
-            }
-        }
-        if outcome.is_ok() {
-            state.reserved(reserved);
-        }
-    }
-}
-
-struct Pending {
-    key: GroupKey,
-    record: Option<Box<GroupRecord>>,
 }
 
 fn keys_of(changes: &[Write]) -> Vec<GroupKey> {

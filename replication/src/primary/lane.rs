@@ -73,11 +73,34 @@ struct Inner {
     busy: bool,
     /// The last id handed out.
     newest: Option<GroupId>,
-    deposed: Option<RecordsError>,
+    standing: LaneStanding,
     /// Transactions under way that record groups.
     recording: usize,
-    /// Nothing is recorded ahead any more.
-    finishing: bool,
+}
+
+/// Whether a lane goes on at this owner.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum LaneStanding {
+    /// It takes groups.
+    #[default]
+    GoesOn,
+    /// It takes no more, its groups are closed, and nothing is recorded ahead.
+    Finishing,
+    /// Another broker owns the streamlet, or its stream is gone: nothing is acknowledged any more.
+    Deposed(RecordsError),
+}
+
+impl LaneStanding {
+    fn deposed(&self) -> Option<&RecordsError> {
+        match self {
+            Self::Deposed(error) => Some(error),
+            Self::GoesOn | Self::Finishing => None,
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        *self == Self::GoesOn
+    }
 }
 
 /// A group that is recorded, and not used yet.
@@ -228,7 +251,9 @@ impl Lane {
     pub async fn finish(&self) -> Result<(), RecordsError> {
         let groups: Vec<_> = {
             let mut inner = self.inner.lock();
-            inner.finishing = true;
+            if inner.standing.goes_on() {
+                inner.standing = LaneStanding::Finishing;
+            }
             inner.groups.iter().cloned().collect()
         };
         for set in groups {
@@ -264,7 +289,7 @@ impl Lane {
             let seen = self.signal.seen();
             {
                 let inner = self.inner.lock();
-                if let Some(error) = &inner.deposed {
+                if let Some(error) = inner.standing.deposed() {
                     return Err(error.clone());
                 }
                 if done(&inner) {
@@ -310,14 +335,14 @@ impl Lane {
 
     /// Why this broker may not write the lane any more, if so.
     pub fn deposed(&self) -> Option<RecordsError> {
-        self.inner.lock().deposed.clone()
+        self.inner.lock().standing.deposed().cloned()
     }
 
     /// The oldest group that waits for something, its copies or its close, and how many are behind it; none
     /// of a lane that is another broker's now.
     pub(super) fn first_that_waits(&self) -> Option<(Arc<ReplicaSet>, usize)> {
         let inner = self.inner.lock();
-        if inner.deposed.is_some() {
+        if inner.standing.deposed().is_some() {
             return None;
         }
         let waits = |set: &Arc<ReplicaSet>| {
@@ -346,7 +371,7 @@ impl Lane {
     }
 
     pub(super) fn is_deposed(&self) -> bool {
-        self.inner.lock().deposed.is_some()
+        self.inner.lock().standing.deposed().is_some()
     }
 
     /// Another broker owns the streamlet: nothing is acknowledged any more.
@@ -354,14 +379,16 @@ impl Lane {
         let (groups, news) = {
             let inner = &mut *self.inner.lock();
             let gone = matches!(error, RecordsError::NoStreamlet(_));
-            let news = inner.deposed.is_none() && !gone;
-            if inner.deposed.is_none() && gone {
+            let is_first = inner.standing.deposed().is_none();
+            if is_first && gone {
                 tracing::debug!(streamlet = %self.spec.streamlet, "the stream is gone; the lane ends");
-                inner.deposed = Some(error);
-            } else if inner.deposed.is_none() {
+            } else if is_first {
                 tracing::warn!(streamlet = %self.spec.streamlet, epoch = %self.spec.epoch, %error, "no longer the owner; nothing more is acknowledged");
-                inner.deposed = Some(error);
             }
+            if is_first {
+                inner.standing = LaneStanding::Deposed(error);
+            }
+            let news = is_first && !gone;
             inner.ahead.clear();
             let groups = inner.groups.iter().cloned().collect::<Vec<_>>();
             (groups, news)
@@ -405,7 +432,7 @@ impl Lane {
     /// broker that leaves.
     pub(super) fn ill_placed(&self) -> Vec<Arc<ReplicaSet>> {
         let inner = self.inner.lock();
-        if inner.deposed.is_some() || inner.finishing {
+        if !inner.standing.goes_on() {
             return Vec::new();
         }
         let ill = |set: &&Arc<ReplicaSet>| {
@@ -454,7 +481,7 @@ impl Lane {
     /// to it.
     pub(super) fn has_stale(&self) -> bool {
         let inner = self.inner.lock();
-        !inner.stale.is_empty() && inner.deposed.is_none() && !inner.finishing
+        !inner.stale.is_empty() && inner.standing.goes_on()
     }
 
     /// True if a group of another durability was recorded ahead, and is not used any more.
@@ -467,7 +494,7 @@ impl Lane {
     /// whose close it would go.
     pub(super) fn ahead_at_one_that_leaves(&self) -> Option<(AckPolicy, Vec<BrokerId>)> {
         let inner = self.inner.lock();
-        if inner.deposed.is_some() || inner.finishing || !inner.groups.is_empty() {
+        if !inner.standing.goes_on() || !inner.groups.is_empty() {
             return None;
         }
         let ahead = inner.ahead.iter().chain(&inner.stale);
@@ -564,7 +591,7 @@ impl Lane {
             let inner = self.inner.lock();
             let there = inner.ahead.len();
             let (least, busy) = self.ahead;
-            if inner.finishing || there >= least {
+            if !inner.standing.goes_on() || there >= least {
                 0
             } else if inner.busy {
                 busy - there
@@ -628,7 +655,7 @@ impl InOrder for Lane {
             for set in &inner.groups {
                 let address = set.durable();
                 // A deposed owner may still see completions of what came before; it stays silent.
-                if inner.deposed.is_none() && set.is_news(address) {
+                if inner.standing.deposed().is_none() && set.is_news(address) {
                     news.push((set.clone(), address));
                 }
                 if !set.is_passed() {
