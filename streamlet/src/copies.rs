@@ -13,7 +13,7 @@ use kera_protocol::ids::{GroupId, LaneId};
 
 use crate::job::Job;
 use crate::standing::Standing;
-use crate::streamlet::{LaneSlot, Streamlet};
+use crate::streamlet::{Inner, LaneSlot, Streamlet};
 
 impl Streamlet {
     /// Serves from now on, with the copies that `copies` makes: for a streamlet without history, or
@@ -53,10 +53,9 @@ impl Streamlet {
     pub(crate) fn mend(&self, lane: LaneId, group: &Arc<Group>) -> bool {
         // One at a time: whoever comes second finds it done.
         let _one_at_a_time = self.mending.lock();
-        let is_current = |inner: &crate::streamlet::Inner| {
-            let slot = inner.lanes.get(lane.0 as usize);
-            slot.and_then(|slot| slot.groups.get(&group.id()))
-                .map(|current| Arc::ptr_eq(current, group))
+        let is_current = |inner: &Inner| {
+            let current = inner.group(lane, group.id());
+            current.map(|current| Arc::ptr_eq(current, group))
         };
         match is_current(&self.inner.lock()) {
             Some(true) => {}
@@ -98,21 +97,15 @@ impl Streamlet {
     /// Whether a group is closed and its own file written to its end, so that what the file lacks is
     /// damage.
     pub fn is_settled(&self, lane: LaneId, group: GroupId) -> bool {
-        let inner = self.inner.lock();
-        let slot = inner.lanes.get(lane.0 as usize);
-        let found = slot.and_then(|slot| slot.groups.get(&group));
-        found.is_some_and(|group| self.is_mendable(group))
+        let found = self.group(lane, group);
+        found.is_some_and(|group| self.is_mendable(&group))
     }
 
     /// Has the file of a closed group that is not here fetched from another copy; false if there is none
     /// that can be had now, or the group is not closed or not there. Call without holding any lock, on a
     /// thread that may wait.
     pub fn fetch_again(&self, lane: LaneId, group: GroupId) -> bool {
-        let found = {
-            let inner = self.inner.lock();
-            let slot = inner.lanes.get(lane.0 as usize);
-            slot.and_then(|slot| slot.groups.get(&group)).cloned()
-        };
+        let found = self.group(lane, group);
         found.is_some_and(|group| self.is_mendable(&group) && self.mend(lane, &group))
     }
 }

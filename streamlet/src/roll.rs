@@ -196,14 +196,7 @@ impl Streamlet {
 
     /// Tries again to record a group whose record failed.
     pub(crate) fn record_again(&self, lane: LaneId, group: GroupId) {
-        let group = {
-            let inner = self.inner.lock();
-            inner
-                .lanes
-                .get(lane.0 as usize)
-                .and_then(|l| l.groups.get(&group))
-                .cloned()
-        };
+        let group = self.group(lane, group);
         if let Some(group) = group.filter(|g| !g.is_recorded() && !self.is_over()) {
             self.record_open(&group, lane);
         }

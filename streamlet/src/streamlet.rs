@@ -165,6 +165,12 @@ pub(crate) struct Inner {
     pub(crate) lane_generation: u32,
 }
 
+impl Inner {
+    pub(crate) fn group(&self, lane: LaneId, group: GroupId) -> Option<&Arc<Group>> {
+        self.lanes.get(lane.0 as usize)?.groups.get(&group)
+    }
+}
+
 pub(crate) struct Lane {
     pub(crate) head: Arc<LaneHead>,
     pub(crate) slot: LaneSlot,
@@ -244,6 +250,11 @@ impl Streamlet {
             streamlet: self.id,
             lane,
         }
+    }
+
+    /// A group of a lane, if it is there.
+    pub(crate) fn group(&self, lane: LaneId, group: GroupId) -> Option<Arc<Group>> {
+        self.inner.lock().group(lane, group).cloned()
     }
 
     pub(crate) fn group_key(&self, group: GroupId) -> GroupKey {

@@ -283,7 +283,7 @@ impl Jobs {
         let mut record = record.clone();
         let avoided = self.avoided(primary);
         let others = primary
-            .choose_but(1, 1, (&without, &avoided), asked_of(&record.copies))
+            .choose(1, 1, (&without, &avoided), asked_of(&record.copies))
             .await;
         if others.is_empty() {
             let rest = [&counted[..], &standing.leaving[..]].concat();
@@ -440,12 +440,7 @@ impl Jobs {
         };
         let sources = self.in_turn(primary, &copy, sources);
         // Only who has sealed may write a copy.
-        ask(Request::Seal {
-            streamlet: owned.streamlet,
-            epoch: owned.epoch,
-            copies: Vec::new(),
-        })
-        .await?;
+        ask(Request::seal(owned.streamlet, owned.epoch)).await?;
         let head = SEGMENT_HEADER_BYTES as u64;
         let head = self.read(primary, copy, &sources, 0, head).await?;
         let header = SegmentHeader::decode(&head).map_err(|_| BuildError::NoSource(0))?;
@@ -473,12 +468,7 @@ impl Jobs {
             self.counts.bytes.fetch_add(to - at, Ordering::Relaxed);
             at = to;
         }
-        let flushed = ask(Request::Flush {
-            copy,
-            length: record.length,
-            closed: true,
-        })
-        .await?;
+        let flushed = ask(Request::flush_closed(copy, record.length)).await?;
         match flushed {
             Reply::Flushed {
                 length,
@@ -529,10 +519,6 @@ async fn ask_to_free(
     record: &GroupRecord,
     at: BrokerId,
 ) -> Result<(), CallError> {
-    let free = Request::Free {
-        copy: CopyId::of(record),
-        epoch: owned.epoch,
-        version: None,
-    };
+    let free = Request::free(CopyId::of(record), owned.epoch, None);
     primary.caller().ask(at, free).await.map(|_| ())
 }

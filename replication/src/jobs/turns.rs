@@ -47,7 +47,7 @@ impl Jobs {
         tries.dedup();
         for but in tries {
             for without in [beside, still] {
-                let chosen = primary.choose_but(least, 1, (without, but), ack).await;
+                let chosen = primary.choose(least, 1, (without, but), ack).await;
                 if let Some(holder) = chosen.first() {
                     return Some(*holder);
                 }

@@ -304,11 +304,7 @@ fn afterwards(lane: &Lane, set: &ReplicaSet, end: Place, holders: Vec<Replica>) 
         // Who writes the own file brings it to disk. Of an empty group there is nothing to bring.
         let flushes = flushes.filter(|broker| !primary.is_own(*broker) && end.address > 0);
         let flushes = flushes.map(|broker| -> Pending<_> {
-            let request = Request::Flush {
-                copy,
-                length: end.address,
-                closed: true,
-            };
+            let request = Request::flush_closed(copy, end.address);
             Box::pin(caller.ask(broker, request))
         });
         for flushed in all(flushes.collect()).await {
@@ -340,13 +336,11 @@ async fn build_one(
     let mut without = have.clone();
     without.extend(set.holders().iter().map(|holder| holder.broker));
     let mut chosen = primary
-        .choose_but(1, 1, (&without, &failed.at), set.ack())
+        .choose(1, 1, (&without, &failed.at), set.ack())
         .await;
     if chosen.is_empty() {
         // One that was lost, and is back.
-        chosen = primary
-            .choose_but(1, 1, (&have, &failed.at), set.ack())
-            .await;
+        chosen = primary.choose(1, 1, (&have, &failed.at), set.ack()).await;
     }
     let Some(holder) = chosen.first() else {
         // What was wrong with those that failed says more.
@@ -392,12 +386,7 @@ async fn build(
     let (copy, epoch) = (set.id(), lane.spec.epoch);
     let caller = primary.caller();
     let ask = |request: Request| caller.ask(holder.broker, request);
-    ask(Request::Seal {
-        streamlet: lane.spec.streamlet,
-        epoch,
-        copies: Vec::new(),
-    })
-    .await?;
+    ask(Request::seal(lane.spec.streamlet, epoch)).await?;
     let Shape {
         segment_size,
         segments,
@@ -426,12 +415,7 @@ async fn build(
             from = address;
         }
     }
-    let flushed = ask(Request::Flush {
-        copy,
-        length: end.address,
-        closed: true,
-    })
-    .await?;
+    let flushed = ask(Request::flush_closed(copy, end.address)).await?;
     match flushed {
         Reply::Flushed { .. } => Ok(()),
         other => Err(CallError::Lost {

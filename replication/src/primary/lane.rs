@@ -579,7 +579,9 @@ impl Lane {
             return Ok(false);
         }
         let least = spec.min_insync_replicas;
-        let holders = primary.choose(least, spec.replicas, &[], set.ack()).await;
+        let holders = primary
+            .choose(least, spec.replicas, (&[], &[]), set.ack())
+            .await;
         if holders.len() < least {
             return Ok(false);
         }

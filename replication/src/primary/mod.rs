@@ -394,22 +394,11 @@ impl Primary {
         Some(handle)
     }
 
-    /// Up to `count` holders that answer now and have room, this broker first, none of `without`
-    /// none that may not hold a copy beside those, and none that cannot keep bytes as durably as asked.
+    /// Up to `count` holders that answer now and have room, this broker first: none of `without`, none that may not
+    /// hold a copy beside those, none of `but`, which hold none, and none that cannot keep bytes as durably as asked.
     /// Whoever seems to be down is asked only if fewer than `least` answer otherwise; one whose
     /// wait is over is asked beside, for the next time.
     pub(crate) async fn choose(
-        &self,
-        least: usize,
-        count: usize,
-        without: &[BrokerId],
-        ack: AckPolicy,
-    ) -> Vec<Replica> {
-        self.choose_but(least, count, (without, &[]), ack).await
-    }
-
-    /// The same, none `without`, and none of `but`, which hold no copy: others may hold one beside them.
-    pub(crate) async fn choose_but(
         &self,
         least: usize,
         count: usize,

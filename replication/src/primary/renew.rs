@@ -31,7 +31,7 @@ impl MoreCopies {
         }
         // One that leaves is chosen where nobody else is there, and the lane's next group would not be
         // any better.
-        let chosen = primary.choose(1, 1, &among.1, ack).await;
+        let chosen = primary.choose(1, 1, (&among.1, &[]), ack).await;
         let more = chosen.iter().any(|h| !primary.is_leaving(h.broker));
         self.beside.insert(among, more);
         more

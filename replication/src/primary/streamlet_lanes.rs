@@ -113,11 +113,7 @@ impl StreamletLanes {
                 };
                 // Who holds one is no longer recorded; who holds none has nothing to do.
                 for peer in primary.peers().iter().filter(|peer| **peer != primary.me) {
-                    let free = Request::Free {
-                        copy,
-                        epoch: spec.epoch,
-                        version: None,
-                    };
+                    let free = Request::free(copy, spec.epoch, None);
                     if let Err(error) = primary.transport.call(*peer, free).await {
                         tracing::debug!(%copy, %peer, %error, "a surplus replica was not freed");
                     }

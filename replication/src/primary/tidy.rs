@@ -107,11 +107,7 @@ pub(crate) async fn listed(
             Named::Open => {}
             Named::Closed(_) if held.state == CopyState::Flushed => {}
             Named::Closed(length) => {
-                let flush = Request::Flush {
-                    copy,
-                    length,
-                    closed: true,
-                };
+                let flush = Request::flush_closed(copy, length);
                 match caller.ask(backup, flush).await {
                     Ok(_) => out.flushed += 1,
                     Err(error) => {
@@ -126,11 +122,7 @@ pub(crate) async fn listed(
             Named::No if building.contains(&copy) => {}
             Named::No => {
                 tracing::debug!(group = %copy, %backup, revision = found.revision, "a replica that no record names is freed");
-                let free = Request::Free {
-                    copy,
-                    epoch,
-                    version: Some(held.version),
-                };
+                let free = Request::free(copy, epoch, Some(held.version));
                 match caller.ask(backup, free).await {
                     Ok(_) => out.freed += 1,
                     Err(error) => {

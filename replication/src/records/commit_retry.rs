@@ -8,6 +8,7 @@ use kera_records::{Transaction, Write};
 use super::{RecordsError, RecordsRef, StreamletRecords, streamlet_of};
 use crate::ids::{BrokerId, StreamletKey};
 use crate::runtime::Runtime;
+use crate::transport::Pending;
 
 /// Questions asked before giving up.
 const ATTEMPTS: u32 = 40;
@@ -19,6 +20,22 @@ fn pause(attempt: u32) -> Duration {
     PAUSE.saturating_mul(1 << attempt.min(8)).min(MAX_PAUSE)
 }
 
+/// Asks until there is an answer, or was asked often enough.
+async fn until_answered<T: Send>(
+    runtime: &dyn Runtime,
+    ask: impl Fn() -> Pending<Result<T, RecordsError>> + Send + Sync,
+) -> Result<T, RecordsError> {
+    let mut attempt = 0;
+    loop {
+        match ask().await {
+            Err(RecordsError::Unknown(_)) if attempt < ATTEMPTS => {}
+            other => return other,
+        }
+        runtime.sleep(pause(attempt)).await;
+        attempt += 1;
+    }
+}
+
 /// Reads a streamlet's records, asking again when there is no answer.
 ///
 /// # Errors
@@ -28,15 +45,7 @@ pub async fn read(
     runtime: &dyn Runtime,
     streamlet: StreamletKey,
 ) -> Result<StreamletRecords, RecordsError> {
-    let mut attempt = 0;
-    loop {
-        match records.try_read(streamlet).await {
-            Err(RecordsError::Unknown(_)) if attempt < ATTEMPTS => {}
-            other => return other,
-        }
-        runtime.sleep(pause(attempt)).await;
-        attempt += 1;
-    }
+    until_answered(runtime, || records.try_read(streamlet)).await
 }
 
 /// Takes a new epoch, asking again when there is no answer: one more is never wrong.
@@ -49,15 +58,7 @@ pub async fn take_epoch(
     streamlet: StreamletKey,
     owner: BrokerId,
 ) -> Result<(Epoch, u64), RecordsError> {
-    let mut attempt = 0;
-    loop {
-        match records.try_take_epoch(streamlet, owner).await {
-            Err(RecordsError::Unknown(_)) if attempt < ATTEMPTS => {}
-            other => return other,
-        }
-        runtime.sleep(pause(attempt)).await;
-        attempt += 1;
-    }
+    until_answered(runtime, || records.try_take_epoch(streamlet, owner)).await
 }
 
 /// Commits `transaction` and returns its revision. When there is no answer, or a conflict after none,

@@ -61,16 +61,12 @@ impl Recovery<'_> {
             }
         }
         while holders.len() < self.spec.min_insync_replicas {
-            let chosen = self.primary.choose(1, 1, &tried, ack).await;
+            let chosen = self.primary.choose(1, 1, (&tried, &[]), ack).await;
             let Some(holder) = chosen.first().copied() else {
                 break;
             };
             tried.push(holder.broker);
-            let seal = Request::Seal {
-                streamlet: self.spec.streamlet,
-                epoch: self.epoch,
-                copies: Vec::new(),
-            };
+            let seal = Request::seal(self.spec.streamlet, self.epoch);
             if let Err(error) = self.ask(holder.broker, seal).await {
                 self.check(holder.broker, &error)?;
                 continue;
@@ -150,11 +146,7 @@ impl Recovery<'_> {
             }
             drop(room);
         }
-        let flush = Request::Flush {
-            copy,
-            length,
-            closed: true,
-        };
+        let flush = Request::flush_closed(copy, length);
         match self.ask(backup, flush).await {
             Ok(_) => Ok(true),
             Err(error) => {
@@ -221,11 +213,7 @@ impl Recovery<'_> {
             let Ok(holder) = holder.or_else(|_| described.replica(AckPolicy::Written)) else {
                 continue;
             };
-            let seal = Request::Seal {
-                streamlet: self.spec.streamlet,
-                epoch: self.epoch,
-                copies: Vec::new(),
-            };
+            let seal = Request::seal(self.spec.streamlet, self.epoch);
             if let Err(error) = self.ask(*backup, seal).await {
                 tracing::info!(%backup, %error, "not sealed; its replica is not read");
                 continue;

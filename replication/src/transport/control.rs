@@ -127,6 +127,35 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Ends the right of earlier epochs, and reads nothing.
+    pub fn seal(streamlet: StreamletKey, epoch: Epoch) -> Self {
+        Self::Seal {
+            streamlet,
+            epoch,
+            copies: Vec::new(),
+        }
+    }
+
+    /// Brings a copy of a group to disk that is closed at `length`.
+    pub fn flush_closed(copy: CopyId, length: u64) -> Self {
+        Self::Flush {
+            copy,
+            length,
+            closed: true,
+        }
+    }
+
+    /// Frees a copy, as its owner under `epoch`.
+    pub fn free(copy: CopyId, epoch: Epoch, version: Option<CopyVersion>) -> Self {
+        Self::Free {
+            copy,
+            epoch,
+            version,
+        }
+    }
+}
+
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {

@@ -440,11 +440,7 @@ async fn a_former_owner_writes_no_file_of_the_present_one() {
     // Its file stands for the copy that it kept for the former owner.
     until(|| !store.holds(&copy)).await;
     let ask = |request| store.handle(BrokerId(first), request);
-    let seal = Request::Seal {
-        streamlet: copy.streamlet,
-        epoch: before,
-        copies: Vec::new(),
-    };
+    let seal = Request::seal(copy.streamlet, before);
     ask(seal).expect("a hand-over seals nothing");
     let complete = Request::Complete {
         copy,

@@ -249,11 +249,7 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
     let listed = trio.listed(old, stream);
     let copy = listed[0].copy;
     let epoch = after.epoch();
-    let seal = Request::Seal {
-        streamlet: copy.streamlet,
-        epoch,
-        copies: Vec::new(),
-    };
+    let seal = Request::seal(copy.streamlet, epoch);
     trio.asked(old, seal).expect("it is sealed");
     let rewrite = Request::Complete {
         copy,
@@ -264,11 +260,7 @@ async fn files_of_a_streamlet_that_has_moved_stay_while_they_are_recorded_and_go
         bytes: vec![7; 100].into(),
     };
     trio.asked(old, rewrite).expect("it is written anew");
-    let free = Request::Free {
-        copy,
-        epoch,
-        version: Some(listed[0].version),
-    };
+    let free = Request::free(copy, epoch, Some(listed[0].version));
     let refused = trio.asked(old, free).expect_err("it is another file");
     assert!(refused.to_string().contains("written since"), "{refused}");
     let there = trio.files(old, stream);
@@ -348,11 +340,7 @@ async fn groups_lack_copies_whose_bytes_are_gone() {
     assert_eq!(lack(), 0);
 
     // It takes no other for now.
-    let seal = Request::Seal {
-        streamlet: after.key(),
-        epoch: Epoch(after.epoch().0 + 1),
-        copies: Vec::new(),
-    };
+    let seal = Request::seal(after.key(), Epoch(after.epoch().0 + 1));
     trio.asked(old, seal).expect("it is sealed");
     for file in trio.files(old, stream) {
         std::fs::remove_file(file).expect("it is there");
@@ -568,11 +556,7 @@ async fn an_own_file_that_was_cut_short_is_made_anew_though_the_store_has_its_gr
     let whole = &before[..group.length as usize];
     // As after an end of the process between the file and the replica that it was made from.
     std::fs::remove_file(&file).expect("it was there");
-    let seal = Request::Seal {
-        streamlet: copy.streamlet,
-        epoch,
-        copies: Vec::new(),
-    };
+    let seal = Request::seal(copy.streamlet, epoch);
     trio.asked(owner, seal).expect("it is sealed");
     let keep = Request::Complete {
         copy,

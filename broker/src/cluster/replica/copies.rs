@@ -11,7 +11,7 @@ use kera_protocol::ids::{Epoch, GroupId, LaneId};
 use kera_replication::ids::CopyId;
 use kera_replication::jobs::{Mend, Mended, Owned};
 use kera_replication::primary::{LaneSpec, Primary, StreamletLanes};
-use kera_replication::transport::{CallError, Pending, Reply, Request};
+use kera_replication::transport::{CallError, Pending, Request};
 use kera_streamlet::{Copies, Streamlet};
 use parking_lot::Mutex;
 
@@ -170,19 +170,9 @@ impl Mend for OwnFile {
 
 /// Frees a copy in this broker's store, of before it owned the streamlet: its own file stands for it.
 async fn free_beside(primary: &Primary, copy: CopyId, epoch: Epoch) -> Result<(), CallError> {
-    let list = Request::List {
-        streamlet: Some(copy.streamlet),
-    };
-    // A broker whose own files are all that it asks keeps nothing of its own in a store.
-    let Ok(Reply::Copies(kept)) = primary.ask(primary.me(), list).await else {
-        return Ok(());
-    };
+    let kept = own_files::kept_here(primary, copy.streamlet).await;
     for held in kept.iter().filter(|held| held.copy == copy) {
-        let free = Request::Free {
-            copy,
-            epoch,
-            version: Some(held.version),
-        };
+        let free = Request::free(copy, epoch, Some(held.version));
         primary.ask(primary.me(), free).await?;
     }
     Ok(())

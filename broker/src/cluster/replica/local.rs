@@ -301,11 +301,7 @@ impl OwnWriters {
             let names = |copy: &Replica| (copy.broker.0, copy.incarnation.store_id) == me;
             record.group == info.copy.group && copies.any(names)
         });
-        let free = Request::Free {
-            copy: info.copy,
-            epoch: info.copy.epoch,
-            version: Some(info.version),
-        };
+        let free = Request::free(info.copy, info.copy.epoch, Some(info.version));
         !is_named && self.files.handle(free).is_ok()
     }
 }
@@ -344,11 +340,7 @@ impl Beside for OwnWriters {
         if self.owned_since(copy.streamlet).is_some() || known.recorded(copy) != Some(length) {
             return;
         }
-        let free = Request::Free {
-            copy: *copy,
-            epoch: copy.epoch,
-            version: Some(version),
-        };
+        let free = Request::free(*copy, copy.epoch, Some(version));
         match self.files.handle(free) {
             Ok(_) => {
                 tracing::info!(%copy, "this broker has the group in its store and in a file of its own, as after an end in the middle of a take-over; the file is removed");

@@ -21,7 +21,7 @@ use kera_log_segments::scan::{ScanSpec, Scanned, read_head, scan, write_mark};
 use kera_log_segments::window::Place;
 use kera_metadata::{GroupRecord, Image, MetadataStore};
 use kera_protocol::ids::{Epoch, Incarnation};
-use kera_replication::ids::{BrokerId, CopyId};
+use kera_replication::ids::{BrokerId, CopyId, StreamletKey};
 use kera_replication::primary::Primary;
 use kera_replication::transport::{CopyInfo, Reply, Request};
 use kera_replication::{aside, own};
@@ -255,8 +255,11 @@ async fn fetch_from_any(
     let alive = primary.peers();
     holders.sort_by_key(|holder| (*holder != me, !alive.contains(holder)));
     for holder in holders {
-        if holder == me && !is_kept_here(primary, &copy).await {
-            continue;
+        if holder == me {
+            let kept = kept_here(primary, copy.streamlet).await;
+            if !kept.iter().any(|kept| kept.copy == copy) {
+                continue;
+            }
         }
         match fetch_from(primary, file, record, holder).await {
             Ok(Some(max_timestamp_ms)) => {
@@ -273,14 +276,13 @@ async fn fetch_from_any(
     ))
 }
 
-/// Whether this broker keeps the copy in its store, apart from its own files.
-async fn is_kept_here(primary: &Primary, copy: &CopyId) -> bool {
-    let list = Request::List {
-        streamlet: Some(copy.streamlet),
-    };
-    match primary.ask(primary.me(), list).await {
-        Ok(Reply::Copies(copies)) => copies.iter().any(|kept| kept.copy == *copy),
-        _ => false,
+/// What this broker keeps of a streamlet in its store, apart from its own files: nothing where those are all that it
+/// asks.
+pub(super) async fn kept_here(primary: &Primary, streamlet: StreamletKey) -> Vec<CopyInfo> {
+    let streamlet = Some(streamlet);
+    match primary.ask(primary.me(), Request::List { streamlet }).await {
+        Ok(Reply::Copies(kept)) => kept,
+        _ => Vec::new(),
     }
 }
 
@@ -352,17 +354,9 @@ impl Leftovers<'_> {
 
     /// What lies in this broker's store.
     async fn kept(&self) -> Vec<CopyInfo> {
-        let list = Request::List {
-            streamlet: Some(self.streamlet.key()),
-        };
-        // A broker whose own files are all that it asks keeps nothing of its own in a store.
-        match self.primary.ask(self.primary.me(), list).await {
-            Ok(Reply::Copies(mut copies)) => {
-                copies.retain(|held| held.copy.epoch < self.epoch);
-                copies
-            }
-            _ => Vec::new(),
-        }
+        let mut kept = kept_here(self.primary, self.streamlet.key()).await;
+        kept.retain(|held| held.copy.epoch < self.epoch);
+        kept
     }
 
     /// What is recorded, if the streamlet is this broker's still.
@@ -404,11 +398,7 @@ impl Leftovers<'_> {
                     continue;
                 }
             }
-            let free = Request::Free {
-                copy: held.copy,
-                epoch: self.epoch,
-                version: Some(held.version),
-            };
+            let free = Request::free(held.copy, self.epoch, Some(held.version));
             let done = self.primary.ask(self.primary.me(), free).await;
             done.map_err(|error| error.to_string())?;
             freed += 1;

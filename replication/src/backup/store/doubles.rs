@@ -23,11 +23,7 @@ impl ReplicaStore {
         };
         // Whoever completes it from now on makes it another one, which stays.
         let version = replica.state.lock().version;
-        let flush = Request::Flush {
-            copy: *id,
-            length,
-            closed: true,
-        };
+        let flush = Request::flush_closed(*id, length);
         let flushed = beside.handle(flush).map_err(|refusal| {
             tracing::debug!(copy = %id, %refusal, "the file beside a short replica does not stand for it");
             short

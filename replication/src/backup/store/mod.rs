@@ -430,11 +430,7 @@ impl ReplicaStore {
                     return Err(Refusal::Starting);
                 }
                 if let Some(beside) = beside {
-                    let free = Request::Free {
-                        copy: *id,
-                        epoch,
-                        version,
-                    };
+                    let free = Request::free(*id, epoch, version);
                     beside.handle(free)?;
                 }
                 return Ok(());

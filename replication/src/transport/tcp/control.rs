@@ -220,11 +220,11 @@ impl Backups for BackupService {
         request: tonic::Request<v1::FreeCopyRequest>,
     ) -> Answer<v1::FreeCopyResponse> {
         let request = request.into_inner();
-        let request = Request::Free {
-            copy: parsed(convert::copy_from(request.copy))?,
-            epoch: Epoch(request.epoch),
-            version: request.version.map(CopyVersion),
-        };
+        let request = Request::free(
+            parsed(convert::copy_from(request.copy))?,
+            Epoch(request.epoch),
+            request.version.map(CopyVersion),
+        );
         self.ask_any(request).await?;
         Ok(Response::new(v1::FreeCopyResponse {}))
     }
